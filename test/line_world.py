@@ -73,6 +73,16 @@ def build(spec: WorldSpec) -> Trolley:
     return Trolley(spec.task, spec.image_size_px)
 
 
+class Crane(Trolley):
+    """What hangs from it never moves."""
+
+    action_names = ("speed", "hoist")
+
+
+def crane(spec: WorldSpec) -> Crane:
+    return Crane(spec.task, spec.image_size_px)
+
+
 class Broken(Trolley):
     def step(self, action: npt.ArrayLike) -> None:
         raise RuntimeError("unstable")

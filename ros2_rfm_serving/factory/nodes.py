@@ -169,7 +169,9 @@ def _robot_nodes(factory: Factory, robot: Robot, config_folder: Path, common: di
         )
     ]
     if task.world:
-        nodes.insert(0, _world_node(task.world, robot, max(task.image_size), host, common))  # there before who drives it
+        told = RobotFile.read(file).parameters.get("action_names")
+        commands = {"action_names": told} if told else {}
+        nodes.insert(0, _world_node(task.world, robot, max(task.image_size), host, {**commands, **common}))  # before its driver
     return nodes
 
 

@@ -35,6 +35,7 @@ OF_ALL = {
     "control_rate_hz": Spec(20.0, "Control periods per second of wall time", 0.1, 1000.0),
     "camera_rate_hz": Spec(5.0, "Frames per second of wall time", 0.01, 1000.0, when=When.ANY),
     "image_size_px": Spec(96, "Width and height of the images", 8, 2048),
+    "action_names": Spec([""], "Columns of its commands, as who sends them has it; other than its own: it does not start"),
 }
 SPECS = {
     "simulator": Spec("", "Which: metaworld, an entry point of ros2_rfm_serving.worlds, or package.module:function"),
@@ -58,6 +59,7 @@ class SimulatedNode(Node, Generic[Robot]):
         rate_hz = values.number("control_rate_hz")
         self.period_s = 1.0 / rate_hz
         self.arm = self.make_robot(values)
+        self._understand(values)
         self._take(values)
         Changes(self, declared, self._accept)
         self._seed_now = self._seed
@@ -85,6 +87,13 @@ class SimulatedNode(Node, Generic[Robot]):
     def make_robot(self, values: Values) -> Robot:
         """Raises: `ConfigurationError`."""
         raise NotImplementedError
+
+    def _understand(self, values: Values) -> None:
+        """A command is an array: of the same names in another order it would move other joints. Raises: `ConfigurationError`."""
+        told, own = values.texts("action_names"), tuple(self.arm.action_names)
+        if told and told != own:
+            fix = "name the same in its robot file, in this order"
+            raise values.wrong("action_names", f"{self._task} takes {', '.join(own)}", fix)
 
     def make_interface(self, values: Values, name: Callable[[str], str], commanded: Commanded) -> Interface[Robot]:
         return NativeInterface(self, name, commanded, self.arm)

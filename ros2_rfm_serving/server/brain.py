@@ -306,7 +306,8 @@ class ServerBrain:
         rows, phases = ended.rows or len(work.batch), answer.phases
         measured = phases.perception_s, phases.solver_s, phases.solver_steps
         unusual_s = self._usual[request.component].unusual_s(queue_wait_s + inference_s, len(self.sessions))
-        served = Served(queue_wait_s, inference_s, rows, session.superseded, ended.load, *measured, unusual_s)
+        engaged = (rows, session.superseded, ended.load)
+        served = Served(queue_wait_s, inference_s, *engaged, *measured, unusual_s, waiting.request.decoding_s)
         session.superseded = 0
         self._served += 1
         self._figures.replied(served)

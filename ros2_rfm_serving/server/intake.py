@@ -22,6 +22,7 @@ from ros2_rfm_serving.types import (
 
 Ready = Callable[[EncodedImage], Image | EncodedImage]
 """Raises: `BadMessageError`."""
+Clock = Callable[[], float]
 
 
 def readying(contract: ModelContract, takes_encoded: bool, fit: Callable[[Image], Image] | None) -> Ready:
@@ -33,14 +34,22 @@ def readying(contract: ModelContract, takes_encoded: bool, fit: Callable[[Image]
     return lambda image: fit(images.decode(image, contract.min_image_px))
 
 
-def row_of(observation: ObservationRequest, session: Session, contract: ModelContract, ready: Ready) -> InferenceRequest:
-    """ready: of `readying`. Raises: `BadMessageError`."""
+def row_of(
+    observation: ObservationRequest, session: Session, contract: ModelContract, ready: Ready, clock: Clock | None = None
+) -> InferenceRequest:
+    """ready: of `readying`. clock: for `decoding_s`. Raises: `BadMessageError`."""
     _check(observation, session, contract)
+    pixels: dict[str, Image | EncodedImage] = {}
+    decoding_s = 0.0
+    if observation.images:
+        began_s = clock() if clock else 0.0
+        pixels = {image.camera: ready(image) for image in observation.images}
+        decoding_s = clock() - began_s if clock else 0.0
     return InferenceRequest(
         observation.id,
         observation.instruction or session.instruction,
         observation.state,
-        {image.camera: ready(image) for image in observation.images} if observation.images else {},
+        pixels,
         observation.inference_delay_steps,
         observation.prefix_model,
         observation.prefix_robot,
@@ -49,6 +58,7 @@ def row_of(observation: ObservationRequest, session: Session, contract: ModelCon
         session.horizon,
         session.pipelining,
         session.num_steps,
+        decoding_s,
     )
 
 

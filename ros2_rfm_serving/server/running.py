@@ -11,6 +11,7 @@ import numpy as np
 from ros2_rfm_serving.engines.answers import FOREIGN, Answer, answers_of, computes_nothing
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.lost import device_is_lost
 from ros2_rfm_serving.errors import EngineError, ModelError
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, Serving
 
@@ -52,8 +53,7 @@ class Running:
                 self._begin_episode(requests[0])
             answers = answers_of(self.engine, requests)
         except FOREIGN as error:
-            for _ in requests:
-                self._mishap("engine_error", words(error))
+            self._raised(error, len(requests))
             answers = []
         if answers and computes_nothing(self.engine):
             if self.num_failed:
@@ -79,6 +79,13 @@ class Running:
             self._mishap("non_finite_output", f"{name} holds NaN or infinity")
             return None
         return answer
+
+    def _raised(self, error: BaseException, num_rows: int) -> None:
+        """So many have no answer. After an error that lasts nobody else is asked to find out."""
+        for _ in range(num_rows):
+            self._mishap("engine_error", words(error))
+        if device_is_lost(error):
+            self._given_up = f"its device is lost: {words(error)}"
 
     def _failed(self, failed: bool) -> int:
         """How many have by now, in a row."""

@@ -107,6 +107,7 @@ class ModelServer:
         self._lanes = [Lane(edge, self.mishap, config.costs.whole_s), *(Lane(tier, self.mishap) for tier in overflow)]
         self.takes_encoded, self.max_batch_size = engine.takes_encoded, engine.max_batch_size
         self._ready = readying(engine.contract, engine.takes_encoded, engine.fit_image)
+        self._decoding_clock = None if engine.takes_encoded else engine.clock
         self._turn_s = 0.0
         """That the last turn took; 0: rows went on in none since it was told."""
         self._brain = ServerBrain(config, engine.contract, self._lanes, policy)
@@ -321,7 +322,7 @@ class ModelServer:
     def _deposit(self, observation: ObservationRequest, session: Session, now_s: float) -> None:
         """Raises: `BadMessageError`."""
         try:
-            request = row_of(observation, session, self.contract, self._ready)
+            request = row_of(observation, session, self.contract, self._ready, self._decoding_clock)
         except BadMessageError as error:
             with self._deciding as brain:
                 brain.unfit(observation.id, error.kind, str(error))

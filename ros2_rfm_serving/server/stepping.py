@@ -80,8 +80,7 @@ class StepRunning(Running):
 
     def _lost(self, rows: Collection[int], error: BaseException, max_errors: int) -> None:
         """Nobody has an answer, and nothing of them may be left."""
-        for _ in rows:
-            self._mishap("engine_error", words(error))
+        self._raised(error, len(rows))
         self.leave(list(rows))
         self._all_failed(len(rows), max_errors)
 

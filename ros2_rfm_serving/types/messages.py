@@ -89,6 +89,8 @@ class InferenceRequest:
     """Its session's; None: it reads its own context and no other."""
     num_steps: int = 0
     """Solver steps; 0: the model's own number"""
+    decoding_s: float = 0.0
+    """That its images took from bytes to pixels; 0: not measured"""
 
 
 @record(frozen=True, slots=True)
@@ -147,6 +149,8 @@ class Served:
     solver_steps: int = 0
     unusual_s: float = 0.0
     """From arrival to reply: longer than this server's answers to all its robots usually take (`types/phase.py`)."""
+    decoding_s: float = 0.0
+    """Part of `queue_wait_s`: this request's images from bytes to pixels; 0: not measured"""
 
 
 @record(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from ros2_rfm_serving.benchmarks.footprint.toys import drawn
 from ros2_rfm_serving.benchmarks.gpu import networks
 from ros2_rfm_serving.engines.architectures import bitnet, bundle, layers
 from ros2_rfm_serving.engines.architectures.engine import load_architecture
@@ -228,6 +229,23 @@ def test_reduced_precision_rounds_weights_and_nothing_that_counts(name: str, dty
     options = BundleOptions(device="cpu", dtype=dtype)
     checks = load_architecture("toy", folders[name] / "bundle", options).check_parity()
     assert checks and all(check.passes for check in checks), checks
+
+
+def test_what_was_saved_in_half_is_not_whole_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it in float32, if only while it loads, would take twice the memory that it is served in."""
+    folder, half = drawn("smolvla", tmp_path / "whole"), tmp_path / "half"
+    whole = bundle.load(folder)
+    weights = {name: tensor.bfloat16() for name, tensor in whole.network.state_dict().items()}
+    bundle.save(half, whole.manifest, weights, (folder / "tokenizer.json").read_text())
+    wanted = bundle.load(half).network
+    wanted.cast(torch.bfloat16)
+    empty = bundle.network_of(whole.manifest, weights, folder)
+    assert all(parameter.is_meta for parameter in empty.parameters() if parameter.ndim > 1), "no memory before there are weights"
+    monkeypatch.setattr(torch.nn.Module, "float", lambda network: pytest.fail("every weight of it becomes float32"))
+    engine = load_architecture("toy", half, BundleOptions(device="cpu", dtype="bfloat16"))
+    found = cast(ArchitecturePolicy, engine._model)._network
+    tensors = zip((*wanted.parameters(), *wanted.buffers()), (*found.parameters(), *found.buffers()), strict=True)
+    assert all(one.dtype == other.dtype and torch.equal(one, other) for one, other in tensors)
 
 
 @pytest.mark.parametrize("name", RECORDED)

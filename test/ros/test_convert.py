@@ -60,6 +60,7 @@ SERVED = st.builds(
     solver_s=FLOATS,
     solver_steps=st.integers(0, 2**16 - 1),
     unusual_s=FLOATS,
+    decoding_s=FLOATS,
 )
 
 

@@ -27,6 +27,7 @@ PARAMETERS = (
     "seed:=7",
     "control_rate_hz:=20.0",
     "image_size_px:=32",
+    "action_names:=[speed]",
 )
 
 
@@ -120,6 +121,16 @@ def test_a_world_that_is_none_is_refused_by_name(ros_domain: int, parameters: tu
         [sys.executable, "-m", NODE, "--ros-args", *given], capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 78 and "simulator" in ended.stderr and says in ended.stderr, ended.stderr
+
+
+def test_a_world_whose_commands_would_mean_something_else_does_not_start(ros_domain: int) -> None:
+    """The same names in another order would move other joints, with nothing to show for it."""
+    parameters = ("robot:=t1", "simulator:=test.line_world:crane", "action_names:=[hoist, speed]")
+    given = [part for value in parameters for part in ("-p", value)]
+    ended = subprocess.run(
+        [sys.executable, "-m", NODE, "--ros-args", *given], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 78 and "action_names" in ended.stderr and "takes speed, hoist" in ended.stderr, ended.stderr
 
 
 def test_a_simulator_that_fails_for_good_ends_its_process(ros_domain: int) -> None:

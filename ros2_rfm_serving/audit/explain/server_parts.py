@@ -7,9 +7,10 @@ from typing import Any
 from ros2_rfm_serving.audit.explain.behind import NONE, Moment
 from ros2_rfm_serving.audit.explain.explanation import Part, clock, duration
 from ros2_rfm_serving.audit.log import SERVER, keys_in, real
+from ros2_rfm_serving.audit.servers.records import DECODING
 from ros2_rfm_serving.types import Phases
 
-SERVED = ("queue_wait_s", "inference_s", "batch_size", "superseded", "server_load", *Phases.__slots__)
+SERVED = ("queue_wait_s", "inference_s", "batch_size", "superseded", "server_load", DECODING, *Phases.__slots__)
 
 
 def network_part(found: Moment) -> Part:
@@ -40,6 +41,8 @@ def server_part(found: Moment) -> Part:
     if served:
         waited, ran, load = (real(served.get(name)) for name in ("queue_wait_s", "inference_s", "server_load"))
         lines[0] += f": waited {duration(waited)}, inference {duration(ran)}, load {load:.0%}"
+        if served.get(DECODING):
+            lines.append(f"of the wait {duration(real(served[DECODING]))} decoding of its images")
         if steps := served.get("solver_steps"):
             seen, solved = real(served.get("perception_s")), real(served.get("solver_s"))
             lines.append(f"of the inference {duration(seen)} perception, {duration(solved)} in {steps} solver steps")

@@ -65,7 +65,7 @@ def _deposited(record: Mapping[str, Any], request: RequestId, brain: ServerBrain
     how = (session.conditioning, session.guidance, session.horizon) if session else (Conditioning.NONE, Guidance(), Horizon())
     delay, rows = record["inference_delay_steps"], record["prefix_rows"]
     pipelined = (session.pipelining, session.num_steps) if session else (None, 0)
-    row = bare(request, record["instruction"], delay, rows, *how, *pipelined)
+    row = bare(request, record["instruction"], delay, rows, *how, *pipelined, record.get("decoding_s", 0.0))
     observation = ObservationRequest(
         id=request,
         stamp_ns=record["stamp_ns"],

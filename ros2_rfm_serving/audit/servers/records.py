@@ -129,6 +129,7 @@ def _deposited(request: InferenceRequest, observation: ObservationRequest, now_s
         "instruction": request.instruction,
         "inference_delay_steps": request.inference_delay_steps,
         "prefix_rows": len(request.prefix_model),
+        **({DECODING: request.decoding_s} if request.decoding_s else {}),
         "report": codec.plain(observation.report),
         "noise": noise_of(request.id),
         "images": {image.camera: _image(image.data) for image in observation.images},
@@ -169,7 +170,7 @@ def _batch(note: Note, padded: Callable[[int, int], int]) -> dict[str, Any]:
     return body | {"padded": padded(tier, len(ids)) if ids else 0, "look_again_s": codec.plain(note.look_again_s)}
 
 
-PHASES = Phases.__slots__
+PHASES, DECODING = Phases.__slots__, "decoding_s"
 
 
 def _reply(note: Note) -> dict[str, Any]:
@@ -179,8 +180,8 @@ def _reply(note: Note) -> dict[str, Any]:
     if reply is None:
         return body | {"outcome": "nobody is there any more" if answer else "failed"}
     body |= {"outcome": "answered", "server": reply.server, "model_hash": reply.model_hash, "stamp_ns": reply.stamp_ns}
-    measured = reply.served.solver_steps > 0
-    body |= {name: getattr(reply.served, name) for name in reply.served.__slots__ if measured or name not in PHASES}
+    unknown = (*(() if reply.served.solver_steps else PHASES), *(() if reply.served.decoding_s else (DECODING,)))
+    body |= {name: getattr(reply.served, name) for name in reply.served.__slots__ if name not in unknown}
     assert answer is not None
     return body | (_chunk(reply, answer) if isinstance(reply, Chunk) else _text(answer, reply))
 

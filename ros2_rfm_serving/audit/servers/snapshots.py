@@ -43,6 +43,7 @@ def bare(
     horizon: Horizon,
     pipelining: Pipelining | None,
     num_steps: int,
+    decoding_s: float,
 ) -> InferenceRequest:
     """As much of a request as decides when it runs."""
     return InferenceRequest(
@@ -57,12 +58,14 @@ def bare(
         horizon=horizon,
         pipelining=pipelining,
         num_steps=num_steps,
+        decoding_s=decoding_s,
     )
 
 
 def _of_request(request: InferenceRequest) -> Any:
     how = (request.conditioning, request.guidance, request.horizon, request.pipelining, request.num_steps)
-    return bare, (request.id, request.instruction, request.inference_delay_steps, len(request.prefix_model), *how)
+    told = (request.id, request.instruction, request.inference_delay_steps, len(request.prefix_model))
+    return bare, (*told, *how, request.decoding_s)
 
 
 def _of_lane(lane: Lane) -> Any:

@@ -28,7 +28,7 @@ class Footprint:
     empty_bytes: int
     """Resident: Python, PyTorch and the modules."""
     resident_bytes: int
-    """After the last chunk."""
+    """After the last chunk, or after loading where there is none."""
     files_bytes: int
     """Of these, pages of files, the bundle's and libraries', which processes share and the system may take back."""
     peak_bytes: int
@@ -59,7 +59,10 @@ class Row:
 
 
 def measured(folder: Path, dtype: str, device: str, steps: int, chunks: int) -> Footprint:
-    """steps: of a solver; 0: the model's own. Raises: `ModelError`: not at that precision, or no model."""
+    """steps: of a solver; 0: the model's own. chunks: behind the first; 0: none at all, it is loaded and that is all.
+
+    Raises: `ModelError`: not at that precision, or no model.
+    """
     began_s = time.perf_counter()
     import torch
 
@@ -78,12 +81,15 @@ def measured(folder: Path, dtype: str, device: str, steps: int, chunks: int) -> 
     options = BundleOptions.model_validate({"device": device, "dtype": dtype, "num_steps": steps or None})
     engine = load_bundle(folder.name, folder, options)
     loaded_s = time.perf_counter()
-    served = not engine.must_agree or all(check.passes for check in engine.check_parity())
+    served = not (engine.must_agree and chunks) or all(check.passes for check in engine.check_parity())
     checked_s = time.perf_counter()
-    engine.warm_up()
+    times_s = [0.0, 0.0]
+    if chunks:
+        engine.warm_up()
     ready_s = time.perf_counter()
-    request = blank_request(engine.contract, encoded=engine.takes_encoded)
-    times_s = [_chunk_s(engine, request) for _ in range(chunks + 1)]
+    if chunks:
+        request = blank_request(engine.contract, encoded=engine.takes_encoded)
+        times_s = [_chunk_s(engine, request) for _ in range(chunks + 1)]
     resident, files = resident_bytes()
     on_gpu = device.startswith("cuda")
     return Footprint(
@@ -96,7 +102,7 @@ def measured(folder: Path, dtype: str, device: str, steps: int, chunks: int) -> 
         device_peak_bytes=torch.cuda.max_memory_allocated() if on_gpu else 0,
         import_s=import_s,
         load_s=loaded_s - begins_s,
-        gate_s=checked_s - loaded_s if engine.must_agree else 0.0,
+        gate_s=checked_s - loaded_s if engine.must_agree and chunks else 0.0,
         ready_s=ready_s - begins_s,
         first_chunk_s=times_s[0],
         chunk_s=median(times_s[1:]),

@@ -39,7 +39,7 @@ def footprint(
     precisions: Annotated[str, typer.Option(help=f"Of {', '.join(PRECISIONS)}, int4")] = ",".join(PRECISIONS),
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1")] = "cpu",
     steps: Annotated[int, typer.Option(min=0, help="Of solvers; 0: the models' own. A gate perceives anew at each")] = 0,
-    chunks: Annotated[int, typer.Option(min=1, help="Behind the first: their median is reported")] = 20,
+    chunks: Annotated[int, typer.Option(min=0, help="Behind the first: their median; 0: loaded alone, no gate")] = 20,
     rounds: Annotated[int, typer.Option(min=1, help="Of all, one after the other: medians are reported")] = 3,
     csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the figures there")] = None,
     figure: ChartFile = None,

@@ -70,8 +70,8 @@ def _run(chosen: list[Piece], book: Book, machine: Machine) -> None:
         raise typer.Exit(INTERRUPTED) from None
     counts = {state: sum(outcome.state == state for outcome in outcomes) for state in runner.STATES}
     console.print(
-        f"{', '.join(f'{count} {state}' for state, count in counts.items() if count)}, {time.monotonic() - began_s:.0f} s; "
-        f"results: {book.out}",
+        f"{', '.join(f'{count} {state}' for state, count in counts.items() if count)}, {time.monotonic() - began_s:.0f} s, "
+        f"CPU {sum(outcome.cpu_s for outcome in outcomes):.0f} s; results: {book.out}",
         highlight=False,
     )
     if counts[runner.DONE] + counts[runner.SKIP] < len(outcomes):
@@ -89,7 +89,7 @@ class _Shown:
             console.print(f"[{self._at + 1}/{self._number}] {piece.name} ...", markup=False, highlight=False)
             return
         self._at += 1
-        line = f"[{self._at}/{self._number}] {piece.name}: {outcome.state}, {outcome.seconds:.0f} s"
+        line = f"[{self._at}/{self._number}] {piece.name}: {outcome.state}, {outcome.seconds:.0f} s, CPU {outcome.cpu_s:.0f} s"
         said = "" if outcome.state == "done" else f": {outcome.said}"
         console.print(line + said, markup=False, highlight=False, soft_wrap=True)
 

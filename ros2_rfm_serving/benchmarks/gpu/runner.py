@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -32,6 +33,8 @@ class Outcome:
     state: str
     seconds: float
     """Of all of its processes."""
+    cpu_s: float = 0.0
+    """Of the same, user and system: the wall's is also of what else ran."""
     said: str
     """Its last line, or what it waits for."""
 
@@ -76,7 +79,8 @@ class Book:
         """None: it has not ended yet, or nobody can read how."""
         found = _read(self.out / "state" / f"{piece}.json")
         try:
-            return Outcome(piece=found["piece"], state=found["state"], seconds=float(found["seconds"]), said=found["said"])
+            times = {name: float(found[name]) for name in ("seconds", "cpu_s")}
+            return Outcome(piece=found["piece"], state=found["state"], said=found["said"], **times)
         except (KeyError, TypeError, ValueError):
             return None
 
@@ -121,7 +125,7 @@ def _run(piece: Piece, book: Book, machine: Machine, look: Callable[[], None]) -
     missing = [name for name in piece.needs if not book.is_done(name)]
     if missing:
         return Outcome(piece=piece.name, state=WAITS, seconds=0.0, said=f"for {', '.join(missing)}")
-    began_s = time.monotonic()
+    began_s, cpu_began_s = time.monotonic(), _cpu_s()
     for _ in range(MOST_TURNS):
         code = _process(piece, book, machine, look)
         if code != MORE:
@@ -130,7 +134,14 @@ def _run(piece: Piece, book: Book, machine: Machine, look: Callable[[], None]) -
     said = f"ended after {piece.limit_s:.0f} s" if code is None else _last_line(book.log(piece.name))
     if state == FAILED:
         said = f"{_how(code)}: {said}; the whole of it: {book.log(piece.name)}"
-    return Outcome(piece=piece.name, state=state, seconds=round(time.monotonic() - began_s, 1), said=said)
+    seconds, cpu_s = round(time.monotonic() - began_s, 1), round(_cpu_s() - cpu_began_s, 1)
+    return Outcome(piece=piece.name, state=state, seconds=seconds, cpu_s=cpu_s, said=said)
+
+
+def _cpu_s() -> float:
+    """Of all processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _process(piece: Piece, book: Book, machine: Machine, look: Callable[[], None]) -> int | None:

@@ -103,6 +103,8 @@ class Architecture(nn.Module, ABC):
         return self.computes_in or next(parameter.dtype for parameter in self.parameters() if parameter.is_floating_point())
 
     def cast(self, dtype: torch.dtype) -> None:
-        """Weights alone: buffers are positions and statistics."""
+        """Weights, one after the other, from what they were saved in. Buffers, which are positions and statistics, are float32."""
         for parameter in self.parameters():
             parameter.data = parameter.data.to(dtype)
+        for buffer in self.buffers():
+            buffer.data = buffer.data.float() if buffer.is_floating_point() else buffer.data

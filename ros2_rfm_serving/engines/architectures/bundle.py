@@ -85,10 +85,10 @@ def require_whole(folder: Path, manifest: Manifest, weights: dict[str, Tensor], 
 
 
 def network_of(manifest: Manifest, weights: dict[str, Tensor], folder: Path) -> Architecture:
-    """Without its weights, which fit it. Raises: `ModelError` before memory is taken for a network that they do not fit."""
+    """Without its weights, which fit it and are to be assigned. Raises: `ModelError` where they do not fit."""
     config = network_config(manifest, folder)
     _shaped(manifest, config, weights, folder)
-    with Unfilled():
+    with Weightless():
         return architecture_of(manifest.architecture)(config)
 
 
@@ -154,3 +154,10 @@ class Unfilled(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return args[0] if args and getattr(func, "__name__", "") in self.DRAWS else func(*args, **(kwargs or {}))
+
+
+class Weightless(TorchFunctionMode):
+    """Within it, layers have shapes and no memory: what draws a weight from others' values would touch all of it, for nothing."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **{**(kwargs or {}), **({"device": "meta"} if func is torch.empty else {})})

@@ -17,7 +17,7 @@ from ros2_rfm_serving.engines.identity import model_hash
 def load_architecture(model: str, folder: Path, options: BundleOptions = ON_CPU) -> SteppingEngine:
     """Raises: `ModelError`."""
     options = options.on_device(model)
-    loaded = bundle.load(folder, as_saved=options.quantizes)
+    loaded = bundle.load(folder, as_saved=options.dtype != "float32")
     manifest, network = loaded.manifest, loaded.network
     changed = options.changes({**manifest.sampling.model_dump(mode="json")})
     contract = contract_of(model, manifest, network.config.chunk_length, model_hash(loaded.content_hash, changed))

@@ -268,6 +268,7 @@ class Batching:
     predicted_speedup: float
     """Of the action rate, over batch size 1."""
     simulated_speedup: float
+    """NaN: one by one none came in time at all, as on a profile of a busy CPU"""
 
 
 def batching_decision(num_robots: int, period_ms: float, inputs: Inputs, setting: Setting) -> Batching:
@@ -294,7 +295,7 @@ def batching_decision(num_robots: int, period_ms: float, inputs: Inputs, setting
         period_ms=period_ms,
         batch_size=chosen,
         predicted_speedup=rates[chosen][0] / rates[1][0],
-        simulated_speedup=goodputs[chosen] / goodputs[1],
+        simulated_speedup=goodputs[chosen] / goodputs[1] if goodputs[1] else math.nan,
     )
 
 

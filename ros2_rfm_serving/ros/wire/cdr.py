@@ -48,7 +48,7 @@ EPOCH_TO_STAMP = (struct.Struct("<II4xQq"), struct.Struct("<IIQq"))
 START_AND_DELAY = tuple(struct.Struct(code) for code in ("<?xH", "<?H", "<?xH2x", "<?H2x"))
 """episode_start and inference_delay_steps, from 0 to 3 behind a multiple of 4 to the next such multiple."""
 REPORT = struct.Struct("<H2xfff")
-END_OF_CHUNK = (struct.Struct("<H2xQH2xffH2xIfffH2xf16s"), struct.Struct("<H6xQH2xffH2xIfffH2xf16s"))
+END_OF_CHUNK = (struct.Struct("<H2xQH2xffH2xIfffH2xff16s"), struct.Struct("<H6xQH2xffH2xIfffH2xff16s"))
 """execution_horizon to the seal, from a multiple of 8 or 4 behind it."""
 EMULATED, DELAY = struct.Struct("<?"), struct.Struct("<H")
 
@@ -268,6 +268,7 @@ def _chunk_to(chunk: Chunk, ros_ns: int) -> bytes:
         served.solver_s,
         min(served.solver_steps, 0xFFFF),
         served.unusual_s,
+        served.decoding_s,
         NO_SEAL,
     )
     return b"".join((*parts, end))

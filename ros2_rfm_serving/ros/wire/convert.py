@@ -166,6 +166,7 @@ def served_from(message: Any) -> Served:
         solver_s=message.solver_s,
         solver_steps=message.solver_steps,
         unusual_s=message.unusual_s,
+        decoding_s=message.decoding_s,
     )
 
 
@@ -180,6 +181,7 @@ def served_to(served: Served) -> Any:
         solver_s=served.solver_s,
         solver_steps=min(served.solver_steps, 0xFFFF),
         unusual_s=served.unusual_s,
+        decoding_s=served.decoding_s,
     )
 
 

@@ -142,6 +142,8 @@ def _timing(reply: Reply) -> dict[str, Any]:
     served = reply.served
     queue_ms, infer_ms = 1e3 * served.queue_wait_s, 1e3 * served.inference_s
     timing = {"infer_ms": queue_ms + infer_ms, "queue_ms": queue_ms, "batch_size": served.batch_size, "load": served.server_load}
+    if served.decoding_s:
+        timing["decode_ms"] = 1e3 * served.decoding_s
     policy: dict[str, Any] = {"infer_ms": infer_ms}
     if served.solver_steps:
         policy |= {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import random
 import sys
 import threading
@@ -205,6 +206,9 @@ def test_a_record_that_is_missing_is_found_and_a_gap_begins_anew_at_the_next_sna
 
 
 class Unsure(FakeEngine):
+    clock = itertools.count(0.0, 0.25).__next__
+    """What is decoded between two reads takes 0.25 s."""
+
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         updates = np.random.default_rng(len(requests)).random((3, 4, 2), np.float32)
         return [EngineReply(chunk_model=rows(), chunk_robot=rows(), updates=updates) for _ in requests]
@@ -224,6 +228,7 @@ def of_horizons(policy: str) -> list[dict[str, Any]]:
 def test_how_far_a_chunk_is_executed_is_decided_again(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     records = of_horizons(policy)
     assert again(records).difference is None
+    assert {record["kind"] for record in records if record.get("decoding_s") == 0.25} == {"request", "reply"}
     if policy:
         monkeypatch.setattr(HORIZON_POLICIES[policy], "rows", lambda self, confidence, horizon: 3)
         found = again(records).difference

@@ -113,6 +113,13 @@ def test_a_state_that_nobody_can_read_is_none(spoilt: str, tmp_path: Path) -> No
     assert book.outcome("one") is None and states([program("one", "")], book) == {"one": "done"}
 
 
+def test_a_piece_with_nothing_to_do_here_says_so_from_its_own_process(tmp_path: Path) -> None:
+    """Its module runs as `__main__`, and what raises `Skip` or `Later` has imported them."""
+    (outcome,) = runner.run([Piece(name="none", work=("tests", "none"))], runner.Book(tmp_path, CPU), CPU, lambda *_: None)
+    assert (outcome.state, outcome.said) == ("skipped", "test/gpu/test_none.py is not there: tests run in the repository's folder")
+    assert outcome.cpu_s > 0
+
+
 def test_one_folder_is_of_one_machine_and_of_one_run_at_a_time(tmp_path: Path) -> None:
     book = runner.Book(tmp_path, CPU)
     with pytest.raises(ConfigurationError, match=r"of another run: .*size toy, now full.*choose another folder"):

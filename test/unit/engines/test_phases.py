@@ -17,7 +17,7 @@ from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.operate.engines import load_engine
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import NO_PHASES, Chunk, EngineReply, ObservationRequest, Phases, RequestId, SessionRequest
-from test.unit.fakes import CONTRACT, FakeEngine
+from test.unit.fakes import CONTRACT, FakeEngine, observation, session_request
 
 PEAKS = Peaks(flops=100e9, bytes=10e9)
 
@@ -54,6 +54,18 @@ def test_a_chunk_says_what_its_batch_took() -> None:
     (chunk,) = server.step(lambda: 0.0)
     assert isinstance(chunk, Chunk)
     assert (chunk.served.perception_s, chunk.served.solver_s, chunk.served.solver_steps) == (0.25, 0.5, 10)
+
+
+@pytest.mark.parametrize(("takes_encoded", "decoding_s"), [(False, 0.25), (True, 0.0)])
+def test_a_chunk_says_what_its_images_took_to_decode(takes_encoded: bool, decoding_s: float) -> None:
+    engine = FakeEngine()
+    engine.takes_encoded = takes_encoded
+    engine.clock = lambda: next(reads)  # type: ignore[assignment]
+    reads = itertools.count(0.0, 0.25)
+    server = ModelServer(ServerConfig(name="s"), engine)  # type: ignore[arg-type]
+    server.submit(observation(server.open_session(session_request()).session_epoch), 0.0)
+    (chunk,) = server.step(lambda: 0.0)
+    assert chunk.served.decoding_s == decoding_s
 
 
 def test_operations_and_bytes_are_counted_and_a_view_moves_nothing() -> None:

@@ -6,6 +6,7 @@ import csv
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.inputs import load_inputs
+from ros2_rfm_serving.reproductions.rosa import runs
 from ros2_rfm_serving.reproductions.rosa.claims import Claim, Results, Rule, claims_of, worst_and_median
 from ros2_rfm_serving.reproductions.rosa.runs import (
     ENOUGH,
@@ -105,6 +107,10 @@ class TestBatching:
         assert pressed.batch_size >= 4
         assert pressed.predicted_speedup > 2 and pressed.simulated_speedup > 2
         assert (idle.batch_size, idle.predicted_speedup, idle.simulated_speedup) == (1, 1.0, 1.0)
+
+    def test_where_nothing_comes_one_by_one_there_is_no_speedup(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(runs, "_simulated", lambda *_: SimpleNamespace(goodput=0.0))
+        assert math.isnan(batching_decision(2, 1000.0, inputs("p1"), SHORT).simulated_speedup)
 
 
 class TestClaims:

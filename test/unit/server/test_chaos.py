@@ -9,10 +9,13 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import ConfigurationError, ContractError, ModelError
@@ -296,6 +299,41 @@ def test_an_engine_that_is_dead_is_given_up_before_anybody_asks() -> None:
     assert not server.given_up
     engine.is_dead = True
     assert server.given_up == "the engine is dead"
+
+
+class Asserts(FakeEngine):
+    """As an engine whose kernel met an index out of range."""
+
+    def infer(self, requests):  # type: ignore[no-untyped-def]
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered\nCUDA kernel errors might be reported later")
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+def test_an_engine_whose_device_is_lost_is_given_up_at_once(monkeypatch: pytest.MonkeyPatch, lasts: bool) -> None:
+    """PyTorch says it with an error of its own; that it lasts, by saying it again. Other errors of CUDA are one batch's."""
+
+    def synchronize() -> None:
+        if lasts:
+            raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+
+    stand_ins = {
+        "is_initialized": True,
+        "device_count": 1,
+        "memory_reserved": 1,
+        "current_stream": SimpleNamespace(synchronize=synchronize),
+    }
+    for name, says in stand_ins.items():
+        assert callable(getattr(torch.cuda, name))
+        monkeypatch.setattr(torch.cuda, name, lambda *_, says=says: says)
+    server = ModelServer(ServerConfig(name="s1", max_engine_errors=10), Asserts())
+    assert Robot(server).ask() == [] and bool(server.given_up) == lasts
+    assert not lasts or server.given_up.startswith("its device is lost: AcceleratorError: CUDA error: device-side assert")
+
+
+def test_pytorch_asks_its_device_for_errors_that_last_in_the_same_way() -> None:
+    source = (Path(torch.__file__).parent / "testing" / "_internal" / "common_utils.py").read_text(encoding="utf-8")
+    asks = source.partition("def _should_stop_test_suite")[2].partition("def ")[0]
+    assert "synchronize()" in asks and "except RuntimeError" in asks and issubclass(torch.AcceleratorError, RuntimeError)
 
 
 class Several(FakeEngine):

@@ -76,11 +76,13 @@ def test_a_factory_of_another_world_has_its_nodes_and_metaworlds_are_as_they_wer
         "control_rate_hz": 10.0,
         "camera_rate_hz": 5.0,
         "image_size_px": 96,
+        "action_names": ["speed"],
     }
     ours = {
         node.name: node for node in node_list(load_factory(repository / "config/factory_quickstart.yaml"), repository / "config")
     }
     assert ours["push_1_world"].executable == "metaworld_robot_node" and "simulator" not in ours["push_1_world"].parameters
+    assert ours["push_1_world"].parameters["action_names"] == ["delta_x", "delta_y", "delta_z", "gripper"]
 
 
 @pytest.mark.parametrize(

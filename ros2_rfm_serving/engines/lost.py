@@ -1,0 +1,24 @@
+"""A device whose context is spoilt for good: whatever is asked of it from then on fails, until a new process has a new one."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+CUDA_ERROR = "CUDA error: "
+"""PyTorch begins so what CUDA says (c10/cuda/CUDAException.cpp): since 2.8 an `AcceleratorError`, before a plain `RuntimeError`."""
+
+
+def device_is_lost(error: BaseException) -> bool:
+    """Asks once more, as PyTorch's own tests do: an error that lasts, such as an assertion or a wrong address, comes again. Any
+    other, such as a launch that was refused, does not."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or CUDA_ERROR not in str(error) or not torch.cuda.is_initialized():
+        return False
+    try:
+        for device in range(torch.cuda.device_count()):
+            if torch.cuda.memory_reserved(device):  # another's would get a context of this process
+                torch.cuda.current_stream(device).synchronize()
+    except RuntimeError as again:
+        return CUDA_ERROR in str(again)
+    return False
