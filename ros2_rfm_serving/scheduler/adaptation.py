@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Robot
 from ros2_rfm_serving.scheduler.adjustment import Adjustment
-from ros2_rfm_serving.scheduler.admission import Admission
+from ros2_rfm_serving.scheduler.admission import LOOKS, Admission
 from ros2_rfm_serving.scheduler.host import Host, Seat, hosts_of
 from ros2_rfm_serving.scheduler.links import Pledge, Traffic, pledge_of
 from ros2_rfm_serving.scheduler.migration import Migration
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.stable import MOVE_S
 from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
+from ros2_rfm_serving.scheduler.queues import Queues, seated
 from ros2_rfm_serving.scheduler.traffic import asked_by
 from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
 
@@ -47,6 +48,8 @@ class Fleet:
         self._hosts = hosts_of(schedule.placements, problem.seen)
         self._demands = {(task.name, d.component): d for task in problem.classes for d in task.demands}
         self._seat(schedule.routes)
+        self._beyond = frozenset(name for name, host in self._hosts.items() if self._is_beyond(host))
+        """Servers that the plan loads further than their curves say, by their robots' own queue."""
         self._pledged: tuple[Schedule, Pledge] | None = None
         """By which schedule links carry what."""
         self._planned_hz = self._rates_hz()
@@ -101,9 +104,11 @@ class Fleet:
             paces[name] = min(most_hz, loop_hz), task.floor_hz
         return paces
 
-    def admit(self, robot: Robot, *, adjusting: bool = True) -> Fleet:
+    def admit(self, robot: Robot, *, adjusting: bool = True, looks: int = LOOKS) -> Fleet:
         """Adds a robot to the servers as they are; nobody moves. No other route changes where it fits beside them, others' rates
         and batch sizes do (if `adjusting`) where it fits so alone (see `adjustment`).
+
+        looks: at robots' own queues, at the most.
 
         Raises: `ScheduleError` naming what would not be kept, and the rate that it could have.
         """
@@ -111,11 +116,11 @@ class Fleet:
             raise ScheduleError(f"no server hosts what robots of {robot.task!r} need: plan the whole factory anew")
         if robot.task not in self._no_room:
             try:
-                return self._with(robot, task)
+                return self._with(robot, task, looks)
             except ScheduleError as error:
                 why = str(error)
             try:
-                return self._adjusted_for(robot, task, adjusting)
+                return self._adjusted_for(robot, task, adjusting, looks)
             except ScheduleError as neither:
                 self._no_room[robot.task] = f"{why}, {neither}"
         raise ScheduleError(self._no_room[robot.task])
@@ -169,6 +174,14 @@ class Fleet:
             gained_actions=gain_hz * horizon_s if gain_hz > MIN_GAIN * now_hz else 0.0,
         )
 
+    def queues(self) -> Queues:
+        """Of the schedule in force."""
+        return Queues(self._problem, self._curves, self._hosts, self.schedule.routes, self._task_of)
+
+    def seated(self, servers: Collection[str]) -> dict[str, Counter[Seat]]:
+        """Server -> who asks it, and how often at the most."""
+        return seated(self.schedule.routes, self._task_of, self._hosts, servers)
+
     @property
     def uncovered(self) -> tuple[str, ...]:
         """Servers with robots whose loss no standby makes good."""
@@ -194,17 +207,28 @@ class Fleet:
 
     # --- parts ---
 
-    def _with(self, robot: Robot, task: TaskClass) -> Fleet:
+    def _is_beyond(self, host: Host) -> bool:
+        most_hz = host.capacity_hz(host.slos, self._curves)
+        return bool(host.sessions) and (any(slo.travel_s for slo in host.slos) or host.load_hz > most_hz * (1 + ROUNDING))
+
+    def _with(self, robot: Robot, task: TaskClass, looks: int) -> Fleet:
         """Beside the others. Raises: `ScheduleError`."""
-        planned_hz = self._planned_hz.get(task.name, 0.0)
-        admission = Admission(task, self._problem.classes, self._hosts, self._curves, planned_hz, self.pledge)
-        hosts = admission.seats()
-        cap_hz, rate_hz = admission.rates_hz(hosts)
+        planned_hz, queues = self._planned_hz.get(task.name, 0.0), self.queues()
+        beyond = [server for server in self._beyond if queues.judges(server)]
+        admission = Admission(task, self._problem.classes, self._hosts, self._curves, planned_hz, self.pledge, beyond)
+        hosts, cap_hz, rate_hz = admission.best(queues, looks)
         routes = self._covered([_route(robot, d, hosts[d.index], cap_hz, rate_hz) for d in task.demands])
         changed = self._copy((*self.robots, robot), {**self._task_of, robot.name: robot.task})
         for demand, route in zip(task.demands, routes, strict=True):
             changed._host(route.server).add(route, demand)
-        return changed._published((*self.schedule.routes, *routes), rate_hz)
+        changed._published((*self.schedule.routes, *routes), rate_hz)
+        return changed._remembering({route.server for route in routes})
+
+    def _remembering(self, servers: Iterable[str]) -> Fleet:
+        """That these keep every SLO by the queue of their robots, which was looked at."""
+        queues = self.queues()
+        self.held.update(self.seated([server for server in servers if queues.judges(server)]))
+        return self
 
     def _covered(self, routes: Sequence[Route]) -> list[Route]:
         """The first robot of a server brings it a reserved standby, where one carries it."""
@@ -229,7 +253,7 @@ class Fleet:
             asked[route.task] += route.max_rate_hz
         return pledge.most({standby: asked}, {}) < 0
 
-    def _adjusted_for(self, robot: Robot, task: TaskClass, adjusting: bool) -> Fleet:
+    def _adjusted_for(self, robot: Robot, task: TaskClass, adjusting: bool, looks: int) -> Fleet:
         """Others' rates and batch sizes are other ones then. Raises: `ScheduleError`."""
         if not adjusting:
             raise ScheduleError("and nobody makes room before the next plan")
@@ -248,7 +272,23 @@ class Fleet:
         changed._seat(routes)
         gained_hz = sum(r.predicted_rate_hz for r in routes if r.component == SYSTEM1)
         gained_hz -= sum(r.predicted_rate_hz for r in self.schedule.routes if r.component == SYSTEM1)
-        return changed._published(routes, gained_hz)
+        changed._published(routes, gained_hz)
+        return changed._remembering(changed._looked_at(self._strained(changed, seats.values()), looks))
+
+    def _strained(self, changed: Fleet, seats: Iterable[Host]) -> set[str]:
+        """Servers that do more for somebody than they did, or otherwise: whatever holds at some rates holds at lower ones."""
+        before = {(route.robot, route.component): route.max_rate_hz for route in self.schedule.routes}
+        quicker = {r.server for r in changed.schedule.routes if r.max_rate_hz > before.get((r.robot, r.component), 0.0) + ROUNDING}
+        return quicker | {host.placement.server for host in seats}
+
+    def _looked_at(self, servers: Iterable[str], looks: int) -> set[str]:
+        """Those whose queues can be run; they keep every SLO. Raises: `ScheduleError`."""
+        queues = self.queues()
+        judged = {server for server in servers if queues.judges(server)}
+        missed = judged - queues.kept(judged) if len(judged) <= looks else judged
+        if missed:
+            raise ScheduleError(f"nor, by their robots' own queue, do {', '.join(sorted(missed))} where others make room for it")
+        return judged
 
     def _at(self, route: Route, rates_hz: Mapping[str, float], now_hz: Mapping[str, float]) -> Route:
         """With its class at this rate; as it is where that has not changed."""

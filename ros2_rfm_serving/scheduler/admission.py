@@ -2,25 +2,33 @@
 
 Promised are: every SLO, with all that the newcomer asks for together; that the standby of a server carries both loads; the floors
 of the classes that run; and to the newcomer its floor, and a fair share of what the plan gave to its class.
+
+Curves say at once who has most room; where robots' own queue can be run it is asked then, as it was when the plan was made: at all
+servers for whether they keep their SLOs with the newcomer, and alone where the plan goes further than the curve.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.scheduler.host import Host
 from ros2_rfm_serving.scheduler.links import Pledge
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.own_queues import BUSIEST
 from ros2_rfm_serving.scheduler.problem import Demand, TaskClass
+from ros2_rfm_serving.scheduler.queues import Kind, Queues
 
 FAIR_SHARE = 0.5
 """Of the action rate that the plan gave to its class: who would get less has the factory planned anew."""
 STANDSTILL = 0.01
 """Of the action rate without any latency: nobody is admitted to less, also where the plan gives its class nothing."""
 BISECTIONS = 40
+LOOKS, CLOSER = 6, 3
+"""At queues, 10 to 20 ms each, for one newcomer: whoever decides keeps everybody else waiting; and of them between two rates of
+which one is kept."""
 ROUNDING = 1e-9
 
 Seats = Mapping[int, Host]
@@ -45,9 +53,11 @@ class Admission:
         curves: Curves,
         planned_hz: float,
         pledge: Pledge | None = None,
+        beyond: Collection[str] = (),
     ) -> None:
-        """planned_hz: action rate of its class in the plan; 0: nobody has it. pledge: of links; None: there are none."""
-        self._pledge = pledge
+        """planned_hz: action rate of its class in the plan; 0: nobody has it. pledge: of links; None: there are none.
+        beyond: servers on which robots go further than their curves say, by their own queue."""
+        self._pledge, self._beyond = pledge, beyond
         self._task, self._classes, self._hosts, self._curves = task, classes, hosts, curves
         self._covered: dict[str, list[Host]] = defaultdict(list)
         """Server -> those that it stands by for."""
@@ -56,11 +66,35 @@ class Admission:
                 self._covered[host.standby].append(host)
         self.least_hz = max(owed_hz(task, planned_hz), STANDSTILL * task.max_rate_hz)
 
-    def seats(self) -> dict[int, Host]:
+    def best(self, queues: Queues, looks: int = LOOKS) -> tuple[dict[int, Host], float, float]:
+        """(seats, cap, prediction) with which queues keep every SLO too, after so many looks at them at the most; where the server
+        with most room does not, one with other robots may. Raises: `ScheduleError`."""
+        refused: ScheduleError | None = None
+        avoided: set[Hashable] = set()
+        while refused is None or looks > 0:
+            try:
+                seats = self.seats(avoided)
+                most_hz, _ = self.rates_hz(seats)
+            except ScheduleError as error:
+                raise refused or error from None
+            judged = {host.placement.server for host in seats.values() if self._is_judged(seats, host, queues)}
+            cap_hz, looked = self._kept_hz(seats, judged, most_hz, queues, looks) if judged else (most_hz, 0)
+            if cap_hz >= self.least_hz * (1 - ROUNDING):
+                return seats, cap_hz, self._reached_hz(seats, cap_hz)
+            looks -= looked
+            avoided |= {_sort(host) for host in seats.values() if host.placement.server in judged}
+            refused = refused or ScheduleError(
+                f"another robot of {self._task.name!r} could have {cap_hz:.2f} actions/s on {', '.join(sorted(judged))}, where its "
+                f"robots' own queue keeps every SLO; {self.least_hz:.2f} are owed to it"
+            )
+        raise refused
+
+    def seats(self, avoided: Collection[Hashable] = ()) -> dict[int, Host]:
         """Its demands one after the other, each on the server that has most room beside those before. Raises: `ScheduleError`."""
         seats: dict[int, Host] = {}
         for demand in sorted(self._task.demands, key=lambda d: d.goal_coupled):
             options = [h for h in self._hosts.values() if h.placement.model == demand.model and h.takes_robots]
+            options = [h for h in options if _sort(h) not in avoided] if avoided else options
             best = max(options, key=lambda h: self._worth({**seats, demand.index: h}, h), default=None)
             if best is None:
                 raise ScheduleError(f"no server hosts {demand.model!r} for {demand.component} of {self._task.name!r}")
@@ -80,9 +114,7 @@ class Admission:
     def rates_hz(self, seats: Seats) -> tuple[float, float]:
         """(cap, prediction): as far as every promise holds, and its closed loop then. Raises: `ScheduleError`."""
         cap_hz = self._highest_hz(seats)
-        extra = self._extra_hz(seats, cap_hz)
-        latency = {d.index: self._mean_s(seats[d.index], extra) for d in self._task.coupled}
-        rate_hz = min(cap_hz, self._task.closed_loop_hz(latency))
+        rate_hz = self._reached_hz(seats, cap_hz)
         if rate_hz < self.least_hz * (1 - ROUNDING):
             raise ScheduleError(
                 f"another robot of {self._task.name!r} would reach {rate_hz:.2f} actions/s on the servers as they are, "
@@ -91,6 +123,32 @@ class Admission:
         return cap_hz, rate_hz
 
     # --- parts ---
+
+    def _is_judged(self, seats: Seats, host: Host, queues: Queues) -> bool:
+        return queues.judges(host.placement.server) and all(d.calls == 1.0 for d in self._here(seats, (host,)))
+
+    def _kept_hz(self, seats: Seats, servers: Collection[str], most_hz: float, queues: Queues, looks: int) -> tuple[float, int]:
+        """(the highest rate that is found at which these servers' queues keep every SLO with it, looks)."""
+        components = {d.index: d.component for d in self._task.demands}
+        where = tuple((components[index], host.placement.server) for index, host in seats.items())
+        looked, low_hz, high_hz = 0, 0.0, most_hz
+        asked_hz = [most_hz, self.least_hz] if self.least_hz < most_hz else [most_hz]
+        while looked < min(looks, len(asked_hz) + CLOSER):
+            hz = asked_hz[looked] if looked < len(asked_hz) and not low_hz else (low_hz + high_hz) / 2
+            kind = Kind(self._task.name, where, hz, self._reached_hz(seats, hz))
+            looked += 1
+            if queues.kept(servers, kind) >= set(servers):
+                if hz == most_hz:
+                    return hz, looked
+                low_hz = hz
+            else:
+                high_hz = hz
+        return low_hz, looked
+
+    def _reached_hz(self, seats: Seats, cap_hz: float) -> float:
+        """Its closed loop beside the others."""
+        extra = self._extra_hz(seats, cap_hz)
+        return min(cap_hz, self._task.closed_loop_hz({d.index: self._mean_s(seats[d.index], extra) for d in self._task.coupled}))
 
     def _worth(self, seats: Seats, host: Host) -> tuple[bool, float]:
         """Of a server for its demand."""
@@ -143,7 +201,9 @@ class Admission:
     def _left_hz(self, seats: Seats, extra: Extra, on: Host, loads: tuple[Host, ...]) -> float:
         """On one server with the loads of all of these."""
         slos = {slo for host in loads for slo in host.slos} | {d.slo for d in self._here(seats, loads)}
-        return on.capacity_hz(slos, self._curves) - sum(host.load_hz + extra.get(host.placement.server, 0.0) for host in loads)
+        beyond = loads == (on,) and on.placement.server in self._beyond
+        most_hz = BUSIEST * self._curves.max_rate_hz(on.config) if beyond else on.capacity_hz(slos, self._curves)
+        return most_hz - sum(host.load_hz + extra.get(host.placement.server, 0.0) for host in loads)
 
     def _here(self, seats: Seats, hosts: tuple[Host, ...]) -> list[Demand]:
         return [d for d in self._task.demands if seats.get(d.index) in hosts]
@@ -166,3 +226,8 @@ class Admission:
 
     def _mean_s(self, host: Host, extra: Extra) -> float:
         return host.mean_s(extra.get(host.placement.server, 0.0), self._curves)
+
+
+def _sort(host: Host) -> Hashable:
+    """Servers that are set up alike, with the same robots."""
+    return host.config, host.load_hz, frozenset(host.demands.items())

@@ -37,13 +37,13 @@ def _models(problem: Problem, curves: Curves) -> Iterator[str]:
 def _slos(problem: Problem, curves: Curves) -> Iterator[str]:
     for demand in problem.demands:
         options = curves.of(demand.model)
-        if options and not any(curves.capacity_hz(c, demand.slo) > 0 for c in options):
+        if options and not any(curves.sought_hz(c, demand.slo) > 0 for c in options):
             slo = demand.slo
-            lines = [(curves.quantile(c, slo.percentile), curves.mean(c)) for c in options]
-            least_s = min(slo.response_s(tail.y[0], mean.y[0]) for tail, mean in lines) / (1 - slo.margin)
+            alone = [curves.alone_s(c, slo.percentile) for c in options]
+            least_s = min(slo.response_s(tail_s, mean_s) for tail_s, mean_s in alone) / (1 - slo.margin)
             task = problem.classes[demand.task].name
             yield (
-                f"{demand.component} of {task!r}: {demand.model!r} needs {1e3 * min(tail.y[0] for tail, _ in lines):.0f} ms "
+                f"{demand.component} of {task!r}: {demand.model!r} needs {1e3 * min(tail_s for tail_s, _ in alone):.0f} ms "
                 f"(p{slo.percentile:g}) unloaded, the SLO of {1e3 * slo.promised_s:.0f} ms cannot be met{_left(slo)}; "
                 f"raise slo_ms above {1e3 * least_s:.0f}, or use a faster model or GPU"
             )
@@ -88,7 +88,7 @@ def _fewest_servers(model: str, problem: Problem, curves: Curves) -> tuple[int, 
     for demand in problem.demands:
         load_hz = problem.robots_of(demand) * demand.rate_hz(problem.classes[demand.task].floor_hz)
         if demand.model == model and load_hz > 0:
-            most_hz = max(curves.capacity_hz(c, demand.slo) for c in curves.of(model))
+            most_hz = max(curves.sought_hz(c, demand.slo) for c in curves.of(model))
             servers += load_hz / most_hz
             task = problem.classes[demand.task].name
             texts.append(

@@ -16,6 +16,7 @@ from typing import TypeVar
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.admission import LOOKS
 from ros2_rfm_serving.types import Admission
 
 DEFAULT_LEASE_S = 60.0
@@ -160,10 +161,11 @@ def beside(fleet: Fleet, robots: Sequence[Robot], *, adjusting: bool = True) -> 
 
     adjusting: others may make room for them, if that is little work."""
     adjusting = adjusting and (len(robots) == 1 or len(fleet.hosts) <= FEW_SERVERS)
+    looks = LOOKS if len(robots) == 1 else 1
     refused = dict.fromkeys((robot.name for robot in robots[AT_ONCE:]), f"with {AT_ONCE} others: it comes with the next plan")
     for robot in robots[:AT_ONCE]:
         try:
-            fleet = fleet.admit(robot, adjusting=adjusting)
+            fleet = fleet.admit(robot, adjusting=adjusting, looks=looks)
         except ScheduleError as error:
             refused[robot.name] = str(error)
     return fleet, refused

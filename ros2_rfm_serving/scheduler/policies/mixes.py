@@ -68,7 +68,7 @@ def _rounded(problem: Problem, curves: Curves, shares: dict[Config, float]) -> P
 
 def _carries(curves: Curves, config: Config, demand: int, problem: Problem) -> bool:
     d = problem.demands[demand]
-    return curves.capacity_hz(config, d.slo) > 0
+    return curves.sought_hz(config, d.slo) > 0
 
 
 def _whole_servers(problem: Problem, shares: dict[Config, float]) -> dict[Config, int]:

@@ -87,7 +87,7 @@ def upper_bound(
 
     def limit_hz(config: Config, demand: Demand) -> float:
         queues = own_queues and demand.calls == 1.0 and curves.knows_queue(config)
-        return curves.max_rate_hz(config) if queues else curves.capacity_hz(config, demand.slo)
+        return curves.max_rate_hz(config) if queues else curves.sought_hz(config, demand.slo)
 
     columns = _columns(problem, curves, set(curves.all), lambda config, low, high: curves.mean(config).at(low), cuts, limit_hz)
     return _Mix(problem, columns, BOUND_NODES, shared_gpus=shared_gpus).solve(gap, budget)
@@ -104,7 +104,7 @@ def whole_mix(
     used = {share.column.config for share in bound.mix if share.servers > 1e-6}
 
     def limit_hz(config: Config, demand: Demand) -> float:
-        return curves.capacity_hz(config, demand.slo)
+        return curves.sought_hz(config, demand.slo)
 
     for demand in problem.demands:  # those that the bound's mix leaves out need servers too
         capacity = {c: limit_hz(c, demand) for c in curves.of(demand.model)}

@@ -158,6 +158,21 @@ class Curves:
             self._capacities[key] = self._far_capacity_hz(config, slo) if slo.travel_s else self._near_capacity_hz(config, slo)
         return self._capacities[key]
 
+    def sought_hz(self, config: Config, slo: Slo) -> float:
+        """Up to which load plans are looked for: where no load meets an SLO by the curve, and robots' own queue can tell, as far as
+        rows that come together do. The queue judges."""
+        if (load_hz := self.capacity_hz(config, slo)) or not (law := self.stepped_law(config)):
+            return load_hz
+        batches = [(n, law.mean_s(n)) for n in law.sizes]
+        kept = [n / s for n, s in batches if slo.response_s(s * (1 + NORMAL_P99 * law.jitter), s) <= slo.kept_s]
+        return min(max(kept, default=0.0), self.max_rate_hz(config))
+
+    def alone_s(self, config: Config, percentile: float) -> tuple[float, float]:
+        """Latency at a percentile where hardly anything is asked, and its mean."""
+        if law := self.stepped_law(config):
+            return law.mean_s(1) * (1 + NORMAL_P99 * law.jitter), law.mean_s(1)
+        return self.quantile(config, percentile).y[0], self.mean(config).y[0]
+
     def share_s(self, config: Config, slo: Slo) -> float:
         """What network and margin leave of an SLO for a server that is set up so; not above 0: nothing."""
         if not slo.travel_s or math.isinf(slo.promised_s):

@@ -110,8 +110,9 @@ class OwnQueues:
         load_hz, most_hz = self._load_hz(host, self._rates), BUSIEST * self._curves.max_rate_hz(host.config)
         if not load_hz or not self._responses(self._rates, self._rates).has_queue(host):
             return None
-        if not self._far and self._keeps_times(host, self._curve_hz(host) / load_hz):
-            return self._curve_hz(host)
+        curve_hz = self._curve_hz(host)
+        if not self._far and curve_hz and self._keeps_times(host, curve_hz / load_hz):
+            return curve_hz
         if self._keeps_times(host, most_hz / load_hz):
             return most_hz
         low, high = 0.0, most_hz / load_hz

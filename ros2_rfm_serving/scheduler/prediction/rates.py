@@ -90,7 +90,7 @@ class RateSearch:
         for index, count in host.robots:
             if demands[index].calls:
                 slopes[demands[index].task] = slopes.get(demands[index].task, 0.0) + count * demands[index].calls
-        limits = [self._curves.capacity_hz(host.config, demands[i].slo) for i, _ in host.robots]
+        limits = [self._curves.sought_hz(host.config, demands[i].slo) for i, _ in host.robots]
         fixed_hz = sum(count * demands[index].fixed_hz for index, count in host.robots)
         return _Pattern(host, self._known.get(host, min(limits, default=0.0)), fixed_hz, list(slopes.items()))
 

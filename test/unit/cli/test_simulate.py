@@ -55,3 +55,19 @@ def test_what_means_something_is_heeded() -> None:
     ]
     for options in (["--hours", "0.1", "--guests", "per_hour=60,stay_min=1"], guests):
         assert CliRunner().invoke(app, ["simulate", P1, "--robots", "4", *options]).exit_code == 0
+
+
+def test_whose_links_are_declared_is_told_that_virtual_time_has_none(tmp_path: Path) -> None:
+    factory = tmp_path / "factory.yaml"
+    factory.write_text(
+        """
+hosts: {a: {address: 10.0.0.1, gpus: {NVIDIA H200: 1}, bandwidth_mbit_s: 1000}}
+server_cluster: {num_servers: 1, gpu_type: NVIDIA H200}
+robot_fleet: [{task: pick, num_robots: 1}]
+pick: {pipeline: {action_period_ms: 200}, components: {system1: {model: nvidia/GR00T-N1.6-3B, slo_ms: 200}}}
+"""
+    )
+    command = ["simulate", "--robots", "1", "--seconds", "1", "--warm-up", "1", "--budget", "0"]
+    done, without = (CliRunner().invoke(app, [*command, file]) for file in (str(factory), P1))
+    assert done.exit_code == 0, done.output
+    assert "no queues on them" in done.stderr and "no queues" not in without.stderr
