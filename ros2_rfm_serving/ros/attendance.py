@@ -15,6 +15,7 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.followers import HARDWARE
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.said import Hearer
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, InForce, Roster, Word
@@ -31,15 +32,17 @@ SAID_FOR_S = 60.0
 class Attendance:
     """Looks twice a second, and has the schedule follow what it sees."""
 
-    def __init__(self, node: Node, names: qos.Names, roster: Roster, fleet: InForce) -> None:
-        self._node, self._names, self._roster, self._fleet = node, names, roster, fleet
+    def __init__(self, node: Node, names: qos.Names, roster: Roster, fleet: InForce, identity: int) -> None:
+        """identity: of the scheduler. Raises: `ConfigurationError`."""
+        self._node, self._names, self._roster, self._fleet, self._identity = node, names, roster, fleet, identity
+        self._hearer = Hearer.of_process()
         self._present: set[str] = set()
         self._heard: dict[str, Any] = {}
         """Robot -> the subscription to its status."""
         self._looked_s, self._look_around_s = clock(), -math.inf
         """`_look_around_s`: when next."""
         self._ended, self._ended_s = "", 0.0
-        self._misnamed = self._unreadable = 0
+        self._misnamed = self._unreadable = self._unsaid = self._untimely = 0
         self.unproven = 0
         """Orders of nobody who may give them, and those that were asked for a proof first."""
         every(node, LOOK_PERIOD_S, self._look)
@@ -61,6 +64,8 @@ class Attendance:
             "longest silence, s": max(self._roster.silences_s.values(), default=0.0),
             "lease, s": self._roster.lease_s,
             "messages refused": self._unreadable,
+            "statuses unproven": self._unsaid,
+            "statuses of who follows another scheduler": self._untimely,
             "orders unproven": self.unproven,
             "leases ended": self._roster.ended,
             "taken over from other schedulers": self._roster.inherited,
@@ -96,10 +101,14 @@ class Attendance:
             self._node.destroy_subscription(self._heard.pop(robot))
         for robot in robots - self._heard.keys():
             topic, hear = self._names.robot(robot, LEAF), functools.partial(self._on_status, robot)
-            self._heard[robot] = bounded.hear(self._node, msg.RobotStatus, topic, hear, qos.ROBOT_STATUS, self._refuse)
+            prove = functools.partial(self._hearer.check_status, robot, self._identity)
+            self._heard[robot] = bounded.hear(self._node, msg.RobotStatus, topic, hear, qos.ROBOT_STATUS, self._refuse, prove=prove)
 
     def _refuse(self, error: BadMessageError) -> None:
-        self._unreadable += 1
+        if error.kind == "unproven":
+            self._unsaid += 1
+        else:
+            self._unreadable += 1
 
     def _publishes(self, robot: str) -> bool:
         return bool(self._node.count_publishers(self._names.robot(robot, LEAF)))
@@ -109,6 +118,9 @@ class Attendance:
         if (named := status.header.frame_id) != robot:
             self._misnamed += 1
             log.warning(f"a status of {robot!r} names {named[:64]!r}: it does not count", throttle_duration_sec=SAID_FOR_S)
+            return
+        if not self._hearer.is_of_now(status, self._identity):
+            self._untimely += 1
             return
         task, known = status.admitted_task, robot in self._roster.tasks
         if task and task not in tasks:

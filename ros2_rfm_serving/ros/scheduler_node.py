@@ -94,7 +94,7 @@ class SchedulerNode(Node):
         order = PlanOrder(factory=factory, robots=tuple(factory.robots), policy=values.text("policy"), seen=seen)
         first = self._planner.at_once(order, left.schedule)
         self._fleet = InForce(first, self._roster, self._publish, self.get_logger(), self._book)
-        self._attendance = Attendance(self, names, self._roster, self._fleet)
+        self._attendance = Attendance(self, names, self._roster, self._fleet, self._identity)
         self._watching = Watching(self, names, self._fleet, self._planner.lookout(self._fleet), self._identity)
         told = (self._followers.diagnosis, self._attendance.diagnosis, self._watching.diagnosis)
         self._diagnostics = Diagnostics(self, lambda: told)

@@ -15,6 +15,7 @@ from ros2_rfm_serving.ros.attendance import LEAF as ROBOT_LEAF
 from ros2_rfm_serving.ros.followers import HARDWARE
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.said import Hearer
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.scheduler import InForce, Lookout
@@ -31,6 +32,7 @@ class Watching:
 
     def __init__(self, node: Node, names: qos.Names, fleet: InForce, lookout: Lookout, identity: int) -> None:
         self._node, self._names, self._fleet, self._lookout, self._identity = node, names, fleet, lookout, identity
+        self._hearer = Hearer.of_process()
         self._servers: dict[str, Any] = {}
         self._robots: dict[str, Any] = {}
         """Name -> the subscription to its status."""
@@ -109,11 +111,12 @@ class Watching:
         for name in heard.keys() - wanted:
             self._node.destroy_subscription(heard.pop(name))
         for name in wanted - heard.keys():
+            prove = None if leaf == SERVER_LEAF else functools.partial(self._hearer.check_status, name, self._identity)
             if leaf == SERVER_LEAF:
                 of = (msg.ServerStatus, self._names.server(name, leaf), functools.partial(self._on_server, name), qos.SERVER_STATUS)
             else:
                 of = (msg.RobotStatus, self._names.robot(name, leaf), functools.partial(self._on_robot, name), qos.ROBOT_STATUS)
-            heard[name] = bounded.hear(self._node, *of, self._refuse)
+            heard[name] = bounded.hear(self._node, *of, self._refuse, prove=prove)
 
     def _refuse(self, error: BadMessageError | None = None) -> None:
         self._refused += 1
@@ -127,7 +130,7 @@ class Watching:
     def _on_robot(self, robot: str, status: Any) -> None:
         if status.header.frame_id != robot:
             self._refuse()
-        elif task := self._fleet.fleet.task_of(robot):
+        elif self._hearer.is_of_now(status, self._identity) and (task := self._fleet.fleet.task_of(robot)):
             self._lookout.hear_robot(robot_word(robot, task, status), clock())
 
 

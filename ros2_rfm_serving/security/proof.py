@@ -26,8 +26,10 @@ PUBLIC_KEY_BYTES = 32
 CHALLENGE_BYTES, CHALLENGE_S = 16, 30.0
 """A challenge is good from when it is first told until it has been another one's turn for as long."""
 MAX_CERTIFICATE_BYTES, MAX_SIGNATURE_BYTES = 4096, 128
-ASKS, ANSWERS = "rfm_serving asks", "rfm_serving answers"
-"""No signature of an answer is one of an asking."""
+ASKS, ANSWERS, SAYS = "rfm_serving asks", "rfm_serving answers", "rfm_serving says"
+"""No signature of an answer is one of an asking, nor one of what is said to everybody."""
+SIGNATURE_BYTES = 64
+"""Of what is said to everybody: r and s of ECDSA."""
 NO_PUBLIC_KEY = "a key that is none of X25519"
 NO_CERTIFICATE = "no certificate is shown: whoever asks needs its enclave of `rfm security`, named by RFM_SERVING_ENCLAVE"
 
@@ -62,11 +64,27 @@ class Who(NamedTuple):
     """Of the wire table, as its certificate says; empty: it says none."""
 
 
+class Says(Protocol):
+    """`signing.Prover`, of what is said to everybody."""
+
+    def certificate(self) -> bytes:
+        """Raises: `ConfigurationError`."""
+        ...
+
+    def say(self, text: bytes) -> bytes:
+        """A signature of `SIGNATURE_BYTES`. Raises: `ConfigurationError`."""
+        ...
+
+
 class Verifies(Protocol):
     """`signing.Verifier`, to whom nobody's certificates need be at hand."""
 
     def check(self, proof: Proof, text: bytes) -> Who:
         """Raises: `UnprovenError`."""
+        ...
+
+    def check_said(self, certificate: bytes, signature: bytes, text: bytes) -> Who:
+        """Who has said it to everybody. Raises: `UnprovenError`."""
         ...
 
     def is_good(self, who: Who) -> bool:

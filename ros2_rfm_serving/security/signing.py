@@ -11,6 +11,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
@@ -32,6 +33,7 @@ from ros2_rfm_serving.security.proof import (
     MAX_SIGNATURE_BYTES,
     NO_CERTIFICATE,
     NO_PUBLIC_KEY,
+    SIGNATURE_BYTES,
     Keys,
     Proof,
     Verifies,
@@ -79,16 +81,22 @@ class Prover:
     def sign(self, asked: str, challenge: bytes, fields: Sequence[object]) -> Asking:
         """Raises: `ConfigurationError` where there is no certificate, or no key."""
         drawn = X25519PrivateKey.generate()
-        proof = Proof(self._certificate(), challenge, drawn.public_key().public_bytes_raw())
+        proof = Proof(self.certificate(), challenge, drawn.public_key().public_bytes_raw())
         text = text_of(asked, fields, proof)
         return Asking(proof._replace(signature=self._key().sign(text, SIGNED)), text, drawn)
 
     def answer(self, asked: Proof, to: str, public_key: bytes, fields: Sequence[object]) -> Proof:
         """Of an answer to `to`, who has asked so. Raises: as `sign`."""
-        proof = Proof(self._certificate(), asked.public_key, public_key)
+        proof = Proof(self.certificate(), asked.public_key, public_key)
         return proof._replace(signature=self._key().sign(text_of(to, fields, proof, ANSWERS), SIGNED))
 
-    def _certificate(self) -> bytes:
+    def say(self, text: bytes) -> bytes:
+        """Of what is said to everybody: r and s. Raises: as `sign`."""
+        r, s = decode_dss_signature(self._key().sign(text, SIGNED))
+        return r.to_bytes(SIGNATURE_BYTES // 2, "big") + s.to_bytes(SIGNATURE_BYTES // 2, "big")
+
+    def certificate(self) -> bytes:
+        """Raises: as `sign`."""
         file = self._enclave / CERTIFICATE
         return load_certificate(read(file), str(file)).public_bytes(Encoding.DER)
 
@@ -134,6 +142,11 @@ class Verifier:
         if not self.is_good(who):
             raise UnprovenError(f"the certificate of {who.name} is revoked, or has ended: rfm security rotate")
         return who
+
+    def check_said(self, certificate: bytes, signature: bytes, text: bytes) -> Who:
+        half = SIGNATURE_BYTES // 2
+        r, s = (int.from_bytes(part, "big") for part in (signature[:half], signature[half:]))
+        return self.check(Proof(certificate, b"", b"", encode_dss_signature(r, s)), text)
 
     def is_good(self, who: Who) -> bool:
         revoked = self._revocation_list()

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from cryptography import x509
 from rclpy.serialization import serialize_message
-from rfm_serving import srv
+from rfm_serving import msg, srv
 
 from ros2_rfm_serving.errors import SessionError, UnprovenError
 from ros2_rfm_serving.monitoring.dashboard.control import Answer
 from ros2_rfm_serving.ros.fleet_client import FleetClient
 from ros2_rfm_serving.ros.monitor.hands import Hands
 from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Proven, sign, sign_answer
+from ros2_rfm_serving.ros.node.said import Speaker
 from ros2_rfm_serving.ros.robot.proofs import Proofs
 from ros2_rfm_serving.ros.wire import cdr, convert, qos
 from ros2_rfm_serving.ros.wire.proofs import fields_of, is_call_sealed, proof_to, seal_call, sealed_observation
@@ -305,6 +306,42 @@ def test_only_those_who_may_order_something_of_the_scheduler_do(enclaves: Enclav
     assert "good once" in told(asked).error_msg
     rig.wait(lambda: rig.values("scheduler: robots")["orders unproven"] == "6")
     assert "guest" in rig.scheduler._roster.tasks
+
+
+def test_a_robots_status_admits_it_when_it_says_so_itself_and_now(
+    enclaves: Enclaves, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was admitted by a scheduler before this one says so, and is taken over."""
+    roster, mine = rig.scheduler._roster, rig.scheduler._identity
+    says = {
+        name: rig.peer.create_publisher(msg.RobotStatus, f"/{name}/rfm/status", qos.ROBOT_STATUS) for name in ("ghost", "guest")
+    }
+
+    def status(by: str, name: str = "ghost", follows: int = mine) -> Any:
+        monkeypatch.setenv(ENCLAVE, str(enclaves.make(by)))
+        made = msg.RobotStatus(scheduler=follows, admitted_by=66, admitted_task="arm")
+        made.header.frame_id = name
+        return Speaker().numbered(made) if by != "nobody" else made
+
+    def figure(name: str) -> int:
+        return int(rig.values("scheduler: robots")[name])
+
+    forged = {
+        "statuses unproven": [status("nobody"), status("arm_1")],
+        "statuses of who follows another scheduler": [status("ghost", follows=5)],
+    }
+    for counter, statuses in forged.items():
+        for each in statuses:
+            before = figure(counter)
+            rig.wait(lambda: says["ghost"].publish(each) or figure(counter) > before)  # noqa: B023
+    assert not roster.tasks
+
+    genuine = status("guest", "guest")
+    rig.peer.create_timer(0.2, lambda: says["guest"].publish(genuine))
+    rig.wait(lambda: "guest" in roster.tasks)
+    rig.wait(lambda: roster.silences_s["guest"] > 2.0)
+    assert figure("taken over from other schedulers") == 1 and figure("statuses unproven") > 3, "a recording of it keeps no place"
+    assert set(roster.tasks) == {"guest"}
 
 
 def test_programs_that_order_have_their_proof_with_them(enclaves: Enclaves, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

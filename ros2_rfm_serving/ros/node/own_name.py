@@ -19,11 +19,14 @@ from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, key_values
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.said import Hearer, Speaker
 from ros2_rfm_serving.ros.node.timers import Turn, turns_of
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.types.names import CLAIM_S, LATE_S, SETTLED_AFTER_S, ClaimStage, NameClaim
 
 LOOK_PERIOD_S, LAST_WORD_S = 0.1, 10.0
+DOOR = "door"
+"""Role of a certificate."""
 
 
 def named(kind: str, name: str) -> str:
@@ -45,9 +48,14 @@ class OwnName:
     def __init__(self, node: Node, kind: str, name: str, topic: str) -> None:
         self.kind, self.name = kind, name
         self._node, self._claim = node, NameClaim(1 + secrets.randbelow(2**64 - 1))
+        self._speaker, self._hearer = Speaker(), Hearer.of_process()
+        self._answered = 0
+        """The process that was heard last; 0: nobody else yet."""
         self._publisher = node.create_publisher(msg.NameClaim, topic, qos.NAME_CLAIM)
-        self._subscription = bounded.hear(node, msg.NameClaim, topic, self._on_claim, qos.NAME_CLAIM_HEARD, self._refuse)
-        self._refused = 0
+        self._subscription = bounded.hear(
+            node, msg.NameClaim, topic, self._on_claim, qos.NAME_CLAIM_HEARD, self._refuse, prove=self._check
+        )
+        self._refused = self._unproven = 0
         self._settling: Turn | None = None
         self.report: Callable[[DiagnosticStatus], None] = lambda status: None
         """For what must be said at once."""
@@ -73,7 +81,9 @@ class OwnName:
         self._tell()
         while (taken := self._subscription.handle.take_message(msg.NameClaim, True)) is not None:
             try:
-                self._hear(bounded.read(taken[0], msg.NameClaim))
+                claim, end = bounded.measured(taken[0], msg.NameClaim)
+                self._check(claim, memoryview(taken[0])[:end])
+                self._hear(claim)
             except BadMessageError as error:
                 self._refuse(error)
 
@@ -94,6 +104,7 @@ class OwnName:
                 "processes refused": len(self._claim.intruders),
                 "process": f"{self._claim.process:x}",
                 "messages refused": self._refused,
+                "claims unproven": self._unproven,
             }
         )
         return DiagnosticStatus(level=level, name=f"{self.name}: name", message=message, hardware_id=self.name, values=values)
@@ -121,11 +132,26 @@ class OwnName:
         self._tell()
 
     def _tell(self) -> None:
-        message = msg.NameClaim(stage=int(self._claim.stage), process=self._claim.process)
+        message = msg.NameClaim(stage=int(self._claim.stage), process=self._claim.process, heard=self._answered)
         message.header.frame_id = self.name
-        self._publisher.publish(convert.stamped(message, self._node))
+        self._publisher.publish(self._speaker.signed(convert.stamped(message, self._node)))
+
+    def _check(self, message: msg.NameClaim, data: memoryview) -> None:
+        """Raises: `BadMessageError` unless it is of the certificate of that name, or of a door, which speaks for robots."""
+        if message.process == self._claim.process or (who := self._hearer.who(message, data)) is None:
+            return
+        if who.name != self.name and who.role != DOOR:
+            raise BadMessageError("unproven", f"{who.name} claims the name {self.name!r}")
 
     def _hear(self, message: msg.NameClaim) -> None:
+        """With certificates a claim counts when it answers this process, whose number nobody knew before: any other may have been
+        said long ago, and is answered, so that whoever lives says it again."""
+        if message.process != self._claim.process:
+            self._answered = message.process
+            if self._hearer.demands and message.heard != self._claim.process:
+                if not self.lost:
+                    self._tell()
+                return
         before = len(self._claim.intruders)
         self._heard = self._heard or message.process != self._claim.process
         self._claim.hear(message.process, message.stage, clock())
@@ -135,7 +161,10 @@ class OwnName:
             self._node.get_logger().error(f"another process wants to be {self.kind} {self.name!r} as well; it is refused")
 
     def _refuse(self, error: BadMessageError) -> None:
-        self._refused += 1
+        if error.kind == "unproven":
+            self._unproven += 1
+        else:
+            self._refused += 1
 
     def _on_claim(self, message: msg.NameClaim) -> None:
         self._hear(message)

@@ -27,6 +27,7 @@ from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper
 from ros2_rfm_serving.ros.node.orders import Gate
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.said import Speaker
 from ros2_rfm_serving.ros.node.timers import Turn, turns_of
 from ros2_rfm_serving.ros.robot.cameras import CameraSet
 from ros2_rfm_serving.ros.robot.declared import TickSource
@@ -69,6 +70,7 @@ class RobotBody:
         verifier = servers.proofs.verifier
         doorkeeper = Doorkeeper(self.name, verifier) if verifier else None
         self._gate = Gate(node, self.name, doorkeeper, self._count_unproven)
+        self._speaker = Speaker()
         self._door = self._make_door()
         self._made: list[tuple[Callable[[Any], Any], Any]] = []
         """How to destroy what was made, and it."""
@@ -358,8 +360,9 @@ class RobotBody:
         if not changed and (now_s - self._told_s < qos.STATUS_PERIOD_S or not self._is_heard):
             return
         status = self._status_message(now_s)
+        said = self._speaker.numbered(status)
         for publisher in self._statuses:
-            publisher.publish(status)
+            publisher.publish(said)
         if changed:
             why = brain.stop_reason or reason
             needs_people = state is RobotState.DEAD or phase is TaskPhase.WAITING

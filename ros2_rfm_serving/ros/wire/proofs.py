@@ -10,7 +10,7 @@ from rclpy.serialization import serialize_message
 from rfm_serving import msg
 
 from ros2_rfm_serving.ros.wire import bounded
-from ros2_rfm_serving.security.proof import SEAL_BYTES, Proof, is_sealed, seal
+from ros2_rfm_serving.security.proof import SAYS, SEAL_BYTES, SIGNATURE_BYTES, Proof, Says, Verifies, Who, is_sealed, seal
 
 SINGLE = struct.Struct("<f")
 OWN = ("proof", "seal")
@@ -77,3 +77,22 @@ def is_sealed_by(key: bytes, data: memoryview) -> bool:
 
 def is_observation_sealed(data: bytes, key: bytes) -> bool:
     return len(data) > SEAL_BYTES and is_sealed(key, memoryview(data)[:-SEAL_BYTES], data[-SEAL_BYTES:])
+
+
+def signed(message: Any, prover: Says) -> bytes:
+    """As it is said to everybody: its last bytes are the signature of all before them. Raises: `ConfigurationError`."""
+    message.certificate = prover.certificate()
+    data: bytes = serialize_message(message)
+    body = data[: bounded.check(data, type(message)) - SIGNATURE_BYTES]
+    return body + prover.say(_said(message, body))
+
+
+def sayer(message: Any, data: memoryview, verifier: Verifies) -> Who:
+    """data: of the message, and nothing behind it. Raises: `UnprovenError`."""
+    certificate, signature = bytes(message.certificate), bytes(data[-SIGNATURE_BYTES:])
+    return verifier.check_said(certificate, signature, _said(message, data[:-SIGNATURE_BYTES]))
+
+
+def _said(message: Any, body: bytes | memoryview) -> bytes:
+    """What is signed: as another type, or as something that is asked, it is not what was said."""
+    return b"".join((f"{SAYS} {type(message).__name__}".encode(), b"\0", body))

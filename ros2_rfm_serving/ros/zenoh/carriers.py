@@ -11,6 +11,7 @@ from rclpy.node import Node
 from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.ros.node.said import Speaker
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.ros.zenoh import passing
 from ros2_rfm_serving.ros.zenoh.calls import Calls, Service
@@ -119,6 +120,7 @@ class CarriedRobot:
 
     def __init__(self, ways: Ways, robot: str, inward: Inward) -> None:
         self._ways, self._inward = ways, inward
+        self._speaker = Speaker()
         self.is_elsewhere = False
         """A process on DDS had its name before, and was not to be seen when it came."""
         self._made: list[Any] = []
@@ -148,14 +150,21 @@ class CarriedRobot:
         """Who comes to DDS later with this name hears that somebody has it; somebody who has it there keeps it."""
         node = self._ways.node
         publisher = node.create_publisher(msg.NameClaim, topic, qos.NAME_CLAIM, event_callbacks=NO_WRITER_EVENTS)
-        said = msg.NameClaim(stage=int(ClaimStage.SETTLED), process=NOBODY)
-        said.header.frame_id = robot
-        publisher.publish(convert.stamped(said, node))
+        tell = partial(self._say, publisher, robot)
+        tell(0)
         options = {"event_callbacks": NO_READER_EVENTS}
-        self._heard.append(bounded.hear(node, msg.NameClaim, topic, self._on_claim, qos.NAME_CLAIM_HEARD, self._refuse, **options))
+        hear = partial(self._on_claim, tell)
+        self._heard.append(bounded.hear(node, msg.NameClaim, topic, hear, qos.NAME_CLAIM_HEARD, self._refuse, **options))
         return publisher
 
-    def _on_claim(self, claim: msg.NameClaim) -> None:
+    def _say(self, publisher: Any, robot: str, heard: int) -> None:
+        said = msg.NameClaim(stage=int(ClaimStage.SETTLED), process=NOBODY, heard=heard)
+        said.header.frame_id = robot
+        publisher.publish(self._speaker.signed(convert.stamped(said, self._ways.node)))
+
+    def _on_claim(self, tell: Callable[[int], None], claim: msg.NameClaim) -> None:
+        if NOBODY not in (claim.process, claim.heard):  # with certificates it does not count before it is an answer
+            tell(claim.process)
         self.is_elsewhere |= claim.process != NOBODY and claim.stage >= ClaimStage.SETTLED
 
     def _refuse(self, error: BadMessageError) -> None:

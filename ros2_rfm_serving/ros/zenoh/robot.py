@@ -32,6 +32,7 @@ from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.robot import RobotBrain, Sensors, TaskGoal
 from ros2_rfm_serving.ros.node.draft import draft
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.said import Speaker
 from ros2_rfm_serving.ros.robot.servers import HEARD, Servers, Sessions
 from ros2_rfm_serving.ros.robot.settings import RobotSettings, robot_settings
 from ros2_rfm_serving.ros.robot.status import Punctuality, status_message
@@ -89,6 +90,7 @@ class ZenohRobot:
         bounded.hear(self.ends, msg.RequestId, names.robot(self.name, "rfm/refetch"), self._on_refetch, qos.REFETCH, self._refuse)
         self._status = self.ends.create_publisher(msg.RobotStatus, names.robot(self.name, "rfm/status"), qos.ROBOT_STATUS)
         self._punctuality = Punctuality(1.0 / settings.config.control_rate_hz, on_grid=True)
+        self._speaker = Speaker()
         self._told: object = None
         self._told_s = -math.inf
 
@@ -171,7 +173,7 @@ class ZenohRobot:
             return
         self._told, self._told_s = told, now_s
         status = status_message(self.brain, self.settings.task, self._punctuality, now_s)
-        self._status.publish(convert.stamped(status, self._ground))
+        self._status.publish(self._speaker.numbered(convert.stamped(status, self._ground)))
 
 
 class _Ground:

@@ -1,0 +1,88 @@
+"""What a process says of itself to everybody, signed by its certificate: nobody is asked, so there is no session and no seal."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from typing import Any
+
+from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, UnprovenError
+from ros2_rfm_serving.ros.node.doorkeeper import prover_of_process, verifier_of_process
+from ros2_rfm_serving.ros.wire.proofs import sayer, signed
+from ros2_rfm_serving.security.proof import Verifies, Who
+
+MOST_PROCESSES = 256
+"""Of one robot, of which numbers are remembered: its restarts under one scheduler."""
+
+
+class Speaker:
+    """Of this process. Without a certificate everything stays as it is."""
+
+    def __init__(self) -> None:
+        """Raises: `ConfigurationError`."""
+        self._prover = prover_of_process()
+        self._process, self._number = 1 + secrets.randbelow(2**64 - 1), 0
+
+    def numbered(self, status: Any) -> Any:
+        """A status to be published: no other is of the same process and number."""
+        if self._prover is None:
+            return status
+        self._number += 1
+        status.process, status.number = self._process, self._number
+        return self.signed(status)
+
+    def signed(self, message: Any) -> Any:
+        """To be published: the message, or its bytes with their signature."""
+        if self._prover is None:
+            return message
+        try:
+            return signed(message, self._prover)
+        except ConfigurationError:  # `/diagnostics` says it; what is said so counts for nobody who demands a certificate
+            return message
+
+
+class Hearer:
+    """Of messages that whoever says them has signed. Without a certificate it demands none."""
+
+    def __init__(self, verifier: Verifies | None) -> None:
+        self._verifier = verifier
+        self._numbers: dict[str, OrderedDict[int, int]] = {}
+        """Robot -> process -> the highest number that was heard of it."""
+
+    @staticmethod
+    def of_process() -> Hearer:
+        """Raises: `ConfigurationError`."""
+        return Hearer(verifier_of_process())
+
+    @property
+    def demands(self) -> bool:
+        return self._verifier is not None
+
+    def who(self, message: Any, data: memoryview) -> Who | None:
+        """Who has said it; None: nobody is asked to show that. data: of the message. Raises: `BadMessageError`."""
+        if self._verifier is None:
+            return None
+        try:
+            return sayer(message, data, self._verifier)
+        except UnprovenError as error:
+            raise BadMessageError("unproven", str(error)) from error
+
+    def is_of_now(self, status: Any, scheduler: int) -> bool:
+        """A robot's status was said since that scheduler has drawn its identity, which nobody knew before."""
+        return not self.demands or status.scheduler == scheduler
+
+    def check_status(self, robot: str, scheduler: int, status: Any, data: memoryview) -> None:
+        """On the topic of `robot`: said by it, and for the first time to that scheduler. Raises: `BadMessageError`."""
+        if (who := self.who(status, data)) is None:
+            return
+        if who.name != robot:
+            raise BadMessageError("unproven", f"{who.name} tells how {robot[:100]!r} is")
+        if not self.is_of_now(status, scheduler):
+            return
+        numbers = self._numbers.setdefault(robot, OrderedDict())
+        if status.number <= numbers.get(status.process, 0):
+            raise BadMessageError("unproven", f"a status of {robot} that was said before")
+        numbers[status.process] = status.number
+        numbers.move_to_end(status.process)
+        if len(numbers) > MOST_PROCESSES:
+            numbers.popitem(last=False)
