@@ -123,7 +123,7 @@ def test_a_killed_recorder_harms_nobody_and_its_bag_is_mended(repository: Path, 
             process.communicate(timeout=20)
         before = node.count
         until(lambda: node.count > before + 20, "the robot stood still")
-        assert node.slowest_s < 5.0
+        assert node.slowest_s < 20.0, "it waited for who was killed"
     bag = Bag(folder)
     messages = list(bag.messages())
     assert bag.blob(digest(IMAGE)) == IMAGE
