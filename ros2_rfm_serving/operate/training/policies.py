@@ -77,7 +77,7 @@ def images(workshop: Workshop, steps: int, *, compiled: bool, resume: bool) -> N
     )
     recipe = Recipe(steps_after_success=6, frame_every=6)
     training = TrainingConfig(
-        steps=steps, seed=workshop.seed, batch_size=64, prefix_share=0.0, image_dropout=0.0, compiled=compiled, log_every=50
+        steps=steps, seed=workshop.seed, batch_size=32, prefix_share=0.0, image_dropout=0.0, compiled=compiled, log_every=50
     )
     checkpoint = Checkpoint(workshop.out, IMAGE_POLICY, resume=resume)
     log = TrainingLog(workshop.out / IMAGE_POLICY, steps, begun=checkpoint.step)
