@@ -80,8 +80,8 @@ def images(workshop: Workshop, steps: int, *, compiled: bool, resume: bool) -> N
         steps=steps, seed=workshop.seed, batch_size=32, prefix_share=0.0, image_dropout=0.0, compiled=compiled, log_every=50
     )
     checkpoint = Checkpoint(workshop.out, IMAGE_POLICY, resume=resume)
-    log = TrainingLog(workshop.out / IMAGE_POLICY, steps, begun=checkpoint.step)
     data = workshop.demonstrations(tuple(SEEN_TASKS), recipe)
+    log = TrainingLog(workshop.out / IMAGE_POLICY, steps, begun=checkpoint.step)
     log.keep(train_policy(config, data, texts, training, log, keeper=checkpoint))
 
 
