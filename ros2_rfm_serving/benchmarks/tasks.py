@@ -28,6 +28,9 @@ def tasks(
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Per task")] = 20,
     only: Annotated[str, typer.Option(help="Tasks, separated by commas; default: all that it was trained on")] = "",
+    still: Annotated[
+        bool, typer.Option("--still", help="The policy sees one picture of another scene for ever: what images are for")
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Success of a policy in process, per task, on seeds that training never used, and the expert's on the same.
@@ -47,7 +50,7 @@ def tasks(
     table = Table("task", *(("policy", "95 % interval", "difference", "steps") if engine else ()), "expert", "steps of the expert")
     figures: dict[str, Any] = {}
     for name in names:
-        found = figures[name] = _task(engine, name, list(range(FIRST_SEED, FIRST_SEED + episodes)))
+        found = figures[name] = _task(engine, name, list(range(FIRST_SEED, FIRST_SEED + episodes)), still=still)
         table.add_row(
             name, *_cells(found, episodes), f"{found['expert_successes']}/{episodes}", f"{found['expert_mean_steps']:.0f}"
         )
@@ -65,7 +68,7 @@ def _cells(found: Mapping[str, Any], episodes: int) -> list[str]:
     return [f"{wins}/{episodes}", f"{low:.0%} - {high:.0%}", f"{points:+.0f} points", f"{found['mean_steps']:.0f}"]
 
 
-def _task(engine: Engine | None, name: str, seeds: list[int]) -> dict[str, Any]:
+def _task(engine: Engine | None, name: str, seeds: list[int], *, still: bool) -> dict[str, Any]:
     from ros2_rfm_serving.monitoring.board import wilson_interval
     from ros2_rfm_serving.worlds.metaworld import metaworld_arm
     from ros2_rfm_serving.worlds.rollout import run_episodes
@@ -76,6 +79,10 @@ def _task(engine: Engine | None, name: str, seeds: list[int]) -> dict[str, Any]:
         found |= {"expert_successes": len(expert), "expert_mean_steps": sum(expert) / max(1, len(expert))}
         if engine is None:
             return found
+        if still:
+            arm.reset(0)
+            picture = arm.render()
+            arm.render = lambda: picture  # type: ignore[method-assign]
         ended = run_episodes(arm, engine, arm.instructions[0], seeds, execute=EXECUTE, max_steps=MAX_STEPS)
     steps = [episode.steps for episode in ended if episode.success]
     interval = wilson_interval(len(steps), len(seeds))

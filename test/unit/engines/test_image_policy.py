@@ -20,6 +20,8 @@ from ros2_rfm_serving.operate.training import policies
 from ros2_rfm_serving.operate.training.checkpoint import Checkpoint
 from ros2_rfm_serving.operate.training.workshop import TrainingLog
 from ros2_rfm_serving.types import Array, Image, InferenceRequest, RequestId, empty
+from ros2_rfm_serving.worlds.metaworld import PROPRIOCEPTION, metaworld_arm
+from ros2_rfm_serving.worlds.rollout import run_episodes
 
 SEEING = FlowPolicyConfig(
     state_size=3,
@@ -114,15 +116,30 @@ def test_what_robots_lived_through_is_learnt_with_all_images_by_a_policy_that_ha
 
 
 def _first_action(engine: Engine, state: Array, image: Image) -> Array:
+    first: Array = _first_chunk(engine, state, {"front": image})[0]
+    return first
+
+
+def _first_chunk(engine: Engine, state: Array, images: dict[str, Image]) -> Array:
     request = InferenceRequest(
         id=RequestId(robot="r", component="system1", session_epoch=1, episode=0, sequence=1),
         instruction="go",
         state=state,
-        images={"front": image},
+        images=images,
         inference_delay_steps=0,
         prefix_model=empty(0, 0),
     )
     (reply,) = engine.infer([request])
     assert not isinstance(reply, ModelError)
-    first: Array = reply.chunk_robot[0]
-    return first
+    return reply.chunk_robot
+
+
+def test_the_shipped_policy_does_a_task_by_what_it_sees(repository: Path) -> None:
+    engine = load_embedded("m", repository / "models" / "metaworld_images")
+    with metaworld_arm("handle-press") as arm:
+        (episode,) = run_episodes(arm, engine, arm.instructions[0], [100_000], max_steps=80)
+        assert episode.success, episode
+        hidden = arm.state.copy()
+        hidden[len(PROPRIOCEPTION) :] = 1.0
+        images = dict(arm.render())
+        np.testing.assert_array_equal(*(_first_chunk(engine, state, images) for state in (arm.state, hidden)))
