@@ -29,6 +29,7 @@ from ros2_rfm_serving.benchmarks.serving.report import serving
 from ros2_rfm_serving.benchmarks.simulation import simulation
 from ros2_rfm_serving.benchmarks.stages import stages
 from ros2_rfm_serving.benchmarks.steps import steps
+from ros2_rfm_serving.benchmarks.tasks import tasks
 from ros2_rfm_serving.benchmarks.whatif import whatif
 
 app = typer.Typer(help="Measurements, side by side in one run.", no_args_is_help=True)
@@ -43,6 +44,7 @@ for command in (
     continuous,
     frames,
     steps,
+    tasks,
     whatif,
     dashboard,
     simulation,

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-WHAT = ("policy", "judge", "safety", "monitor", "planner", "staged-policy", "diffusion", "autoregressive", "all")
+WHAT = ("policy", "judge", "safety", "monitor", "planner", "staged-policy", "diffusion", "autoregressive", "image-policy", "all")
 
 
 def train(
-    what: Annotated[str, typer.Argument(help=f"{', '.join(WHAT[:-1])} or all")] = "all",
+    what: Annotated[str, typer.Argument(help=f"{', '.join(WHAT[:-1])}, or all but the last of these")] = "all",
     out: Annotated[Path, typer.Option(help="Folder that gets the bundles; demonstrations are kept below it")] = Path("models"),
     episodes: Annotated[int, typer.Option(min=1, help="Successful demonstrations per task")] = 200,
     steps: Annotated[int, typer.Option(min=1, help="Training steps of the policy")] = 8000,
@@ -38,6 +38,7 @@ def train(
         str, typer.Option(help="Policy: of another world, as a descriptor's `simulator` names it (docs/worlds.md)")
     ] = "",
     task: Annotated[str, typer.Option(help="With --simulator: the task, which also names the bundle: <task>_flow")] = "",
+    resume: Annotated[bool, typer.Option("--resume", help="Image policy: goes on from its checkpoint below --out")] = False,
     compiled: Annotated[bool, typer.Option("--compile", help="Compile the policy: a third faster, needs a C++ compiler")] = False,
 ) -> None:
     """Trains the embedded models on a CPU.
@@ -63,6 +64,10 @@ def train(
         policies.simulated(
             Workshop(out, seed, threads, episodes, staged_episodes, stage_episodes), simulator, task, steps, compiled=compiled
         )
+        return
+    if what == "image-policy":
+        workshop = Workshop(out, seed, threads, episodes, staged_episodes, stage_episodes)
+        policies.images(workshop, steps, compiled=compiled, resume=resume)
         return
     lessons: Mapping[str, Callable[[Workshop], None]] = {
         "planner": partial(judges.planner, steps=3 * small_steps),

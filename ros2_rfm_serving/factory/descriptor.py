@@ -41,7 +41,11 @@ CLUSTER, FLEET, STANDBY, PLANNING, HOSTS, DISCOVERY = "server_cluster", "robot_f
 METAWORLD = "metaworld"
 SIMULATORS = "ros2_rfm_serving.worlds"
 """Group of the entry points with which other packages add simulators."""
-SIMULATED_TASKS = ("reach", "push", "pick-place", "door-open", "visit-then-push")
+SIMULATED_TASKS = (
+    *("reach", "push", "pick-place", "door-open", "visit-then-push"),
+    *("door-close", "drawer-open", "drawer-close", "button-press-topdown", "button-press", "window-open", "window-close"),
+    *("faucet-open", "faucet-close", "handle-press", "handle-press-side", "coffee-button"),
+)
 """Of Meta-World."""
 METAWORLD_ROBOT = "metaworld_arm.yaml"
 

@@ -19,13 +19,13 @@ from ros2_rfm_serving.ros.simulated_robot_node import OF_ALL, SimulatedNode
 from ros2_rfm_serving.ros.worlds import native
 from ros2_rfm_serving.ros.worlds.metaworld import make_interface
 from ros2_rfm_serving.ros.worlds.native import Commanded
-from ros2_rfm_serving.worlds.metaworld import STAGED_TASKS, TASKS, MetaworldArm
+from ros2_rfm_serving.worlds.metaworld import ALL_TASKS, MetaworldArm
 from ros2_rfm_serving.worlds.obstacles import KINDS, draw_obstacle
 
 NOTHING = "nothing"
 IN_THE_WAY = (NOTHING, *KINDS)
 SPECS = {
-    "task": Spec("reach", "Meta-World task", choices=tuple(TASKS | STAGED_TASKS)),
+    "task": Spec("reach", "Meta-World task", choices=tuple(ALL_TASKS)),
     **OF_ALL,
     "interface": choice(Interface.NATIVE, "native, or foreign: as if it were somebody else's robot"),
     "obstacle": Spec(NOTHING, "In the cameras' way", choices=IN_THE_WAY, when=When.ANY),

@@ -7,7 +7,7 @@ executed is kept beside the label, so that a policy can learn where a state and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,8 @@ class Recipe:
     burst_steps: tuple[int, int] = (1, 12)
     calm_steps: tuple[int, int] = (6, 30)
     steps_after_success: int = 20
+    frame_every: int = FRAME_EVERY
+    """Steps."""
     max_steps: int = 200
     seed: int = 0
 
@@ -51,7 +53,7 @@ class Demonstrations:
     episode: npt.NDArray[np.int32]
     """[n]"""
     task: npt.NDArray[np.int32]
-    """[n], index into `TASKS`"""
+    """[n], index into `TASKS`, or whatever the tasks are"""
     frame: npt.NDArray[np.int32]
     """[n], index of the newest camera frame at that step"""
     images: npt.NDArray[np.uint8]
@@ -86,11 +88,11 @@ class Demonstrations:
         return Demonstrations(**joined)
 
 
-def collect(task: str, recipe: Recipe, progress: Callable[[int, int], None] = lambda done, total: None) -> Demonstrations:
-    """Of a Meta-World task, lost workpieces and all."""
-    arm, task_index = MetaworldArm(task), list(TASKS).index(task)
+def collect(task: str, recipe: Recipe, among: Sequence[str] = tuple(TASKS)) -> Demonstrations:
+    """Of a Meta-World task, which is one among some; lost workpieces and all."""
+    arm, task_index = MetaworldArm(task), list(among).index(task)
     rng, rows = np.random.default_rng([recipe.seed, task_index]), Rows(task_index)
-    show(arm, task, recipe, rng, rows, progress)
+    show(arm, task, recipe, rng, rows)
     if arm.task.has_loose_object:
         _stage_lost_objects(arm, recipe, rng, rows)
     arm.close()
@@ -103,7 +105,6 @@ def show(
     recipe: Recipe,
     rng: np.random.Generator,
     rows: Rows,
-    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Runs the expert until `recipe.episodes_per_task` episodes succeeded; failed ones are left out."""
     for seed in range(recipe.seed, recipe.seed + 4 * recipe.episodes_per_task):
@@ -111,7 +112,6 @@ def show(
             break
         arm.reset(seed)
         rows.keep_if(_run_expert(arm, recipe, rng, rows))
-        progress(rows.num_episodes, recipe.episodes_per_task)
     else:
         raise RuntimeError(
             f"the expert of {task!r} succeeded in only {rows.num_episodes} of {4 * recipe.episodes_per_task} episodes"
@@ -187,7 +187,7 @@ def _run_expert(arm: Teaching, recipe: Recipe, rng: np.random.Generator, rows: R
     disturbance = Disturbance(recipe, rng, arm)
     after = 0
     for step in range(recipe.max_steps):
-        if step % FRAME_EVERY == 0:
+        if step % recipe.frame_every == 0:
             rows.frame(arm, DONE if arm.success else ONGOING)
         answer = expert.get_action(arm.state.astype(np.float64))
         show_step(arm, answer, disturbance.next() if after == 0 else None, rows)

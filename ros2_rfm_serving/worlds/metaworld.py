@@ -30,6 +30,8 @@ GRIPPER = ACTION_NAMES.index("gripper")
 STATE_SIZE = 39
 HAND, WORKPIECE, GOAL = slice(0, 3), slice(4, 7), slice(36, 39)
 """Positions in the state, m."""
+PROPRIOCEPTION = (0, 1, 2, 3)
+"""Columns of the state that a real arm would know by itself: its hand's position and its gripper's opening."""
 
 # Free cameras above the work area, as (azimuth, elevation in degrees, distance in m): `side` sees depth and height,
 # `front` sees the plane of the table. Meta-World's own cameras show the workpiece in two or three pixels.
@@ -81,6 +83,29 @@ TASKS: dict[str, ArmTask] = {
 }
 """That the embedded policy was trained on."""
 
+
+def _scene(name: str, *instructions: str) -> ArmTask:
+    """One in which everything that matters can be seen."""
+    expert = "".join(word.capitalize() for word in name.split("-"))
+    return ArmTask(environment=f"{name}-v3", expert=f"Sawyer{expert}V3Policy", instructions=instructions, has_loose_object=False)
+
+
+SEEN_TASKS: dict[str, ArmTask] = {
+    "door-close": _scene("door-close", "close the door", "push the door shut"),
+    "drawer-open": _scene("drawer-open", "open the drawer", "pull the drawer open"),
+    "drawer-close": _scene("drawer-close", "close the drawer", "push the drawer shut"),
+    "button-press-topdown": _scene("button-press-topdown", "press the button from above", "push the button down"),
+    "button-press": _scene("button-press", "press the button from the front", "push the button in"),
+    "window-open": _scene("window-open", "open the window", "slide the window open"),
+    "window-close": _scene("window-close", "close the window", "slide the window shut"),
+    "faucet-open": _scene("faucet-open", "open the faucet", "turn the faucet on"),
+    "faucet-close": _scene("faucet-close", "close the faucet", "turn the faucet off"),
+    "handle-press": _scene("handle-press", "press the handle down", "push down the handle"),
+    "handle-press-side": _scene("handle-press-side", "press the handle at the side", "push the handle at the side down"),
+    "coffee-button": _scene("coffee-button", "press the button of the coffee machine", "make coffee"),
+}
+"""That the policy which acts by images alone was trained on."""
+
 VISIT_THEN_PUSH = "visit-then-push"
 STAGED_TASKS: dict[str, ArmTask] = {
     VISIT_THEN_PUSH: ArmTask(
@@ -101,6 +126,9 @@ UNTOUCHED_M = 0.03
 """That the workpiece may have moved, and still lies where it began."""
 
 
+ALL_TASKS = TASKS | STAGED_TASKS | SEEN_TASKS
+
+
 class MetaworldArm:
     """One simulated arm doing one task.
 
@@ -116,7 +144,7 @@ class MetaworldArm:
     pushed_actions = slice(0, GRIPPER)
 
     def __init__(self, task: str, *, cameras: Sequence[str] = tuple(CAMERAS), image_size_px: int = 96) -> None:
-        self.task = (TASKS | STAGED_TASKS)[task]
+        self.task = ALL_TASKS[task]
         self.success = False
         self.visited = self.at_goal = False
         """The first of two stages has been done; what Meta-World itself calls success."""
@@ -244,9 +272,8 @@ def metaworld_arm(task: str, *, image_size_px: int = 96) -> Iterator[MetaworldAr
 
 def build(spec: WorldSpec) -> MetaworldArm:
     """Raises: `ConfigurationError`."""
-    known = TASKS | STAGED_TASKS
-    if spec.task not in known:
-        raise ConfigurationError(f"no task {spec.task!r}", key="task", fix=did_you_mean(spec.task, known))
+    if spec.task not in ALL_TASKS:
+        raise ConfigurationError(f"no task {spec.task!r}", key="task", fix=did_you_mean(spec.task, ALL_TASKS))
     return MetaworldArm(spec.task, image_size_px=spec.image_size_px)
 
 

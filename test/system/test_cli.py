@@ -85,6 +85,7 @@ COMMANDS = [
     "bench engine",
     "bench frames",
     "bench steps",
+    "bench tasks",
     "bench scheduler",
     "robot",
     "deploy",

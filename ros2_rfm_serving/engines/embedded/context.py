@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ros2_rfm_serving.engines.embedded.layers import Attention, EncoderBlock, at_least_float32
+from ros2_rfm_serving.engines.embedded.layers import Attention, EncoderBlock, at_least_float32, soft_argmax
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,8 @@ class ContextConfig:
     encoder_blocks: int = 2
     state_tokens: int = 6
     image_tokens: int = 8
+    map_channels: int = 0
+    """Of convolutions that say where things are; 0: images are patches, resampled."""
 
     @property
     def num_features(self) -> int:
@@ -73,6 +75,34 @@ class ImageTokens(nn.Module):
         return images.view(b, c, h // p, p, w // p, p, 3).transpose(3, 4).reshape(b, self.position.shape[0], 3 * p * p)
 
 
+class ImagePoints(nn.Module):
+    """Where the maps of a small convolution net peak, in each camera: positions, for a policy that is told none."""
+
+    def __init__(self, config: ContextConfig) -> None:
+        super().__init__()
+        c, width = config.map_channels, config.width
+        self.position = nn.Parameter(torch.zeros(config.image_tokens, width))
+        self.maps = nn.Sequential(
+            nn.Conv2d(3, c, 4, stride=4),
+            nn.GELU(approximate="tanh"),
+            nn.Conv2d(c, c, 3, padding=1),
+            nn.GELU(approximate="tanh"),
+            nn.Conv2d(c, c, 3, padding=1),
+        )
+        self.read = nn.Sequential(
+            nn.Linear(3 * c * len(config.cameras), 2 * width), nn.GELU(), nn.Linear(2 * width, config.image_tokens * width)
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images: [B, C, H, W, 3] uint8 -> [B, image_tokens, width]"""
+        dtype = self.position.dtype
+        pixels = (images.flatten(0, 1).permute(0, 3, 1, 2).to(at_least_float32(dtype)) / 64.0).sub(127.5 / 64.0)
+        maps: Tensor = self.maps(pixels.to(dtype))
+        points = soft_argmax(maps.to(at_least_float32(maps.dtype))).view(images.shape[0], -1).to(dtype)
+        out: Tensor = self.read(points).unflatten(1, self.position.shape) + self.position
+        return out
+
+
 class ContextEncoder(nn.Module):
     """Of a policy network, which adds what makes actions of the context."""
 
@@ -94,7 +124,7 @@ class ContextEncoder(nn.Module):
         self.state_tokens = nn.Sequential(
             nn.Linear(config.num_features, 2 * width), nn.GELU(), nn.Linear(2 * width, config.state_tokens * width)
         )
-        self.image_tokens = ImageTokens(config)
+        self.image_tokens = ImagePoints(config) if config.map_channels else ImageTokens(config)
         self.no_image = nn.Parameter(torch.zeros(config.image_tokens, width))
         self.word = nn.Embedding(len(config.vocabulary), width)
         self.kind = nn.Parameter(0.02 * torch.randn(config.num_context_tokens, width))

@@ -103,7 +103,7 @@ class PolicyBatches:
         rows = rng.integers(len(self.rows), size=size)
         ahead = rows[:, None] + np.arange(self.config.chunk_length)
         end = self.end[rows][:, None]
-        longest = self.config.max_inference_delay_steps
+        longest = max(1, self.config.max_inference_delay_steps)
         delay = np.where(rng.random(size) < self.training.prefix_share, rng.integers(1, longest + 1, size), 0)
         at = np.minimum(ahead, end)
         after_prefix = np.arange(self.config.chunk_length) >= delay[:, None]

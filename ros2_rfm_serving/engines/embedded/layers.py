@@ -120,3 +120,13 @@ class EncoderBlock(nn.Module):
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     """For what must not be rounded as weights may be."""
     return torch.promote_types(dtype, torch.float32)
+
+
+def soft_argmax(maps: Tensor) -> Tensor:
+    """[N, C, H, W] -> [N, 3 C]: expected x, y in [-1, 1] and the peak of each map."""
+    n, c, h, w = maps.shape
+    weight = maps.flatten(2).softmax(dim=-1).view(n, c, h, w)
+    y = torch.linspace(-1, 1, h, device=maps.device, dtype=maps.dtype)
+    x = torch.linspace(-1, 1, w, device=maps.device, dtype=maps.dtype)
+    peak = maps.flatten(2).amax(dim=-1) / 8.0
+    return torch.cat([(weight.sum(2) * x).sum(-1), (weight.sum(3) * y).sum(-1), peak], dim=1)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ros2_rfm_serving.engines.base import Predicts
 from ros2_rfm_serving.engines.embedded.context import ContextConfig, ContextEncoder
-from ros2_rfm_serving.engines.embedded.layers import Attention, Linear, at_least_float32, feed_forward
+from ros2_rfm_serving.engines.embedded.layers import Attention, Linear, at_least_float32, feed_forward, soft_argmax
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,8 @@ class FlowPolicyConfig(ContextConfig):
     clean_limit: float | None = None
     """Of a diffusion: its estimates of the actions are cut to +- this, model space; None: not cut."""
     head_blocks: int = 3
+    told_columns: tuple[int, ...] = ()
+    """Columns of the state that it learns to say from what it sees and is never given: where things are. In training alone."""
 
     @property
     def tokens_of_a_row(self) -> tuple[int, ...]:
@@ -78,12 +80,21 @@ class FlowPolicyNetwork(ContextEncoder):
         self.head = nn.ModuleList(HeadBlock(width, config.heads) for _ in range(config.head_blocks))
         self.head_norm = nn.LayerNorm(width)
         self.action_out = Linear(width, config.num_actions)
+        if config.told_columns:
+            self.told = nn.Linear(config.image_tokens * width, len(config.told_columns))
 
     def encode(
         self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None
     ) -> list[tuple[Tensor, Tensor]]:
         """Keys and values of the context for each head block: `tokens`, each block of `encoder`, `keys_values`."""
         return self.keys_values(self.context_tokens(state, images, words, keep_images))
+
+    def telling_error(self, tokens: Tensor, state: Tensor) -> Tensor:
+        """Mean square, in dm, of what it says about `told_columns` from its context, [B, num_context_tokens, width]."""
+        first = self.config.state_tokens
+        said = self.told(tokens[:, first : first + self.config.image_tokens].flatten(1))
+        error: Tensor = (said - 10 * state[:, list(self.config.told_columns)]).square().mean()
+        return error
 
     def keys_values(self, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
         tokens = self.encoder_norm(tokens)
@@ -172,7 +183,7 @@ class JudgeNetwork(nn.Module):
         """[B, C, H, W, 3] uint8 -> [B C, 3 channels]: where each map peaks, and how high."""
         dtype = self.word.weight.dtype
         pixels = images.flatten(0, 1).permute(0, 3, 1, 2).to(at_least_float32(dtype)).sub(127.5).div(64.0)
-        return _soft_argmax(self.convolutions(pixels.to(dtype)).to(pixels.dtype))
+        return soft_argmax(self.convolutions(pixels.to(dtype)).to(pixels.dtype))
 
     def cast(self, dtype: torch.dtype) -> None:
         """Weights alone: pixels, coordinates and indices keep the precision that they need (vla.cpp §4.6)."""
@@ -185,13 +196,3 @@ def after_last_word(read: Tensor, words: Tensor) -> Tensor:
     last = (words != 0).sum(dim=1).sub(1).clamp(min=0)
     at_last: Tensor = read[torch.arange(len(read), device=read.device), last]
     return at_last
-
-
-def _soft_argmax(maps: Tensor) -> Tensor:
-    """[N, C, H, W] -> [N, 3 C]: expected x, y in [-1, 1] and the peak of each map."""
-    n, c, h, w = maps.shape
-    weight = maps.flatten(2).softmax(dim=-1).view(n, c, h, w)
-    y = torch.linspace(-1, 1, h, device=maps.device, dtype=maps.dtype)
-    x = torch.linspace(-1, 1, w, device=maps.device, dtype=maps.dtype)
-    peak = maps.flatten(2).amax(dim=-1) / 8.0
-    return torch.cat([(weight.sum(2) * x).sum(-1), (weight.sum(3) * y).sum(-1), peak], dim=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +35,23 @@ class TrainingConfig:
     log_every: int = 100
 
 
+class Keeper(Protocol):
+    """Of a training that can be interrupted: where what it needs to go on is kept."""
+
+    @property
+    def every(self) -> int:
+        """Steps"""
+
+    @property
+    def step(self) -> int:
+        """Where it goes on; 0: it begins."""
+
+    def restore(self, parts: Mapping[str, Any]) -> None:
+        """Into each, as `load_state_dict` does."""
+
+    def keep(self, step: int, parts: Mapping[str, Any]) -> None: ...
+
+
 def optimized(
     network: Network,
     average: Network,
@@ -42,14 +59,18 @@ def optimized(
     figures: Callable[[], Mapping[str, Tensor]],
     report: Report,
     judged: Callable[[], LogRow] = dict,
+    keeper: Keeper | None = None,
 ) -> Network:
     """`average`, a copy of the network, as the running mean of its weights.
 
     figures: of a new batch, the "loss" among them; reported are their means. judged: what else a report says, of `average`.
     """
     optimizer, rate = _optimizer(network, training)
+    parts = {"network": network, "average": average, "optimizer": optimizer, "rate": rate}
+    if keeper and keeper.step:
+        keeper.restore(parts)
     sums: dict[str, float] = {}
-    for step in range(1, training.steps + 1):
+    for step in range(1 + (keeper.step if keeper else 0), training.steps + 1):
         drawn = figures()
         optimizer.zero_grad(set_to_none=True)
         drawn["loss"].backward()  # type: ignore[no-untyped-call]
@@ -63,6 +84,8 @@ def optimized(
             average.eval()
             report({"step": step, **means, **judged(), "learning_rate": float(rate.get_last_lr()[0])})
             sums = {}
+        if keeper and (step % keeper.every == 0 or step == training.steps):
+            keeper.keep(step, parts)
     return average.eval()
 
 

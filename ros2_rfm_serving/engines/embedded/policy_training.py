@@ -12,7 +12,7 @@ from torch import Tensor
 from ros2_rfm_serving.engines.base import Predicts
 from ros2_rfm_serving.engines.embedded.demonstrated import Batch, Dataset, PolicyBatches, set_statistics
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork
-from ros2_rfm_serving.engines.embedded.optimizing import Report, TrainingConfig, optimized
+from ros2_rfm_serving.engines.embedded.optimizing import Keeper, Report, TrainingConfig, optimized
 from ros2_rfm_serving.engines.flow.solvers import cosine_levels
 
 
@@ -23,13 +23,15 @@ def train_policy(
     training: TrainingConfig,
     report: Report,
     start: FlowPolicyNetwork | None = None,
+    keeper: Keeper | None = None,
 ) -> FlowPolicyNetwork:
     """Flow matching: x_t = t * noise + (1 - t) * action, target velocity noise - action. Returns the averaged weights.
 
     texts: instructions per task index; one is drawn for every example. start: weights and statistics to go on from.
+    keeper: of a training that can be interrupted, which then draws other examples than one that was not.
     """
     torch.manual_seed(training.seed)
-    rng = np.random.default_rng(training.seed)
+    rng = np.random.default_rng([training.seed, keeper.step] if keeper and keeper.step else training.seed)
     network = FlowPolicyNetwork(config)
     batches = PolicyBatches(config, data, texts, training, rng)
     if start is not None:
@@ -41,10 +43,19 @@ def train_policy(
         network.velocity = torch.compile(network.velocity)  # type: ignore[method-assign]
         for block in network.encoder:
             block.compile()
-    return optimized(network, average, training, lambda: {"loss": _loss(network, batches.draw())}, report)
+    return optimized(network, average, training, lambda: _figures(network, batches.draw()), report, keeper=keeper)
 
 
-def _loss(network: FlowPolicyNetwork, batch: Batch) -> Tensor:
+def _figures(network: FlowPolicyNetwork, batch: Batch) -> dict[str, Tensor]:
+    tokens = network.context_tokens(batch.state, batch.images, batch.words, batch.keep_images)
+    loss = _loss(network, batch, network.keys_values(tokens))
+    if not network.config.told_columns:
+        return {"loss": loss}
+    telling = network.telling_error(tokens, batch.state)
+    return {"loss": loss + telling, "acting": loss.detach(), "telling": telling.detach()}
+
+
+def _loss(network: FlowPolicyNetwork, batch: Batch, context: list[tuple[Tensor, Tensor]]) -> Tensor:
     clean = (batch.action - network.action_mean) / network.action_std
     noise = torch.randn_like(clean)
     prefix = torch.arange(clean.shape[1]) < batch.delay[:, None]
@@ -52,7 +63,6 @@ def _loss(network: FlowPolicyNetwork, batch: Batch) -> Tensor:
         prefix = torch.zeros_like(prefix)
     time = _times(network.config, len(clean)).expand(clean.shape[:2]).masked_fill(prefix, 0.0)
     x, target = _noised(network.config, clean, noise, time)
-    context = network.encode(batch.state, batch.images, batch.words, batch.keep_images)
     error = (network.velocity(x, time, context) - target).square().mean(-1)
     counted = batch.valid & ~prefix
     return (error * counted).sum() / counted.sum()

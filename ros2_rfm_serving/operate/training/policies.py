@@ -15,13 +15,24 @@ from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyConfig
 from ros2_rfm_serving.engines.embedded.token_training import train_token_policy
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.extras import needing
+from ros2_rfm_serving.operate.training.checkpoint import Checkpoint
 from ros2_rfm_serving.operate.training.workshop import TEXTS, TrainingLog, Workshop, console, shipped_network
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.worlds.base import Teaching, WorldSpec
-from ros2_rfm_serving.worlds.demonstrations import Demonstrations
-from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, CAMERAS, STATE_SIZE, MetaworldArm
+from ros2_rfm_serving.worlds.demonstrations import Demonstrations, Recipe
+from ros2_rfm_serving.worlds.metaworld import (
+    ACTION_NAMES,
+    CAMERAS,
+    GOAL,
+    PROPRIOCEPTION,
+    SEEN_TASKS,
+    STATE_SIZE,
+    WORKPIECE,
+    MetaworldArm,
+)
 from ros2_rfm_serving.worlds.registry import teaching_world
 
+IMAGE_POLICY = "metaworld_images"
 POLICY, STAGED_POLICY = "metaworld_flow", "metaworld_staged_flow"
 DIFFUSION, AUTOREGRESSIVE = "metaworld_diffusion", "metaworld_autoregressive"
 
@@ -43,11 +54,42 @@ def flow(workshop: Workshop, steps: int, *, compiled: bool) -> None:
     _learn(workshop.log(POLICY, steps), config, workshop.demonstrations(), training)
 
 
+def images(workshop: Workshop, steps: int, *, compiled: bool, resume: bool) -> None:
+    """Many tasks from images, the hand's position and the gripper's opening; where things are it learns to say, and is not told."""
+    texts = [task.instructions for task in SEEN_TASKS.values()]
+    config = FlowPolicyConfig(
+        state_size=STATE_SIZE,
+        state_columns=PROPRIOCEPTION,
+        relative_pairs=(),
+        num_actions=len(ACTION_NAMES),
+        action_names=ACTION_NAMES,
+        cameras=tuple(CAMERAS),
+        vocabulary=instructions.vocabulary(text for each in texts for text in each),
+        chunk_length=16,
+        max_inference_delay_steps=0,
+        predicts=Predicts.CHUNK.value,  # the experts are functions of what is seen: nothing to choose between
+        num_steps=1,
+        noise_scale=0.0,
+        head_blocks=2,
+        state_tokens=4,
+        map_channels=32,
+        told_columns=(*range(WORKPIECE.start, WORKPIECE.stop), *range(GOAL.start, GOAL.stop)),
+    )
+    recipe = Recipe(steps_after_success=6, frame_every=6)
+    training = TrainingConfig(
+        steps=steps, seed=workshop.seed, batch_size=32, prefix_share=0.0, image_dropout=0.0, compiled=compiled, log_every=50
+    )
+    checkpoint = Checkpoint(workshop.out, IMAGE_POLICY, resume=resume)
+    data = workshop.demonstrations(tuple(SEEN_TASKS), recipe)
+    log = TrainingLog(workshop.out / IMAGE_POLICY, steps, begun=checkpoint.step)
+    log.keep(train_policy(config, data, texts, training, log, keeper=checkpoint))
+
+
 def staged(workshop: Workshop, steps: int) -> None:
     """The shipped policy goes on learning, from the stages of the two-stage task."""
     start = shipped_network(POLICY, FlowPolicyNetwork)
     data = workshop.staged_demonstrations()
-    _learn(workshop.log(STAGED_POLICY, steps), start.config, data, _going_on(steps, workshop.seed), start)
+    _learn(workshop.log(STAGED_POLICY, steps), start.config, data, going_on(start.config, steps, workshop.seed), start)
 
 
 def diffusion(workshop: Workshop, steps: int, *, compiled: bool) -> None:
@@ -115,7 +157,7 @@ def recorded(out: Path, dataset: Path, start: Path | None, steps: int, seed: int
     lived = demonstrations(data, network.config.cameras)
     console.print(f"{dataset}: {len(lived.demonstrations.state)} examples of {len(lived.texts)} instructions")
     log, texts = TrainingLog(out / f"{folder.name}_recorded", steps), [(text,) for text in lived.texts]
-    _learn(log, network.config, lived.demonstrations, _going_on(steps, seed), network, texts)
+    _learn(log, network.config, lived.demonstrations, going_on(network.config, steps, seed), network, texts)
 
 
 def _learn(
@@ -129,7 +171,7 @@ def _learn(
     log.keep(train_policy(config, data, texts, training, log, start))
 
 
-def _going_on(steps: int, seed: int) -> TrainingConfig:
+def going_on(config: FlowPolicyConfig, steps: int, seed: int) -> TrainingConfig:
     """Of a policy that knows something already."""
     return TrainingConfig(
         steps=steps,
@@ -137,6 +179,7 @@ def _going_on(steps: int, seed: int) -> TrainingConfig:
         batch_size=64,
         learning_rate=5e-4,
         warm_up_steps=min(100, steps),
-        image_dropout=0.75,
+        prefix_share=0.7 if config.max_inference_delay_steps else 0.0,
+        image_dropout=0.0 if config.map_channels else 0.75,  # one that is told no positions has nothing but images
         log_every=min(100, steps),
     )

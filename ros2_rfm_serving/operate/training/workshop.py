@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import multiprocessing
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,16 +25,18 @@ from ros2_rfm_serving.worlds.stages import StageFrames, collect_stages
 console = Console()
 TEXTS = [task.instructions for task in TASKS.values()]
 """Of each task, its instructions."""
+USUAL = Recipe()
 Network = TypeVar("Network")
 
 
 class TrainingLog:
     """Training figures to the screen and to `training_log.csv`."""
 
-    def __init__(self, folder: Path, steps: int) -> None:
+    def __init__(self, folder: Path, steps: int, begun: int = 0) -> None:
+        """begun: steps that a training has behind it which goes on here, and whose log does."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.steps, self.start_s = folder, steps, time.monotonic()
-        self._file = (folder / "training_log.csv").open("w", newline="")
+        self.folder, self.steps, self.begun, self.start_s = folder, steps, begun, time.monotonic()
+        self._file = (folder / "training_log.csv").open("a" if begun else "w", newline="")
         self._writer: csv.DictWriter[str] | None = None
 
     def __call__(self, row: dict[str, float]) -> None:
@@ -41,10 +44,11 @@ class TrainingLog:
         row = {"elapsed_s": round(elapsed_s, 1), **{k: round(v, 6) for k, v in row.items()}}
         if self._writer is None:
             self._writer = csv.DictWriter(self._file, row)
-            self._writer.writeheader()
+            if not self.begun:
+                self._writer.writeheader()
         self._writer.writerow(row)
         self._file.flush()
-        left_s = elapsed_s * (self.steps / row["step"] - 1)
+        left_s = elapsed_s * (self.steps - row["step"]) / (row["step"] - self.begun)
         figures = "  ".join(f"{k} {v:g}" for k, v in row.items() if k not in ("elapsed_s", "step"))
         console.print(f"{self.folder.name}: step {row['step']:.0f}/{self.steps}  {figures}  {left_s / 60:.1f} min left")
 
@@ -73,11 +77,13 @@ class Workshop:
     def log(self, name: str, steps: int) -> TrainingLog:
         return TrainingLog(self.out / name, steps)
 
-    def demonstrations(self) -> Demonstrations:
-        files = {task: self._file(f"{task}-{self.episodes}") for task in TASKS}
+    def demonstrations(self, tasks: Sequence[str] = tuple(TASKS), recipe: Recipe = USUAL) -> Demonstrations:
+        """recipe: but for their number and seed, which are the workshop's."""
+        recipe = replace(recipe, episodes_per_task=self.episodes, seed=self.seed)
+        files = {task: self._file(f"{task}-{self.episodes}") for task in tasks}
         missing = [task for task, file in files.items() if not file.exists()]
         with ProcessPoolExecutor(self.threads, mp_context=multiprocessing.get_context("spawn")) as pool:
-            jobs = [pool.submit(_collect, task, self.episodes, self.seed, files[task]) for task in missing]
+            jobs = [pool.submit(_collect, task, recipe, tasks, files[task]) for task in missing]
             for job in as_completed(jobs):
                 console.print(f"demonstrations of {job.result()}: {self.episodes} episodes")
         return Demonstrations.join([Demonstrations.load(str(file)) for file in files.values()])
@@ -119,8 +125,8 @@ def shipped_network(name: str, kind: type[Network]) -> Network:
     return network
 
 
-def _collect(task: str, episodes: int, seed: int, file: Path) -> str:
-    _save(collect(task, Recipe(episodes_per_task=episodes, seed=seed)), file)
+def _collect(task: str, recipe: Recipe, among: Sequence[str], file: Path) -> str:
+    _save(collect(task, recipe, among), file)
     return task
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ros2_rfm_serving.worlds.metaworld import CAMERAS, STATE_SIZE, TASKS, MetaworldArm, metaworld_arm
+from ros2_rfm_serving.factory.descriptor import SIMULATED_TASKS
+from ros2_rfm_serving.worlds.metaworld import ALL_TASKS, CAMERAS, SEEN_TASKS, STATE_SIZE, TASKS, MetaworldArm, metaworld_arm
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -19,6 +20,22 @@ def test_the_scripted_expert_succeeds_and_a_seed_repeats_itself(task: str) -> No
         arm.reset(7)
         np.testing.assert_allclose(arm.state, first, atol=1e-6)
         assert arm.state.shape == (STATE_SIZE,) and np.abs(arm.state[36:39]).max() > 0, "the goal is hidden"
+
+
+@pytest.mark.parametrize("task", SEEN_TASKS)
+def test_the_expert_of_a_task_that_is_learnt_from_images_succeeds_and_a_seed_repeats_itself(task: str) -> None:
+    with metaworld_arm(task) as arm:
+        assert _expert_succeeds(arm, 1)
+        arm.reset(1)
+        first = arm.state.copy()
+        arm.reset(2)
+        assert np.abs(arm.state - first).max() > 1e-3, "randomisation is off"
+        arm.reset(1)
+        np.testing.assert_allclose(arm.state, first, atol=1e-6)
+
+
+def test_a_descriptor_may_name_every_task() -> None:
+    assert set(SIMULATED_TASKS) == set(ALL_TASKS)
 
 
 def test_cameras_see_the_arm_move() -> None:
