@@ -119,8 +119,10 @@ class Attendance:
             self._misnamed += 1
             log.warning(f"a status of {robot!r} names {named[:64]!r}: it does not count", throttle_duration_sec=SAID_FOR_S)
             return
+        admission = Admission(scheduler=status.admitted_by, task=status.admitted_task)
         if not self._hearer.is_of_now(status, self._identity):
             self._untimely += 1
+            self._roster.hear_elsewhere(Word(robot=robot, follows=status.scheduler, admission=admission))
             return
         task, known = status.admitted_task, robot in self._roster.tasks
         if task and task not in tasks:

@@ -161,9 +161,9 @@ class _Job:
         order, signing = srv.Order.Request(), Signing(self._node.prover, self.robot)
 
         def told(answer: Any) -> None:
-            order.what = what
+            is_first, order.what = not order.what, what
             try:
-                if signing.is_anew(order, answer):
+                if signing.is_anew(order, answer) or is_first:  # a robot without a certificate tells no challenge
                     self._orders.call_async(order).add_done_callback(lambda done: told(done.result()))
             except UnprovenError as error:
                 self._node.get_logger().warning(f"{self.robot}: {error}")

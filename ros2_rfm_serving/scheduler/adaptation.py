@@ -56,8 +56,11 @@ class Fleet:
         """Task -> action rate that the plan gives to its robots."""
         self.held: dict[str, Counter[Seat]] = {}
         """Server -> robots with which it keeps every SLO by their own queue (`promises.py`), here and in what follows from this."""
-        self._no_room: dict[str, str] = {}
-        """Task -> why another robot of it does not fit: as the next one of a whole fleet will ask."""
+        self._no_room: dict[tuple[str, bool, int], str] = {}
+        """Task, whether others may make room, looks -> why another robot of it does not fit: as the next one of a whole fleet will
+        ask."""
+        self.looks: dict[str, int] = {}
+        """Robot -> looks at queues that its admission was given: with others it is another one."""
 
     @property
     def hosts(self) -> Mapping[str, Host]:
@@ -114,16 +117,16 @@ class Fleet:
         """
         if (task := self._classes.get(robot.task)) is None:
             raise ScheduleError(f"no server hosts what robots of {robot.task!r} need: plan the whole factory anew")
-        if robot.task not in self._no_room:
+        if (asked := (robot.task, adjusting, looks)) not in self._no_room:
             try:
-                return self._with(robot, task, looks)
+                return self._with(robot, task, looks)._given(robot, looks)
             except ScheduleError as error:
                 why = str(error)
             try:
-                return self._adjusted_for(robot, task, adjusting, looks)
+                return self._adjusted_for(robot, task, adjusting, looks)._given(robot, looks)
             except ScheduleError as neither:
-                self._no_room[robot.task] = f"{why}, {neither}"
-        raise ScheduleError(self._no_room[robot.task])
+                self._no_room[asked] = f"{why}, {neither}"
+        raise ScheduleError(self._no_room[asked])
 
     def release(self, name: str) -> Fleet:
         """Takes a robot out; no other robot's route changes. Raises: `ScheduleError` for a robot that is not here."""
@@ -210,6 +213,12 @@ class Fleet:
     def _is_beyond(self, host: Host) -> bool:
         most_hz = host.capacity_hz(host.slos, self._curves)
         return bool(host.sessions) and (any(slo.travel_s for slo in host.slos) or host.load_hz > most_hz * (1 + ROUNDING))
+
+    def _given(self, robot: Robot, looks: int) -> Fleet:
+        """What its admission hung on, for whoever plays it again."""
+        kept = {name: given for name, given in self.looks.items() if name in self._task_of}
+        self.looks = {**kept, robot.name: looks}
+        return self
 
     def _with(self, robot: Robot, task: TaskClass, looks: int) -> Fleet:
         """Beside the others. Raises: `ScheduleError`."""

@@ -201,7 +201,7 @@ class Admission:
     def _left_hz(self, seats: Seats, extra: Extra, on: Host, loads: tuple[Host, ...]) -> float:
         """On one server with the loads of all of these."""
         slos = {slo for host in loads for slo in host.slos} | {d.slo for d in self._here(seats, loads)}
-        beyond = loads == (on,) and on.placement.server in self._beyond
+        beyond = loads == (on,) and on.placement.server in self._beyond and all(d.calls == 1.0 for d in self._here(seats, loads))
         most_hz = BUSIEST * self._curves.max_rate_hz(on.config) if beyond else on.capacity_hz(slos, self._curves)
         return most_hz - sum(host.load_hz + extra.get(host.placement.server, 0.0) for host in loads)
 

@@ -46,6 +46,8 @@ class _Lease:
     task: str
     inherited: bool = False
     """From another scheduler, by the robot's word."""
+    follows: bool = False
+    """Its robot was heard to follow this scheduler."""
     silent_s: float = 0.0
 
 
@@ -104,13 +106,21 @@ class Roster:
         elif elsewhere and word.robot not in self._released:
             self.inherit(word.robot, elsewhere)
 
+    def hear_elsewhere(self, word: Word) -> None:
+        """Said to another scheduler, nobody knows when: that one has released it, which counts until the robot follows this one."""
+        lease = self._leases.get(word.robot)
+        if lease and lease.inherited and not lease.follows and word.follows and not word.admission.task:
+            del self._leases[word.robot]
+
     def elapse(self, seconds: float) -> list[str]:
         """So much time has passed since the last look. Whose leases end."""
         for lease in self._leases.values():
             lease.silent_s += min(seconds, LOOK_PERIOD_S)
         ended = [robot for robot, lease in self._leases.items() if lease.silent_s >= self.lease_s]
         for robot in ended:
-            _remember(self._former, robot, self._leases.pop(robot).task)
+            lease = self._leases.pop(robot)
+            if lease.follows or not lease.inherited:  # else it says itself whether it is admitted, when it follows this one
+                _remember(self._former, robot, lease.task)
         self.ended += len(ended)
         return ended
 
@@ -132,7 +142,7 @@ class Roster:
         self._former.pop(robot, None)
 
     def _renew(self, word: Word, lease: _Lease) -> None:
-        lease.silent_s = 0.0
+        lease.silent_s, lease.follows = 0.0, lease.follows or word.follows == self._identity
         if lease.inherited and word.follows not in (0, self._identity):  # then the book of that scheduler counts
             if word.admission.task:
                 lease.task = word.admission.task

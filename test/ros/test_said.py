@@ -23,6 +23,7 @@ from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.node.said import MOST_PROCESSES, Hearer, Speaker
 from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.ros.wire.proofs import signed
+from ros2_rfm_serving.ros.zenoh.carriers import NOBODY, CarriedRobot
 from ros2_rfm_serving.security.own import ENCLAVE
 from ros2_rfm_serving.security.signing import Prover, Verifier
 from ros2_rfm_serving.types import ClaimStage
@@ -207,3 +208,12 @@ def test_a_door_speaks_for_robots(bearer: Bearer, enclaves: Enclaves) -> None:
     bearer.own._check(bounded.read(data, msg.NameClaim), memoryview(data))
     bearer.own._hear(bounded.read(data, msg.NameClaim))
     assert bearer.own.lost
+
+
+def test_a_door_answers_also_whoever_has_heard_it_before() -> None:
+    """What is latched is one word: the door may hear the second of a process and never its first."""
+    robot, told = CarriedRobot.__new__(CarriedRobot), list[int]()
+    robot.is_elsewhere, robot._answered = False, NOBODY
+    for heard in (NOBODY, NOBODY, 0):
+        robot._on_claim(told.append, msg.NameClaim(process=7, heard=heard))
+    assert told == [7, 7], "once to who has heard it, and to whoever has not"

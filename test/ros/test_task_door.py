@@ -16,7 +16,7 @@ from action_msgs.msg import GoalStatus
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.lifecycle import TransitionCallbackReturn
 from rclpy.node import Node
-from rfm_serving import action
+from rfm_serving import action, msg
 from sensor_msgs.msg import CompressedImage
 from std_srvs.srv import Trigger
 
@@ -24,7 +24,9 @@ from ros2_rfm_serving.ros.foreman_node import ForemanNode
 from ros2_rfm_serving.ros.robot import task_door
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.wire import convert, qos
-from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS
+from ros2_rfm_serving.security.own import ENCLAVE
+from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, TaskOutcome
+from test.enclaves import Enclaves
 from test.ros.robot_rig import Rig
 from test.unit.fakes import JPEG, schedule
 
@@ -141,6 +143,24 @@ def test_the_foreman_gives_way_and_goes_on_when_the_person_is_done(rig: DoorRig)
     person.cancel_goal_async()
     assert rig.result(person).error_code == Result.CANCELED
     rig.wait(lambda: body.brain.episode == 3 and not job.idle, "the foreman's next task")
+
+
+def test_a_foreman_with_a_certificate_ends_tasks_of_a_robot_without(
+    rig: DoorRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.node.trigger_activate()
+    monkeypatch.setenv(ENCLAVE, str(Enclaves(tmp_path / "enclaves").make("foreman")))
+    foreman = ForemanNode()
+    rig.nodes.append(foreman)
+    rig.executor.add_node(foreman)
+    job = foreman._jobs["r1"]
+    rig.peer.create_service(Trigger, "/r1/reset", done)
+    rig.moves()
+    rig.wait(lambda: job._goal is not None, "the goal")
+    task = rig.node._robots[0].brain.task
+    job.on_score(msg.EpisodeScore(success=True))
+    rig.wait(lambda: task.result is not None, "the end of the task")
+    assert task.result.outcome is TaskOutcome.CANCELED, task.result
 
 
 def test_a_task_whose_robot_was_ended_is_nothing_that_the_foreman_counts(rig: DoorRig, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.journal import Journal
 from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.scheduler import Fleet, Planned, seen
+from ros2_rfm_serving.scheduler.admission import LOOKS
 from ros2_rfm_serving.scheduler.planning import Refit
 from ros2_rfm_serving.scheduler.repair import seeing
 from ros2_rfm_serving.scheduler.watch import Finding
@@ -121,7 +122,11 @@ def steps_of(before: Fleet, after: Fleet) -> list[Step]:
     stay = {(robot.name, robot.task) for robot in after.robots}
     were = {(robot.name, robot.task) for robot in before.robots}
     gone: list[Step] = [["release", robot.name] for robot in before.robots if (robot.name, robot.task) not in stay]
-    came = [["admit", robot.name, robot.task, robot.index] for robot in after.robots if (robot.name, robot.task) not in were]
+    came: list[Step] = [
+        ["admit", robot.name, robot.task, robot.index, after.looks.get(robot.name, LOOKS)]
+        for robot in after.robots
+        if (robot.name, robot.task) not in were
+    ]
     return [*gone, *came] or [["again"]]
 
 
@@ -131,7 +136,7 @@ def stepped(fleet: Fleet, steps: Sequence[Step], factory: Factory, refit: Refit)
         if do == "release":
             fleet = fleet.release(args[0])
         elif do == "admit":
-            fleet = fleet.admit(Robot(name=args[0], task=args[1], index=args[2]))
+            fleet = fleet.admit(Robot(name=args[0], task=args[1], index=args[2]), looks=(*args[3:], LOOKS)[0])
         elif do == "saw":
             said, lost, back = args
             fleet, _ = seeing(fleet, factory, seen.from_json(said), lost, back, refit)

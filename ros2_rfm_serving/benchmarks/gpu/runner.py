@@ -79,7 +79,7 @@ class Book:
         """None: it has not ended yet, or nobody can read how."""
         found = _read(self.out / "state" / f"{piece}.json")
         try:
-            times = {name: float(found[name]) for name in ("seconds", "cpu_s")}
+            times = {"seconds": float(found["seconds"]), "cpu_s": float(found.get("cpu_s", 0.0))}  # older books lack it
             return Outcome(piece=found["piece"], state=found["state"], said=found["said"], **times)
         except (KeyError, TypeError, ValueError):
             return None

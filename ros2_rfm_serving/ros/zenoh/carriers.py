@@ -123,6 +123,8 @@ class CarriedRobot:
         self._speaker = Speaker()
         self.is_elsewhere = False
         """A process on DDS had its name before, and was not to be seen when it came."""
+        self._answered = NOBODY
+        """The process on DDS that was told last."""
         self._made: list[Any] = []
         self._heard = []
         name = partial(ways.names.robot, robot)
@@ -163,7 +165,8 @@ class CarriedRobot:
         publisher.publish(self._speaker.signed(convert.stamped(said, self._ways.node)))
 
     def _on_claim(self, tell: Callable[[int], None], claim: msg.NameClaim) -> None:
-        if NOBODY not in (claim.process, claim.heard):  # with certificates it does not count before it is an answer
+        if claim.process != NOBODY and (claim.heard != NOBODY or claim.process != self._answered):
+            self._answered = claim.process  # with certificates a word counts as an answer alone, also to who heard us first
             tell(claim.process)
         self.is_elsewhere |= claim.process != NOBODY and claim.stage >= ClaimStage.SETTLED
 

@@ -265,3 +265,9 @@ def test_every_piece_has_a_name_of_its_own_and_less_than_ten_minutes(size: str) 
         "ros2_rfm_serving.benchmarks.gpu.child",
     ]
     assert os.sep not in "".join(names)
+
+
+def test_what_was_done_before_cpu_times_were_kept_is_done(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "old.json").write_text('{"piece": "old", "state": "done", "seconds": 3.0, "said": "x"}')
+    assert runner.Book(tmp_path, CPU).is_done("old")

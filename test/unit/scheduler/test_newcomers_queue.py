@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from ros2_rfm_serving.audit.schedulers.book import stepped, steps_of
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot, parse_factory
+from ros2_rfm_serving.factory.descriptor import Component
 from ros2_rfm_serving.profiles import COLUMNS, load_profiles, parse_profiles
 from ros2_rfm_serving.scheduler import Fleet, admission, fleet_of, plan_factory, start_fleet
 from ros2_rfm_serving.scheduler.prediction import closed_queue
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.scheduler.queues import Queues
+from ros2_rfm_serving.scheduler.roster import beside
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 from ros2_rfm_serving.types import SYSTEM1
 
@@ -98,3 +101,46 @@ def test_looks_at_queues_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ScheduleError, match="could have"):
         running.admit(LATE, adjusting=False)
     assert 0 < len(looks) <= admission.LOOKS
+
+
+def test_what_no_queue_judges_has_no_room_beyond_the_curve(repository: Path) -> None:
+    """A monitor asks at its own pace: a server whose robots go further than its curve, by their queue, cannot be run with it."""
+    folder = repository / "config" / "profiles"
+    shipped = load_profiles(folder), Catalogue.load(folder / "models.yaml")
+    declared = profiled_factory(2, network=True)
+    acts = declared.tasks["task_0"]
+    system1 = acts.components[SYSTEM1]
+    watches = {SYSTEM1: system1, "monitor": Component(model=system1.model, slo_ms=system1.slo_ms, freq_hz=4.0)}
+    entry = declared.robot_fleet[0].model_copy(update={"task": "watch", "num_robots": 1})
+    tasks = {**declared.tasks, "watch": acts.model_copy(update={"components": watches})}
+    declared = declared.model_copy(update={"tasks": tasks, "robot_fleet": (*declared.robot_fleet, entry)})
+    running = fleet_of(declared, plan_factory(declared, *shipped, work=0.0, explained=False), declared.robots, *shipped, epoch=1)
+    assert not broken(running)
+    try:
+        admitted = running.admit(Robot(name="late", task="watch", index=99), adjusting=False)
+    except ScheduleError:
+        return
+    assert not broken(admitted)
+
+
+def test_whom_one_look_refuses_is_not_refused_to_whoever_may_look_more_often() -> None:
+    """Several at once have a look each; one of them that asks alone afterwards is asked for anew."""
+    running = fleet(factory(0.5))
+    _, refused = beside(running, [LATE, Robot(name="later", task="carry", index=100)])
+    assert len(refused) == 2
+    assert rate_hz(running.admit(LATE)) > 0.9
+
+
+def test_several_newcomers_are_admitted_alike_when_their_book_is_read(repository: Path) -> None:
+    """One of several has fewer looks at queues than one alone: what was found with them is in the book."""
+    folder = repository / "config" / "profiles"
+    shipped = load_profiles(folder), Catalogue.load(folder / "models.yaml")
+    declared = profiled_factory(41, network=True)
+    plan = plan_factory(declared, *shipped, work=0.0, explained=False)
+    running, again = (fleet_of(declared, plan, declared.robots, *shipped, epoch=1) for _ in range(2))
+    tasks = list(declared.tasks)
+    late = [Robot(name=f"late_{i}", task=task, index=90 + i) for i, task in enumerate((tasks * 3)[:3])]
+    admitted, refused = beside(running, late)
+    assert len(refused) < len(late)
+    played = stepped(again, steps_of(running, admitted), declared, lambda *_: pytest.fail("nothing was seen"))
+    assert played.schedule.routes == admitted.schedule.routes

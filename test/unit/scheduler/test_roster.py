@@ -107,6 +107,27 @@ def test_a_robot_that_another_scheduler_admitted_is_taken_over_and_released_with
     assert not book.tasks
 
 
+@pytest.mark.parametrize("standing_by_s", [10, 100])
+def test_who_was_released_while_this_scheduler_stood_by_does_not_come_back_with_it(standing_by_s: int) -> None:
+    """With certificates: what is said to another scheduler is no sign of life (`Attendance._on_status`)."""
+    book = Roster(ME)
+    book.inherit("late", "carry")
+    released = Word(robot="late", follows=FORMER, admission=Admission())
+    for _ in range(2 * standing_by_s):
+        book.hear_elsewhere(released)
+        book.elapse(0.5)
+    book.hear(Word(robot="late", follows=ME, admission=Admission()))
+    assert not book.tasks
+
+
+def test_what_was_said_to_a_former_scheduler_ends_nobody_who_follows() -> None:
+    book = Roster(ME)
+    book.inherit("late", "carry")
+    book.hear(Word(robot="late", follows=ME, admission=Admission(scheduler=ME, task="carry")))
+    book.hear_elsewhere(Word(robot="late", follows=FORMER, admission=Admission()))  # recorded then
+    assert dict(book.tasks) == {"late": "carry"}
+
+
 def test_a_former_schedulers_word_does_not_count_against_an_order() -> None:
     book = Roster(ME)
     book.release("late")
