@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.ros.observer_node import ObserverNode
 
 DISCOVERY_LIMIT_S = 10.0
-SILENCE_S, SILENCE_LIMIT_S = 1.5, 5.0
+SILENCE_S, SILENCE_LIMIT_S = 3.0, 7.0
 """A robot that runs says so twice a second; one that was just killed may take a moment to fall silent."""
 
 
