@@ -157,10 +157,12 @@ class _Job:
                 self._order("cancel")
 
     def _order(self, what: str) -> None:
-        """With a proof, for the challenge that is told first."""
-        order, signing = srv.Order.Request(), Signing(self._node.prover, self.robot)
+        """With a proof, for the challenge that is told first. Of this attempt: an answer may come when the next task runs."""
+        order, signing, attempt = srv.Order.Request(), Signing(self._node.prover, self.robot), self._attempt
 
         def told(answer: Any) -> None:
+            if attempt != self._attempt:
+                return
             is_first, order.what = not order.what, what
             try:
                 if signing.is_anew(order, answer) or is_first:  # a robot without a certificate tells no challenge

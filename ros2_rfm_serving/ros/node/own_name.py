@@ -77,9 +77,11 @@ class OwnName:
         return not self._heard and self._node.count_publishers(self._publisher.topic_name) > 1
 
     def look(self) -> None:
-        """Asks again, and takes what has been heard, without an executor."""
+        """Asks again, and takes what has been heard, without an executor: as much as its queue holds, or a flood would keep it."""
         self._tell()
-        while (taken := self._subscription.handle.take_message(msg.NameClaim, True)) is not None:
+        for _ in range(qos.NAME_CLAIM_HEARD.depth):
+            if (taken := self._subscription.handle.take_message(msg.NameClaim, True)) is None:
+                break
             try:
                 claim, end = bounded.measured(taken[0], msg.NameClaim)
                 self._check(claim, memoryview(taken[0])[:end])

@@ -178,8 +178,7 @@ class _Best:
         if kept and not self._far:
             self._budget.spend(queues.work)
             return kept
-        tuned = queues.tuned() if tuning else None
-        found = replace(option, tuned=tuned, hosts=tuned.hosts, rates=tuned.rates) if tuned and tuned.rates else None
+        found = _tuned(option, queues) if tuning else None
         self._budget.spend(queues.work)
         return max((one for one in (kept, found) if one), key=lambda one: one.objective, default=None)
 
@@ -191,10 +190,10 @@ class _Best:
                 return None
             option = BestSchedule(found.parts.problem, found.parts.hosts, found.rates)
             queues = OwnQueues(option.problem, self._curves, operated(option, self._curves, self._curves), option.rates)
-            tuned = queues.tuned()
+            tuned = _tuned(option, queues)
             self._budget.spend(queues.work)
-            if tuned and tuned.rates:
-                return replace(option, tuned=tuned, hosts=tuned.hosts, rates=tuned.rates)
+            if tuned:
+                return tuned
             found = self._search.relieved(found, queues.short)
         return None
 
@@ -273,6 +272,12 @@ class _Best:
         rates = search.improved(parts.rates(schedule.rates))
         self._budget.spend(search.work)
         return replace(schedule, problem=parts.problem, hosts=parts.hosts, rates=rates)
+
+
+def _tuned(option: BestSchedule, queues: OwnQueues) -> BestSchedule | None:
+    """With such caps that robots keep every SLO by their own queues; None: none are known."""
+    tuned = queues.tuned()
+    return replace(option, tuned=tuned, hosts=tuned.hosts, rates=tuned.rates) if tuned and tuned.rates else None
 
 
 def _distinct(options: Iterable[BestSchedule]) -> Iterator[BestSchedule]:
