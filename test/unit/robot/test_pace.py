@@ -112,6 +112,13 @@ def test_whatever_a_server_says_the_phase_moves_by_a_period_at_most(unusual_s: f
     assert 0.0 < link.ready_s <= 2.0
 
 
+def test_a_shorter_period_is_not_made_up_for_at_once() -> None:
+    """What moved by a second while a period was one: a fifth of it from now on, and that once more at most."""
+    phase = Phase()
+    assert phase.shift_s(1.0, 1.0) == 1.0
+    assert abs(phase.shift_s(0.0, 0.2)) < 0.2
+
+
 def test_robots_that_wait_for_each_other_ask_as_they_were_answered() -> None:
     """Four at once, one answer every 0.1 s: the third time nobody waits."""
     usual, phases, asks_s, waits_s = Usual(), [Phase() for _ in range(4)], [0.0] * 4, [0.0] * 4
