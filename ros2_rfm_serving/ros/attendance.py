@@ -101,8 +101,13 @@ class Attendance:
             self._node.destroy_subscription(self._heard.pop(robot))
         for robot in robots - self._heard.keys():
             topic, hear = self._names.robot(robot, LEAF), functools.partial(self._on_status, robot)
-            prove = functools.partial(self._hearer.check_status, robot, self._identity)
+            prove = functools.partial(self._prove, robot)
             self._heard[robot] = bounded.hear(self._node, msg.RobotStatus, topic, hear, qos.ROBOT_STATUS, self._refuse, prove=prove)
+
+    def _prove(self, robot: str, status: Any, data: memoryview) -> None:
+        """Nothing comes of what a robot says that nobody has admitted, and there may be thousands. Raises: `BadMessageError`."""
+        if status.admitted_task or self._roster.knows(robot):
+            self._hearer.check_status(robot, self._identity, status, data)
 
     def _refuse(self, error: BadMessageError) -> None:
         if error.kind == "unproven":

@@ -107,10 +107,19 @@ class Roster:
             self.inherit(word.robot, elsewhere)
 
     def hear_elsewhere(self, word: Word) -> None:
-        """Said to another scheduler, nobody knows when: that one has released it, which counts until the robot follows this one."""
+        """Said to another scheduler, nobody knows when. That that one serves it keeps a lease which was inherited, and that it
+        has released it ends that, until the robot follows this scheduler."""
         lease = self._leases.get(word.robot)
-        if lease and lease.inherited and not lease.follows and word.follows and not word.admission.task:
+        if lease is None or not lease.inherited or lease.follows or not word.follows:
+            return
+        if word.admission.task:
+            lease.silent_s = 0.0
+        else:
             del self._leases[word.robot]
+
+    def knows(self, robot: str) -> bool:
+        """A word of it counts whatever it says: it has a lease, or had one."""
+        return robot in self._leases or robot in self._former or robot in self._released
 
     def elapse(self, seconds: float) -> list[str]:
         """So much time has passed since the last look. Whose leases end."""

@@ -15,7 +15,7 @@ from cryptography import x509
 from rclpy.serialization import serialize_message
 from rfm_serving import msg, srv
 
-from ros2_rfm_serving.errors import SessionError, UnprovenError
+from ros2_rfm_serving.errors import BadMessageError, SessionError, UnprovenError
 from ros2_rfm_serving.monitoring.dashboard.control import Answer
 from ros2_rfm_serving.ros.fleet_client import FleetClient
 from ros2_rfm_serving.ros.monitor.hands import Hands
@@ -335,6 +335,10 @@ def test_a_robots_status_admits_it_when_it_says_so_itself_and_now(
             before = figure(counter)
             rig.wait(lambda: says["ghost"].publish(each) or figure(counter) > before)  # noqa: B023
     assert not roster.tasks
+    attendance = rig.scheduler._attendance
+    attendance._prove("crowd", msg.RobotStatus(certificate=[1]), memoryview(b""))  # admitted by nobody: not worth a verification
+    with pytest.raises(BadMessageError):
+        attendance._prove("crowd", msg.RobotStatus(certificate=[1], number=1, admitted_task="arm"), memoryview(b""))
 
     genuine = status("guest", "guest")
     rig.peer.create_timer(0.2, lambda: says["guest"].publish(genuine))

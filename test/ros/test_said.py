@@ -75,12 +75,14 @@ def test_a_status_counts_once_and_by_the_robots_own_certificate(enclaves: Enclav
     for old in (first, second):
         assert "said before" in problem(hearer, old)
     hear(hearer, speaker.numbered(status()))
+    elsewhere, now = hearer._numbers
     for _ in range(3):
-        hear(hearer, Speaker().numbered(status(scheduler=6)))  # of another's time: it is not remembered, and does not count
-    assert len(hearer._numbers["arm_1"]) == 2
-    hearer._numbers["arm_1"] |= dict.fromkeys(range(1, MOST_PROCESSES - 1), 1)
+        hear(hearer, other := Speaker().numbered(status(scheduler=6)))  # said to another: it crowds out none of those that count
+        assert "said before" in problem(hearer, other)
+    assert (len(elsewhere["arm_1"]), len(now["arm_1"])) == (3, 2)
+    now["arm_1"] |= dict.fromkeys(range(1, MOST_PROCESSES - 1), 1)
     hear(hearer, Speaker().numbered(status()))
-    assert len(hearer._numbers["arm_1"]) == MOST_PROCESSES
+    assert len(now["arm_1"]) == MOST_PROCESSES
 
     assert "no certificate" in problem(hearer, serialize_message(status()))
     others = {"arm_2 tells how 'arm_1' is": enclaves, "another authority's": Enclaves(enclaves.root / "else")}
@@ -92,6 +94,16 @@ def test_a_status_counts_once_and_by_the_robots_own_certificate(enclaves: Enclav
     bare = Speaker().numbered(status())
     Hearer.of_process().check_status("arm_1", 7, bare, memoryview(b""))
     assert not bare.process and Hearer.of_process().is_of_now(bare, 1), "without a certificate nobody asks for one"
+
+
+def test_what_was_said_before_is_refused_for_nothing(enclaves: Enclaves, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood of recorded statuses costs no verification."""
+    monkeypatch.setenv(ENCLAVE, str(enclaves.make("arm_1")))
+    hearer, recorded = Hearer(Verifier(enclaves.make("scheduler"))), Speaker().numbered(status())
+    hear(hearer, recorded)
+    monkeypatch.setattr(Hearer, "who", lambda *_: pytest.fail("verified"))
+    for _ in range(100):
+        assert "said before" in problem(hearer, recorded)
 
 
 def test_a_key_that_cannot_be_read_stops_no_robot(enclaves: Enclaves, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,10 @@ MOST_PROCESSES = 256
 """Of one robot, of which numbers are remembered: its restarts under one scheduler."""
 
 
+_Numbers = dict[str, OrderedDict[int, int]]
+"""Robot -> process -> the highest number that was heard of it."""
+
+
 class Speaker:
     """Of this process. Without a certificate everything stays as it is."""
 
@@ -46,8 +50,8 @@ class Hearer:
 
     def __init__(self, verifier: Verifies | None) -> None:
         self._verifier = verifier
-        self._numbers: dict[str, OrderedDict[int, int]] = {}
-        """Robot -> process -> the highest number that was heard of it."""
+        self._numbers: tuple[_Numbers, _Numbers] = {}, {}
+        """Of statuses that were said to another scheduler, of those to this one: those of long ago crowd out none of now."""
 
     @staticmethod
     def of_process() -> Hearer:
@@ -72,16 +76,17 @@ class Hearer:
         return not self.demands or status.scheduler == scheduler
 
     def check_status(self, robot: str, scheduler: int, status: Any, data: memoryview) -> None:
-        """On the topic of `robot`: said by it, and for the first time to that scheduler. Raises: `BadMessageError`."""
-        if (who := self.who(status, data)) is None:
+        """On the topic of `robot`: said by it, and heard for the first time. What costs nothing is asked first.
+
+        Raises: `BadMessageError`."""
+        if not self.demands:
             return
-        if who.name != robot:
+        heard = self._numbers[self.is_of_now(status, scheduler)]
+        if len(status.certificate) and status.number <= heard.get(robot, {}).get(status.process, 0):
+            raise BadMessageError("unproven", f"a status of {robot[:100]!r} that was said before")
+        if (who := self.who(status, data)) and who.name != robot:
             raise BadMessageError("unproven", f"{who.name} tells how {robot[:100]!r} is")
-        if not self.is_of_now(status, scheduler):
-            return
-        numbers = self._numbers.setdefault(robot, OrderedDict())
-        if status.number <= numbers.get(status.process, 0):
-            raise BadMessageError("unproven", f"a status of {robot} that was said before")
+        numbers = heard.setdefault(robot, OrderedDict())
         numbers[status.process] = status.number
         numbers.move_to_end(status.process)
         if len(numbers) > MOST_PROCESSES:

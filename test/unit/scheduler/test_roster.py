@@ -109,7 +109,7 @@ def test_a_robot_that_another_scheduler_admitted_is_taken_over_and_released_with
 
 @pytest.mark.parametrize("standing_by_s", [10, 100])
 def test_who_was_released_while_this_scheduler_stood_by_does_not_come_back_with_it(standing_by_s: int) -> None:
-    """With certificates: what is said to another scheduler is no sign of life (`Attendance._on_status`)."""
+    """With certificates: said to another scheduler (`Attendance._on_status`)."""
     book = Roster(ME)
     book.inherit("late", "carry")
     released = Word(robot="late", follows=FORMER, admission=Admission())
@@ -118,6 +118,22 @@ def test_who_was_released_while_this_scheduler_stood_by_does_not_come_back_with_
         book.elapse(0.5)
     book.hear(Word(robot="late", follows=ME, admission=Admission()))
     assert not book.tasks
+
+
+def test_who_is_served_by_another_scheduler_keeps_what_was_inherited() -> None:
+    """However long this one stands by; who falls silent does not, and nobody is admitted or kept once it follows this one by it."""
+    book, served = Roster(ME), word("late", "carry", FORMER, follows=FORMER)
+    book.hear_elsewhere(served)
+    assert not book.tasks and not book.knows("late")
+    book.inherit("late", "carry")
+    for _ in range(200):
+        book.hear_elsewhere(served)
+        assert not book.elapse(LOOK_PERIOD_S)
+    book.hear(Word(robot="late", follows=ME, admission=Admission(scheduler=ME, task="carry")))
+    for _ in range(119):
+        book.hear_elsewhere(served)
+        assert not book.elapse(LOOK_PERIOD_S)
+    assert book.elapse(LOOK_PERIOD_S) == ["late"] and book.knows("late")
 
 
 def test_what_was_said_to_a_former_scheduler_ends_nobody_who_follows() -> None:
