@@ -74,10 +74,6 @@ class Person(PlainClient):
     def is_executing(self) -> bool:
         return bool(self.robot and self.robot.phase == RobotStatus.EXECUTING and self.robot.action_rate_hz > 2)
 
-    def watch(self, seconds: float) -> None:
-        end_s = time.monotonic() + seconds
-        self.wait(lambda: time.monotonic() > end_s, seconds + 10.0)
-
     def put_a_hand_in(self) -> float:
         """Until one is seen. Seconds from there to the robot's word that it stands."""
         for _ in range(HANDS):
