@@ -224,7 +224,7 @@ def test_the_quickstart_completes_episodes_and_ends_by_itself(repository: Path, 
 @pytest.mark.timeout(120)
 def test_nothing_outlives_a_supervisor_that_was_killed(repository: Path, tmp_path: Path, ros_domain: int) -> None:
     with rfm_up(repository, tmp_path, EMULATED, "--no-foreman", domain=ros_domain) as factory:
-        # Past the start of the interpreters: who speaks has asked to end with its parent.
-        assert eventually(lambda: len(pids(str(tmp_path))) == 4 and all(log.stat().st_size for log in tmp_path.glob("*.log")), 60.0)
+        with client_of("idle_arm_1") as client:  # until all are nodes: those have asked to end with their parent
+            client.wait(lambda: len(pids(str(tmp_path))) == 4 and len(set(client.get_node_names()) - {client.get_name()}) >= 4)
         factory.kill()
         assert eventually(lambda: pids(str(tmp_path)) == [], 60.0)

@@ -79,7 +79,7 @@ class Person(PlainClient):
         for _ in range(HANDS):
             placed_s = time.monotonic()
             self.set_scene(obstacle="hand")
-            end_s = placed_s + 2.5  # the arm works for some six seconds
+            end_s = time.monotonic() + 2.5  # the arm works for some six seconds
             self.wait(lambda end_s=end_s: self.robot.phase == RobotStatus.STOPPED or time.monotonic() > end_s)
             if self.robot.phase == RobotStatus.STOPPED and "unsafe" in self.robot.stop_reason:
                 return time.monotonic() - placed_s
