@@ -74,7 +74,7 @@ def test_ctrl_c_in_a_terminal_pressed_twice_stops_the_installed_rfm_up(repositor
     if pid == 0:
         os.chdir(tmp_path)
         os.execv(command[0], command)
-    said = bytearray()
+    said, ended = bytearray(), False
     try:
         until(lambda: drain(terminal, said) or "STREAMING" in (tmp_path / "idle_arm_1.log").read_text(), OSError)
         running = processes_of(tmp_path)
@@ -83,7 +83,12 @@ def test_ctrl_c_in_a_terminal_pressed_twice_stops_the_installed_rfm_up(repositor
             os.write(terminal, b"\x03")
             time.sleep(0.05)
         until(lambda: drain(terminal, said) or os.waitpid(pid, os.WNOHANG)[0])
+        ended = True
     finally:
+        if not ended:  # its nodes end with it
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        os.close(terminal)
         until(lambda: not processes_of(tmp_path))
     assert b"killed" not in said and b"Traceback" not in said, said.decode()
     logs = {file.stem: file.read_text() for file in tmp_path.glob("*.log")}
