@@ -153,9 +153,10 @@ def test_robots_with_other_delays_share_batches_and_get_what_they_would_get_alon
         for robot, way in ways.items():
             arms.request(robot, way, alone)
         arms.spin(0.1)
-        if len(arms.received()) > 8 and any(chunk.served.batch_size > 1 for chunk in arms.received()):
+        received = arms.received()
+        everybody = {chunk.id.robot for chunk in received} == set(ROBOTS)
+        if len(received) > 8 and everybody and any(chunk.served.batch_size > 1 for chunk in received):
             break
-    received = arms.received()
     assert {chunk.id.robot for chunk in received} == set(ROBOTS) and any(chunk.served.batch_size > 1 for chunk in received)
     for chunk in received[:12]:
         observation, way = arms.asked[chunk.id.robot, chunk.id.sequence]

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,13 +23,8 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from visualization_msgs.msg import Marker, MarkerArray
 
+from test.ports import free_port
 from test.system.test_factory import EMULATED, pids, rfm_up
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait(true: Callable[[], Any], what: str, seconds: float = 120.0) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +17,7 @@ from std_srvs.srv import Trigger
 from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.wire import convert, qos, session_messages
 from test.unit.fakes import CONTRACT, chunk, rows
+from test.waiting import eventually, watch
 
 
 class FakeServer(Node):
@@ -124,17 +124,16 @@ class Rig:
             node.destroy_node()
 
     def wait(self, until: Callable[[], Any], what: str = "", seconds: float = 60.0) -> Any:
-        end_s = time.monotonic() + seconds
-        while not (found := until()):
-            told = {name: (robot.status and robot.status.reason) for name, robot in self.robots.items()}
-            assert time.monotonic() < end_s, f"waited in vain for {what}; robots say {told}"
-            self.executor.spin_once(timeout_sec=0.02)
+        found = eventually(until, seconds, self._turn)
+        told = {name: (robot.status and robot.status.reason) for name, robot in self.robots.items()}
+        assert found, f"waited in vain for {what}; robots say {told}"
         return found
 
     def spin(self, seconds: float) -> None:
-        end_s = time.monotonic() + seconds
-        while time.monotonic() < end_s:
-            self.executor.spin_once(timeout_sec=0.02)
+        watch(seconds, self._turn)
+
+    def _turn(self) -> None:
+        self.executor.spin_once(timeout_sec=0.02)
 
     def call(self, service: Any) -> Any:
         self.wait(service.service_is_ready, service.srv_name)

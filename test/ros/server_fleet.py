@@ -24,6 +24,7 @@ from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import session_request_to
 from ros2_rfm_serving.types import EncodedImage, ObservationRequest, RequestId, SessionRequest, empty
+from test.waiting import eventually, watch
 
 from .mirror_engine import NAMES
 
@@ -77,17 +78,15 @@ class Fleet(Node):
         self.chunks[message.id.robot].append((time.monotonic(), message))
 
     def wait(self, until: Callable[[], Any], seconds: float = 60.0, what: str = "") -> Any:
-        end_s = time.monotonic() + seconds
-        while time.monotonic() < end_s:
-            if found := until():
-                return found
-            self.executor_.spin_once(timeout_sec=0.02)
-        raise AssertionError(f"waited in vain {what}")
+        found = eventually(until, seconds, self._turn)
+        assert found, f"waited in vain {what}"
+        return found
 
     def spin(self, seconds: float) -> None:
-        end_s = time.monotonic() + seconds
-        while time.monotonic() < end_s:
-            self.executor_.spin_once(timeout_sec=0.02)
+        watch(seconds, self._turn)
+
+    def _turn(self) -> None:
+        self.executor_.spin_once(timeout_sec=0.02)
 
     def opening(self, robot: str, **changes: Any) -> Any:
         """The future answer."""

@@ -25,6 +25,7 @@ from ros2_rfm_serving.audit.codec import digest
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.ros.wire import qos
 from test.ros.spinning import living
+from test.waiting import eventually
 
 IMAGE = bytes(range(256)) * 100
 STATE, STATUS = "/arm_1/state", "/arm_1/rfm/status"
@@ -35,11 +36,8 @@ def rfm(repository: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def until(condition: Callable[[], bool], what: str, seconds: float = 40.0) -> None:
-    end_s = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end_s, what
-        time.sleep(0.1)
+def until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    assert eventually(condition, seconds, lambda: time.sleep(0.1)), what
 
 
 class Robot(Node):
@@ -67,6 +65,11 @@ class Robot(Node):
 
     def say_best_effort_too(self) -> None:
         self.statuses.append(self.create_publisher(msg.RobotStatus, STATUS, qos.SENSOR))
+
+    def recorder_says(self) -> tuple[bytes, str] | None:
+        """The newest: (level, hardware)."""
+        told = [status for array in list(self.diagnostics) for status in array.status if status.name == "recorder: recording"]
+        return (told[-1].level, told[-1].hardware_id) if told else None
 
     def _say(self) -> None:
         begun_s = time.monotonic()
@@ -116,8 +119,7 @@ def test_a_killed_recorder_harms_nobody_and_its_bag_is_mended(repository: Path, 
             until(lambda: count(folder, STATE) > 20 and count(folder, "/rfm/servers/s1/observation") > 20, "nothing is recorded")
             node.say_best_effort_too()
             until(lambda: sum(which for which, _ in statuses(Bag(folder))) > 5, "who comes with another QoS is not heard")
-            said = [status for array in node.diagnostics for status in array.status if status.name == "recorder: recording"]
-            assert said and said[-1].level == b"\0" and said[-1].hardware_id == "recorder"
+            until(lambda: node.recorder_says() == (b"\0", "recorder"), "it does not say that all is well")
         finally:
             process.kill()
             process.communicate(timeout=20)

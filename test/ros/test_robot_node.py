@@ -69,6 +69,13 @@ class RobotRig(Rig):
         self.wait(lambda: self.robot.commands and np.any(self.robot.commands[-1]), "an action")
         return handle
 
+    def result_asked(self, handle: Any) -> Any:
+        """The future, once the robot knows that it is asked for."""
+        future, (body,) = handle.get_result_async(), self.node._robots
+        asking = body._door._action._result_futures[bytes(handle.goal_id.uuid)]._callbacks
+        self.wait(lambda: asking, "its knowing that the result is asked for")
+        return future
+
     def count(self, name: str) -> int:
         status = self.robot.status
         return next((c.count for c in status.refused if c.name == name), 0) if status else 0
@@ -149,8 +156,7 @@ def test_deactivating_stops_the_robot_and_cleanup_closes_its_session(make_rig: C
 def test_cleanup_while_a_task_runs_tells_whoever_gave_it(make_rig: Callable[..., RobotRig]) -> None:
     rig = make_rig()
     rig.bring_up()
-    future = rig.work().get_result_async()
-    rig.spin(0.2)
+    future = rig.result_asked(rig.work())
     assert rig.node.trigger_deactivate() == SUCCESS and rig.node.trigger_cleanup() == SUCCESS
     rig.wait(future.done, "the result")
     assert future.result().result.error_code == action.ExecuteTask.Result.SHUTDOWN

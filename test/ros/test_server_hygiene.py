@@ -4,7 +4,6 @@ memory; an end while it works. The engine is `mirror_engine.py`: every action is
 from __future__ import annotations
 
 import signal
-import socket
 import time
 import urllib.request
 from dataclasses import replace
@@ -20,6 +19,7 @@ from ros2_rfm_serving.operate.supervisor import Supervisor
 from ros2_rfm_serving.ros.model_server_node import EXIT_HUNG
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types import Horizon, Placement, Route, Schedule
+from test.ports import free_port
 
 from .mirror_engine import NAMES, UNSURE_ROW
 from .server_fleet import JPEG, Fleet, launched, serving, started, write_profiles
@@ -147,9 +147,7 @@ def test_a_robot_that_waits_for_long_is_asked_for_a_newer_observation(ros_domain
 
 
 def test_what_the_edge_cannot_answer_in_time_is_answered_in_the_cloud(ros_domain: int, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     robots = [f"r{i}" for i in range(4)]
     edge = {"batch_s": 0.3, "batch_size": 1, "dispatch": "best", "overflow_url": f"ws://127.0.0.1:{port}"}
     with started(tmp_path / "cloud", server="s2", gateway_port=port):

@@ -36,6 +36,7 @@ from ros2_rfm_serving.ros.zenoh.session import Session, configuration
 from ros2_rfm_serving.ros.zenoh_door_node import SPECS
 from ros2_rfm_serving.security.own import ENCLAVE
 from ros2_rfm_serving.shipped import shipped
+from test import ports
 from test.ros.robot_rig import FakeServer
 from test.ros.zenoh_rig import ADDRESS, Floor, client, floor, router
 from test.zenoh_robot import Robot
@@ -46,9 +47,7 @@ ARRIVES = zenoh.CongestionControl.BLOCK
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as free:
-        free.bind((ADDRESS, 0))
-        return int(free.getsockname()[1])
+    return ports.free_port(ADDRESS)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from ros2_rfm_serving.ros.zenoh.robot import ZenohRobot, settings_of
 from ros2_rfm_serving.ros.zenoh.session import Outlet
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import EncodedImage, RobotState
+from test import ports
 from test.ros.robot_rig import FakeServer, RobotClient
 from test.ros.zenoh_rig import ADDRESS, Floor, floor, router
 from test.unit.fakes import JPEG, NAMES, schedule
@@ -39,9 +39,7 @@ GIVEN = {
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as free:
-        free.bind((ADDRESS, 0))
-        return int(free.getsockname()[1])
+    return ports.free_port(ADDRESS)
 
 
 @pytest.fixture

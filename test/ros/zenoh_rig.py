@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +19,7 @@ from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.ros.zenoh.door import ZenohDoorNode
 from ros2_rfm_serving.ros.zenoh_door_node import SPECS
 from test.ros.robot_rig import FakeServer
+from test.waiting import eventually
 
 ADDRESS = "127.0.0.1"
 
@@ -72,11 +72,9 @@ class Floor:
             self.executor.spin_once(timeout_sec=0.02)
         node.destroy_node()
 
-    def wait(self, until: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
-        end_s = time.monotonic() + seconds
-        while not (found := until()):
-            assert time.monotonic() < end_s, f"waited in vain for {what}; the door says {self.message}: {self.told}"
-            self.executor.spin_once(timeout_sec=0.02)
+    def wait(self, until: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+        found = eventually(until, seconds, lambda: self.executor.spin_once(timeout_sec=0.02))
+        assert found, f"waited in vain for {what}; the door says {self.message}: {self.told}"
         return found
 
     def count(self, what: str) -> int:

@@ -60,7 +60,7 @@ def test_capacity_answers_both_questions(repository: Path) -> None:
 def test_planning_needs_no_ros(repository: Path, arguments: list[str], said: str) -> None:
     without = f"import sys; sys.modules['rclpy'] = None; sys.argv[1:] = {arguments}"
     command = [sys.executable, "-c", f"{without}; from ros2_rfm_serving.cli.main import main; main()"]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0 and said in done.stdout, done.stderr
 
 
@@ -146,7 +146,7 @@ def test_train_makes_bundles_from_nothing(repository: Path, tmp_path: Path) -> N
 def test_a_verb_says_which_extra_it_needs(repository: Path, command: str, module: str) -> None:
     without = f"import sys; sys.modules[{module!r}] = None; sys.argv[1:] = [{command!r}, '--port', '0']"
     line = [sys.executable, "-c", f"{without}; from ros2_rfm_serving.cli.main import main; main()"]
-    done = subprocess.run(line, cwd=repository, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(line, cwd=repository, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 2 and f"pip install 'ros2-rfm-serving[{command}]'" in done.stderr and "Traceback" not in done.stderr
 
 

@@ -4,7 +4,6 @@ drained by the command before the end, ended by their signal."""
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from test.ports import free_port
 from test.unit.operate.deploy.cases import environment, unit, words
+from test.waiting import eventually
 
 PREFIX = Path(sys.prefix)
 READY_WITHIN_S = 90.0
@@ -86,14 +87,5 @@ def metrics(port: int) -> str:
         return str(answer.read().decode())
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 def until(holds: Callable[[], bool], what: str) -> None:
-    end_s = time.monotonic() + READY_WITHIN_S
-    while not holds():
-        assert time.monotonic() < end_s, what
-        time.sleep(0.1)
+    assert eventually(holds, READY_WITHIN_S, lambda: time.sleep(0.1)), what

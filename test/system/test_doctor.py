@@ -33,7 +33,7 @@ def test_without_a_solver_the_doctor_says_who_needs_it(repository: Path, tmp_pat
 def test_a_host_that_there_is_not_is_said_as_any_verb_says_it(repository: Path, tmp_path: Path) -> None:
     asked = ["doctor", "config/factory_hosts.yaml", "--host", "gpu_c"]
     command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", *asked]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 2 and done.stderr.startswith("error: ") and "no host is named 'gpu_c'" in done.stderr, done.stderr
 
 

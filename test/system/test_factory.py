@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,8 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rfm_serving.action import ExecuteTask
 from rfm_serving.msg import RobotStatus, ServerStatus
+
+from test.waiting import eventually, watch
 
 EMULATED = "config/factory_emulated.yaml"
 
@@ -69,8 +70,9 @@ class PlainClient(Node):
         self.robot: Any = None
         self.server: Any = None
         self.feedback: list[Any] = []
-        self.create_subscription(RobotStatus, f"/{robot}/rfm/status", self._on_robot, 1)
-        self.create_subscription(ServerStatus, f"/rfm/servers/{server}/status", self._on_server, 1)
+        # More than the newest: what is said while this process is kept waiting is seen too.
+        self.create_subscription(RobotStatus, f"/{robot}/rfm/status", self._on_robot, 20)
+        self.create_subscription(ServerStatus, f"/rfm/servers/{server}/status", self._on_server, 20)
         self.action = ActionClient(self, ExecuteTask, f"/{robot}/execute_task")
         self._executor = SingleThreadedExecutor()
         self._executor.add_node(self)
@@ -82,12 +84,15 @@ class PlainClient(Node):
         self.server = message
 
     def wait(self, until: Callable[[], Any], seconds: float = 90.0) -> Any:
-        end_s = time.monotonic() + seconds
-        while time.monotonic() < end_s:
-            if found := until():
-                return found
-            self._executor.spin_once(timeout_sec=0.05)
-        raise AssertionError(f"waited in vain; the robot's last word: {self.robot}")
+        found = eventually(until, seconds, self._turn)
+        assert found, f"waited in vain; the robot's last word: {self.robot}"
+        return found
+
+    def watch(self, seconds: float) -> None:
+        watch(seconds, self._turn)
+
+    def _turn(self) -> None:
+        self._executor.spin_once(timeout_sec=0.05)
 
     def send(self, **goal: Any) -> Any:
         """From then on there is a last word of the robot."""
@@ -158,10 +163,16 @@ def test_any_action_client_works_and_a_killed_server_means_hold_then_recovery(
         assert (answer.result.episode, answer.result.retries) == (3, 1), "each attempt has its time"
 
         # Two goals in one breath: one is worked on, the other told so, and the robot takes the next as ever.
-        pair = [client.action.send_goal_async(ExecuteTask.Goal(time_budget_s=1.0)) for _ in range(2)]
+        pair = [client.action.send_goal_async(ExecuteTask.Goal(time_budget_s=100.0)) for _ in range(2)]
         client.wait(lambda: all(sending.done() for sending in pair))
-        codes = sorted(client.result(sending.result()).result.error_code for sending in pair)
-        assert codes == [ExecuteTask.Result.BUDGET_SPENT, ExecuteTask.Result.BUSY]
+        first, second = (sending.result() for sending in pair)
+        results = [handle.get_result_async() for handle in (first, second)]
+        client.wait(lambda: any(result.done() for result in results))
+        works, told = sorted(zip((first, second), results, strict=True), key=lambda one: one[1].done())
+        assert told[1].result().result.error_code == ExecuteTask.Result.BUSY and not works[1].done()
+        client.wait(works[0].cancel_goal_async().done)
+        client.wait(works[1].done)
+        assert works[1].result().result.error_code == ExecuteTask.Result.CANCELED
         assert client.result(client.send(time_budget_s=1.0)).result.error_code == ExecuteTask.Result.BUDGET_SPENT
 
         # Ctrl-C stops everything.
@@ -213,14 +224,7 @@ def test_the_quickstart_completes_episodes_and_ends_by_itself(repository: Path, 
 @pytest.mark.timeout(120)
 def test_nothing_outlives_a_supervisor_that_was_killed(repository: Path, tmp_path: Path, ros_domain: int) -> None:
     with rfm_up(repository, tmp_path, EMULATED, "--no-foreman", domain=ros_domain) as factory:
-        _wait_until(lambda: len(pids(str(tmp_path))) == 4)
-        time.sleep(3.0)  # past the start of the interpreters: from then on a node asks to end with its parent
+        with client_of("idle_arm_1") as client:  # until all are nodes: those have asked to end with their parent
+            client.wait(lambda: len(pids(str(tmp_path))) == 4 and len(set(client.get_node_names()) - {client.get_name()}) >= 4)
         factory.kill()
-        _wait_until(lambda: pids(str(tmp_path)) == [])
-
-
-def _wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    end_s = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end_s, "waited in vain"
-        time.sleep(0.1)
+        assert eventually(lambda: pids(str(tmp_path)) == [], 60.0)

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,10 +111,6 @@ class Witness(PlainClient):
 
     def at_work(self) -> bool:
         return bool(self.robot and self.robot.state == RobotStatus.STREAMING and self.robot.queue_depth and self.chunks)
-
-    def watch(self, seconds: float) -> None:
-        end_s = time.monotonic() + seconds
-        self.wait(lambda: time.monotonic() > end_s, seconds + 10.0)
 
     def more_chunks(self, count: int) -> None:
         before = len(self.chunks)

@@ -74,16 +74,12 @@ class Person(PlainClient):
     def is_executing(self) -> bool:
         return bool(self.robot and self.robot.phase == RobotStatus.EXECUTING and self.robot.action_rate_hz > 2)
 
-    def watch(self, seconds: float) -> None:
-        end_s = time.monotonic() + seconds
-        self.wait(lambda: time.monotonic() > end_s, seconds + 10.0)
-
     def put_a_hand_in(self) -> float:
         """Until one is seen. Seconds from there to the robot's word that it stands."""
         for _ in range(HANDS):
             placed_s = time.monotonic()
             self.set_scene(obstacle="hand")
-            end_s = placed_s + 2.5  # the arm works for some six seconds
+            end_s = time.monotonic() + 2.5  # the arm works for some six seconds
             self.wait(lambda end_s=end_s: self.robot.phase == RobotStatus.STOPPED or time.monotonic() > end_s)
             if self.robot.phase == RobotStatus.STOPPED and "unsafe" in self.robot.stop_reason:
                 return time.monotonic() - placed_s

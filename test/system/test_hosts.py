@@ -22,6 +22,7 @@ from ros2_rfm_serving.factory.environment import discovery_environment
 from ros2_rfm_serving.shipped import shipped
 from test.system.hosts import IDLE_ARMS, no_multicast, up_everywhere, without_ros
 from test.system.test_factory import pids
+from test.waiting import eventually
 
 ROBOTS = ("idle_arm_1", "idle_arm_2")
 MAX_ACTION_AGE_S = 3.0
@@ -72,11 +73,9 @@ class Watched:
         return bool(states) and states[-1].what == "STREAMING" and bool(self.server_of(robot))
 
     def wait(self, until: Callable[[], bool], what: str, seconds: float = 90.0) -> None:
-        end_s = time.monotonic() + seconds
-        while not until():
-            said = "\n".join(f"{file.name}: {file.read_text()[-1500:]}" for file in self._logs.glob("*.txt"))
-            assert time.monotonic() < end_s, f"waited in vain: {what}; {said}"
-            time.sleep(0.1)
+        if not eventually(until, seconds, lambda: time.sleep(0.1)):
+            said = "\n".join(f"{file.name}: {file.read_text(errors='replace')[-1500:]}" for file in self._logs.glob("*.txt"))
+            raise AssertionError(f"waited in vain: {what}; {said}")
 
 
 @contextmanager

@@ -82,9 +82,10 @@ s, times = socket.socket(type=socket.SOCK_DGRAM), []
 s.settimeout(1.0)
 for i in range(3):
     began = time.monotonic()
-    s.sendto(b"x", ("10.78.0.2", 9))
+    s.sendto(b"%d" % i, ("10.78.0.2", 9))
     try:
-        s.recv(99)
+        while s.recv(99) != b"%d" % i:  # one that came too late for its own turn
+            pass
         times.append(time.monotonic() - began)
     except OSError:
         pass
@@ -95,8 +96,13 @@ print(len(times), min(times, default=0.0))
 def asked(network: EmulatedNetwork) -> tuple[int, float]:
     """(answers to three datagrams, least round trip in s)"""
     command = network.command("a", sys.executable, "-S", "-c", ASK)
-    answers, least_s = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    answers, least_s = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout.split()
     return int(answers), float(least_s)
+
+
+def answered(network: EmulatedNetwork) -> float:
+    """Least round trip of three datagrams that were all answered: once, for a busy machine may be late."""
+    return next((least_s for answers, least_s in (asked(network) for _ in range(20)) if answers == 3), 0.0)
 
 
 def test_the_emulated_network_delays_loses_and_cuts() -> None:
@@ -105,17 +111,16 @@ def test_the_emulated_network_delays_loses_and_cuts() -> None:
     with emulated_network({"a": "10.78.0.1/24", "b": "10.78.0.2/24"}, name) as network:
         server = subprocess.Popen(network.command("b", sys.executable, "-S", "-c", ECHO))
         try:
-            assert any(asked(network)[0] == 3 for _ in range(20))
+            assert answered(network)
             network.set("delay_ms=40")
-            answers, least_s = asked(network)
-            assert answers == 3 and least_s >= 0.08
+            assert answered(network) >= 0.08
             network.set("drop=1", of="b")
             assert asked(network)[0] == 0 and network.set()["b"]["happened"]["dropped"] >= 3
             network.set("")
             network.cut("b")
             assert asked(network)[0] == 0
             network.join()
-            assert asked(network)[0] == 3
+            assert answered(network)
             with pytest.raises(ConfigurationError, match="no host is named 'c'; known here"):
                 network.cut("c")
             with pytest.raises(ConfigurationError, match="'lag=1' is no fault"):
@@ -135,5 +140,5 @@ def test_the_emulated_network_delays_loses_and_cuts() -> None:
 )
 def test_what_cannot_be_done_is_said(repository: Path, arguments: tuple[str, ...], words: str) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.benchmarks.network.netlink", *arguments]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr, done.stderr

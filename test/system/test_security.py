@@ -6,14 +6,13 @@ import contextlib
 import json
 import re
 import signal
-import socket
 import ssl
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +23,8 @@ from websockets.sync.client import connect
 
 from ros2_rfm_serving import wire
 from ros2_rfm_serving.security.tls import client_context
+from test.ports import free_port
+from test.waiting import eventually
 
 RFM = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli"]
 NODE = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.ros.executables", "model_server_node", "--ros-args"]
@@ -31,12 +32,7 @@ NODE = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.ros.executables"
 
 def rfm(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [*RFM, *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        return int(door.getsockname()[1])
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240, check=False)
 
 
 @contextlib.contextmanager
@@ -46,7 +42,7 @@ def started(command: list[str], cwd: Path, log: Path) -> Iterator[subprocess.Pop
     try:
         yield process
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0, log.read_text()
+        assert process.wait(120) == 0, log.read_text()
     finally:
         process.kill()
 
@@ -61,11 +57,9 @@ def secrets_of(folder: Path) -> set[str]:
 
 def command_lines(processes: list[subprocess.Popen[bytes]]) -> str:
     """Of these and of all that they started, with the environment that others of this user can read; when the robot is there."""
-    end_s = time.monotonic() + 60
-    while "robot_node" not in (found := _lines({process.pid for process in processes})):
-        assert time.monotonic() < end_s, found
-        time.sleep(0.2)
-    return found
+    ids = {process.pid for process in processes}
+    assert eventually(lambda: "robot_node" in _lines(ids), 90.0), _lines(ids)
+    return _lines(ids)
 
 
 def _lines(ids: set[int]) -> str:
@@ -113,21 +107,13 @@ def ordered(url: str, trusted: ssl.SSLContext, token: str, action: str, target: 
         return dict(json.loads(error.read()))
 
 
-def eventually(true: Callable[[], bool], seconds: float = 90.0) -> bool:
-    end_s = time.monotonic() + seconds
-    while time.monotonic() < end_s and not true():
-        time.sleep(0.2)
-    return true()
-
-
 def until(url: str, trusted: ssl.SSLContext, process: subprocess.Popen[bytes]) -> None:
-    end_s = time.monotonic() + 60
-    while time.monotonic() < end_s and process.poll() is None:
+    def served() -> bool:
         with contextlib.suppress(OSError):
-            if get(url, trusted) == 200:
-                return
-        time.sleep(0.1)
-    pytest.fail(f"{url} is not served")
+            return get(url, trusted) == 200
+        return False
+
+    assert eventually(lambda: process.poll() is not None or served(), 90.0) and process.poll() is None, f"{url} is not served"
 
 
 def test_a_robot_joins_a_factory_with_certificates_under_its_own(repository: Path, tmp_path: Path, ros_domain: int) -> None:
@@ -148,7 +134,7 @@ def test_a_robot_joins_a_factory_with_certificates_under_its_own(repository: Pat
         assert added.returncode == 0 and "start the Zenoh router again" in added.stdout, added.stderr
         served = re.compile(r'rfm_robot_answers_total\{[^}]*robot="arm_2"[^}]*\} ([1-9]\d*)')
         with started([*RFM, *joining], repository, tmp_path / "robot.txt"):
-            assert eventually(lambda: served.search(text_of(figures, trusted)) is not None), (tmp_path / "robot.txt").read_text()
+            assert eventually(lambda: served.search(text_of(figures, trusted)), 90.0), (tmp_path / "robot.txt").read_text()
         assert "unproven" not in text_of(figures, trusted)
     told = (tmp_path / "robot.txt").read_text()
     assert "arm_2: admitted" in told and "arm_2: released" in told
@@ -173,7 +159,7 @@ def test_no_secret_is_told_anywhere(repository: Path, tmp_path: Path, ros_domain
     with started(up, repository, logs / "up.txt") as factory_up, started(node, repository, logs / "door.txt") as server:
         until(f"https://127.0.0.1:{page}/", trusted, factory_up)
         until(f"https://127.0.0.1:{gateway}/readyz", trusted, server)
-        assert get(f"https://127.0.0.1:{metrics}/metrics", trusted) == 200
+        until(f"https://127.0.0.1:{metrics}/metrics", trusted, factory_up)
         assert get(f"https://127.0.0.1:{page}/api/whoami", trusted, Authorization=f"Bearer {token}") == 200
         assert get(f"https://127.0.0.1:{page}/api/whoami", trusted, Authorization=f"Bearer {token}x") == 401
         for url in (f"http://127.0.0.1:{page}/", f"http://127.0.0.1:{gateway}/readyz"):
@@ -181,19 +167,17 @@ def test_no_secret_is_told_anywhere(repository: Path, tmp_path: Path, ros_domain
                 urllib.request.urlopen(url, timeout=20)
         key = {"Authorization": f"Api-Key {token}"}
         with connect(f"wss://127.0.0.1:{gateway}", ssl=trusted, additional_headers=key) as tablet:
-            tablet.recv(timeout=20)
+            tablet.recv(timeout=90)
             images = {"front": np.zeros((8, 8, 3), np.uint8), "side": np.zeros((8, 8, 3), np.uint8)}
             tablet.send(wire.packer().pack({"state": np.zeros(39), "prompt": "stay", **images}))
-            assert isinstance(tablet.recv(timeout=20), bytes)
+            assert isinstance(tablet.recv(timeout=90), bytes)
         with pytest.raises(InvalidHandshake):  # 401, or the end of the connection where that overtakes it
             connect(f"wss://127.0.0.1:{gateway}", ssl=trusted, additional_headers={"Authorization": f"Api-Key {token}x"})
         seen = command_lines([factory_up, server])
         figures = f"https://127.0.0.1:{metrics}/metrics"
-        assert eventually(lambda: 'rfm_robot_up{robot="idle_arm_1"} 1.0' in text_of(figures, trusted))
+        assert eventually(lambda: 'rfm_robot_up{robot="idle_arm_1"} 1.0' in text_of(figures, trusted), 90.0)
         served = re.compile(r'rfm_server_replies_total\{server="server_1"\} ([1-9]\d*)')
-        assert eventually(lambda: served.search(text_of(figures, trusted)) is not None), (
-            "robots open sessions with their certificates"
-        )
+        assert eventually(lambda: served.search(text_of(figures, trusted)), 90.0), "robots open sessions with their certificates"
         assert "unproven" not in text_of(figures, trusted)
         orders = f"https://127.0.0.1:{page}/api/control"
         for action, target in (("pause", "idle_arm_1"), ("resume", "idle_arm_1"), ("drain", "server_1"), ("activate", "server_1")):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import zenoh
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Factory, load_factory
 from ros2_rfm_serving.operate.zenoh import Options, files, largest_bytes, shipped_text
+from test.ports import free_port
 
 NAMES = ["README.md", "client.json5", "machine_router.json5", "router.json5", "session.json5"]
 OBSERVATION, CHUNK, PLAN, OTHER = (
@@ -31,12 +31,6 @@ PATIENT = (zenoh.Priority.DATA, zenoh.CongestionControl.BLOCK, False)
 @pytest.fixture
 def hosts(repository: Path) -> Factory:
     return load_factory(repository / "config" / "factory_hosts.yaml")
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def get(text: str, key: str) -> Any:

@@ -19,6 +19,7 @@ from ros2_rfm_serving.security.authority import Authority, utc_now
 from ros2_rfm_serving.security.folder import Folder, write_private, write_public
 from ros2_rfm_serving.security.issuing import revoke
 from ros2_rfm_serving.security.zenoh import MAX_PUTS_HZ
+from test.ports import free_port
 from test.waiting import eventually
 
 from .conftest import DOMAIN
@@ -59,11 +60,6 @@ class Plant:
             key(name), lambda sample: heard.append(sample.payload.to_bytes()), allowed_origin=zenoh.Locality.REMOTE
         )
         return heard
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        return int(door.getsockname()[1])
 
 
 @contextlib.contextmanager
