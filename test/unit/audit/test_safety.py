@@ -190,8 +190,11 @@ def test_whatever_happens_to_a_robot_none_of_it_is_broken(machine: type[Recorded
 
     monkeypatch.setattr(machine, "teardown", teardown)
     effort = settings(max_examples=8, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck))
-    run_state_machine_as_test(machine, settings=settings(effort, phases=[Phase.generate]))
-    assert judged[safety.AGE] > 20 and judged[safety.SESSION] > 20
+    for _ in range(10):  # what is drawn may have hardly any answers
+        run_state_machine_as_test(machine, settings=settings(effort, phases=[Phase.generate]))
+        if enough := judged[safety.AGE] > 20 and judged[safety.SESSION] > 20:
+            break
+    assert enough, judged
 
 
 def test_the_verb(repository: Path) -> None:
