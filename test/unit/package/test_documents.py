@@ -20,7 +20,7 @@ def pages(repository: Path) -> Iterator[Path]:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of every heading, as forges make them: in small letters, without punctuation, hyphens for spaces, numbered where two are alike."""
+    """Of every heading, as forges make them: small letters, no punctuation, hyphens for spaces, numbered where two are alike."""
     found: dict[str, int] = {}
     for title in HEADING.findall(FENCED.sub("", page.read_text())):
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower()
