@@ -111,7 +111,9 @@ class CarriedServer:
         self._made += ways.session.show_subscription(observation, passing.told(topic.heard))
         for leaf, kind in passing.SERVICES.items():
             service = Service(ways.address(self._name(leaf), kind), kind, self._clients[leaf])
-            self._made += ways.session.answer(service.address, passing.TOLD_OF_SERVICES, partial(self._calls.take, service))
+            self._made += ways.session.answer(
+                service.address, passing.TOLD_OF_SERVICES, partial(self._calls.take, service), passing.whose
+            )
         return tell
 
 
