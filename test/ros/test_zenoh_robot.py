@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zenoh
+from diagnostic_msgs.msg import DiagnosticStatus
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory
@@ -164,6 +165,9 @@ def test_what_was_dropped_on_its_way_is_counted(ros_domain: int, port: int, monk
         driven.wait(lambda: driven.robot.brain.refused["lost_behind_the_door"] == 2, "the count")
         driven.wait(
             lambda: any(c.name == "lost_behind_the_door" for s in here.statuses for c in s.refused), "its telling the factory"
+        )
+        driven.wait(
+            lambda: here.count("lost_behind_the_door") == 2 and here.level == DiagnosticStatus.WARN, "the door's own figure"
         )
         driven.robot.close()
 

@@ -21,6 +21,7 @@ from ros2_rfm_serving.ros.wire import bounded
 from ros2_rfm_serving.ros.zenoh import passing
 from ros2_rfm_serving.ros.zenoh.format import Address, Attachment, Kind, Node
 from ros2_rfm_serving.ros.zenoh.inbox import Inbox, octets
+from ros2_rfm_serving.ros.zenoh.inward import sender_of
 from ros2_rfm_serving.ros.zenoh.session import AGAIN_S, Asker, Outlet, Session, problem
 from ros2_rfm_serving.ros.zenoh.tally import LOST, Sequences, Tally, check_interface
 
@@ -209,7 +210,7 @@ class Publisher:
         """A message, or the bytes of one. Never blocks; what did not go out is counted."""
         data = message if isinstance(message, bytes) else serialize_message(message)
         data = bytes(data[: bounded.check(data, self._kind, MOST_BYTES)])
-        outlet = self._own_outlet(message.id.robot) if isinstance(message, msg.Observation) else self._outlet
+        outlet = self._own_outlet(sender_of(data)) if self._kind is msg.Observation else self._outlet
         self._ends.tally.count(f"from_robots_{outlet.put(data) if outlet else 'unconnected'}")
 
     def get_subscription_count(self) -> int:
