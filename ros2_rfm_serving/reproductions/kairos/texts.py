@@ -60,10 +60,16 @@ With noise (standard deviation 0.3) on every executed action no update can foret
     ),
     "12": (
         "task latency by arrival rate",
-        """Bars from P25 to P95. By wait ratio every task waits for a like share of its life: the longest end sooner than first
-come, first served, the shortest later, and the mean hardly changes. The first request of a task, which has not waited
-yet, comes last, and our tasks are a few rounds long: so P25 comes out otherwise than in the paper. `balanced`, our
-default, lets short tasks go first.""",
+        """Bars from P25 to P95. By wait ratio every task waits for a like share of its life, and the first request of a task,
+which has not waited yet, comes last. That takes rounds: of a task with seven requests (autoregressive) mean and P25 become
+shorter by as much as in the paper; of one with five (flow, diffusion) the longest tasks end sooner, the shortest later, and the
+mean hardly changes. `balanced`, our default, lets short tasks go first: better there on the mean and P25, at the cost of P95.
+
+Where the horizon's gain comes from: on flow from one task still. Without door-open it costs 24 %, for on push no threshold that
+keeps up executes as much as 12 static steps do (8.3 against 11.3). On diffusion from push. The autoregressive policy never
+fails when it executes whole chunks of 8 on these tasks: there is nothing to gain, and t = 3 executes a little less than they do.
+With 20 episodes the margin lets pass what loses more in other scenes: diffusion succeeds in 93.2 % with `static`, in 97.8 % with
+`static_best`.""",
     ),
     "13": (
         "edge, cloud and hybrid",
