@@ -17,7 +17,7 @@ from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.planning import Refit
 from ros2_rfm_serving.scheduler.promises import broken
-from ros2_rfm_serving.scheduler.repair import seeing
+from ros2_rfm_serving.scheduler.repair import deserted, seeing
 from ros2_rfm_serving.scheduler.roster import Roster, newcomers, settled
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.scheduler.standby import uncovered
@@ -89,6 +89,12 @@ class Standing:
     def fleet(self) -> Fleet:
         return self._fleet
 
+    @property
+    def is_short(self) -> bool:
+        """Robots stand for want of a server."""
+        stranded = any(self._fleet.task_of(robot) is None for robot in self._stranded)
+        return stranded or deserted(self._fleet.schedule, self.seen.lost)
+
     # --- by itself ---
 
     def settle(self) -> None:
@@ -119,7 +125,7 @@ class Standing:
         else:
             self._publish(fleet)
         robots = [*fleet.robots, *newcomers(fleet, self._expected)]
-        needed = bool(refused or broken(fleet))
+        needed = bool(refused or broken(fleet) or deserted(fleet.schedule, self.seen.lost))
         self._background = self._order(factory, robots, needed=needed) if robots else None
 
     def _consider(self, order: PlanOrder, made: Planned | RfmError) -> None:
