@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Any
 
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.factory.descriptor import ExecutionMode, Network
@@ -70,6 +71,9 @@ class TaskClass:
     step_s: float = 0.0
     """Control step of one that asks while it executes: it can ask at these times only."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        return _declared(self)
+
     @property
     def execution_s(self) -> float:
         """t_act alone."""
@@ -102,6 +106,11 @@ class TaskClass:
         return 1.0 / (max(self.cycle_s, *waits) if self.overlapped else self.cycle_s + sum(waits))
 
 
+def _declared(one: Any) -> dict[str, Any]:
+    """For another process: without what was remembered, for more of that may be added while it is written."""
+    return {field.name: getattr(one, field.name) for field in fields(one)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """A factory as the solvers see it."""
@@ -132,6 +141,9 @@ class Problem:
     """A standby may be on the host of the server that it covers, where no other will do."""
     links: Links | None = None
     """Of hosts; None: they take whatever there is."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return _declared(self)
 
     @cached_property
     def demands(self) -> tuple[Demand, ...]:
