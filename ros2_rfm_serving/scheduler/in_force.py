@@ -205,7 +205,7 @@ class InForce(Standing):
         else:
             self._go_over(made, order.why)
         if asked.seen != self.seen:
-            self._background = self._order(self.factory, made.fleet.robots)
+            self._background = self._order(self.factory, self._fleet.robots)
         if isinstance(order, Admit):
             self._enrol(order.robot, order.task)
         order.close(self.epoch)

@@ -171,7 +171,10 @@ class Standing:
         if order.epoch != self.epoch + 1:
             return
         if isinstance(made, Rooms):
-            self._let_in(order, made)
+            if order.seen == self.seen:
+                self._let_in(order, made)
+            else:  # it was room in a fleet that is seen otherwise now
+                self._background = self._order(self.factory, order.robots)
             return
         move = migration(self._fleet, made.fleet.schedule)
         published = order.needed or move.worth_it
