@@ -30,7 +30,7 @@ class Lookout:
 
     def look(self, now_s: float) -> None:
         self._follow()
-        if finding := self.watch.look(now_s):
+        if finding := self.watch.look(now_s, short=self._in_force.is_short):
             self._in_force.see(finding, self._refit)
             self._follow()
 

@@ -4,7 +4,7 @@ anybody who need not move.
 Robots of a lost server have turned to its standby by themselves, long before anybody decides anything here; the schedule says the
 same. Whoever had none is spread over the others, as a newcomer is, as far as that is little work (`enquiry.AT_ONCE`): for the rest
 room is looked for elsewhere, and where there is none the whole factory is planned. What comes back hosts nothing yet: it stands by,
-warm, for those that nobody covers; a plan of the whole factory may give it more.
+warm, for a lost server that no schedule is without, or for those that nobody covers; a plan of the whole factory may give it more.
 """
 
 from __future__ import annotations
@@ -80,6 +80,12 @@ def reinforced(fleet: Fleet, servers: Iterable[str], rebuild: Rebuild, *, peers:
     return covered(changed, before.epoch + 1, rebuild, peers=peers) if changed is not fleet else fleet
 
 
+def deserted(schedule: Schedule, lost: Collection[str]) -> bool:
+    """Robots stand: the schedule still sends them to a server that is lost, and names nobody else who lives."""
+    gone = {p.server for p in schedule.placements if _gpu(p) in lost}
+    return bool(gone) and any(route.server in gone and (not route.standby or route.standby in gone) for route in schedule.routes)
+
+
 def _gpu(placement: Placement) -> str:
     return placement.gpu or placement.server
 
@@ -130,7 +136,9 @@ def _fitting(fleet: Fleet) -> tuple[Placement, ...]:
 
 def _cover(host: Host, carrying: Iterable[Host], fleet: Fleet, peers: bool) -> str:
     """Of those who carry it too: those on other hosts first, then reserved ones, then the least loaded; empty: nobody."""
-    able = [other for other in carrying if (other.placement.standby or peers) and _may_cover(other, host, fleet)]
+    lost = fleet.problem.seen.lost
+    able = [other for other in carrying if (other.placement.standby or peers) and _gpu(other.placement) not in lost]
+    able = [other for other in able if _may_cover(other, host, fleet)]
     apart = fleet.problem.apart
     order = {other: (not apart(host.placement.server, other.placement.server), not other.placement.standby) for other in able}
     best = min(able, key=lambda other: (*order[other], other.load_hz), default=None)
@@ -146,7 +154,8 @@ def _may_cover(other: Host, host: Host, fleet: Fleet) -> bool:
 
 
 def _standing_by(fleet: Fleet, server: str) -> Placement | None:
-    """As whom it covers most load that nobody covers, set up as the one it covers; None: it could cover nobody."""
+    """As one that is lost, or else as whom it covers most load that nobody covers; set up as the one it covers. None: it could
+    cover nobody."""
     problem = fleet.problem
     if server in fleet.hosts or (gpu_type := problem.declared.get(server)) is None:
         return None
@@ -155,7 +164,8 @@ def _standing_by(fleet: Fleet, server: str) -> Placement | None:
         h for h in fleet.hosts.values() if h.sessions and not h.placement.gpu and (h.placement.model, gpu_type) in problem.memory_gb
     ]
     fits = [h for h in fits if problem.may_cover(server, h.placement.server)]
-    best = max(fits, key=lambda h: (h.placement.server in uncovered, h.load_hz), default=None)
+    lost = problem.seen.lost
+    best = max(fits, key=lambda h: (h.placement.server in lost, h.placement.server in uncovered, h.load_hz), default=None)
     if best is None:
         return None
     return replace(best.placement, server=server, gpu_type=gpu_type, components=(), standby=True, predicted_p99_s=0.0)

@@ -19,7 +19,7 @@ from ros2_rfm_serving.scheduler.migration import migration
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.planning import Refit
 from ros2_rfm_serving.scheduler.promises import broken, is_judged
-from ros2_rfm_serving.scheduler.repair import seeing
+from ros2_rfm_serving.scheduler.repair import deserted, seeing
 from ros2_rfm_serving.scheduler.roster import Roster, newcomers, settled
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.scheduler.standby import uncovered
@@ -103,6 +103,12 @@ class Standing:
     def fleet(self) -> Fleet:
         return self._fleet
 
+    @property
+    def is_short(self) -> bool:
+        """Robots stand for want of a server."""
+        stranded = any(self._fleet.task_of(robot) is None for robot in self._stranded)
+        return stranded or deserted(self._fleet.schedule, self.seen.lost)
+
     # --- by itself ---
 
     def settle(self) -> None:
@@ -138,8 +144,9 @@ class Standing:
         self._overtake()
         if self.must_be_planned and fleet.schedule is before.schedule and not finding.lost and not finding.back:
             return  # figures of a large factory may change more often than it is planned
-        order = self._asking(fleet) if refused else self._order(factory, robots, needed=len(robots) > len(fleet.robots))
-        self._background = order if robots else None
+        order = self._asking(fleet)
+        needed = bool(refused or order.first or deserted(fleet.schedule, self.seen.lost))
+        self._background = replace(order, needed=needed) if robots else None
         self.judge()
 
     def judge(self) -> None:
@@ -198,7 +205,8 @@ class Standing:
         assert order.first
         fleet = taken(order.first, answer)
         self._change(fleet, f"there is room for {', '.join(robot.name for robot, _ in answer.found)}")
-        if rest := newcomers(fleet, self._expected):
+        rest = newcomers(fleet, self._expected)
+        if rest or deserted(fleet.schedule, self.seen.lost):
             self._background = self._order(self.factory, [*fleet.robots, *rest])
 
     def _take_heart(self) -> None:
@@ -274,7 +282,8 @@ class Standing:
     def _asking(self, fleet: Fleet) -> PlanOrder:
         """For those who are to be served: room beside the others, or a plan."""
         missing = newcomers(fleet, self._expected)
-        return replace(self._order(self.factory, [*fleet.robots, *missing]), first=Enquiry(fleet, tuple(missing)))
+        first = Enquiry(fleet, tuple(missing)) if missing else None
+        return replace(self._order(self.factory, [*fleet.robots, *missing]), first=first)
 
     def _change(self, fleet: Fleet, what: str) -> None:
         """A local one; whether another schedule would be worth it is looked at in the background."""
