@@ -75,6 +75,7 @@ class Host:
         self._faults_rng = source(world.seed, "faults", self.name)
         self._config = server_config(placement, settings, profile_s, gpus[0])
         self._round_trips_s = [0.0, *(s.round_trip_ms / 1e3 for s in (settings.overflow,) if s)]
+        self._batches_in_flight = settings.overflow.batches_in_flight if settings.overflow else 1
         self._server = self._started(self._config)
         self._up = True
         self._rates_hz: Mapping[SessionKey, float] = {}
@@ -90,7 +91,13 @@ class Host:
 
     def _started(self, config: ServerConfig) -> ModelServer:
         tiers = [
-            Tier(engine=gpu.engine, batch_size=gpu.engine.max_batch_size, max_concurrent=gpu.max_concurrent, round_trip_s=away_s)
+            Tier(
+                engine=gpu.engine,
+                batch_size=gpu.engine.max_batch_size,
+                max_concurrent=gpu.max_concurrent,
+                batches_in_flight=self._batches_in_flight,
+                round_trip_s=away_s,
+            )
             for gpu, away_s in zip(self._gpus[1:], self._round_trips_s[1:], strict=True)
         ]
         edge = self._gpus[0]
