@@ -70,6 +70,8 @@ class TaskClass:
     """Whose mean is in `cycle_s` or `round_trip_s`."""
     step_s: float = 0.0
     """Control step of one that asks while it executes: it can ask at these times only."""
+    gives_way: bool = True
+    """Its phase does, whatever its cap (`types/phase.py`): no frames, nor chunks that are not to be trusted further."""
 
     def __getstate__(self) -> dict[str, Any]:
         return _declared(self)
@@ -233,6 +235,7 @@ def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, 
         overlapped=overlapped,
         demands=demands,
         step_s=(settings := robot_settings(task)).action_period_s / settings.virtual_steps if overlapped else 0.0,
+        gives_way=not overlapped or (task.pipelining is None and not robot_settings(task).horizon.policy),
     )
 
 

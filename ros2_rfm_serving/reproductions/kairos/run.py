@@ -66,6 +66,10 @@ def kairos(
     folder = data or (out if record else shipped("config", "kairos"))
     names = _workloads(workload, folder, record)
     figures = [name for name in FIGURES if figure in (name, ALL) and (name in FIGURES[:4] or SENSITIVE in names)]
+    if not figures:
+        raise ConfigurationError(
+            f"figure {figure} is of {SENSITIVE!r} alone", key="--workload", fix=f"name {SENSITIVE} or leave it out"
+        )
     setting = Setting(num_tasks=QUICK_TASKS if quick else tasks, seeds=(seed,) if quick else tuple(range(seed, seed + NUM_SEEDS)))
     loads, fleets = ((LOADS[0], LOADS[-1]), (FLEETS[0], FLEETS[-1])) if quick else (LOADS, FLEETS)
     points = {each: [point for name in names for point in points_of(each, name, loads, fleets)] for each in figures}

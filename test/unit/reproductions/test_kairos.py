@@ -335,6 +335,19 @@ def test_a_broken_file_is_named(tmp_path: Path, text: str) -> None:
         load_cells(tmp_path / "nothing.csv")
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--workload", "flows"), "no 'flows'"),
+        (("--figure", "15", "--workload", "diffusion"), "of 'flow' alone"),
+        (("--data", "nowhere"), "no traces.csv"),
+    ],
+)
+def test_what_cannot_be_shown_is_said(tmp_path: Path, options: tuple[str, ...], problem: str) -> None:
+    result = CliRunner().invoke(app, ["reproduce", "kairos", *options, "--out", str(tmp_path)])
+    assert result.exit_code and problem in str(result.exception)
+
+
 def test_the_command_is_alive(tmp_path: Path) -> None:
     command = ["reproduce", "kairos", "--figure", "16", "--quick", "--jobs", "1", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, command)
