@@ -23,8 +23,8 @@ from ros2_rfm_serving.scheduler.prediction.parts import Parted
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
 
-NODES = 100
-"""Of the search tree, at the most."""
+NODES = 100, 400
+"""Of the search tree, at the most; and once more, where nothing was found."""
 GAP = 1e-3
 """At which the search for the best of them ends."""
 SPARE = 2
@@ -33,6 +33,8 @@ NEAR = 0.05
 """Of a server's worth: columns whose reduced cost is no worse take part in the integer program."""
 THINNED = 0.6
 """Of the robots on a server whose queue keeps their SLO at no rate: so many are tried next."""
+SOME = 12
+"""Servers of each demand that take part anyhow."""
 IN_VAIN = 3
 """Robots more on a server, each of which makes it worth less, after which no more are tried one by one."""
 FEW = 12
@@ -81,7 +83,7 @@ class _Packing:
         self._work = 0.0
 
     def run(self) -> Packed:
-        for host in (*self._now, *self._uniform()):
+        for host in (*(host for host in self._now if not self._is_crowd(host)), *self._uniform()):
             self._value(host)
         chosen = self._chosen()
         hosts = tuple(self._kept) + tuple(chosen.elements()) if chosen else tuple(self._kept) + tuple(self._now.elements())
@@ -97,8 +99,7 @@ class _Packing:
     def _growing(self, demand: Demand, config: Config) -> Iterator[Host]:
         """As long as more robots are worth more; then all of them on few servers, where others' actions are worth more."""
         robots, best, vain = self._problem.robots_of(demand), 0.0, 0
-        crowds = [host.robots[0][1] for host, limit in self._limits.items() if not limit and _alone(host, demand, config)]
-        most = int(THINNED * min(crowds)) if crowds else robots
+        most = self._most(demand.index, config)
         for count in range(1, most + 1):
             worth = self._value(host := Host(config, ((demand.index, count),)))
             best, vain = (worth, 0) if worth > best else (best, vain + 1)
@@ -111,6 +112,14 @@ class _Packing:
             for each in {robots // servers, -(-robots // servers)}:
                 if count < each <= most:
                     yield Host(config, ((demand.index, each),))
+
+    def _most(self, demand: int, config: Config) -> int:
+        """Robots of a demand on one server alone: clearly fewer than those whose queue keeps their SLO at no rate."""
+        crowds = [host.robots[0][1] for host, limit in self._limits.items() if not limit and _alone(host, demand, config)]
+        return int(THINNED * min(crowds)) if crowds else self._problem.robots_of(self._problem.demands[demand])
+
+    def _is_crowd(self, host: Host) -> bool:
+        return len(host.robots) == 1 and host.robots[0][1] > self._most(host.robots[0][0], host.config)
 
     def _value(self, host: Host) -> float:
         """Weighted actions/s of those whose System 1 is there; 0: not even the floors are feasible."""
@@ -131,11 +140,23 @@ class _Packing:
         self._work += programs.linear_work_of(linear.solver)
         if worth is None:
             return Counter()
-        near = [host for host in hosts if self._worth[host] * (1 + NEAR) >= linear.price(host) or host in self._now]
-        whole = _Program(self._problem, self._demands, self._free, programs.integer(NODES), near, whole=True)
-        found = whole.solved(self._worth)
-        self._work += programs.work_of(whole.solver)
-        return self._trimmed(+Counter({host: round(number) for host, number in found.items()})) if found else Counter()
+        near = self._near({host: self._worth[host] / max(linear.price(host), 1e-9) for host in hosts})
+        for nodes in NODES:
+            whole = _Program(self._problem, self._demands, self._free, programs.integer(nodes), near, whole=True)
+            found = whole.solved(self._worth)
+            self._work += programs.work_of(whole.solver)
+            if found:
+                return self._trimmed(+Counter({host: round(number) for host, number in found.items()}))
+        return Counter()
+
+    def _near(self, shares: Mapping[Host, float]) -> list[Host]:
+        """Servers that are nearly worth what their places are elsewhere, those that there are, and some of each demand: where all
+        that is left is of one size, whole ones seldom fit. shares: of that worth."""
+        kept = {host for host, share in shares.items() if share * (1 + NEAR) >= 1.0 or host in self._now}
+        for demand in self._demands:
+            mine = [host for host in shares if any(index == demand.index for index, _ in host.robots)]
+            kept.update(sorted(mine, key=lambda host: -shares[host])[:SOME])
+        return [host for host in shares if host in kept]
 
     def _trimmed(self, chosen: Counter[Host]) -> Counter[Host]:
         """Without places that nobody needs: from where most of a demand's robots are, one by one."""
@@ -189,9 +210,9 @@ class _Program:
         return float(self._gpus[host.config.gpu_type].dual_value()) + robots
 
 
-def _alone(host: Host, demand: Demand, config: Config) -> bool:
+def _alone(host: Host, demand: int, config: Config) -> bool:
     """Robots of that demand alone, in that set-up."""
-    return host.config == config and len(host.robots) == 1 and host.robots[0][0] == demand.index
+    return host.config == config and len(host.robots) == 1 and host.robots[0][0] == demand
 
 
 def _waiting(problem: Problem, acting: Collection[str], elsewhere_s: Sequence[float]) -> Iterator[TaskClass]:
