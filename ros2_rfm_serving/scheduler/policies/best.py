@@ -45,8 +45,8 @@ RELIEFS = 8
 """Times that servers are moved to robots whose queues nothing else helps, where nothing is known that keeps every SLO."""
 PACKINGS = 3
 """Times that a large factory's servers of actions are put together anew, as long as that pays."""
-COSTLY = 0.01
-"""Share of what the curves promise that robots' queues may take before a large factory is put together anew."""
+COSTLY, ANEW = 0.01, 6
+"""Share of what the curves promise that robots' queues may take before a large factory is put together anew; looks at most."""
 NOTHING: Mapping[int, float] = MappingProxyType({})
 PAYS = 1e-4
 """Relative gain below which it does not."""
@@ -93,7 +93,7 @@ class _Best:
             chosen = max((one for one in (chosen, found) if one), key=lambda one: one.objective, default=None)
             complete &= near._complete and not near._budget.expired()
             self._budget.spend(near._budget.total)
-        if not chosen or (self._large and self._costly(chosen)):
+        if not chosen or (self._large and chosen.tuned and self._costly(chosen)):
             chosen = max((one for one in (chosen, self._relieved()) if one), key=lambda one: one.objective, default=unsure)
         if rate_control is False:
             chosen = self._chosen(self._uncapped) or chosen
@@ -116,7 +116,7 @@ class _Best:
         self._budget.set_aside(PROGRAMS_WORK * len(self._problem.servers))
         found = self._searched([*mixed, *(groups_of(s.hosts) for s in statics if not s.gpus)], SEARCH_SHARE)
         rosa = self._rosa(self._worth(found))
-        if found and self._worth(found) < self._enough:
+        if found and not self._large and self._worth(found) < self._enough:
             found = self._searched([found.placement, *([groups_of(rosa.hosts)] if rosa else [])], 1.0)
         if found and self._large and self._budget.work:
             found = self._packed(found)
@@ -172,7 +172,7 @@ class _Best:
         """The search's best with more servers for robots whose queues miss an SLO at any rate, which the curves do not see; of a
         large factory put together anew with what the queues say, as long as they cost more than a little."""
         found, best = self._found, None
-        for _ in range(RELIEFS if self._budget.work else 0):
+        for _ in range((ANEW if self._large else RELIEFS) if self._budget.work else 0):
             if found is None or found.rates is None:
                 break
             option = BestSchedule(found.parts.problem, found.parts.hosts, found.rates)
@@ -189,8 +189,9 @@ class _Best:
         return self._at_their_own_rates(more.placement) if more and self._large else more
 
     def _costly(self, tuned: BestSchedule) -> bool:
-        """What the queues take of what the curves promise."""
-        return self._found is not None and tuned.objective < (1 - COSTLY) * self._found.score
+        """What the queues take of what the curves promise, or that it is beyond these, where the bound is a loose one."""
+        far = self._found is not None and tuned.objective < (1 - COSTLY) * self._found.score
+        return far or not self._within_curves(tuned)
 
     def _looked_at(self, option: BestSchedule, placement: Placement) -> tuple[OwnQueues, BestSchedule | None]:
         queues = OwnQueues(option.problem, self._curves, operated(option, self._curves, self._curves), option.rates)
