@@ -16,15 +16,19 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
   CMakeLists.txt package.xml pyproject.toml setup.cfg
 
-.PHONY: run test one-core install lint unit thorough ros system colcon engines compiled compiled-rooms gpu wheel wheel-test ray operate shift soak soak-short fuzz mutants optimum audit doctor bench clean
+.PHONY: run test one-core install lint unit thorough ros system colcon engines compiled compiled-rooms gpu wheel wheel-test ray operate shift soak soak-short soak-ci in-turn fuzz mutants optimum audit doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
 
-# Two cores: first what keeps one busy, in pairs, each part's output in one piece when it is done; then what wants both.
+# Two cores: first what keeps one busy, in pairs, each part's output in one piece when it is done; then what wants both, and beside
+# it five minutes of faults, most of which are waiting.
 test:
 	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going one-core
-	$(MAKE) --no-print-directory --keep-going unit ros system
+	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going in-turn soak-ci
+
+in-turn: install
+	$(MAKE) --no-print-directory -j 1 --output-sync=none --keep-going unit ros system
 
 one-core: colcon engines compiled lint
 
@@ -136,6 +140,11 @@ soak: install
 # The same for five minutes.
 soak-short: install
 	$(BIN)/python -m test.soak 300 --seed $(SOAK_SEED) --rfm $(BIN)/rfm
+
+# The same for five minutes with arms that cost next to nothing, beside other tests: its domain is none of theirs. Always the same
+# faults: both servers, the scheduler, a robot and an arm are killed, and a network, a clock and a disk fail.
+soak-ci: install
+	$(BIN)/python -m test.soak 300 --seed 3366 --factory test/soak/still_arms.yaml --domain 101 --rfm $(BIN)/rfm
 
 # Coverage-guided, FUZZ_SECONDS in all. What it keeps is in build/fuzz.
 fuzz: install $(VENV)/.fuzz

@@ -71,7 +71,9 @@ def import_(
     format_: Annotated[
         str,
         typer.Option(
-            "--as", metavar="FORMAT", help="lerobot, openpi, groot, groot_n1_6, groot_n1_7, evo1; default: whichever recognises it"
+            "--as",
+            metavar="FORMAT",
+            help="lerobot, openpi, groot, groot_n1_6, groot_n1_7, evo1, bitvla; default: whichever recognises it",
         ),
     ] = "",
     action_names: Annotated[str, typer.Option(metavar="A,B,..", help="Of the action columns, in the robot's order")] = "",
@@ -80,6 +82,9 @@ def import_(
     state_words: Annotated[
         int, typer.Option(min=0, help="Columns of the state in pi0.5's prompt, padded: 32 if LeRobot before 0.5 trained it")
     ] = 0,
+    relative: Annotated[
+        str, typer.Option(metavar="A,B,..", help="Actions that are relative to the state, where training made them so (openpi)")
+    ] = "",
     control_rate_hz: Annotated[float, typer.Option(min=0, help="Of the demonstrations; 0: any")] = 0.0,
     tokenizer: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder or file with its tokenizer.json")] = None,
     kind: Annotated[
@@ -87,7 +92,9 @@ def import_(
     ] = "",
     licence: Annotated[str, typer.Option(help="Of the weights, for the card; default: as the checkpoint's card says")] = "",
 ) -> None:
-    """Makes a bundle of a checkpoint: SmolVLA, pi0, pi0.5 (LeRobot, openpi), GR00T N1.5 to N1.7, Evo-1. Nothing in it is run.
+    """Makes a bundle of a checkpoint: SmolVLA, pi0, pi0.5 (LeRobot, openpi), GR00T N1.5 to N1.7, Evo-1, BitVLA.
+
+    Nothing in it is run.
 
     Example:  rfm import ~/checkpoints/my_smolvla models/my_smolvla --action-names x,y,z,gripper --tokenizer ~/SmolVLM2
 
@@ -105,6 +112,7 @@ def import_(
         cameras=_names(cameras),
         state_size=state_size,
         state_words=state_words,
+        relative=_names(relative),
         control_rate_hz=control_rate_hz,
         tokenizer=tokenizer,
         licence=licence,

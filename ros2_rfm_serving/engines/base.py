@@ -284,11 +284,24 @@ class TokenSampling:
 
 @runtime_checkable
 class Anchored(Protocol):
-    """A `VelocityModel` whose model space is relative to what the robot observes, so that a prefix has to be expressed anew."""
+    """A `VelocityModel` whose model space may be relative to what the robot observes, so that a prefix has to be expressed anew."""
 
     @abstractmethod
     def anchored(self, requests: Sequence[InferenceRequest]) -> Sequence[InferenceRequest]:
         """The batch that was perceived last, with prefixes in its own model space, from `prefix_robot`."""
+
+
+@runtime_checkable
+class Relative(Anchored, Protocol):
+    """One whose actions may be counted from the state alone: rows of other calls of `perceive` may share a batch."""
+
+    @property
+    @abstractmethod
+    def is_relative(self) -> bool: ...
+
+    @abstractmethod
+    def placed(self, actions: npt.NDArray[np.float32], states: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
+        """[B, T, A], as `denormalize` gave them, from where each row's robot was to robot space; states: [S] of each."""
 
 
 class Predicts(enum.Enum):

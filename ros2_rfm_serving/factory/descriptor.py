@@ -56,6 +56,8 @@ class Overflow(Section):
     url: str = Field(pattern=r"^wss?://")
     """Of its door for clients without ROS (docs/gateway.md)."""
     round_trip_ms: float = Field(gt=0)
+    batches_in_flight: int = Field(default=2, ge=1, le=8)
+    """On their way there or back at once: with one, the server elsewhere idles for a round trip between two batches."""
     token_env: str = ""
     """Environment variable with its token; empty: none."""
 

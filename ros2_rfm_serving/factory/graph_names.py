@@ -9,6 +9,15 @@ from ros2_rfm_serving.errors import ConfigurationError
 NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
 """Of a robot or a server: topics are named after it. A schedule with any other name is refused as a whole."""
 
+SERVERS = "/rfm/servers/"
+
+
+def own_name(name: str, robot: str) -> str:
+    """What robots say to a server all of them say under one name, and no message tells who sent it. On Zenoh each has it below its
+    own name as well, `/<robot>/rfm/servers/...`, where a router's rules let nobody else write."""
+    root, below, rest = name.partition(SERVERS)
+    return f"{root}/{robot}{below}{rest}"
+
 
 class Names:
     """Absolute names on the graph. `root` is the factory's namespace; empty: the names of docs/structures.md as they stand."""
@@ -35,6 +44,13 @@ class Names:
     def robot(self, robot: str, leaf: str) -> str:
         """/<robot>/<leaf>"""
         return f"{self._root}/{robot}/{leaf}"
+
+    def shared(self, name: str) -> tuple[str, str]:
+        """The name that `own_name` was made of, and the robot; of any other name, itself and nobody."""
+        before, below, rest = name.partition(SERVERS)
+        robot = before.removeprefix(f"{self._root}/")
+        is_own = bool(below) and name == own_name(f"{self._root}{below}{rest}", robot) and NAME.fullmatch(robot)
+        return (f"{self._root}{below}{rest}", robot) if is_own else (name, "")
 
     def robot_of(self, topic: str, leaf: str) -> str:
         """Whose topic it is; empty: not `leaf` of a robot of this factory."""

@@ -13,6 +13,7 @@ from ros2_rfm_serving.profiles import Profile, SteppedService
 from ros2_rfm_serving.scheduler import explain
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
+from ros2_rfm_serving.scheduler.enquiry import Rooms, rooms
 from ros2_rfm_serving.scheduler.links import links_of, off_host
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.policies.schedules import POLICIES, STATIC, Judge, infeasible, run
@@ -161,6 +162,24 @@ def plan(
     )
     complete = solution.complete or work == 0.0  # twice nothing finds no more
     return Planned(fleet, order.factory, order.previous, order.policy, solution.work, order.seen, complete, order.effort)
+
+
+def answered(
+    order: PlanOrder, profile: Profile, catalogue: Catalogue | None, *, work: float | None = None, explained: bool = True
+) -> Planned | Rooms:
+    """As `plan`, unless there is room for some of the robots without one."""
+    why = ""
+    if order.first:
+        try:
+            return rooms(order.first)
+        except ScheduleError as error:
+            why = f"; on the servers as they are: {error}"
+    if order.hopeless:
+        raise ScheduleError(order.hopeless)
+    try:
+        return plan(order, profile, catalogue, work=work, explained=explained)
+    except ScheduleError as error:
+        raise ScheduleError(f"{error}{why}") from None
 
 
 def _served(order: PlanOrder, profile: Profile, catalogue: Catalogue | None, work: float | None, explained: bool) -> Solution:

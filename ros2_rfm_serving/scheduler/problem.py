@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Any
 
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.factory.descriptor import ExecutionMode, Network
@@ -69,6 +70,11 @@ class TaskClass:
     """Whose mean is in `cycle_s` or `round_trip_s`."""
     step_s: float = 0.0
     """Control step of one that asks while it executes: it can ask at these times only."""
+    gives_way: bool = True
+    """Its phase does, whatever its cap (`types/phase.py`): no frames, nor chunks that are not to be trusted further."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return _declared(self)
 
     @property
     def execution_s(self) -> float:
@@ -100,6 +106,11 @@ class TaskClass:
         """
         waits = [d.calls * (latency_s[d.index] + self.round_trip_s) for d in self.coupled]
         return 1.0 / (max(self.cycle_s, *waits) if self.overlapped else self.cycle_s + sum(waits))
+
+
+def _declared(one: Any) -> dict[str, Any]:
+    """For another process: without what was remembered, for more of that may be added while it is written."""
+    return {field.name: getattr(one, field.name) for field in fields(one)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +145,9 @@ class Problem:
     """A standby may be on the host of the server that it covers, where no other will do."""
     links: Links | None = None
     """Of hosts; None: they take whatever there is."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return _declared(self)
 
     @cached_property
     def demands(self) -> tuple[Demand, ...]:
@@ -223,6 +237,7 @@ def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, 
         overlapped=overlapped,
         demands=demands,
         step_s=(settings := robot_settings(task)).action_period_s / settings.virtual_steps if overlapped else 0.0,
+        gives_way=not overlapped or (task.pipelining is None and not robot_settings(task).horizon.policy),
     )
 
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ros2_rfm_serving.factory.graph_names import SERVERS, own_name
 from ros2_rfm_serving.factory.nodes import ZENOH_PORT
 from ros2_rfm_serving.security.folder import CERTIFICATE, IDENTITY_CA, KEY, Folder, write_public
 from ros2_rfm_serving.security.permissions import Grants, Permissions
@@ -90,30 +91,36 @@ def access_control(record: Record, permissions: Permissions) -> dict[str, Any]:
         if entry.is_revoked:
             continue
         granted = permissions.of(member)
-        told = _of_robots(granted) if member.role is Role.ROBOT else frozenset()
-        mine = list(_rules(name, _across(granted) if member.role is Role.DOOR else granted, told, record.domain))
+        own, told = Grants(), Grants()
+        if member.role is Role.ROBOT:
+            own = _to_servers(granted, member.of)
+            told = Grants(hears=_of_robots(granted), serves=_to_servers(granted, "*").calls)
+        if member.role is Role.DOOR:
+            granted, own = _across(granted), Grants(serves=_to_servers(granted, "*").calls)
+        mine = list(_rules(name, granted, own, told, record.domain))
         rules += mine
         subjects.append({"id": name, "cert_common_names": [entry.common_name]})
         policies.append({"rules": ["in the graph", "of the graph", *(rule["id"] for rule in mine)], "subjects": [name]})
     return {"enabled": True, "default_permission": "deny", "rules": rules, "subjects": subjects, "policies": policies}
 
 
-def _rules(name: str, grants: Grants, told: Iterable[str], domain: int) -> Iterable[Rule]:
-    """told: subscriptions that the member is told of besides those to what it publishes."""
-    publishes, hears = _keys(grants.publishes, domain), _keys(grants.hears, domain)
-    serves, calls = _keys(grants.serves, domain), _keys(grants.calls, domain)
+def _rules(name: str, grants: Grants, own: Grants, told: Grants, domain: int) -> Iterable[Rule]:
+    """own: what the graph does not show. told: who hears and serves what besides, as the member is told."""
+    publishes, hears = _keys(grants.publishes | own.publishes, domain), _keys(grants.hears, domain)
+    serves, calls = _keys(grants.serves | own.serves, domain), _keys(grants.calls | own.calls, domain)
     kept, late = _late(grants.publishes, domain), _late(grants.hears, domain)
     offers, asks = ["declare_queryable", "reply", "liveliness_token", "put"], ["query", "declare_liveliness_subscriber"]
     asks += ["liveliness_query", "declare_subscriber"]
     table: Sequence[tuple[str, str, list[str], list[str]]] = (
         ("publishes", IN, ["put"], publishes),
-        ("is heard", OUT, ["declare_subscriber"], publishes + _keys(told, domain)),
+        ("is heard", OUT, ["declare_subscriber"], publishes + _keys(told.hears, domain)),
         ("hears", IN, ["declare_subscriber"], hears),
         ("is told", OUT, ["put"], hears),
         ("serves", IN, ["declare_queryable", "reply"], serves),
         ("is asked", OUT, ["query"], serves),
         ("calls", IN, ["query"], calls),
         ("is answered", OUT, ["declare_queryable", "reply"], calls),
+        ("is served", OUT, ["declare_queryable"], _keys(told.serves, domain)),
         ("keeps", IN, offers, kept),
         ("is asked late", OUT, asks, kept),
         ("asks late", IN, asks, late),
@@ -130,10 +137,17 @@ def _across(grants: Grants) -> Grants:
     return Grants(grants.hears, grants.publishes | _of_robots(grants), grants.calls, grants.serves)
 
 
+def _to_servers(grants: Grants, robot: str) -> Grants:
+    """What robots say to servers, under the name of one of them: nobody else may say anything there."""
+    published, called = (frozenset(own_name(n, robot) for n in names if SERVERS in n) for names in (grants.publishes, grants.calls))
+    return Grants(publishes=published, calls=called)
+
+
 def _of_robots(grants: Grants) -> frozenset[str]:
     """What the door subscribes to. Who publishes is told of it, and would send nothing if it were not."""
-    below = {name.partition("/rfm/servers/")[0] for name in grants.calls}
-    return frozenset(pattern.format(root) for root in below for pattern in ("{}/rfm/servers/*/observation", "{}/*/rfm/status"))
+    below = {name.partition(SERVERS)[0] for name in grants.calls if SERVERS in name}
+    names = ("{}/rfm/servers/*/observation", "{}/*/rfm/servers/*/observation", "{}/*/rfm/status")
+    return frozenset(name.format(root) for root in below for name in names)
 
 
 def _discovery(domain: int) -> tuple[Rule, Rule]:
@@ -173,7 +187,9 @@ def _bounded(domain: int) -> Rule:
 def _slowed(domain: int, permissions: Permissions) -> list[Rule]:
     """Counted for each session and each of these topics by itself: whoever floods loses its own messages. What servers, schedulers
     and the door say is not slowed: to many robots at once is no flood, and Zenoh has one count for all that a rule matches."""
-    rules = [{"key_expr": key, "freq": MAX_PUTS_HZ} for key in _keys(permissions.of_robots, domain)]
+    names = permissions.of_robots
+    own = {own_name(name, "*") for name in names if SERVERS in name}
+    rules = [{"key_expr": key, "freq": MAX_PUTS_HZ} for key in _keys(names | own, domain)]
     return [{"id": "rate", "flows": [IN], "messages": ["put"], "rules": rules}] if rules else []  # Zenoh takes no empty list
 
 

@@ -23,6 +23,7 @@ from rfm_serving import msg, srv
 from zenoh import ext
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.graph_names import own_name
 from ros2_rfm_serving.ros import zenoh_router_node
 from ros2_rfm_serving.ros.node.own_name import claim
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
@@ -31,7 +32,7 @@ from ros2_rfm_serving.ros.zenoh import passing
 from ros2_rfm_serving.ros.zenoh.door import ZenohDoorNode
 from ros2_rfm_serving.ros.zenoh.format import Address, Attachment, Kind
 from ros2_rfm_serving.ros.zenoh.format import Node as GraphNode
-from ros2_rfm_serving.ros.zenoh.inbox import MAX_IN_LANE, MAX_LANES, MAX_WAITING_BYTES, Inbox
+from ros2_rfm_serving.ros.zenoh.inbox import MAX_IN_LANE, MAX_LANES, MAX_WAITING_BYTES, Inbox, Lane
 from ros2_rfm_serving.ros.zenoh.session import Session, configuration
 from ros2_rfm_serving.ros.zenoh_door_node import SPECS
 from ros2_rfm_serving.security.own import ENCLAVE
@@ -201,16 +202,53 @@ def test_nobodys_numbers_are_in_the_way_of_another_robot(ros_domain: int, port: 
         for number in range(3, 13):
             put(victim, topic, of["arm_1"], Attachment(number, 0, gid))
         here.wait(lambda: len(here.server.observations) == 14, "all of arm_1's")
-        here.wait(lambda: here.count("out_of_turn") == 10 and here.count("from_robots") == 14, "figures")
+        here.wait(lambda: here.count("out_of_turn") == 1 and here.count("from_robots") == 14, "figures")
         assert here.count("lost_before_the_door") == 0 and here.level == DiagnosticStatus.OK
 
         status = serialized(msg.RobotStatus())
-        for number in (1, 1, 2):  # its own topic: nobody else may write there
+        put(victim, own, status, Attachment(1, 0, gid))
+        here.wait(lambda: here.count("from_robots") == 15, "its status")
+        put(intruder, own, status, Attachment(far, 0, gid))  # as it may where a router has no rules
+        here.wait(lambda: here.count("from_robots") == 16, "the intruder's")
+        for number in (2, 3, 3):
             put(victim, own, status, Attachment(number, 0, gid))
-        here.wait(lambda: here.count("refused_repeated") == 1 and here.count("from_robots") == 16, "one refused")
+        here.wait(lambda: here.count("from_robots") == 19 and here.count("out_of_turn") == 3, "all of its statuses")
+        assert not [what for what in here.told if what.startswith("refused")], here.told
         for one in tokens:
             one.undeclare()
         victim.close(), intruder.close()
+
+
+def test_under_its_own_name_a_robot_speaks_for_itself_alone(ros_domain: int, port: int, routing: zenoh.Session) -> None:
+    """Observations and requests; where the router has rules, nobody else writes there."""
+    with floor(port) as here:
+        here.wait(lambda: here.count("servers") == 1, "the server on Zenoh")
+        here.server._on_open(msg.RequestId(robot="arm_1"), srv.OpenSession.Response())
+        robot = client(port)
+        there = robot.liveliness().declare_token(token(robot, ros_domain, "/arm_1/rfm/action_chunk"))
+        here.wait(lambda: here.count("robots") == 1, "the robot")
+        topic = passing.address_of(ros_domain, "/rfm/servers/s1/observation", msg.Observation)
+        own = topic._replace(name=own_name(topic.name, "arm_1"))
+        others = topic._replace(name=own_name(topic.name, "arm_2"))
+        good = serialized(msg.Observation(id=msg.RequestId(robot="arm_1", component="system1")))
+        put(robot, own, good, Attachment(1, 0, bytes(16)))
+        here.wait(lambda: len(here.server.observations) == 1, "its observation")
+        put(robot, others, good, Attachment(2, 0, bytes(16)))
+        here.wait(lambda: here.count("refused_foreign_name") == 1, "the refusal")
+        service = passing.address_of(ros_domain, "/rfm/servers/s1/open_session", srv.OpenSession)
+        request = serialized(srv.OpenSession.Request(robot="arm_1", component="system1"))
+
+        def ask(name: str) -> str:
+            address = service._replace(name=own_name(service.name, name))
+            how: Any = {"attachment": Attachment(1, 0, bytes(16)).written(), "target": zenoh.QueryTarget.ALL_COMPLETE}
+            (reply,) = beside(here, lambda: list(robot.get(address.key, payload=request, timeout=20, **how)), "a word")
+            return reply.err.payload.to_string() if reply.ok is None else str(reply.ok.key_expr)
+
+        assert ask("arm_1") == service._replace(name=own_name(service.name, "arm_1")).key
+        assert "arm_2 speaks for 'arm_1'" in ask("arm_2")
+        assert len(here.server.observations) == 1
+        there.undeclare()
+        robot.close()
 
 
 def test_requests_that_nobody_can_answer_are_answered(ros_domain: int, port: int, routing: zenoh.Session) -> None:
@@ -316,7 +354,7 @@ def test_no_flood_hides_who_comes_and_who_goes(port: int, routing: zenoh.Session
     wait_for(lambda: len(inbox) == 1, "the door's own token")
     for _ in range(MAX_IN_LANE + 1):
         robot.put("7/flood", b"", congestion_control=ARRIVES)
-    wait_for(lambda: len(inbox) == MAX_IN_LANE + 1 and inbox.overrun == 1, "a full lane")
+    wait_for(lambda: len(inbox) == MAX_IN_LANE + 1 and inbox.overrun == {"overrun": 0, "overrun_shared": 1}, "a full lane")
     mine = token(robot, 7, "/arm_1/rfm/action_chunk")
     robot.liveliness().declare_token(mine).undeclare()
     wait_for(lambda: len(inbox) == MAX_IN_LANE + 3, "its coming and going")
@@ -334,7 +372,7 @@ def test_a_robots_flood_displaces_nothing_but_its_own(port: int, routing: zenoh.
     for number in range(10 * MAX_IN_LANE):
         said = Attachment(number, 0, b"flooding".ljust(16)).written()
         flooding.put("7/observation", b"%d" % number, attachment=said, congestion_control=ARRIVES)
-    wait_for(lambda: inbox.overrun == 9 * MAX_IN_LANE, "the flood")
+    wait_for(lambda: inbox.overrun["overrun_shared"] == 9 * MAX_IN_LANE, "the flood")
     other.put("7/observation", b"mine", attachment=Attachment(1, 0, b"other".ljust(16)).written(), congestion_control=ARRIVES)
     wait_for(lambda: len(inbox) == MAX_IN_LANE + 1, "the other's")
     inbox.end()
@@ -347,15 +385,30 @@ def test_a_robots_flood_displaces_nothing_but_its_own(port: int, routing: zenoh.
 def test_where_all_lanes_hold_too_much_the_fullest_gives_way() -> None:
     inbox, taken = Inbox(), list[str]()
     for what in ("a1", "a2", "b1"):
-        inbox.put(taken.append, what, MAX_WAITING_BYTES // 4, what[0])
-    inbox.put(taken.append, "b2", MAX_WAITING_BYTES // 2, "b")  # b has more than a: its own oldest goes
-    inbox.put(taken.append, "c1", MAX_WAITING_BYTES // 8, "c")  # as full as b is a, which came first
-    inbox.put(taken.append, "d1", MAX_WAITING_BYTES + 1, "d")  # for which nothing has to go
+        inbox.put(taken.append, what, MAX_WAITING_BYTES // 4, Lane(what[0]))
+    inbox.put(taken.append, "b2", MAX_WAITING_BYTES // 2, Lane("b"))  # b has more than a: its own oldest goes
+    inbox.put(taken.append, "c1", MAX_WAITING_BYTES // 8, Lane("c"))  # as full as b is a, which came first
+    inbox.put(taken.append, "d1", MAX_WAITING_BYTES + 1, Lane("d"))  # for which nothing has to go
     inbox.drain(lambda: None)
-    assert sorted(taken) == ["a2", "b2", "c1"] and inbox.overrun == 3
+    assert sorted(taken) == ["a2", "b2", "c1"] and inbox.overrun["overrun_shared"] == 3
     for i in range(MAX_LANES + 1):
-        inbox.put(taken.append, "", 0, i)
-    assert inbox.overrun == 4 and len(inbox) == MAX_LANES
+        inbox.put(taken.append, "", 0, Lane(i))
+    assert inbox.overrun["overrun_shared"] == 4 and len(inbox) == MAX_LANES
+
+
+def test_who_calls_itself_by_thousands_of_names_takes_nothing_from_who_has_its_own() -> None:
+    """A sender's identity is what it says: lanes of these have half of the room, and every other turn."""
+    inbox, taken = Inbox(), list[str]()
+    for i in range(2 * MAX_LANES):
+        inbox.put(taken.append, "flood", MAX_WAITING_BYTES // MAX_LANES, Lane(b"%d" % i))
+    for name in ("arm_1", "arm_2"):
+        for number in range(3):
+            inbox.put(taken.append, f"{name} {number}", MAX_WAITING_BYTES // 8, Lane(name, is_own=True))
+    assert inbox.overrun == {"overrun": 0, "overrun_shared": MAX_LANES}
+    inbox.drain(lambda: None)
+    mine = [at for at, what in enumerate(taken) if what != "flood"]
+    assert [taken[at] for at in mine] == [f"{name} {number}" for number in range(3) for name in ("arm_1", "arm_2")]
+    assert mine[-1] <= 2 * len(mine) and len(taken) == MAX_LANES + len(mine)
 
 
 def wait_for(until: Callable[[], Any], what: str) -> None:

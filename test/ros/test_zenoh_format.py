@@ -16,11 +16,12 @@ from zenoh_ros2_sdk.entity import EndpointEntity, EntityKind, NodeEntity
 from zenoh_ros2_sdk.qos import QosDurability, QosProfile, QosReliability
 
 from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.factory.graph_names import Names, own_name
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.ros.zenoh import passing
 from ros2_rfm_serving.ros.zenoh.format import GID_BYTES, Address, Attachment, Interface, Kind, Node, endpoint_of, gid_of, qos_text
 from ros2_rfm_serving.ros.zenoh.inward import sender_of
-from ros2_rfm_serving.ros.zenoh.tally import Sequences
+from ros2_rfm_serving.ros.zenoh.tally import Sequences, Tally
 from test.zenoh_robot import hash_of
 
 STRING = Interface.of("std_msgs/msg/String", "RIHS01_df668c740482bbd48fb39d76a70dfd4bd59db1288021743503259e948f6b1a18")
@@ -139,9 +140,19 @@ def test_an_observations_robot_is_read_without_reading_the_rest(frame: str, robo
     assert sender_of(bytes(serialize_message(message))) == robot
 
 
-def test_gaps_are_counted_and_what_was_there_before_is_refused() -> None:
-    sequences, one, other = Sequences(), bytes(GID_BYTES), bytes([1] * GID_BYTES)
+def test_gaps_are_counted_and_no_number_is_in_the_way_of_the_next() -> None:
+    tally, one, other = Tally(), bytes(GID_BYTES), bytes([1] * GID_BYTES)
+    sequences = Sequences(tally, "lost")
     assert [sequences.take(Attachment(n, 0, one), "/a") for n in (3, 4, 8)] == [0, 0, 3]
     assert sequences.take(Attachment(1, 0, other), "/a") == sequences.take(Attachment(1, 0, one), "/b") == 0
-    with pytest.raises(BadMessageError, match="number 8 after number 8"):
-        sequences.take(Attachment(8, 0, one), "/a")
+    assert [sequences.take(Attachment(n, 0, one), "/a") for n in (8, 1 << 60, 9, 10, 12)] == [0, 0, 0, 0, 1]
+    assert tally.taken() == {"lost": 4, "out_of_turn": 2}, "8 again, and 9 after one that was made up"
+
+
+@pytest.mark.parametrize("root", ["", "/hall", "/plant/line_2"])
+def test_own_names_are_made_and_read(root: str) -> None:
+    names = Names(root)
+    name = names.server("s1", "observation")
+    assert names.shared(own_name(name, "arm_1")) == (name, "arm_1")
+    for other in (name, names.robot("arm_1", "rfm/status"), names.schedule, own_name(name, "a/b"), "/else/arm_1/rfm/servers/s1/x"):
+        assert names.shared(other) == (other, "")

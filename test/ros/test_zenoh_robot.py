@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zenoh
+from diagnostic_msgs.msg import DiagnosticStatus
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory
@@ -18,13 +20,14 @@ from ros2_rfm_serving.robot import Sensors
 from ros2_rfm_serving.ros.node.draft import draft
 from ros2_rfm_serving.ros.robot.settings import robot_settings
 from ros2_rfm_serving.ros.wire import convert
+from ros2_rfm_serving.ros.zenoh.format import Attachment
 from ros2_rfm_serving.ros.zenoh.robot import ZenohRobot, settings_of
 from ros2_rfm_serving.ros.zenoh.session import Outlet
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import EncodedImage, RobotState
 from test import ports
 from test.ros.robot_rig import FakeServer, RobotClient
-from test.ros.zenoh_rig import ADDRESS, Floor, floor, router
+from test.ros.zenoh_rig import ADDRESS, Floor, client, floor, router
 from test.unit.fakes import JPEG, NAMES, schedule
 
 GIVEN = {
@@ -163,7 +166,36 @@ def test_what_was_dropped_on_its_way_is_counted(ros_domain: int, port: int, monk
         driven.wait(
             lambda: any(c.name == "lost_behind_the_door" for s in here.statuses for c in s.refused), "its telling the factory"
         )
+        driven.wait(
+            lambda: here.count("lost_behind_the_door") == 2 and here.level == DiagnosticStatus.WARN, "the door's own figure"
+        )
         driven.robot.close()
+
+
+def test_whoever_takes_the_doors_identity_is_in_nobodys_way(ros_domain: int, port: int) -> None:
+    """It is in the graph for all to see, as the door's numbers are. What an intruder says with them and one far ahead is refused
+    for what it says, and every chunk after it arrives."""
+    with floor(port) as here:
+        served_by(here, "s1")
+        here.wait(lambda: here.count("servers") == 1, "the server on Zenoh")
+        intruder, heard = client(port), list[Any]()
+        keys = f"{ros_domain}/arm_1/rfm/action_chunk/*/*"
+        intruder.declare_subscriber(keys, zenoh.handlers.Callback(heard.append, indirect=False))
+        own = f"{ros_domain}/arm_1/rfm/servers/s1/*/*/*"
+        observed = list[Any]()
+        intruder.declare_subscriber(own, zenoh.handlers.Callback(observed.append, indirect=False))
+        driven = Driven(here, ros_domain, port)
+        driven.robot.start("stay")
+        driven.wait(lambda: len(driven.commands) > 5 and heard and observed, "commands, and observations under its own name")
+        for _ in range(3):
+            said = heard[-1]
+            far = Attachment.read(said.attachment.to_bytes())._replace(sequence=1 << 60).written()
+            intruder.put(said.key_expr, said.payload.to_bytes(), attachment=far, congestion_control=zenoh.CongestionControl.BLOCK)
+            number, chunks = len(driven.commands), len(heard)
+            driven.wait(lambda: len(driven.commands) > number + 10 and len(heard) > chunks + 3, "commands as before")  # noqa: B023
+        figures = driven.robot.ends.figures()
+        assert figures["out_of_turn"] >= 1 and not [what for what in figures if what.startswith("refused")], figures
+        driven.robot.close(), intruder.close()
 
 
 def test_a_node_whose_servers_are_on_zenoh_is_itself_on_dds(ros_domain: int, port: int) -> None:

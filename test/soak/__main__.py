@@ -56,9 +56,9 @@ def main() -> int:
 
 def _read(file: Path) -> Soaked:
     told = json.loads(file.read_text(encoding="utf-8"))
-    began_s, ended_s, happened, lives, exit_code, said, cuts_s = told
+    began_s, ended_s, happened, lives, exit_code, said, cuts_s, models = told
     made = [Happened(Fault(*fault), *rest) for fault, *rest in happened]
-    return Soaked(began_s, ended_s, made, [Life(*life) for life in lives], exit_code, said, cuts_s)
+    return Soaked(began_s, ended_s, made, [Life(*life) for life in lives], exit_code, said, cuts_s, models)
 
 
 if __name__ == "__main__":

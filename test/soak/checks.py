@@ -15,6 +15,7 @@ from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry, Key, mapping
 from ros2_rfm_serving.audit.safety import AGE, CHUNK, FLIGHT, LIMITS, RAISED, SESSION, STANDING, chains
 from test.shift.checks import Seen
 from test.soak.faults import KILL, SLOW
+from test.soak.serving import replaced_early, served, without_any
 from test.soak.soak import Happened, Soaked
 
 AFTER_S = 20.0
@@ -24,12 +25,15 @@ BEFORE_S = 3.0
 GIVEN_UP_S = 3.0
 """After it was asked, its robot has said so: none waits for longer than 2 s here (`link.request_timeout_s`, twice the SLO)."""
 MOST_STILL_S = 30.0
-"""Without an action, on a busy machine, though nothing befell it: tasks end, and begin with a reset."""
+"""Without an action, on a busy machine, though nothing befell it and its model was served: tasks end, and begin with a reset."""
+MOST_UNSERVED_S = 120.0
+"""Without any server that has its model: both were killed, start again and load, on a machine with much to do (docs/fleet.md)."""
 
 
 class Checks:
     def __init__(self, rfm: Sequence[str], bag: Path, soaked: Soaked) -> None:
         self._rfm, self._bag, self._soaked = rfm, bag, soaked
+        self._replaced: set[Key] = set()
 
     def all(self) -> Iterator[Seen]:
         yield self.done()
@@ -82,23 +86,27 @@ class Checks:
 
     def accounted(self, log: AuditLog) -> Seen:
         """Every request has an answer, or somebody says why not, or something befell the factory just then."""
+        self._replaced = replaced_early(log)
         ends = Counter(self._end_of(log, key, entry, str(of["server"])) for key, (entry, of) in log.requests.items())
         figures = ", ".join(f"{count} {how}" for how, count in ends.most_common())
         return Seen("every request", figures, ends[UNEXPLAINED] == 0 and ends[ANSWERED] > 0)
 
     def worked(self, log: AuditLog) -> Seen:
-        """Robots execute actions whenever nothing has befallen the factory for a while."""
+        """Robots execute actions whenever nothing has befallen them for a while, and a server has their model."""
         still: list[str] = []
-        executed = 0
+        executed, unserved_s = 0, 0.0
         for robot in log.robots:
+            windows = served(log, self._soaked.models[robot])
             rows_s = sorted(e.t_s for e in log.of(ROBOT + robot, "tick") if mapping(e.body.get("why")).get("by") in ("row", "part"))
             executed += len(rows_s)
             marks = [self._soaked.began_s, *(at_s for at_s in rows_s if at_s > self._soaked.began_s), self._soaked.ended_s]
-            gaps = [(a, b) for a, b in pairwise(marks) if b - a > MOST_STILL_S and not self._befell(a, b, robot, "foreman")]
-            still += [f"{robot} {a - self._soaked.began_s:.0f} to {b - self._soaked.began_s:.0f} s" for a, b in gaps]
-        return Seen(
-            "robots at work", f"{executed} actions; still for no reason: {', '.join(still) or 'never'}", not still and executed > 0
-        )
+            for a, b in pairwise(marks):
+                gone_s = without_any(a, b, windows)
+                unserved_s = max(unserved_s, gone_s)
+                if b - a - gone_s > MOST_STILL_S and not self._befell(a, b, robot, "foreman"):
+                    still.append(f"{robot} {a - self._soaked.began_s:.0f} to {b - self._soaked.began_s:.0f} s")
+        figures = f"{executed} actions; still for no reason: {', '.join(still) or 'never'}; no server for up to {unserved_s:.0f} s"
+        return Seen("robots at work", figures, not still and executed > 0 and unserved_s <= MOST_UNSERVED_S)
 
     # --- parts ---
 
@@ -111,7 +119,7 @@ class Checks:
                     return "refused, and said so"
                 if (reply := log.about(writer, "reply", key)) and reply.body.get("outcome") != "answered":
                     return "given up by the server, and said so"
-        if self._is_superseded(log, key):
+        if key in self._replaced or self._is_superseded(log, key):
             return "replaced by a newer one"
         if self._befell(asked.t_s, asked.t_s, key.robot, server):
             return "befallen by a fault"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -17,12 +18,13 @@ import yaml
 
 from ros2_rfm_serving.factory import load_factory
 from ros2_rfm_serving.factory.nodes import node_list
+from ros2_rfm_serving.types import SYSTEM1
 from test.soak.faults import CLOCK, CUT, DISK, KILL, SLOW, Fault, cuts_of, drawn
 from test.soak.sampling import Life, Samples
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG = REPOSITORY / "config"
-AT_WORK_S = 120.0
+AT_WORK_S = 300.0
 SAMPLE_S, END_S = 1.0, 90.0
 START_S = 20.0
 """From a robot's start until all are at work, about: where its cuts count from."""
@@ -49,6 +51,8 @@ class Soaked(NamedTuple):
     said: str
     cuts_s: dict[str, list[tuple[float, float]]]
     """Of each robot's network: its node counts them from every start of its own."""
+    models: dict[str, str]
+    """Robot -> its policy."""
 
 
 class Soak:
@@ -61,7 +65,8 @@ class Soak:
     def run(self, declared: Path, say: Callable[[str], None]) -> Soaked:
         """Raises: `RuntimeError`, `OSError`: the factory did not even begin."""
         self._folder.mkdir(parents=True)
-        nodes = node_list(load_factory(declared), CONFIG, work={})
+        factory = load_factory(declared)
+        nodes = node_list(factory, CONFIG, work={})
         self._names = [node.name for node in nodes]
         robots = [node.name for node in nodes if node.executable == "robot_node"]
         faults = drawn(self._seconds, self._seed, self._names, robots)
@@ -73,9 +78,9 @@ class Soak:
             self._wait(began_s + self._seconds, process)
             ended_s = time.monotonic()
             self._end(process)
-        return Soaked(
-            began_s, ended_s, happened, self._samples.lives(), process.returncode, self._said(), self._cuts_s(faults, robots)
-        )
+        cuts_s = self._cuts_s(faults, robots)
+        models = {robot.name: factory.tasks[robot.task].components[SYSTEM1].model for robot in factory.robots}
+        return Soaked(began_s, ended_s, happened, self._samples.lives(), process.returncode, self._said(), cuts_s, models)
 
     def _cuts_s(self, faults: Sequence[Fault], robots: Sequence[str]) -> dict[str, list[tuple[float, float]]]:
         return {
@@ -91,18 +96,19 @@ class Soak:
     # --- the factory ---
 
     def _declare(self, declared: Path, robots: Sequence[str], faults: Sequence[Fault]) -> None:
-        """The same factory, of which each robot's network is cut by its own parameter."""
+        """The same factory, of which each robot's network is cut by its own parameter; with the worlds that lie beside it."""
         factory = yaml.safe_load(declared.read_text(encoding="utf-8"))
         for robot in robots:
-            if cuts := cuts_of(robot, faults, START_S):
-                task = robot.rpartition("_")[0]
-                own = yaml.safe_load(
-                    (CONFIG / "robots" / factory[task].get("robot", "metaworld_arm.yaml")).read_text(encoding="utf-8")
-                )
-                own["/**"]["ros__parameters"]["faults"] = cuts
-                (self._folder / f"{task}.yaml").write_text(yaml.safe_dump(own), encoding="utf-8")
-                factory[task]["robot"] = f"{task}.yaml"
+            task = robot.rpartition("_")[0]
+            name = factory[task].get("robot", "metaworld_arm.yaml")
+            beside = declared.parent / name
+            own = yaml.safe_load((beside if beside.exists() else CONFIG / "robots" / name).read_text(encoding="utf-8"))
+            own["/**"]["ros__parameters"]["faults"] = cuts_of(robot, faults, START_S)
+            (self._folder / f"{task}.yaml").write_text(yaml.safe_dump(own), encoding="utf-8")
+            factory[task] = factory[task] | {"robot": f"{task}.yaml"}
         (self._folder / "factory.yaml").write_text(yaml.safe_dump(factory, sort_keys=False), encoding="utf-8")
+        for world in declared.parent.glob("*_arm.py"):
+            shutil.copy(world, self._folder)
 
     @contextmanager
     def _disk(self) -> Iterator[bool]:
@@ -122,7 +128,8 @@ class Soak:
         folder = self._folder
         command = [*self._rfm, "up", str(folder / "factory.yaml"), "--domain", str(self._domain)]
         command += ["--record-to", str(folder / "bag"), "--logs", str(folder / "logs")]
-        environment = os.environ | self._clock() | {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+        path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+        environment = os.environ | self._clock() | {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "PYTHONPATH": path}
         with (folder / "up.txt").open("w", encoding="utf-8") as said:
             process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=environment)
         try:

@@ -181,25 +181,9 @@ def _lockstep(mode: str, delay_steps: int, episodes: int, models: Path | None) -
 
 def config_of(mode: str) -> Any:
     """The shipped robot in this mode, as its node would read it."""
-    from ros2_rfm_serving.robot import RobotConfig
-    from ros2_rfm_serving.ros.node.runtime import share
-    from ros2_rfm_serving.types import Conditioning
-    from ros2_rfm_serving.worlds.closed_loop import ROBOT
+    from ros2_rfm_serving.benchmarks.shipped_robot import robot_config
 
-    file = share() / "config" / "robots" / "metaworld_arm.yaml"
-    parameters = {**yaml.safe_load(file.read_text(encoding="utf-8"))["/**"]["ros__parameters"], **MODES[mode]}
-    return RobotConfig(
-        name=ROBOT,
-        action_names=tuple(parameters["action_names"]),
-        cameras=tuple(parameters["cameras"]),
-        state_size=parameters["state_size"],
-        control_rate_hz=parameters["control_rate_hz"],
-        execution_horizon=parameters["execution_horizon"],
-        synchronous=parameters.get("synchronous", False),
-        conditioning=Conditioning(parameters.get("conditioning", "prefix")),
-        blend_steps=parameters.get("blend_steps", 0),
-        max_action_age_s=5.0,
-    )
+    return robot_config("metaworld_arm.yaml", **MODES[mode])
 
 
 # --- figures --------------------------------------------------------------------------------------------------------------

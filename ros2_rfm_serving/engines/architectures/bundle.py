@@ -106,11 +106,13 @@ def _shaped(manifest: Manifest, config: ArchitectureConfig, weights: dict[str, T
 def require_room(manifest: Manifest, config: ArchitectureConfig, folder: Path) -> None:
     """What the contract promises fits into the network's columns. Raises: `ModelError` that names the key."""
     promise, prompt = manifest.contract, manifest.processing.prompt
+    sources = [column for column in manifest.processing.relative if column is not None]
     told: tuple[tuple[str, float, float], ...] = (
         ("contract.action_names", len(promise.action_names), config.action_columns),
         ("contract.state_size", promise.state_size, config.state_columns),
         ("contract.max_inference_delay_steps", promise.max_inference_delay_steps, config.chunk_length - 1),
         ("processing.prompt.pad_token", prompt.pad_token, (config.vocabulary or math.inf) - 1),
+        ("processing.relative", max(sources, default=-1), promise.state_size - 1),
     )
     for key, value, most in told:
         if value > most:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, ValidationError, field_validator
 
 from ros2_rfm_serving.engines.base import Predicts
 
 TOKENIZER = "tokenizer.json"
 """As the library `tokenizers` writes it."""
-MAX_CAMERAS, MAX_TOKENS, MAX_STEPS = 64, 100_000, 10_000
+MAX_CAMERAS, MAX_TOKENS, MAX_STEPS, MAX_LINES = 64, 100_000, 10_000, 10_000
 """Beyond any model: a checkpoint that says more would keep a server busy for ever."""
 
 
@@ -24,6 +24,8 @@ class Affine(_Part):
     offset: tuple[float, ...] = ()
     """Empty: 0 and 1 for all"""
     scale: tuple[NonNegativeFloat, ...] = ()
+    lines: int = Field(default=1, ge=1, le=MAX_LINES)
+    """Actions of a chunk that have numbers of their own, one line after the other; those behind them have the last line's"""
     clip: PositiveFloat | None = None
     """Normalised values are cut to +- this, on their way into the model."""
     clip_back: PositiveFloat | None = None
@@ -74,6 +76,9 @@ class Processing(_Part):
     prompt: Prompt
     state: Affine = Affine()
     action: Affine = Affine()
+    relative: tuple[NonNegativeInt | None, ...] = ()
+    """Of each action the column of the observed state, as the robot sends it, that it is counted from; null: from nothing. Empty:
+    all of them"""
 
 
 class Sampling(_Part):

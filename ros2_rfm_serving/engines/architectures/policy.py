@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.base import Architecture, Observation
-from ros2_rfm_serving.engines.architectures.manifest import Manifest
+from ros2_rfm_serving.engines.architectures.manifest import Affine, Manifest
 from ros2_rfm_serving.engines.architectures.processor import Processor, Tokenizer
 from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
 from ros2_rfm_serving.engines.flow.graphs import Tensors, accelerated
@@ -63,6 +64,26 @@ class ArchitecturePolicy:
 
     def denormalize(self, actions: Array) -> Array:
         return self.processor.denormalize(actions)
+
+    # --- actions that are counted from the state (`Relative`) ---
+
+    @property
+    def is_relative(self) -> bool:
+        return self.processor.is_relative
+
+    def placed(self, actions: Array, states: Sequence[Array]) -> Array:
+        return self.processor.placed(actions, states)
+
+    def anchored(self, requests: Sequence[InferenceRequest]) -> Sequence[InferenceRequest]:
+        """A prefix without its counterpart in robot space is let go: where it is now, nobody knows."""
+        if not self.is_relative:
+            return requests
+        return [
+            replace(request, prefix_model=self.processor.model_space(request.prefix_robot, request.state))
+            if len(request.prefix_robot)
+            else replace(request, prefix_model=request.prefix_robot)
+            for request in requests
+        ]
 
     # --- what `engines/flow/parity.py` asks for ---
 
@@ -121,7 +142,9 @@ class ArchitecturePolicy:
 
 def contract_of(model: str, manifest: Manifest, chunk_length: int, content_hash: str) -> ModelContract:
     """`content_hash`: of the bundle."""
-    promise, action = manifest.contract, manifest.processing.action
+    promise, processing = manifest.contract, manifest.processing
+    of_places = not processing.relative and processing.action.lines == 1  # else they do not say where a robot's actions are
+    action = processing.action if of_places else Affine()
     return ModelContract(
         model=model,
         model_hash=content_hash,

@@ -39,15 +39,17 @@ class Processor:
         self._state_columns, self._vocabulary = config.state_columns, config.vocabulary or math.inf
         self._state = _Line(processing.state, contract.state_size, "processing.state")
         self._action = _Line(processing.action, len(contract.action_names), "processing.action")
+        told = processing.relative
+        if told and len(told) != len(contract.action_names):
+            raise ModelError(f"config.json: processing.relative has {len(told)} columns for {len(contract.action_names)} actions")
+        self._relative = [column for column, source in enumerate(told) if source is not None]
+        self._sources = [source for source in told if source is not None]
+        """Of `_relative`, in the state"""
 
     @property
-    def action_mean(self) -> Array:
-        """[A], robot space: where 0 in model space is"""
-        return self._action.offset
-
-    @property
-    def action_std(self) -> Array:
-        return self._action.scale
+    def is_relative(self) -> bool:
+        """Actions are counted from the state."""
+        return bool(self._relative)
 
     def observation(self, requests: Sequence[InferenceRequest]) -> Observation:
         states = np.stack([self._state.normalized(request.state) for request in requests])
@@ -63,8 +65,22 @@ class Processor:
         return Observation(*(part.to(self._device) for part in parts))
 
     def denormalize(self, actions: Array) -> Array:
-        """[..., A]"""
+        """[..., A]; [..., T, A] where they differ from line to line. Not `placed` yet."""
         return self._action.denormalized(actions)
+
+    def placed(self, actions: Array, states: Sequence[Array]) -> Array:
+        """[B, T, A], counted from [S] of each row -> robot space"""
+        if not self._relative:
+            return actions
+        robot = actions.copy()
+        robot[..., self._relative] += np.stack(states)[:, None, self._sources]
+        return robot
+
+    def model_space(self, prefix: Array, state: Array) -> Array:
+        """[P, A] robot space -> where it lies for a model that is asked where the state is [S]"""
+        counted = prefix.astype(np.float32)
+        counted[:, self._relative] -= state[self._sources]
+        return self._action.normalized(counted)
 
     def _tokens(self, instruction: str, state: Array) -> list[int]:
         text = instruction.strip().replace("_", " ").replace("\n", " ") if self._prompt.clean else instruction
@@ -107,21 +123,33 @@ class _Line:
     """`Affine`, of so many columns."""
 
     def __init__(self, affine: Affine, columns: int, key: str) -> None:
+        lines = affine.lines
         for name, values in (("offset", affine.offset), ("scale", affine.scale)):
-            if values and len(values) != columns:
-                raise ModelError(f"config.json: {key}.{name} has {len(values)} numbers for {columns} columns")
-        self.offset = np.array(affine.offset or [0.0] * columns, np.float32)
-        self.scale = np.array(affine.scale or [1.0] * columns, np.float32)
+            if values and len(values) != lines * columns:
+                times = f"{lines} lines of " if lines > 1 else ""
+                raise ModelError(f"config.json: {key}.{name} has {len(values)} numbers for {times}{columns} columns")
+        self._offset = np.array(affine.offset or [0.0] * lines * columns, np.float32).reshape(lines, columns)
+        self._scale = np.array(affine.scale or [1.0] * lines * columns, np.float32).reshape(lines, columns)
         self._clip, self._clip_back = affine.clip, affine.clip_back
 
     def normalized(self, values: Array) -> Array:
-        normal: Array = np.divide(values - self.offset, self.scale, out=np.zeros_like(self.scale), where=self.scale != 0)
+        """[A], or [N, A] of which each is in a line of its own"""
+        offset, scale = self._of(values)
+        normal: Array = np.divide(values - offset, scale, out=np.zeros_like(values, np.float32), where=scale != 0)
         return normal if self._clip is None else normal.clip(-self._clip, self._clip)
 
     def denormalized(self, normal: Array) -> Array:
+        offset, scale = self._of(normal)
         kept = normal if self._clip_back is None else normal.clip(-self._clip_back, self._clip_back)
-        values: Array = kept * self.scale + self.offset
+        values: Array = kept * scale + offset
         return values
+
+    def _of(self, values: Array) -> tuple[Array, Array]:
+        """For the lines of `values`, [..., N, A]; the last for those behind it."""
+        if len(self._scale) == 1:
+            return self._offset[0], self._scale[0]
+        line = np.arange(values.shape[-2]).clip(max=len(self._scale) - 1)
+        return self._offset[line], self._scale[line]
 
 
 def binned(state: Array, prompt: Prompt) -> list[int]:

@@ -12,8 +12,9 @@ from ros2_rfm_serving.engines.base import Engine, Parity, SamplingConfig, Veloci
 from ros2_rfm_serving.engines.blank import blank_request, guided
 from ros2_rfm_serving.engines.flow import parity
 from ros2_rfm_serving.engines.flow.memory import in_halves
-from ros2_rfm_serving.engines.flow.sampling import Sample, filled, offered, padded, sample
+from ros2_rfm_serving.engines.flow.sampling import Sample, filled, offered, padded, robot_space, sample
 from ros2_rfm_serving.engines.flow.solvers import most_steps, solver_of, steps_for
+from ros2_rfm_serving.engines.heap import give_back
 from ros2_rfm_serving.engines.precision import STORED
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Conditioning, EngineReply, InferenceRequest, ModelContract
@@ -87,9 +88,12 @@ class FlowEngine(Engine):
 
     def check_parity(self) -> list[Parity]:
         with self._lock:
-            if isinstance(self._model, parity.Referenced):
-                return parity.check(self._model, self._config)
-            return parity.check_rows(self._model, self._config)
+            try:
+                if isinstance(self._model, parity.Referenced):
+                    return parity.check(self._model, self._config)
+                return parity.check_rows(self._model, self._config)
+            finally:
+                give_back()  # of its reference
 
     def _answers(self, requests: Mapping[int, InferenceRequest]) -> Mapping[int, EngineReply | ModelError]:
         """Of those with as many solver steps, among others."""
@@ -100,12 +104,12 @@ class FlowEngine(Engine):
 
     def _infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
         """With as many solver steps each."""
-        rows = len(requests)
-        chunks, updates, phases = self._sample(filled(requests, self._config.fixed_shapes))
+        rows, batch = len(requests), filled(requests, self._config.fixed_shapes)
+        chunks, updates, phases = self._sample(batch)
         if not np.isfinite(chunks[:rows]).all(axis=(1, 2)).any():
             raise ModelError("the model's output is not finite")
-        robot_space = self._model.denormalize(chunks)
-        answers = list(zip(chunks, robot_space, updates, strict=True))[:rows]
+        robot = robot_space(self._model, chunks, [request.state for request in batch])
+        answers = list(zip(chunks, robot, updates, strict=True))[:rows]
         return [EngineReply(chunk_model=m, chunk_robot=r, updates=u, phases=phases) for m, r, u in answers]
 
     def _sample(self, requests: Sequence[InferenceRequest]) -> Sample:

@@ -22,7 +22,7 @@ from torch import Tensor
 from ros2_rfm_serving.engines.base import Parity, Predicts, SamplingConfig, VelocityModel
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.flow.ramp import begun, ramped
-from ros2_rfm_serving.engines.flow.sampling import filled, sample
+from ros2_rfm_serving.engines.flow.sampling import anchored, filled, robot_space, sample
 from ros2_rfm_serving.engines.flow.solvers import cosine_levels
 from ros2_rfm_serving.engines.precision import INT4, INT8, STORED, name_of
 from ros2_rfm_serving.types import Array, Conditioning, InferenceRequest, ModelContract
@@ -77,7 +77,7 @@ def _checked(model: ReferencedModel, config: SamplingConfig) -> list[Parity]:
     exact, dtype = model.reference(), model.weights_dtype
     requests = _continuing(probes(model.contract, model.probe_instruction), model.contract, config)
     rows, length, columns = len(requests), model.contract.chunk_length, len(model.contract.action_names)
-    batch = filled(requests, config.fixed_shapes)
+    batch, states = filled(requests, config.fixed_shapes), [request.state for request in requests]
     rng = np.random.default_rng(0)
     noise = rng.standard_normal((len(batch), length, config.num_columns or columns), np.float32)
     noise *= config.predicts is not Predicts.CHUNK
@@ -86,13 +86,18 @@ def _checked(model: ReferencedModel, config: SamplingConfig) -> list[Parity]:
         context, exact_context = model.perceive(batch), exact.perceive(requests)
         velocity = model.velocity(x.to(config.device), time.to(config.device), context)
         exact_velocity = exact.velocity(x[:rows].double(), time[:rows].double(), exact_context)
-        plain = np.stack([plain_loop(exact, request, noise[i], config) for i, request in enumerate(requests)])[..., :columns]
+        plain: Any = np.stack([plain_loop(exact, request, noise[i], config) for i, request in enumerate(requests)])[..., :columns]
         return [
             compare("image encoder", model.encoded_images(requests), exact.encoded_images(requests), dtype),
             compare("prefix: keys and values", [tensor[:rows] for tensor in context], exact_context, dtype),
             compare("one denoising step", velocity[:rows], exact_velocity, dtype),
             compare("full loop", sample(model, batch, config, noise).chunks[:rows], plain, dtype),
-            compare("denormalize", model.denormalize(plain.astype(np.float32)), exact.denormalize(plain), torch.float32),
+            compare(
+                "denormalize",
+                robot_space(model, plain.astype(np.float32), states),
+                robot_space(exact, plain, states),
+                torch.float32,
+            ),
         ]
 
 
@@ -131,6 +136,7 @@ def probes(contract: ModelContract, instruction: str) -> list[InferenceRequest]:
 
 def plain_loop(exact: VelocityModel, request: InferenceRequest, noise: Array, config: SamplingConfig) -> Exact:
     """[T, W] model space, float64: one row, nothing reused from one step to the next. Not guided."""
+    (request,) = anchored(exact, [request])
     fixed = request.inference_delay_steps if request.conditioning is Conditioning.PREFIX else 0
     columns = (0, noise.shape[1] - request.prefix_model.shape[1])
     prefix = F.pad(torch.from_numpy(request.prefix_model[:fixed]).double(), columns)
@@ -186,6 +192,7 @@ def _continuing(requests: list[InferenceRequest], contract: ModelContract, confi
             request,
             conditioning=Conditioning.PREFIX,
             prefix_model=prefix,
+            prefix_robot=prefix,
             inference_delay_steps=min(row, contract.max_inference_delay_steps),
         )
         for row, request in enumerate(requests)

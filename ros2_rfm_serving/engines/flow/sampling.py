@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ros2_rfm_serving.engines.base import Anchored, Predicts, SamplingConfig, VelocityModel
+from ros2_rfm_serving.engines.base import Anchored, Predicts, Relative, SamplingConfig, VelocityModel
 from ros2_rfm_serving.engines.flow.device import Stopwatch
 from ros2_rfm_serving.engines.flow.guidance import Target, target_of
 from ros2_rfm_serving.engines.flow.ramp import begun, ramped
@@ -60,13 +60,13 @@ def sample(
     Raises: `ModelError` for a conditioning or an inference delay that the model was not trained for.
     """
     contract, solver, watch = model.contract, solver_of(config), Stopwatch(clock, config.device)
-    start = start_of(requests, contract, config, noise)
     # Tensors made in inference mode cannot be differentiated through, those without gradients can.
     with torch.no_grad() if any(asks_jacobian(request) for request in requests) else torch.inference_mode():
         watch.mark()
         context = model.perceive(requests)
         watch.mark()
-        rows = model.anchored(requests) if isinstance(model, Anchored) else requests
+        rows = anchored(model, requests)
+        start = start_of(rows, contract, config, noise)
         held = held_of(rows, contract, config, start)
         watch.mark()
         chunks, updates = denoise(partial(velocity_of, model, context), start, held, solver)
@@ -74,6 +74,17 @@ def sample(
     columns = len(contract.action_names)
     found = chunks[..., :columns].cpu().numpy(), updates[..., :columns].cpu().numpy()
     return Sample(*found, watch.phases(solver.num_steps))
+
+
+def anchored(model: VelocityModel, requests: Sequence[InferenceRequest]) -> Sequence[InferenceRequest]:
+    """With prefixes where they are for these observations."""
+    return model.anchored(requests) if isinstance(model, Anchored) else requests
+
+
+def robot_space(model: VelocityModel, chunks: Array, states: Sequence[Array]) -> Array:
+    """[B, T, A] model space -> robot space; states: [S], of each row's observation."""
+    robot = model.denormalize(chunks)
+    return model.placed(robot, states) if isinstance(model, Relative) else robot
 
 
 def asks_jacobian(request: InferenceRequest) -> bool:

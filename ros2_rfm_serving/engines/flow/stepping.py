@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ros2_rfm_serving.engines.base import Predicts, SamplingConfig, Stepping
+from ros2_rfm_serving.engines.base import Predicts, Relative, SamplingConfig, Stepping
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.flow.device import settle
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
@@ -19,7 +19,7 @@ from ros2_rfm_serving.engines.flow.flight import Done, Flight, SteppedModel
 from ros2_rfm_serving.engines.flow.frames import Frames, SessionKey, require_spread, session_of
 from ros2_rfm_serving.engines.flow.memory import Rows, not_entered
 from ros2_rfm_serving.engines.flow.perception import Observed, PublicContext, StagedPerception
-from ros2_rfm_serving.engines.flow.sampling import filled, held_of, start_of
+from ros2_rfm_serving.engines.flow.sampling import anchored, filled, held_of, robot_space, start_of
 from ros2_rfm_serving.engines.flow.slots import Seen, Slots
 from ros2_rfm_serving.engines.flow.solvers import most_steps, solver_of, steps_for
 from ros2_rfm_serving.errors import ModelError
@@ -31,10 +31,13 @@ class SteppingEngine(FlowEngine, Stepping):
 
     def __init__(self, model: SteppedModel, config: SamplingConfig = SamplingConfig()) -> None:  # noqa: B008 (frozen)
         super().__init__(model, config)
-        self._contract = replace(self._contract, pipelines=config.predicts is not Predicts.CHUNK)
+        one_state = isinstance(model, Relative) and model.is_relative  # a row's x means something for its own observation alone
+        self._contract = replace(self._contract, pipelines=config.predicts is not Predicts.CHUNK and not one_state)
         self._stepped, self._num_steps = model, solver_of(config).num_steps
         self._most_steps = max(most_steps(config), self._num_steps)
         self._frames, self._staged = Frames(), StagedPerception(model, config.fixed_shapes)
+        self._states: dict[int, Array] = {}
+        """Of rows in flight, what their robots observed of themselves"""
         self._public: dict[SessionKey, PublicContext] = {}
         self._outdated: set[int] = set()
         """Rows of former episodes and epochs"""
@@ -48,7 +51,10 @@ class SteppingEngine(FlowEngine, Stepping):
 
     def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None:
         if not self.contract.pipelines:
-            raise ModelError(f"{self.contract.model!r} gives its chunk in one step: there is nothing to spread over frames")
+            model = repr(self.contract.model)
+            if isinstance(self._model, Relative) and self._model.is_relative:
+                raise ModelError(f"{model} counts actions from the observed state: no row may go on with another observation")
+            raise ModelError(f"{model} gives its chunk in one step: there is nothing to spread over frames")
         require_spread(num_steps or self._num_steps, pipelining)
         if pipelining.pp_perception != 1:
             self._staged.require(pipelining)
@@ -96,6 +102,7 @@ class SteppingEngine(FlowEngine, Stepping):
         self._flight.leave(rows)
         self._outdated.difference_update(rows)
         for row in rows:
+            self._states.pop(row, None)
             if row in self._frames and (session := self._frames.leave(row)):
                 self._public.pop(session, None)
                 self._staged.forget(session)
@@ -114,7 +121,7 @@ class SteppingEngine(FlowEngine, Stepping):
         return errors
 
     def _perceive(self, rows: Rows) -> list[None]:
-        requests = self._checked(rows)
+        requests = anchored(self._model, self._checked(rows))
         x = start_of(requests, self.contract, self._config)
         with torch.inference_mode():
             held = held_of(requests, self.contract, self._config, x)
@@ -122,6 +129,7 @@ class SteppingEngine(FlowEngine, Stepping):
             seen = Seen(held=held, context=tuple(tensor[: len(rows)] for tensor in context))
             self._flight.enter([row for row, _ in rows], x, seen, [request.num_steps for request in requests])
             for i, (row, request) in enumerate(rows):
+                self._states[row] = request.state
                 if request.pipelining is not None:
                     self._begin_frame(row, request, request.pipelining, (request.id.sequence, seen.row(i)))
         return [None] * len(rows)
@@ -136,6 +144,7 @@ class SteppingEngine(FlowEngine, Stepping):
             try:
                 self._flight.enter([row for row, _ in rows], x, None, [request.num_steps for request in requests])
                 for (row, request), end in zip(rows, perceived, strict=True):
+                    self._states[row] = request.state
                     assert request.pipelining is not None
                     self._begin_frame(row, request, request.pipelining, None if end is None else self._seen(end, x[:1]))
             finally:
@@ -171,8 +180,8 @@ class SteppingEngine(FlowEngine, Stepping):
     def _replies(self, done: Mapping[int, Done]) -> dict[int, EngineReply | ModelError]:
         if not done:
             return {}
-        robot_space = self._model.denormalize(np.stack([each.chunk for each in done.values()]))
-        return {row: self._reply(row, each, chunk) for (row, each), chunk in zip(done.items(), robot_space, strict=True)}
+        robot = robot_space(self._model, np.stack([each.chunk for each in done.values()]), [self._states[row] for row in done])
+        return {row: self._reply(row, each, chunk) for (row, each), chunk in zip(done.items(), robot, strict=True)}
 
     def _reply(self, row: int, done: Done, chunk_robot: Array) -> EngineReply | ModelError:
         if not np.isfinite(done.chunk).all():

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 from rclpy.serialization import deserialize_message, serialize_message
 
 from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.factory.graph_names import Names
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.wire import bounded
 from ros2_rfm_serving.ros.zenoh.format import Address, Attachment
 from ros2_rfm_serving.ros.zenoh.inbox import octets
 from ros2_rfm_serving.ros.zenoh.passing import MAX_REQUEST_BYTES
-from ros2_rfm_serving.ros.zenoh.tally import Tally, check_interface
+from ros2_rfm_serving.ros.zenoh.tally import Tally, check_interface, check_owner
 
 MAX_CALLS = 256
 """Under way; beyond it requests are refused."""
@@ -29,6 +30,8 @@ class Service(NamedTuple):
 
 class _Call(NamedTuple):
     query: Any
+    key: str
+    """That it is answered under."""
     service: Service
     asked: Attachment
     due_s: float
@@ -37,9 +40,16 @@ class _Call(NamedTuple):
 class Calls:
     """`take` is called on one thread, the rest on the executor's."""
 
-    def __init__(self, tally: Tally, refuse: Callable[[BadMessageError], None], asking: Callable[[str], None], within_s: float):
+    def __init__(
+        self,
+        names: Names,
+        tally: Tally,
+        refuse: Callable[[BadMessageError], None],
+        asking: Callable[[str], None],
+        within_s: float,
+    ) -> None:
         """asking: is told the robot of every request. Raises `BadMessageError` for one that may not."""
-        self._tally, self._refuse, self._asking, self._within_s = tally, refuse, asking, within_s
+        self._names, self._tally, self._refuse, self._asking, self._within_s = names, tally, refuse, asking, within_s
         self._lock = threading.Lock()
         self._under_way: dict[Any, _Call] = {}
         """By the future of the answer."""
@@ -63,7 +73,8 @@ class Calls:
                 _say(call.query, f"no answer within {self._within_s:g} s")
 
     def _ask(self, service: Service, query: Any) -> None:
-        check_interface(Address.read(str(query.key_expr)), service.address)
+        meant = Address.read(str(query.key_expr))
+        check_interface(meant, service.address)
         data = octets(query.payload)
         if len(data) > MAX_REQUEST_BYTES:
             raise BadMessageError("too_large", f"a request of {len(data)} bytes; at most {MAX_REQUEST_BYTES}")
@@ -73,13 +84,15 @@ class Calls:
             request = deserialize_message(data, service.kind.Request)
         except RuntimeError as error:
             raise BadMessageError("bad_message", f"no request for {service.address.name}") from error
-        self._asking(getattr(request, "robot", ""))
+        robot = getattr(request, "robot", "")
+        check_owner(self._names.shared(meant.name)[1], robot)
+        self._asking(robot)
         if not service.client.service_is_ready():
             raise BadMessageError("service_not_there", f"{service.address.name} is not there")
         with self._lock:
             if len(self._under_way) >= MAX_CALLS:
                 raise BadMessageError("too_many_calls", f"{MAX_CALLS} requests are under way")
-        call = _Call(query, service, asked, clock() + self._within_s)
+        call = _Call(query, meant.key, service, asked, clock() + self._within_s)
         future = service.client.call_async(request)
         with self._lock:
             self._under_way[future] = call
@@ -91,7 +104,7 @@ class Calls:
             return
         answered, data = call.asked._replace(stamp_ns=time.time_ns()), serialize_message(future.result())
         data = data[: bounded.check(data, call.service.kind.Response)]
-        call.query.reply(call.service.address.key, data, attachment=answered.written())
+        call.query.reply(call.key, data, attachment=answered.written())
         call.query.drop()
         self._tally.count("calls")
 

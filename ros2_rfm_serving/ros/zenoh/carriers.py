@@ -8,6 +8,7 @@ from typing import Any
 
 from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
 from rclpy.node import Node
+from rclpy.serialization import deserialize_message
 from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError
@@ -19,7 +20,7 @@ from ros2_rfm_serving.ros.zenoh.format import Address
 from ros2_rfm_serving.ros.zenoh.inward import Inward
 from ros2_rfm_serving.ros.zenoh.passing import Topic
 from ros2_rfm_serving.ros.zenoh.session import Outlet, Session
-from ros2_rfm_serving.ros.zenoh.tally import Tally
+from ros2_rfm_serving.ros.zenoh.tally import LOST, Tally
 from ros2_rfm_serving.types.names import ClaimStage
 
 NO_WRITER_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
@@ -111,7 +112,9 @@ class CarriedServer:
         self._made += ways.session.show_subscription(observation, passing.told(topic.heard))
         for leaf, kind in passing.SERVICES.items():
             service = Service(ways.address(self._name(leaf), kind), kind, self._clients[leaf])
-            self._made += ways.session.answer(service.address, passing.TOLD_OF_SERVICES, partial(self._calls.take, service))
+            self._made += ways.session.answer(
+                service.address, passing.TOLD_OF_SERVICES, partial(self._calls.take, service), passing.whose
+            )
         return tell
 
 
@@ -135,7 +138,9 @@ class CarriedRobot:
         topic = passing.ROBOT_STATUS
         self._status = ways.node.create_publisher(topic.message, name("rfm/status"), topic.sent, event_callbacks=NO_WRITER_EVENTS)
         self._address = ways.address(name("rfm/status"), topic.message)
-        inward.open(self._address, topic, ways.most_bytes(topic), self._status.publish)
+        self._lost = 0
+        """That it has reported."""
+        inward.open(self._address, topic, ways.most_bytes(topic), self._on_status)
         self._made += ways.session.show_subscription(self._address, passing.told(topic.heard))
         self._name = self._claim(name("rfm/name"), robot)
 
@@ -147,6 +152,14 @@ class CarriedRobot:
             self._ways.node.destroy_subscription(heard)
         self._ways.node.destroy_publisher(self._status)
         self._ways.node.destroy_publisher(self._name)
+
+    def _on_status(self, data: bytes) -> None:
+        """Zenoh tells the door nothing of what it drops on the way to a robot; the robot misses it, and says so."""
+        self._status.publish(data)
+        lost = sum(counted.count for counted in deserialize_message(data, msg.RobotStatus).refused if counted.name == LOST)
+        if new := lost - (self._lost if lost >= self._lost else 0):  # else it has begun anew
+            self._ways.tally.count(LOST, new)
+        self._lost = lost
 
     def _claim(self, topic: str, robot: str) -> Any:
         """Who comes to DDS later with this name hears that somebody has it; somebody who has it there keeps it."""

@@ -47,8 +47,8 @@ class ZenohDoorNode(Node):
         self._domain = self.context.get_domain_id() if domain < 0 else domain
         self._tally, self._inbox = Tally(), Inbox()
         self._presence = Presence(self._names, values.distinct("robots"), self._refuse)
-        self._inward = Inward(self._tally, self._refuse, self._presence.check)
-        self._calls = Calls(self._tally, self._refuse, self._check_asking, values.number("call_timeout_s"))
+        self._inward = Inward(self._names, self._tally, self._refuse, self._presence.check)
+        self._calls = Calls(self._names, self._tally, self._refuse, self._check_asking, values.number("call_timeout_s"))
         self._ways: Ways | None = None
         """None: no router has answered yet."""
         self._servers: dict[str, CarriedServer] = {}
@@ -87,7 +87,8 @@ class ZenohDoorNode(Node):
             return
         root = f"{self._domain}{self._names.root}"
         opened.hear(f"{root}/rfm/servers/*/observation/*/*", self._inward.take)
-        opened.hear(f"{root}/*/rfm/status/*/*", self._inward.take)
+        for own in ("rfm/servers/*/observation", "rfm/status"):
+            opened.hear(f"{root}/*/{own}/*/*", self._inward.take, whose=passing.whose)
         opened.watch(self._presence.take)
         self._ways = Ways(self, self._names, self._domain, opened, self._tally, self._max_bytes)
         self._inbox.serve(self._failed)
@@ -160,7 +161,7 @@ class ZenohDoorNode(Node):
 
     def _status(self) -> DiagnosticStatus:
         """`zenoh_door: door`."""
-        ways, counts, now_s = self._ways, {**self._tally.taken(), "overrun": self._inbox.overrun}, clock()
+        ways, counts, now_s = self._ways, {**self._tally.taken(), **self._inbox.overrun}, clock()
         bad = sum(times for what, times in counts.items() if what not in HARMLESS)
         if bad > self._bad:
             self._bad, self._bad_s = bad, now_s

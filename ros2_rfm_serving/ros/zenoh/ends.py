@@ -16,11 +16,13 @@ from rclpy.task import Future
 from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.factory.graph_names import own_name
 from ros2_rfm_serving.ros.wire import bounded
 from ros2_rfm_serving.ros.zenoh import passing
 from ros2_rfm_serving.ros.zenoh.format import Address, Attachment, Kind, Node
 from ros2_rfm_serving.ros.zenoh.inbox import Inbox, octets
-from ros2_rfm_serving.ros.zenoh.session import AGAIN_S, Outlet, Session, problem
+from ros2_rfm_serving.ros.zenoh.inward import sender_of
+from ros2_rfm_serving.ros.zenoh.session import AGAIN_S, Asker, Outlet, Session, problem
 from ros2_rfm_serving.ros.zenoh.tally import LOST, Sequences, Tally, check_interface
 
 MOST_BYTES = 64 << 20
@@ -66,7 +68,8 @@ class ZenohEnds:
         """node: as it is shown to ROS tools; its session is filled in. lost: is told of messages of a topic that are missing, by
         their numbers: of what Zenoh drops under congestion whoever sent it hears nothing."""
         self._config, self._node, self._post, self._log, self.lost = config, node, post, log, lost
-        self.tally, self.sequences = Tally(), Sequences()
+        self.tally = Tally()
+        self.sequences = Sequences(self.tally, LOST)
         self._posted = False
         self._inbox = Inbox(self._arrived)
         self._lock = threading.Lock()
@@ -82,7 +85,7 @@ class ZenohEnds:
 
     def figures(self) -> dict[str, int]:
         """What was carried, and what not and why."""
-        return {**self.tally.taken(), "overrun": self._inbox.overrun}
+        return {**self.tally.taken(), **self._inbox.overrun}
 
     def close(self) -> None:
         self._ending.set()
@@ -184,7 +187,10 @@ class ZenohEnds:
 class Publisher:
     def __init__(self, ends: ZenohEnds, address: Address, kind: type, profile: QoSProfile) -> None:
         self._ends, self._address, self._kind, self._profile = ends, address, kind, profile
+        self._session: Session | None = None
         self._outlet: Outlet | None = None
+        self._own: dict[str, Outlet] = {}
+        """Robot -> of what it says under its own name."""
         self._made: list[Any] = []
 
     def begin(self, session: Session) -> None:
@@ -193,19 +199,33 @@ class Publisher:
         latched = passing.is_latched(profile)
         told = passing.told(profile)
         self._outlet, self._made = session.publish(self._address, told, reliable=reliable, latched=latched, urgent=False)
+        self._session = session
 
     def end(self) -> None:
         _undeclare(self._made)
-        self._outlet = None
+        self._outlet = self._session = None
+        self._own.clear()
 
     def publish(self, message: Any) -> None:
         """A message, or the bytes of one. Never blocks; what did not go out is counted."""
         data = message if isinstance(message, bytes) else serialize_message(message)
         data = bytes(data[: bounded.check(data, self._kind, MOST_BYTES)])
-        self._ends.tally.count(f"from_robots_{self._outlet.put(data) if self._outlet else 'unconnected'}")
+        outlet = self._own_outlet(sender_of(data)) if self._kind is msg.Observation else self._outlet
+        self._ends.tally.count(f"from_robots_{outlet.put(data) if outlet else 'unconnected'}")
 
     def get_subscription_count(self) -> int:
         return int(self._outlet is not None and self._outlet.is_heard)
+
+    def _own_outlet(self, robot: str) -> Outlet | None:
+        """Where a door hears it; else that of all, as a server on Zenoh does."""
+        if self._session is None or self._outlet is None:
+            return None
+        if robot not in self._own:
+            address = self._address._replace(name=own_name(self._address.name, robot))
+            self._own[robot], made = self._session.outlet(address, self._outlet.gid, reliable=False)
+            self._made += made
+        own = self._own[robot]
+        return own if own.is_heard else self._outlet
 
 
 class Subscription:
@@ -227,7 +247,7 @@ class Subscription:
 
     def begin(self, session: Session) -> None:
         address, latched = self._address, passing.is_latched(self._profile)
-        self._made = [session.hear(address.any_version, self._take, latched=latched)]
+        self._made = [session.hear(address.any_version, self._take, latched=latched, whose=lambda key: address.name)]
         self._made += session.show_subscription(address, passing.told(self._profile))
         if self._liveliness is not None:
             self._made.append(session.watch_end(Kind.PUBLISHER, address.name, self._on_token))
@@ -241,7 +261,6 @@ class Subscription:
         try:
             check_interface(Address.read(str(sample.key_expr)), self._address)
             if lost := ends.sequences.take(Attachment.read(octets(sample.attachment)), self._address.name):
-                ends.tally.count(LOST, lost)
                 ends.lost(self._address.name, lost)
         except BadMessageError as error:
             ends.refuse(error)
@@ -263,6 +282,8 @@ class Client:
         """Tokens of those who answer."""
         self._made: list[Any] = []
         self._session: Session | None = None
+        self._askers: dict[str, Asker] = {}
+        """By robot, under its own name; nobody's is that of all."""
         self._gid, self._asked = b"", 0
 
     def begin(self, session: Session) -> None:
@@ -274,6 +295,7 @@ class Client:
         _undeclare(self._made)
         self._session = None
         self._there.clear()
+        self._askers.clear()
 
     def service_is_ready(self) -> bool:
         return bool(self._there) and self._session is not None and self._session.connected
@@ -285,9 +307,17 @@ class Client:
         data = bytes(data[: bounded.check(data, self._kind.Request)])
         self._asked += 1
         if self._session is not None:
-            asked = Attachment(self._asked, 0, self._gid)
-            self._session.ask(self._address, data, asked, ANSWER_S, lambda reply: self._answer(future, reply))
+            own = self._asker(self._session, request.robot)
+            asker = own if own.is_heard else self._asker(self._session, "")
+            asker.ask(data, Attachment(self._asked, 0, self._gid), lambda reply: self._answer(future, reply))
         return future
+
+    def _asker(self, session: Session, robot: str) -> Asker:
+        if robot not in self._askers:
+            name = own_name(self._address.name, robot) if robot else self._address.name
+            self._askers[robot] = session.asker(self._address._replace(name=name), ANSWER_S)
+            self._made.append(self._askers[robot])
+        return self._askers[robot]
 
     def _answer(self, future: Future, reply: Any) -> None:
         if reply.ok is None:

@@ -16,6 +16,8 @@ GRAPH = "@ros2_lv"
 SLASH = "%"
 """In place of a slash, where one chunk holds a whole name."""
 GID_BYTES = 16
+NAMED = b"\x0fsequence_number"
+"""How an attachment began as long as its parts had names."""
 _ATTACHMENT = struct.Struct(f"<qqB{GID_BYTES}s")
 _NODE_CHUNKS, _ENDPOINT_CHUNKS = 9, 13
 MAX_TOKEN_CHARACTERS = 2048
@@ -28,6 +30,10 @@ class Kind(enum.Enum):
     SUBSCRIPTION = "MS"
     SERVICE = "SS"
     CLIENT = "SC"
+
+
+NO_HASH = "TypeHashNotSupported"
+"""Of every type in ROS 2 Humble."""
 
 
 class Interface(NamedTuple):
@@ -87,6 +93,8 @@ class Attachment(NamedTuple):
     @staticmethod
     def read(data: bytes) -> Attachment:
         """Raises: `BadMessageError`."""
+        if data.startswith(NAMED):
+            raise BadMessageError("bad_attachment", "an attachment of rmw_zenoh_cpp before 0.2.4: a newer one is needed")
         if len(data) != _ATTACHMENT.size:
             raise BadMessageError("bad_attachment", f"an attachment of {len(data)} bytes, not {_ATTACHMENT.size}")
         sequence, stamp_ns, size, gid = _ATTACHMENT.unpack(data)
@@ -135,11 +143,11 @@ def endpoint_of(token: str) -> Endpoint | None:
     """None: of a node. Raises: `BadMessageError`: it is none of rmw_zenoh's."""
     chunks = token.split("/") if len(token) <= MAX_TOKEN_CHARACTERS else []
     kinds = {kind.value: kind for kind in Kind}
-    if len(chunks) not in (_NODE_CHUNKS, _ENDPOINT_CHUNKS) or not all(chunks) or chunks[0] != GRAPH or chunks[5] not in kinds:
+    if len(chunks) < _NODE_CHUNKS or not all(chunks) or chunks[0] != GRAPH or chunks[5] not in kinds:
         raise BadMessageError("bad_token", f"{token[:200]!r} says of nobody who is there")
     if kinds[chunks[5]] is Kind.NODE:
         return None
-    if len(chunks) != _ENDPOINT_CHUNKS:
+    if len(chunks) < _ENDPOINT_CHUNKS:  # releases to come may say more, as rolling's do of its buffers
         raise BadMessageError("bad_token", f"{token[:200]!r} does not say of which topic")
     name, interface = chunks[9].replace(SLASH, "/"), Interface(chunks[10], chunks[11])
     address = Address.read(f"{chunks[1]}{name}/{interface.name}/{interface.hash}")

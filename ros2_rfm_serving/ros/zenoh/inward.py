@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.factory.graph_names import Names
 from ros2_rfm_serving.ros.wire import bounded
 from ros2_rfm_serving.ros.zenoh.format import Address, Attachment
 from ros2_rfm_serving.ros.zenoh.inbox import octets
 from ros2_rfm_serving.ros.zenoh.passing import OBSERVATION, Topic
-from ros2_rfm_serving.ros.zenoh.tally import Sequences, Tally, check_interface
+from ros2_rfm_serving.ros.zenoh.tally import LOST_BEFORE, Sequences, Tally, check_interface, check_owner
 
 
 class _Way(NamedTuple):
@@ -26,12 +27,14 @@ class _Way(NamedTuple):
 class Inward:
     """`take` is called on one thread, the rest on any other."""
 
-    def __init__(self, tally: Tally, refuse: Callable[[BadMessageError], None], check_robot: Callable[[str], None]) -> None:
+    def __init__(
+        self, names: Names, tally: Tally, refuse: Callable[[BadMessageError], None], check_robot: Callable[[str], None]
+    ) -> None:
         """check_robot: raises `BadMessageError` for one that is not there."""
-        self._tally, self._refuse, self._check_robot = tally, refuse, check_robot
+        self._names, self._tally, self._refuse, self._check_robot = names, tally, refuse, check_robot
         self._ways: dict[str, _Way] = {}
         """By the topic's name."""
-        self._sequences = Sequences()
+        self._sequences = Sequences(tally, LOST_BEFORE)
 
     def open(self, address: Address, topic: Topic, most_bytes: int, publish: Callable[[bytes], None]) -> None:
         self._ways[address.name] = _Way(address, topic.message, most_bytes, publish, of_many=topic is OBSERVATION)
@@ -47,7 +50,8 @@ class Inward:
             self._refuse(error)
 
     def _pass(self, meant: Address, sample: Any) -> None:
-        way = self._ways.get(meant.name)
+        name, owner = self._names.shared(meant.name)
+        way = self._ways.get(name)
         if way is None:
             raise BadMessageError("not_there", f"nobody here takes {meant.name}")
         check_interface(meant, way.address)
@@ -58,24 +62,14 @@ class Inward:
         bounded.check(data, way.message, way.most_bytes)
         robot = sender_of(data) if way.of_many else ""
         if way.of_many:
+            check_owner(owner, robot)
             self._check_robot(robot)
-        self._follow(attachment, f"{meant.name} {robot}", refuses=not way.of_many)
+        self._sequences.take(attachment, f"{meant.name} {robot}")
         try:
             way.publish(data)
         except RuntimeError as error:  # of the middleware
             raise BadMessageError("unpublished", f"{meant.name}: {error}") from error
         self._tally.count("from_robots")
-
-    def _follow(self, attachment: Attachment, whose: str, *, refuses: bool) -> None:
-        """Only figures where many robots write: each may write any sender's identity, which all are told, and any number with it.
-        What was there before, the server refuses: it knows whose session it is of. Raises: `BadMessageError`."""
-        try:
-            if lost := self._sequences.take(attachment, whose):
-                self._tally.count("lost_before_the_door", lost)
-        except BadMessageError:
-            if refuses:
-                raise
-            self._tally.count("out_of_turn")
 
 
 def sender_of(observation: bytes) -> str:

@@ -75,6 +75,12 @@ def told(profile: QoSProfile) -> str:
     return qos_text(reliable=is_reliable(profile), latched=is_latched(profile), depth=profile.depth)
 
 
+def whose(key: str) -> tuple[str, str]:
+    """Of a key below a robot's own name: the robot's, and whether it is of its status or said to a server."""
+    before, _, after = key.partition("/rfm/")
+    return before, after.partition("/")[0]
+
+
 TOLD_OF_SERVICES = told(qos.CONTROL)
 MAX_REQUEST_BYTES = 64 << 10
 

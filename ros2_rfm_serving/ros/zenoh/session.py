@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import zenoh
 from zenoh import ext
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.graph_names import own_name
 from ros2_rfm_serving.ros.zenoh.format import GID_BYTES, GRAPH, SLASH, Address, Attachment, Kind, Node, gid_of
-from ros2_rfm_serving.ros.zenoh.inbox import MAX_WAITING_TOKENS, NOBODY, TOKENS, Inbox, Take, octets
+from ros2_rfm_serving.ros.zenoh.inbox import MAX_WAITING_TOKENS, NOBODY, TOKENS, Inbox, Lane, Take, octets
 from ros2_rfm_serving.security.own import enclave_of_environment
 
 CLIENT = {"mode": "client", "scouting/multicast/enabled": False, "connect/timeout_ms": 10_000, "connect/exit_on_failure": True}
@@ -21,6 +23,8 @@ AGAIN_S = 1.0
 """Between two attempts to reach a router for the first time."""
 KEPT = {"timestamping/enabled": True}
 """Or nothing can be kept for who comes later."""
+Whose = Callable[[str], Hashable]
+"""Of a key, below which nobody else writes: who does."""
 
 
 def configuration(file: str, router: str) -> zenoh.Config:
@@ -56,7 +60,7 @@ class Outlet:
     """One topic's way out. `put` never blocks: under congestion Zenoh drops, and a message for nobody goes nowhere."""
 
     def __init__(self, session: Session, publisher: Any, gid: bytes, *, latched: bool) -> None:
-        self._session, self._publisher, self._gid, self._latched = session, publisher, gid, latched
+        self._session, self._publisher, self.gid, self._latched = session, publisher, gid, latched
         self._sequence = 0
 
     @property
@@ -71,10 +75,32 @@ class Outlet:
         if where == "unheard" and not self._session.connected:
             where = "unconnected"
         try:
-            self._publisher.put(data, attachment=Attachment(self._sequence, stamp_ns, self._gid).written())
+            self._publisher.put(data, attachment=Attachment(self._sequence, stamp_ns, self.gid).written())
         except zenoh.ZError:  # it is being closed
             return "unconnected"
         return where
+
+
+class Asker:
+    """Of one service."""
+
+    def __init__(self, inbox: Inbox, querier: Any, lane: Lane) -> None:
+        self._inbox, self._querier, self._lane = inbox, querier, lane
+
+    @property
+    def is_heard(self) -> bool:
+        return bool(self._querier.matching_status.matching)
+
+    def ask(self, data: bytes, attachment: Attachment, take: Take) -> None:
+        """take: of what comes back; of nothing, nothing."""
+
+        def put(reply: Any) -> None:
+            self._inbox.put(take, reply, len(reply.ok.payload) if reply.ok else 0, self._lane)
+
+        self._querier.get(zenoh.handlers.Callback(put, indirect=False), payload=data, attachment=attachment.written())
+
+    def undeclare(self) -> None:
+        self._querier.undeclare()
 
 
 class Session:
@@ -96,7 +122,15 @@ class Session:
         self._zenoh.close()
 
     def publish(self, address: Address, qos: str, *, reliable: bool, latched: bool, urgent: bool) -> tuple[Outlet, list[Any]]:
-        """Never blocking: a robot whose uplink is dead must hold up nobody (Remote-RTC §6.3). latched: kept for late joiners."""
+        """With a token. latched: kept for late joiners."""
+        token, gid = self.endpoint(Kind.PUBLISHER, address, qos)
+        outlet, made = self.outlet(address, gid, reliable=reliable, latched=latched, urgent=urgent)
+        return outlet, [token, *made]
+
+    def outlet(
+        self, address: Address, gid: bytes, *, reliable: bool, latched: bool = False, urgent: bool = False
+    ) -> tuple[Outlet, list[Any]]:
+        """Never blocking: a robot whose uplink is dead must hold up nobody (Remote-RTC §6.3)."""
         how: dict[str, Any] = {
             "congestion_control": zenoh.CongestionControl.DROP,
             "priority": zenoh.Priority.INTERACTIVE_HIGH if urgent else zenoh.Priority.DATA,
@@ -108,15 +142,16 @@ class Session:
             publisher: Any = ext.declare_advanced_publisher(self._zenoh, address.key, **cache, **how)
         else:
             publisher = self._zenoh.declare_publisher(address.key, **how)
-        token, gid = self.endpoint(Kind.PUBLISHER, address, qos)
-        return Outlet(self, publisher, gid, latched=latched), [token, publisher]
+        return Outlet(self, publisher, gid, latched=latched), [publisher]
 
-    def hear(self, key: str, take: Take, *, latched: bool = False) -> Any:
-        """Whatever matches, of others, as long as the session is there. latched: with what was said before."""
+    def hear(self, key: str, take: Take, *, latched: bool = False, whose: Whose | None = None) -> Any:
+        """Whatever matches, of others, as long as the session is there. latched: with what was said before. whose: None: many write
+        there."""
 
         def put(sample: Any) -> None:
             attachment = octets(sample.attachment)
-            self._inbox.put(take, sample, len(sample.payload) + len(attachment), _sender(attachment))
+            lane = _sender(attachment) if whose is None else Lane(whose(str(sample.key_expr)), is_own=True)
+            self._inbox.put(take, sample, len(sample.payload) + len(attachment), lane)
 
         handler = zenoh.handlers.Callback(put, indirect=False)
         if latched:
@@ -127,16 +162,20 @@ class Session:
     def show_subscription(self, address: Address, qos: str) -> list[Any]:
         return [self.endpoint(Kind.SUBSCRIPTION, address, qos)[0]]
 
-    def answer(self, address: Address, qos: str, take: Take) -> list[Any]:
-        """Requests for a service, also those that mean another version of it."""
+    def answer(self, address: Address, qos: str, take: Take, whose: Whose) -> list[Any]:
+        """Requests for a service, under its name and under any robot's own; also those that mean another version of it. whose: of
+        the latter."""
 
-        def put(query: Any) -> None:
+        def put(query: Any, own: bool) -> None:
             attachment = octets(query.attachment)
-            self._inbox.put(take, query, len(query.payload or b"") + len(attachment), _sender(attachment))
+            lane = Lane(whose(str(query.key_expr)), is_own=True) if own else _sender(attachment)
+            self._inbox.put(take, query, len(query.payload or b"") + len(attachment), lane)
 
-        handler = zenoh.handlers.Callback(put, indirect=False)
-        queryable = self._zenoh.declare_queryable(address.any_version, handler, complete=True)
-        return [self.endpoint(Kind.SERVICE, address, qos)[0], queryable]
+        made = [self.endpoint(Kind.SERVICE, address, qos)[0]]
+        for name, own in ((address.name, False), (own_name(address.name, "*"), True)):
+            handler = zenoh.handlers.Callback(partial(put, own=own), indirect=False)
+            made.append(self._zenoh.declare_queryable(address._replace(name=name).any_version, handler, complete=True))
+        return made
 
     def watch(self, take: Callable[[str, bool], None], tokens: str = "**") -> Any:
         """Ends as they come and go, and those that are there: their tokens, and whether they are gone. tokens: of which, below the
@@ -156,20 +195,15 @@ class Session:
         """Of a topic or service, whatever its type."""
         return self.watch(take, f"*/*/*/{kind.value}/*/*/*/{name.replace('/', SLASH)}/**")
 
-    def ask(self, address: Address, data: bytes, attachment: Attachment, within_s: float, take: Take) -> None:
-        """A request for a service. take: of what comes back; of nothing, nothing. Never blocks: who asks drives a robot."""
-
-        def put(reply: Any) -> None:
-            self._inbox.put(take, reply, len(reply.ok.payload) if reply.ok else 0, address.name)
-
+    def asker(self, address: Address, within_s: float) -> Asker:
+        """Of a service. Never blocks: who asks drives a robot."""
         how: dict[str, Any] = {
             "target": zenoh.QueryTarget.ALL_COMPLETE,
             "timeout": within_s,
             "consolidation": zenoh.ConsolidationMode.NONE,
             "congestion_control": zenoh.CongestionControl.DROP,
         }
-        handler = zenoh.handlers.Callback(put, indirect=False)
-        self._zenoh.get(address.key, handler, payload=data, attachment=attachment.written(), **how)
+        return Asker(self._inbox, self._zenoh.declare_querier(address.key, **how), Lane(address.name, is_own=True))
 
     def endpoint(self, kind: Kind, address: Address, qos: str) -> tuple[Any, bytes]:
         """Declared: its token, and an identity that nobody else has."""
@@ -178,6 +212,6 @@ class Session:
         return self._zenoh.liveliness().declare_token(token), gid_of(token)
 
 
-def _sender(attachment: bytes) -> bytes:
+def _sender(attachment: bytes) -> Lane:
     """Of a sample or query: the identity at the end of what came with it."""
-    return attachment[-GID_BYTES:] or NOBODY
+    return Lane(attachment[-GID_BYTES:]) if attachment else NOBODY

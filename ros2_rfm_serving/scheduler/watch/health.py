@@ -3,7 +3,7 @@ one.
 
 Robots do not wait for it: they turn to their standby by themselves within a second or two (docs/safety.md). What is decided here
 is whom schedules are made with. A server that comes and goes is kept out for twice as long each time, and forgiven by and by (as
-routes are that flap: RFC 2439).
+routes are that flap: RFC 2439); but not while robots stand for want of one.
 
 Time comes as `now_s` of one clock, and counts only as far as between two looks of a scheduler that runs: one that was busy or
 stopped has heard nobody, and calls nobody lost for it. When nobody at all is heard, it is the scheduler that is deaf.
@@ -33,6 +33,8 @@ BUSY_LOADING_S = 10.0
 GETTING_THERE = (ServerState.LOADING, ServerState.DRAINING)
 """A server that turns to another model answers first what it has."""
 BACK_AFTER_S, LONGEST_BACK_S = 5.0, 600.0
+SHORT_BACK_S = 1.0
+"""Where robots stand, any server that lives is better than none."""
 FORGIVEN_S = 300.0
 """A loss weighs half as much after so long."""
 LOOK_PERIOD_S = 0.5
@@ -131,8 +133,8 @@ class Health:
         else:
             self.unknown += 1
 
-    def look(self, now_s: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Who is lost since the last look, and who is back."""
+    def look(self, now_s: float, *, short: bool = False) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Who is lost since the last look, and who is back. short: robots stand for want of a server."""
         passed_s = min(max(now_s - self._looked_s, 0.0), LOOK_PERIOD_S) if not math.isnan(self._looked_s) else 0.0
         self._looked_s = now_s
         for server in self._servers.values():
@@ -142,17 +144,17 @@ class Health:
             return (), ()
         before = self.lost
         for server in self._servers.values():
-            self._judge(server, passed_s)
+            self._judge(server, passed_s, short)
         now = self.lost
         return tuple(name for name in now if name not in before), tuple(name for name in before if name not in now)
 
-    def _judge(self, server: _Server, passed_s: float) -> None:
+    def _judge(self, server: _Server, passed_s: float, short: bool) -> None:
         server.penalty *= 0.5 ** (passed_s / FORGIVEN_S)
         if server.fits:
             server.fit_s, server.unfit_s = server.fit_s + passed_s, 0.0
             if server.serves_as_placed:
                 server.patience_s = LOST_AFTER_S
-            server.lost &= server.fit_s < server.back_after_s
+            server.lost &= server.fit_s < (min(server.back_after_s, SHORT_BACK_S) if short else server.back_after_s)
             return
         server.fit_s, server.unfit_s = 0.0, server.unfit_s + passed_s
         if not server.lost and self._is_over(server):

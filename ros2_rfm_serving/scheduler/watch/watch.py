@@ -81,9 +81,9 @@ class Watch:
             return
         self.factors.hear(word, *self.drift.latencies_s(word.server), now_s)
 
-    def look(self, now_s: float) -> Finding | None:
-        """None: nothing that a plan would have to know."""
-        lost, back = self.health.look(now_s)
+    def look(self, now_s: float, *, short: bool = False) -> Finding | None:
+        """None: nothing that a plan would have to know. short: robots stand for want of a server."""
+        lost, back = self.health.look(now_s, short=short)
         if not lost and not back and 0.0 <= now_s - self._looked_s < SETTLE_S:
             return None
         self._looked_s = now_s

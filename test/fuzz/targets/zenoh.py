@@ -11,6 +11,7 @@ from typing import NamedTuple
 from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.factory.graph_names import own_name
 from ros2_rfm_serving.ros.wire import cdr, qos
 from ros2_rfm_serving.ros.zenoh import passing
 from ros2_rfm_serving.ros.zenoh.format import Attachment, Kind, Node
@@ -20,6 +21,7 @@ from ros2_rfm_serving.ros.zenoh.tally import Tally
 from test.fuzz.targets.cdr import OBSERVATION
 
 TOPIC = passing.address_of(0, "/rfm/servers/s1/observation", msg.Observation)
+OWN = TOPIC._replace(name=own_name(TOPIC.name, OBSERVATION.id.robot))
 TOKEN = Node(0, "a1", 0, "/", "robot").endpoint_token(
     1, Kind.SUBSCRIPTION, f"/{OBSERVATION.id.robot}/rfm/action_chunk", passing.interface(msg.ActionChunk), "::,2:,:,:,,"
 )
@@ -41,13 +43,13 @@ class _Sample(NamedTuple):
 
 def seeds() -> list[bytes]:
     attachment = Attachment(7, 1, bytes(16)).written()
-    return [_written(key.encode(), attachment, MESSAGE) for key in (TOPIC.key, TOKEN)]
+    return [_written(key.encode(), attachment, MESSAGE) for key in (TOPIC.key, OWN.key, TOKEN)]
 
 
 def check(data: bytes) -> None:
     tally, refused, passed = Tally(), list[BadMessageError](), list[bytes]()
     presence = Presence(qos.Names(), (), refused.append)
-    inward = Inward(tally, refused.append, presence.check)
+    inward = Inward(qos.Names(), tally, refused.append, presence.check)
     inward.open(TOPIC, passing.OBSERVATION, 1 << 20, passed.append)
     presence.take(TOKEN, gone=False)
     key, attachment, message = _read(data)

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from ros2_rfm_serving.errors import PlannerError, ScheduleError
+from ros2_rfm_serving.errors import PlannerError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Factory, Robot, parse_factory
-from ros2_rfm_serving.scheduler import Fleet, InForce, Lookout, Planned, PlanOrder, Roster, plan, rebuilt
+from ros2_rfm_serving.scheduler import Fleet, InForce, Lookout, Planned, PlanOrder, Rooms, Roster, answered, plan, rebuilt
+from ros2_rfm_serving.scheduler.migration import migration
 from ros2_rfm_serving.scheduler.planning import refit_by
 from ros2_rfm_serving.scheduler.promises import broken
-from ros2_rfm_serving.scheduler.repair import seeing
+from ros2_rfm_serving.scheduler.repair import deserted, seeing
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.scheduler.standing import ATTEMPTS
 from ros2_rfm_serving.scheduler.watch import Finding, ServerWord
@@ -160,8 +161,8 @@ def test_the_same_factory_planned_again_moves_nobody(robots: int) -> None:
     again = planned(declared, previous=mixed).fleet
     assert where(again.schedule) == where(mixed)
     fleet = rebuilt(declared, mixed, declared.robots, PROFILE, None)
-    migration = fleet.migration_to(again.schedule)
-    assert not migration.moved_robots and not migration.moved_servers and migration.lost_actions == 0
+    move = migration(fleet, again.schedule)
+    assert not move.moved_robots and not move.moved_servers and move.lost_actions == 0
 
 
 def test_every_robot_that_moves_costs_actions() -> None:
@@ -169,7 +170,7 @@ def test_every_robot_that_moves_costs_actions() -> None:
     fleet = planned(declared).fleet
     one, other = [p.server for p in fleet.schedule.placements if p.model == "policy" and not p.standby][:2]
     routes = tuple(replace(r, server=other) if r.server == one else r for r in fleet.schedule.routes)
-    moved = fleet.migration_to(replace(fleet.schedule, routes=routes))
+    moved = migration(fleet, replace(fleet.schedule, routes=routes))
     assert not moved.moved_servers and moved.lost_actions > 0 and not moved.worth_it
 
 
@@ -209,7 +210,14 @@ class Watched:
             self.lookout.look(self.now_s)
             self.fleet.settle()
             if self.plans and (order := self.fleet.wanted):
-                self.fleet.planned(order, plan(order, PROFILE, None, work=0.02))
+                self.fleet.planned(order, self._made(order))
+
+    @staticmethod
+    def _made(order: PlanOrder) -> Planned | Rooms | RfmError:
+        try:
+            return answered(order, PROFILE, None, work=0.02)
+        except RfmError as error:
+            return error
 
 
 def test_a_loss_is_repaired_and_the_server_used_again() -> None:
@@ -300,7 +308,8 @@ def test_who_waits_is_served_by_what_others_leave_while_a_plan_is_made() -> None
     for name in sorted(stranded)[5:]:
         watched.fleet.release(name)
     assert watched.fleet.wanted and watched.fleet.wanted.needed, "the plan is being made all the time"
-    watched.fleet.settle()
+    for _ in range(5):  # one at each look
+        watched.fleet.settle()
     served = {route.robot for route in watched.schedules[-1].routes}
     assert set(sorted(stranded)[:5]) <= served and not watched.fleet.no_room
 
@@ -329,6 +338,52 @@ def test_whoever_waits_is_answered_however_often_figures_change() -> None:
     assert isinstance(order.answer, int)
     again = watched.fleet.wanted
     assert again is not None and again.seen == watched.fleet.seen
+
+
+SMALL = {"robots": 3, "servers": 3}
+"""Two servers and one that stands by: one for each model at least, as the quickstart with a standby."""
+
+
+@pytest.mark.parametrize("returns", ["server_1", "server_2", "server_3"])
+def test_of_two_that_are_lost_together_one_comes_back_and_the_other_never(returns: str) -> None:
+    """No schedule is without both, and so it stays as it was; with the one that is back all are served, be it as their standby."""
+    for gone in {"server_1", "server_2", "server_3"} - {returns}:
+        watched = Watched(factory(**SMALL))
+        watched.run(10.0)
+        watched.run(10.0, gone, returns)
+        watched.run(15.0, gone)
+        routes = watched.schedules[-1].routes
+        assert {r.robot for r in routes} == {f"carry_{i + 1}" for i in range(3)} and not watched.fleet.is_short
+        assert all(gone != route.server or route.standby not in ("", gone) for route in routes), (gone, routes)
+
+
+def test_while_robots_stand_a_server_that_came_and_went_is_used_as_soon_as_it_lives() -> None:
+    watched = Watched(factory(**SMALL))
+    (judge,) = {route.server for route in watched.schedules[0].routes if route.component == "monitor"}
+    flaps, other = sorted({"server_1", "server_2", "server_3"} - {judge})
+    for _ in range(4):
+        watched.run(5.0, flaps)
+        watched.run(90.0)
+    watched.run(10.0, flaps)
+    assert watched.lookout.watch.health.lost == (flaps,)
+    watched.run(5.0, flaps, other)
+    assert watched.fleet.is_short
+    watched.run(2.0, other)
+    assert not watched.fleet.is_short
+    assert {r.standby for r in watched.schedules[-1].routes if r.component == "system1"} == {flaps}
+
+
+def test_one_that_comes_back_stands_by_for_one_that_is_lost_rather_than_for_who_has_most_to_do() -> None:
+    declared = factory(**SMALL)
+    before = planned(declared).fleet
+    for lost in {route.server for route in before.schedule.routes}:
+        spare = next(p.server for p in before.schedule.placements if p.standby)
+        alone, _ = without(before, declared, spare)
+        standing, refused = seeing(alone, declared, Seen(lost=(lost, spare)), (lost,), (), REFIT)
+        assert refused and deserted(standing.schedule, (lost, spare))
+        after, _ = seeing(standing, declared, Seen(lost=(lost,)), (), (spare,), REFIT)
+        assert {route.standby for route in after.schedule.routes if route.server == lost} == {spare}
+        assert not deserted(after.schedule, (lost,))
 
 
 def test_one_that_everybody_needs_is_replaced_by_another() -> None:

@@ -14,7 +14,7 @@ from ros2_rfm_serving.factory import Factory, parse_factory
 from ros2_rfm_serving.profiles import COLUMNS, Profile, parse_profiles
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, Travel, from_json, to_json
 from ros2_rfm_serving.scheduler.watch import SAMPLE, Asked, Finding, RobotWord, ServerWord, Watch
-from ros2_rfm_serving.scheduler.watch.health import BACK_AFTER_S, FIRST_WORD_S, LATE_WORD_S, LOADING_S, LOST_AFTER_S
+from ros2_rfm_serving.scheduler.watch.health import BACK_AFTER_S, FIRST_WORD_S, LATE_WORD_S, LOADING_S, LOST_AFTER_S, SHORT_BACK_S
 from ros2_rfm_serving.scheduler.watch.means import MOST_LOTS, Means
 from ros2_rfm_serving.types import Placement, Route, Schedule, ServerState
 
@@ -69,6 +69,7 @@ class Floor:
         self.change: Callable[[], None] = lambda: None
         """Before every round of words."""
         self.silent: set[str] = set()
+        self.short = False
         self.found: list[Finding] = []
         self.follow()
 
@@ -106,7 +107,7 @@ class Floor:
                 self.watch.hear_server(self.words[name], self.now_s)
             for robot in self.robots.values():
                 self.watch.hear_robot(robot, self.now_s)
-            if finding := self.watch.look(self.now_s):
+            if finding := self.watch.look(self.now_s, short=self.short):
                 self.found.append(finding)
         return self.watch.seen
 
@@ -214,6 +215,19 @@ def test_who_comes_and_goes_is_kept_out_for_longer_each_time(floor: Floor) -> No
     floor.run(LOST_AFTER_S + 1.0)
     floor.silent = set()
     assert floor.run(BACK_AFTER_S + 1.0).lost == (), "an hour without a loss is forgiven"
+
+
+def test_where_robots_stand_nobody_who_lives_is_kept_out(floor: Floor) -> None:
+    """However often it came and went."""
+    for _ in range(4):
+        floor.silent = {"server_3"}
+        floor.run(LOST_AFTER_S + 1.0)
+        floor.silent = set()
+        floor.run(90.0)
+    floor.silent = {"server_3"}
+    floor.run(LOST_AFTER_S + 1.0)
+    floor.silent, floor.short = set(), True
+    assert floor.run(SHORT_BACK_S + PERIOD_S).lost == ()
 
 
 def test_when_nobody_is_heard_it_is_the_scheduler_that_is_deaf(floor: Floor) -> None:

@@ -270,6 +270,39 @@ def test_a_flood_and_messages_of_50_mb_cost_their_sender_alone(running: Plant) -
     assert eventually(lambda: a.put(key(name), b"again!") or 6 in sizes), "and it is not shut out"
 
 
+def test_under_a_robots_own_name_nobody_else_asks_a_server_for_anything(running: Plant) -> None:
+    """Who sends is told by the name: no identity that another takes, and no flood, is in a robot's way there."""
+    a, b, door = (running.session(name) for name in (A, B, "door"))
+    own = f"{B}/rfm/servers/{SERVER}"
+    observed = list[bytes]()
+    door.declare_subscriber(
+        f"{DOMAIN}/*/rfm/servers/*/observation/*/*",
+        lambda sample: observed.append(sample.payload.to_bytes()),
+        allowed_origin=zenoh.Locality.REMOTE,
+    )
+    door.declare_queryable(
+        f"{DOMAIN}/*/rfm/servers/{SERVER}/open_session/*/*", lambda query: query.reply(query.key_expr, b"yes"), complete=True
+    )
+    publisher = b.declare_publisher(key(f"{own}/observation"))
+    querier = b.declare_querier(key(f"{own}/open_session"), target=zenoh.QueryTarget.ALL_COMPLETE, timeout=2.0)
+    assert eventually(lambda: publisher.matching_status.matching and querier.matching_status.matching), "it is told of the door"
+
+    def passes() -> bool:
+        for _ in range(50):
+            a.put(key(f"{own}/observation"), b"of A")
+        publisher.put(b"of B")
+        return b"of B" in observed
+
+    assert eventually(passes)
+    assert any(reply.ok is not None for reply in querier.get())
+    assert not any(reply.ok is not None for reply in a.get(key(f"{own}/open_session"), timeout=1.0))
+    assert set(observed) == {b"of B"}
+    heard = running.hear(a, f"{own}/observation")
+    publisher.put(b"of B")
+    time.sleep(0.3)
+    assert not heard
+
+
 def test_what_is_said_to_many_robots_at_once_is_no_flood(running: Plant) -> None:
     """A batch of chunks leaves a server in one moment, and the door says what all servers say."""
     heard = {robot: running.hear(running.session(robot), f"{robot}/rfm/action_chunk") for robot in (A, B)}

@@ -24,6 +24,8 @@ class Wishes:
     state_size: int = 0
     state_words: int = 0
     """Columns of the state in pi0.5's prompt, padded; 0: as many as it has"""
+    relative: tuple[str, ...] = ()
+    """Actions that are counted from the state (openpi), by name"""
     control_rate_hz: float = 0.0
     tokenizer: Path | None = None
     """Folder with `tokenizer.json`, or the file"""

@@ -11,12 +11,13 @@ from ros2_rfm_serving.engines.architectures.groot_n1_6 import GrootN16, GrootN16
 from ros2_rfm_serving.engines.architectures.importers.base import Imported, Wishes
 from ros2_rfm_serving.engines.architectures.importers.files import Json, read_json, tokenizer_file
 from ros2_rfm_serving.engines.architectures.importers.groot import span_of
+from ros2_rfm_serving.engines.architectures.importers.groot_relative import Relative, relative_of
 from ros2_rfm_serving.engines.architectures.importers.shards import read_weights
 from ros2_rfm_serving.engines.architectures.manifest import Affine, Manifest, Processing, Promise
 from ros2_rfm_serving.errors import ModelError
 
 UNSUPPORTED = ("sin_cos_embedding_keys", "mean_std_embedding_keys")
-REFUSED = ("use_relative_action", "use_mean_std", "exclude_state")
+REFUSED = ("use_mean_std", "exclude_state")
 """Of its processor; each would need other code here"""
 
 
@@ -74,10 +75,14 @@ def imported_of(
     trained = len(modalities["action"]["delta_indices"])
     keys = {part: [str(key) for key in modalities[part]["modality_keys"]] for part in ("video", "state", "action")}
     own = {part: {key: saved.statistics.map(saved.tag, part, key) for key in keys[part]} for part in ("state", "action")}
-    state, action = (_spans(own[part], bool(saved.processing.get("use_percentiles"))) for part in ("state", "action"))
+    percentiles = bool(saved.processing.get("use_percentiles"))
+    configs = modalities["action"].get("action_configs") if saved.processing.get("use_relative_action") else None
+    relative = relative_of(saved.statistics, saved.tag, configs, own, percentiles) if configs else Relative()
+    state, action = _spans(own["state"], percentiles), relative.action or _spans(own["action"], percentiles)
+    columns = sum(len(each["min"]) for each in own["action"].values())
     told = wishes.action_names or tuple(f"{key}_{i}" for key, each in own["action"].items() for i in range(len(each["min"])))
-    if len(told) != len(action.offset):
-        raise ModelError(f"{saved.statistics.file}: {len(action.offset)} actions, {len(told)} names were given for them")
+    if len(told) != columns:
+        raise ModelError(f"{saved.statistics.file}: {columns} actions, {len(told)} names were given for them")
     name, architecture = kind
     manifest = Manifest(
         architecture=name,
@@ -90,7 +95,9 @@ def imported_of(
             max_inference_delay_steps=min(max_delay_steps, network.chunk_length - 1),
         ),
         sampling=architecture.sampling().model_copy(update={"num_steps": saved.config.content["num_inference_timesteps"]}),
-        processing=_processing(saved.processing, architecture.processing(network, len(keys["video"])), state, action, crop),
+        processing=_processing(
+            saved.processing, architecture.processing(network, len(keys["video"])), state, action, crop
+        ).model_copy(update={"relative": relative.sources}),
     )
     notes = (
         f"the weights of embodiment {saved.tag!r} are used",
@@ -135,6 +142,8 @@ def _modalities(processor: Json, tag: str) -> dict[str, Any]:
     if refused:
         raise ModelError(f"{processor.file}: {', '.join(refused)}: not supported")
     used = [key for key in UNSUPPORTED if (modalities.get("state") or {}).get(key)]
+    if modalities["action"].get("mean_std_embedding_keys"):
+        raise ModelError(f"{processor.file}: {tag}: action: mean_std_embedding_keys: not supported")
     if used and (used != ["sin_cos_embedding_keys"] or kwargs.get("apply_sincos_state_encoding")):
         raise ModelError(f"{processor.file}: {tag}: state: {', '.join(used)}: not supported")
     return modalities

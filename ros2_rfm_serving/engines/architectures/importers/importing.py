@@ -50,6 +50,8 @@ def import_checkpoint(source: Path, target: Path, wishes: Wishes, importer: str 
     if name not in IMPORTERS:
         raise ModelError(f"no importer is named {name!r}; there are {', '.join(IMPORTERS)}")
     imported = _read(name, source, wishes)
+    if wishes.relative and not imported.manifest.processing.relative:
+        raise ModelError(f"--relative: {name!r} checkpoints say themselves which actions are relative to the state; this one: none")
     weights = dict(imported.weights)
     bundle.require_whole(target, imported.manifest, weights, imported.tokenizer)
     source_hash = hash_of(source, imported.files)
@@ -107,6 +109,8 @@ def _recognised(source: Path) -> str:
 def _card(importer: str, source: Path, imported: Imported, source_hash: str, content_hash: str) -> str:
     manifest, promise = imported.manifest, imported.manifest.contract
     delay = promise.max_inference_delay_steps
+    counted = [name for name, source in zip(promise.action_names, manifest.processing.relative, strict=False) if source is not None]
+    relative = f"; relative to the state: {', '.join(counted)}" if counted else ""
     continues = f"continues prefixes of up to {delay} steps" if delay else "continues no prefixes"
     notes = "".join(f"- {note}\n" for note in imported.notes)
     return f"""---
@@ -122,6 +126,6 @@ bundle_sha256: {content_hash}
 Imported from a {importer} checkpoint: {", ".join(sorted(file.name for file in imported.files))}. Nothing in it was run.
 
 Architecture: {manifest.architecture}; actions: {", ".join(promise.action_names)}; cameras: {", ".join(promise.cameras) or "none"};
-state: {promise.state_size} columns; {manifest.sampling.num_steps} solver steps; {continues}.
+state: {promise.state_size} columns; {manifest.sampling.num_steps} solver steps; {continues}{relative}.
 
 {notes}"""

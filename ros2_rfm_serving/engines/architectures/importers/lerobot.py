@@ -21,8 +21,7 @@ TOKENIZERS = {"pi0": "google/paligemma-3b-pt-224", "pi05": "google/paligemma-3b-
 UNSERVED = {
     "use_peft": "it holds an adapter only; merge it into its policy",
     "adapt_to_pi_aloha": "its actions leave in other units than those of its noise; serve it with the engine `lerobot`",
-    "use_delta_joint_actions_aloha": "its actions are relative to the state; serve it with the engine `lerobot`",
-    "use_relative_actions": "its actions are relative to the state; serve it with the engine `lerobot`",
+    "use_delta_joint_actions_aloha": "LeRobot has no such actions itself",
     "use_visual_memory": "it remembers images; no robot sends older ones",
     "use_proprioceptive_memory": "it remembers states; no robot sends older ones",
     "add_image_special_tokens": "its images stand between special tokens, which is not served here; use the engine `lerobot`",
@@ -52,13 +51,19 @@ def read(folder: Path, wishes: Wishes) -> Imported:
     backbone = str(config.get("vlm_model_name") or TOKENIZERS.get(kind, ""))
     tokenizer = tokenizer_file(folder, wishes.tokenizer, backbone)
     weights, sizes = weights_of.read(kind, read_tensors(folder / WEIGHTS), config, tokenizer.parent)
-    network = sized(kind, sizes, config)
+    network, promise = sized(kind, sizes, config), _promise(config, processors, wishes)
+    relative = processors.relative(len(promise.action_names), promise.state_size)
+    if bool(relative) != bool(config.get("use_relative_actions")):
+        raise ModelError(
+            f"{config.file}: use_relative_actions is {config.get('use_relative_actions')!r}, its processors do otherwise"
+        )
+    processing = _processing(architecture_of(kind), network, config, processors, wishes.state_words)
     manifest = Manifest(
         architecture=kind,
         network=network.model_dump(mode="json"),
-        contract=_promise(config, processors, wishes),
+        contract=promise,
         sampling=_sampling(architecture_of(kind), config),
-        processing=_processing(architecture_of(kind), network, config, processors, wishes.state_words),
+        processing=processing.model_copy(update={"relative": relative}),
     )
     return Imported(
         manifest=manifest,

@@ -12,6 +12,7 @@ from ros2_rfm_serving.engines.architectures.manifest import Affine
 from ros2_rfm_serving.errors import ModelError
 
 PRE, POST = "policy_preprocessor.json", "policy_postprocessor.json"
+RELATIVE, ABSOLUTE = "relative_actions_processor", "absolute_actions_processor"
 KNOWN = frozenset(
     {
         "rename_observations_processor",
@@ -24,11 +25,11 @@ KNOWN = frozenset(
         "new_line_task_processor",
         "pi0_new_line_processor",
         "pi05_prepare_state_tokenizer_processor_step",
-        "relative_actions_processor",
-        "absolute_actions_processor",
+        RELATIVE,
+        ABSOLUTE,
     }
 )
-"""Steps that the bundle's own processing does, by LeRobot's names; relative actions only where they are switched off."""
+"""Steps that the bundle's own processing does, by LeRobot's names"""
 Stats = dict[str, Tensor]
 
 
@@ -52,6 +53,30 @@ class Processors:
     def action(self) -> Affine:
         return self._line(POST, self._after, "unnormalizer_processor", "action", "ACTION", forward=False)
 
+    def relative(self, num_actions: int, state_size: int) -> tuple[int | None, ...]:
+        """Columns of the state that actions are counted from, as LeRobot's two steps do it: before the normalisation and after it.
+
+        Raises: `ModelError`.
+        """
+        steps = ((PRE, self._before, RELATIVE, "normalizer_processor"), (POST, self._after, "unnormalizer_processor", ABSOLUTE))
+        switched = ((self._before, RELATIVE), (self._after, ABSOLUTE))
+        enabled = [bool(own.get(step, {}).get("config", {}).get("enabled")) for own, step in switched]
+        if not any(enabled):
+            return ()
+        if not all(enabled):
+            raise ModelError(f"{self._folder / PRE}: {RELATIVE}, and {ABSOLUTE} of {POST}: one of them is enabled alone")
+        for name, own, first, second in steps:
+            order = [step for step in own if step in (first, second)]
+            if order != [first, second]:
+                raise ModelError(f"{self._folder / name}: relative actions need {first}, then {second}; it has {order}")
+        if state_size < num_actions:
+            raise ModelError(f"{self._folder / PRE}: {RELATIVE}: {num_actions} actions, but the state has {state_size} columns")
+        told = self._before[RELATIVE]["config"]
+        names = [str(name).lower() for name in told.get("action_names") or ()]
+        kept = [str(name).lower() for name in told.get("exclude_joints") or () if name]
+        absolute = {column for column, name in enumerate(names) if any(word in name for word in kept)}
+        return tuple(None if column in absolute else column for column in range(num_actions))
+
     def _steps(self, name: str) -> dict[str, dict[str, Any]]:
         file = self._folder / name
         self.files.append(file)
@@ -61,10 +86,6 @@ class Processors:
             if registered not in KNOWN:
                 raise ModelError(
                     f"{file}: a step {registered or step.get('class')!r}, which no bundle does; use the engine `lerobot`"
-                )
-            if "_actions_processor" in registered and step.get("config", {}).get("enabled"):
-                raise ModelError(
-                    f"{file}: {registered} is enabled: its actions are relative to the state; use the engine `lerobot`"
                 )
             steps[registered] = step
         return steps

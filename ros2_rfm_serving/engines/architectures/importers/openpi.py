@@ -26,8 +26,8 @@ CAMERAS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
 EPS = 1e-6
 NOTES = (
     *pi_weights.LEFT_OUT,
-    "openpi's transforms of one robot (relative actions, flipped joints, grippers) are no part of a checkpoint: its actions are "
-    "taken as they leave the network",
+    "openpi's transforms of one robot (flipped joints, grippers) are no part of a checkpoint: its actions are taken as they leave "
+    "the network; which of them are relative to the state is what --relative said",
 )
 
 
@@ -66,6 +66,7 @@ def read(folder: Path, wishes: Wishes) -> Imported:
             prompt=prompt,
             state=affine_of(stats, "state", promise.state_size, quantiles=kind == "pi05"),
             action=affine_of(stats, "actions", len(promise.action_names), quantiles=kind == "pi05"),
+            relative=_relative(promise, wishes),
         ),
     )
     return Imported(
@@ -99,6 +100,16 @@ def _promise(config: Json, stats: Json, wishes: Wishes) -> Promise:
         raise ModelError(f"--cameras: {len(cameras)} for a network with {len(CAMERAS)}: {', '.join(CAMERAS)}")
     size = wishes.state_size or len(stats.map("norm_stats", "state").get("mean", ()))
     return Promise(action_names=wishes.action_names, cameras=cameras, state_size=size, control_rate_hz=wishes.control_rate_hz)
+
+
+def _relative(promise: Promise, wishes: Wishes) -> tuple[int | None, ...]:
+    """As openpi's `DeltaActions` has them: action by action the column of the state with the same number. Raises: `ModelError`."""
+    if not wishes.relative:
+        return ()
+    names = promise.action_names
+    if unknown := [name for name in wishes.relative if name not in names[: promise.state_size]]:
+        raise ModelError(f"--relative: {unknown[0]!r} is none of the first {promise.state_size} actions: {', '.join(names)}")
+    return tuple(column if name in wishes.relative else None for column, name in enumerate(names))
 
 
 def affine_of(stats: Json, key: str, columns: int, *, quantiles: bool) -> Affine:
