@@ -32,14 +32,15 @@ LATE = Robot(name="late", task="carry", index=99)
 
 
 def factory(floor_hz: float, servers: int = 1) -> Factory:
-    """Asynchronous robots, for whom an SLO of 92 ms leaves hardly any room to meet another: those at 2 actions/s meet for ever."""
+    """Asynchronous robots, for whom an SLO of 92 ms leaves hardly any room to meet another: those at 2 actions/s meet for ever, for
+    they execute no more of a chunk than is to be trusted, and do not give way."""
     return parse_factory(f"""
 server_cluster: {{num_servers: {servers}, gpu_type: GPU}}
 standby: {{peers: false}}
 robot_fleet: [{{task: carry, num_robots: {servers}}}]
 carry:
   min_action_rate_hz: {floor_hz}
-  execution: {{mode: async}}
+  execution: {{mode: async, horizon: {{policy: confidence, mean_period_ms: 500}}}}
   pipeline: {{action_period_ms: 500}}
   components: {{system1: {{model: policy, slo_ms: 92}}}}
 """)
