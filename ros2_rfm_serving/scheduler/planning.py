@@ -273,6 +273,7 @@ def problem_of(
         servers=_normal(factory, types, previous),
         memory_gb=memory,
         load_s=load,
+        sizes_b=_sizes_b(dict.fromkeys(model for model, _ in load), catalogue),
         continuous=factory.continuous,
         steps=_steps(load, declared, types, catalogue, seen),
         dispatch=factory.dispatch,
@@ -284,6 +285,11 @@ def problem_of(
         same_host=factory.standby.same_host,
         links=links_of(factory),
     )
+
+
+def _sizes_b(models: Iterable[str], catalogue: Catalogue | None) -> dict[str, float]:
+    entries = catalogue.models if catalogue else {}
+    return {model: size for model in models if model in entries and (size := entries[model].size_b)}
 
 
 def _steps(

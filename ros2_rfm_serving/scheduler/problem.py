@@ -123,6 +123,8 @@ class Problem:
     memory_gb: Mapping[tuple[str, str], float]
     """(model, GPU type) -> what the model takes there; only where it fits."""
     load_s: Mapping[tuple[str, str], float]
+    sizes_b: Mapping[str, float] = field(default_factory=dict)
+    """Model -> billions of parameters; only where they are known."""
     continuous: frozenset[str] = frozenset()
     """GPU types whose servers batch continuously what can be batched in both ways."""
     steps: Mapping[tuple[str, str], SteppedService] = field(default_factory=dict)
