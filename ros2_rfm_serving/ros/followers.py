@@ -11,7 +11,7 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
-from rclpy.serialization import deserialize_message, serialize_message
+from rclpy.serialization import deserialize_message
 from rclpy.task import Future
 from rfm_serving import msg
 
@@ -47,19 +47,20 @@ class Followers:
         """Those of the schedule: their subscriptions."""
         self._since_s: dict[str, float] = {}
         self._followers: dict[str, _Follower] = {}
-        self._published = msg.Schedule()
-        """The last one, as others hear it."""
-        self._own_word: Any = None
-        """What was heard and is it: repeated, it is the same object."""
+        self._epoch, self._published = 0, b""
+        """Of the last one, and as others hear it."""
+        self._own_words: list[Any] = []
+        """What is heard and is it: repeated, it is the same object."""
+        self._reader = bounded.Repeated(msg.Schedule)
         self._foreign = self._forged = self._unreadable = 0
         self._foreign_s = self._forged_s = -math.inf
         self._waiting: list[Future] = []
-        self._hear(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD, repeated=True)
+        self._hear(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD, repeated=self._reader)
 
-    def expect(self, schedule: msg.Schedule) -> None:
-        """This schedule is published next."""
-        self._own_word = None
-        self._published = deserialize_message(serialize_message(schedule), msg.Schedule)
+    def expect(self, schedule: msg.Schedule, data: bytes) -> None:
+        """This schedule is published next, as this."""
+        self._epoch, self._published, self._own_words = schedule.epoch, data, [schedule]
+        self._reader.expect(data, schedule)
         servers = {placement.server for placement in schedule.placements}
         for server in self._servers.keys() - servers:
             self._node.destroy_subscription(self._servers.pop(server))
@@ -79,7 +80,7 @@ class Followers:
 
     def diagnosis(self) -> DiagnosticStatus:
         """`scheduler: schedule`."""
-        epoch = self._published.epoch
+        epoch = self._epoch
         level, message = DiagnosticStatus.OK, f"schedule {epoch} is followed"
         if clock() - self._foreign_s < SILENT_AFTER_S:
             level, message = DiagnosticStatus.WARN, TWO_SCHEDULERS
@@ -109,11 +110,19 @@ class Followers:
             return f"{', '.join(strayed)} follows another scheduler, {there[strayed[0]].scheduler:x}"
         if late := sorted(server for server, one in there.items() if one.epoch < epoch):
             return f"{', '.join(late)} still follows schedule {there[late[0]].epoch}"
-        if ahead := sorted(server for server, one in there.items() if one.epoch > self._published.epoch):
+        if ahead := sorted(server for server, one in there.items() if one.epoch > self._epoch):
             return f"{', '.join(ahead)} follows schedule {there[ahead[0]].epoch}, which this scheduler has not made"
         return ""
 
-    def _hear(self, kind: type, topic: str, callback: Callable[[Any], None], profile: QoSProfile, *, repeated: bool = False) -> Any:
+    def _hear(
+        self,
+        kind: type,
+        topic: str,
+        callback: Callable[[Any], None],
+        profile: QoSProfile,
+        *,
+        repeated: bool | bounded.Repeated = False,
+    ) -> Any:
         return bounded.hear(self._node, kind, topic, callback, profile, self._refuse, repeated=repeated)
 
     def _refuse(self, error: BadMessageError) -> None:
@@ -126,27 +135,25 @@ class Followers:
             self.look()
 
     def _on_schedule(self, message: Any) -> None:
-        if message is self._own_word:
+        if any(message is own for own in self._own_words):
             return
         log = self._node.get_logger()
         if message.scheduler != self._identity:
             self._foreign, self._foreign_s = self._foreign + 1, clock()
             log.warning(f"{TWO_SCHEDULERS}: {message.scheduler:x}", throttle_duration_sec=SILENT_AFTER_S)
-        elif message.epoch > self._published.epoch or (
-            message.epoch == self._published.epoch and _content(message) != _content(self._published)
-        ):
+        elif message.epoch > self._epoch or (message.epoch == self._epoch and not self._is_published(message)):
             self._forged, self._forged_s = self._forged + 1, clock()
-            log.error(f"{FORGED}: {message.epoch}, this one is at {self._published.epoch}", throttle_duration_sec=SILENT_AFTER_S)
-        elif message.epoch == self._published.epoch:
-            self._own_word = message
+            log.error(f"{FORGED}: {message.epoch}, this one is at {self._epoch}", throttle_duration_sec=SILENT_AFTER_S)
+        elif message.epoch == self._epoch:
+            self._own_words[1:] = [message]
+
+    def _is_published(self, message: Any) -> bool:
+        """Placements and routes: of these one schedule of an epoch has one alone."""
+        published = deserialize_message(self._published, msg.Schedule) if self._published else msg.Schedule()
+        return (message.placements, message.routes) == (published.placements, published.routes)
 
     def look(self) -> None:
         """Whoever waits looks again: when a server tells something, and now and then, for those that tell nothing."""
         waiting, self._waiting = self._waiting, []
         for change in waiting:
             change.set_result(None)
-
-
-def _content(schedule: msg.Schedule) -> tuple[Any, ...]:
-    """Of which one schedule of an epoch has one alone."""
-    return schedule.placements, schedule.routes

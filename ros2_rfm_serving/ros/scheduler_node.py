@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rclpy.node import Node
+from rclpy.serialization import serialize_message
 from rclpy.task import Future
 from rfm_serving import msg, srv
 
@@ -82,7 +83,7 @@ class SchedulerNode(Node):
         names = fleet_names(self)
         self._publisher = self.create_publisher(msg.Schedule, names.schedule, qos.SCHEDULE)
         self._identity = 1 + secrets.randbelow(2**64 - 1)
-        self._followers = Followers(self, names, self._identity)
+        self._followers, self._routes = Followers(self, names, self._identity), convert.Routes()
         self._roster = Roster(self._identity, values.number("lease_s"))
         profiles = Path(folder) if folder else share() / "config" / "profiles"
         self._planner = Planner(profiles, self.get_logger())
@@ -124,9 +125,10 @@ class SchedulerNode(Node):
 
     def _publish(self, schedule: Schedule, factory: Factory) -> None:
         own = replace(schedule, scheduler=self._identity, released=self._roster.released)
-        self._message = convert.schedule_to(own, factory.name)
-        self._message.descriptor = factory.fingerprint
-        self._followers.expect(self._message)
+        message = convert.schedule_to(own, factory.name, self._routes)
+        message.descriptor = factory.fingerprint
+        self._said = serialize_message(message)
+        self._followers.expect(message, self._said)
         self._repeat()
         for placement in schedule.placements:
             self.get_logger().info(
@@ -137,7 +139,7 @@ class SchedulerNode(Node):
 
     def _repeat(self) -> None:
         """It is latched too, but that tells nobody that its scheduler lives."""
-        self._publisher.publish(convert.stamped(self._message, self))
+        self._publisher.publish(convert.stamped_bytes(self._said, self.get_clock().now().to_msg()))
         self._followers.look()
 
     # --- services: answered when the servers follow, or not ---

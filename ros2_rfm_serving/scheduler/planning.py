@@ -13,6 +13,7 @@ from ros2_rfm_serving.profiles import Profile, SteppedService
 from ros2_rfm_serving.scheduler import explain
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
+from ros2_rfm_serving.scheduler.enquiry import Rooms, rooms
 from ros2_rfm_serving.scheduler.links import links_of, off_host
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.policies.schedules import POLICIES, STATIC, Judge, infeasible, run
@@ -163,6 +164,24 @@ def plan(
     return Planned(fleet, order.factory, order.previous, order.policy, solution.work, order.seen, complete, order.effort)
 
 
+def answered(
+    order: PlanOrder, profile: Profile, catalogue: Catalogue | None, *, work: float | None = None, explained: bool = True
+) -> Planned | Rooms:
+    """As `plan`, unless there is room for some of the robots without one."""
+    why = ""
+    if order.first:
+        try:
+            return rooms(order.first)
+        except ScheduleError as error:
+            why = f"; on the servers as they are: {error}"
+    if order.hopeless:
+        raise ScheduleError(order.hopeless)
+    try:
+        return plan(order, profile, catalogue, work=work, explained=explained)
+    except ScheduleError as error:
+        raise ScheduleError(f"{error}{why}") from None
+
+
 def _served(order: PlanOrder, profile: Profile, catalogue: Catalogue | None, work: float | None, explained: bool) -> Solution:
     counts = Counter(robot.task for robot in order.robots)
     if order.effort > 1:
@@ -254,6 +273,7 @@ def problem_of(
         servers=_normal(factory, types, previous),
         memory_gb=memory,
         load_s=load,
+        sizes_b=_sizes_b(dict.fromkeys(model for model, _ in load), catalogue),
         continuous=factory.continuous,
         steps=_steps(load, declared, types, catalogue, seen),
         dispatch=factory.dispatch,
@@ -265,6 +285,11 @@ def problem_of(
         same_host=factory.standby.same_host,
         links=links_of(factory),
     )
+
+
+def _sizes_b(models: Iterable[str], catalogue: Catalogue | None) -> dict[str, float]:
+    entries = catalogue.models if catalogue else {}
+    return {model: size for model in models if model in entries and (size := entries[model].size_b)}
 
 
 def _steps(

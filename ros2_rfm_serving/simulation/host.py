@@ -71,6 +71,7 @@ class Host:
         self.clients: dict[str, Client] = {}
         self.listeners: list[Client] = []
         self._gpus, self._events, self._traffic, self._warm_up_s = gpus, world.events, world.traffic, world.warm_up_s
+        self._roads = world.roads
         self._faults_rng = source(world.seed, "faults", self.name)
         self._config = server_config(placement, settings, profile_s, gpus[0])
         self._round_trips_s = [0.0, *(s.round_trip_ms / 1e3 for s in (settings.overflow,) if s)]
@@ -318,6 +319,8 @@ class Host:
         for reply in replies:
             client = self.clients[reply.id.robot]
             copies = client.wire.deliveries(DOWN, now_s)
+            if self._roads.are_laid:
+                copies = self._roads.delivered(copies, client.name, self.name, DOWN, now_s)
             if copies is AT_ONCE:
                 client.receive(reply)
                 continue

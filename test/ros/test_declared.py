@@ -230,7 +230,7 @@ def planned(factory: Factory, repository: Path) -> object:
 def timing(repository: Path) -> tuple[Profile, Catalogue]:
     folder = repository / "config" / "profiles"
     text = (folder / "cpu.csv").read_text()
-    rows = [line for line in text.splitlines()[2:] if line]
+    rows = [line for line in text.splitlines() if line and not line.startswith(("#", "model,"))]
     catalogue = yaml.safe_load((folder / "models.yaml").read_text())
     for model in [name for name in catalogue["models"] if name.startswith("rfm/")]:
         entry = catalogue["models"][model]

@@ -95,13 +95,15 @@ def hear(
     profile: QoSProfile,
     refuse: Callable[[BadMessageError], object],
     *,
-    repeated: bool = False,
+    repeated: bool | Repeated = False,
     prove: Callable[[Any, memoryview], object] | None = None,
     **options: Any,
 ) -> Any:
-    """A subscription that no bytes can harm. repeated: the same is said over and over (`Repeated`). prove: of a message, and the
-    bytes that it is; raises `BadMessageError` unless it is of who may say it."""
-    reader: Callable[[bytes], Any] = Repeated(message) if repeated else functools.partial(_proven, message=message, prove=prove)
+    """A subscription that no bytes can harm. repeated: the same is said over and over (`Repeated`, which may be given). prove: of a
+    message, and the bytes that it is; raises `BadMessageError` unless it is of who may say it."""
+    reader: Callable[[bytes], Any] = functools.partial(_proven, message=message, prove=prove)
+    if repeated:
+        reader = Repeated(message) if repeated is True else repeated
 
     def heard(data: bytes) -> None:
         try:
@@ -129,10 +131,21 @@ class Repeated:
 
     def __init__(self, message: type) -> None:
         self._read = functools.lru_cache(maxsize=REMEMBERED)(lambda data: read(data, message))
+        self._expected: bytes | None = None
+        self._own: Any = None
+
+    def expect(self, data: bytes, message: Any) -> None:
+        """One's own word, which need not be read when it is heard."""
+        self._expected, self._own = _unstamped(data), message
 
     def __call__(self, data: bytes) -> Any:
         """Raises: `BadMessageError`."""
-        return self._read(data[:HEADER_BYTES] + bytes(len(data[HEADER_BYTES:STAMP_ENDS])) + data[STAMP_ENDS:])
+        unstamped = _unstamped(data)
+        return self._own if unstamped == self._expected else self._read(unstamped)
+
+
+def _unstamped(data: bytes) -> bytes:
+    return data[:HEADER_BYTES] + bytes(len(data[HEADER_BYTES:STAMP_ENDS])) + data[STAMP_ENDS:]
 
 
 @functools.cache

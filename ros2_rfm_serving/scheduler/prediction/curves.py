@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -83,7 +84,18 @@ class Curves:
                 if (model, gpu_type) in known & usable:
                     sizes = profile.batch_sizes(model, gpu_type)
                     self.configs[model, gpu_type] = [Config(model, gpu_type, batching, size) for batching, size in sizes]
-        self._steps = steps
+        self._steps = dict(steps)
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: without what was remembered, for more of that may be added while it is written."""
+        return {"profile": self.profile, "configs": self.configs, "_steps": self._steps}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def _forget(self) -> None:
         self._stepped: dict[Config, SteppedService | None] = {}
         self._laws: dict[Config, ContinuousService | None] = {}
         self._lines: dict[tuple[Config, str], Line] = {}

@@ -88,11 +88,11 @@ def keeping_hosts(problem: Problem, curves: Curves, operation: Operation, hosts:
 def _kept(
     problem: Problem, curves: Curves, operation: Operation, hosts: Iterable[Host], reserve: float
 ) -> Iterator[tuple[Host, bool]]:
-    settled = _settled(problem, curves, operation)
-    responses = Responses(problem, curves, operation.hosts, operation.caps, settled)
+    responses = Responses(problem, curves, operation.hosts, operation.caps, _settled(problem, curves, operation))
     for host in hosts:
-        streams = _server(problem, responses, operation, host, settled).streams
-        yield host, all(s.keeps_slo and s.judged_s <= s.slo.kept_s * (1 - reserve) * SLO_SLACK for s in streams)
+        slos = [problem.demands[d].slo for d, _ in host.robots]
+        judged = zip(slos, responses.of_each(host), strict=True)
+        yield host, all(responses.judged_s(own, host, slo) <= slo.kept_s * (1 - reserve) * SLO_SLACK for slo, own in judged)
 
 
 def _is_fixed(host: Host) -> bool:
