@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
-from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
 from rclpy.task import Future
 from rfm_serving import msg
@@ -19,7 +17,9 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.scheduled import ScheduleHearer
 from ros2_rfm_serving.ros.wire import bounded, qos
+from ros2_rfm_serving.types import Heard
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
 
 HARDWARE = f"scheduler on {platform.node()}"
@@ -43,31 +43,30 @@ class Followers:
 
     def __init__(self, node: Node, names: qos.Names, identity: int) -> None:
         self._node, self._names, self._identity = node, names, identity
-        self._servers: dict[str, Any] = {}
-        """Those of the schedule: their subscriptions."""
+        self._servers: set[str] = set()
+        """Those of the schedule."""
         self._since_s: dict[str, float] = {}
         self._followers: dict[str, _Follower] = {}
         self._epoch, self._published = 0, b""
         """Of the last one, and as others hear it."""
         self._own_words: list[Any] = []
         """What is heard and is it: repeated, it is the same object."""
-        self._reader = bounded.Repeated(msg.Schedule)
-        self._foreign = self._forged = self._unreadable = 0
+        self._reader = reader = bounded.Repeated(msg.Schedule, ScheduleHearer.of_process().check)
+        self._foreign = self._forged = self._unreadable = self._unproven = 0
         self._foreign_s = self._forged_s = -math.inf
         self._waiting: list[Future] = []
-        self._hear(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD, repeated=self._reader)
+        hear = self._on_schedule
+        bounded.hear(node, msg.Schedule, names.schedule, hear, qos.SCHEDULE_HEARD, self._refuse, repeated=reader)
 
     def expect(self, schedule: msg.Schedule, data: bytes) -> None:
         """This schedule is published next, as this."""
         self._epoch, self._published, self._own_words = schedule.epoch, data, [schedule]
         self._reader.expect(data, schedule)
         servers = {placement.server for placement in schedule.placements}
-        for server in self._servers.keys() - servers:
-            self._node.destroy_subscription(self._servers.pop(server))
+        for server in self._servers - servers:
             self._followers.pop(server, None)
-        for server in servers - self._servers.keys():
-            topic, self._since_s[server] = self._names.server(server, "status"), clock()
-            self._servers[server] = self._hear(msg.ServerStatus, topic, self._on_status, qos.SERVER_STATUS)
+        self._since_s |= dict.fromkeys(servers - self._servers, clock())
+        self._servers = servers
 
     async def take(self, epoch: int) -> str:
         """Waits until all servers that are there follow this schedule, or a newer one. What is in the way; empty: they do."""
@@ -91,6 +90,7 @@ class Followers:
             "scheduler": f"{self._identity:x}",
             "schedules of other schedulers": self._foreign,
             "schedules forged": self._forged,
+            "schedules unproven": self._unproven,
             "messages refused": self._unreadable,
         }
         return DiagnosticStatus(
@@ -103,7 +103,7 @@ class Followers:
             return FORGED
         there = {server: one for server, one in self._followers.items() if one.heard_s > clock() - SILENT_SERVER_S}
         if unheard := sorted(
-            server for server in self._servers.keys() - self._followers if self._since_s[server] > clock() - SILENT_AFTER_S
+            server for server in self._servers - self._followers.keys() if self._since_s[server] > clock() - SILENT_AFTER_S
         ):
             return f"nothing is heard of {', '.join(unheard)} yet"
         if strayed := sorted(server for server, one in there.items() if one.scheduler != self._identity):
@@ -114,22 +114,14 @@ class Followers:
             return f"{', '.join(ahead)} follows schedule {there[ahead[0]].epoch}, which this scheduler has not made"
         return ""
 
-    def _hear(
-        self,
-        kind: type,
-        topic: str,
-        callback: Callable[[Any], None],
-        profile: QoSProfile,
-        *,
-        repeated: bool | bounded.Repeated = False,
-    ) -> Any:
-        return bounded.hear(self._node, kind, topic, callback, profile, self._refuse, repeated=repeated)
-
     def _refuse(self, error: BadMessageError) -> None:
-        self._unreadable += 1
+        if error.kind in ("unproven", Heard.STALE.value):
+            self._unproven += 1
+        else:
+            self._unreadable += 1
 
-    def _on_status(self, message: Any) -> None:
-        server = message.header.frame_id
+    def hear_server(self, server: str, message: Any) -> None:
+        """Its status, if it is its own."""
         if server in self._servers:
             self._followers[server] = _Follower(message.scheduler, message.schedule_epoch, clock())
             self.look()

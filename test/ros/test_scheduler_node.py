@@ -41,8 +41,12 @@ arm:
 class Rig:
     """All nodes on one executor."""
 
+    enter: Callable[[str], object] = staticmethod(lambda name: None)
+    """Is called with the name of whoever comes to be next."""
+
     def __init__(self) -> None:
-        self.scheduler, self.server, self.robot, self.peer = SchedulerNode(), ModelServerNode(), RobotNode(), Node("peer")
+        self.scheduler, self.server = self._made(SchedulerNode, "scheduler"), self._made(ModelServerNode, "server_1")
+        self.robot, self.peer = self._made(RobotNode, "arm_1"), Node("peer")
         self.nodes = [self.scheduler, self.server, self.robot, self.peer]
         self._executor = executor()
         for node in self.nodes:
@@ -72,8 +76,12 @@ class Rig:
         for node in self.nodes:
             node.destroy_node()
 
+    def _made(self, kind: type, name: str) -> Any:
+        type(self).enter(name)
+        return kind()
+
     def start_scheduler(self) -> None:
-        self.scheduler = SchedulerNode()
+        self.scheduler = self._made(SchedulerNode, "scheduler")
         self.nodes.append(self.scheduler)
         self._executor.add_node(self.scheduler)
 
