@@ -15,6 +15,7 @@ from rich.console import Console
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory
+from ros2_rfm_serving.factory.outputs import unusable
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import SYSTEM1
@@ -76,7 +77,10 @@ def load_inputs(
         problem = f"keeps {factory.standby.num_servers} of {len(factory.servers)} servers, none is left for the normal routes"
         raise ConfigurationError(problem, file=factory.file, key="standby.num_servers", fix="ask for more servers")
     folder = profiles or shipped("config", "profiles")
-    return Inputs(factory=factory, profile=load_profiles(folder), catalogue=Catalogue.load(catalogue or _beside(folder)))
+    models = Catalogue.load(catalogue or _beside(folder))
+    for problem in unusable(factory, models):
+        raise problem
+    return Inputs(factory=factory, profile=load_profiles(folder), catalogue=models)
 
 
 def with_system1(factory: Factory, model: str = "", gpu_type: str = "") -> Factory:

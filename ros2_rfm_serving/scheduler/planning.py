@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot
+from ros2_rfm_serving.factory.outputs import unusable
 from ros2_rfm_serving.profiles import Profile, SteppedService
 from ros2_rfm_serving.scheduler import explain
 from ros2_rfm_serving.scheduler.adaptation import Fleet
@@ -74,7 +75,8 @@ def plan_factory(
     counts = Counter(robot.task for robot in factory.robots) if num_robots is None else num_robots
     problem = problem_of(factory, counts, profile, catalogue, seen, previous)
     curves = curves_of(problem, profile)
-    if problems := explain.hopeless(problem, curves):
+    wrong = tuple(map(str, unusable(factory, catalogue))) if catalogue else ()
+    if problems := (*wrong, *explain.hopeless(problem, curves)):
         return infeasible(policy, math.nan, problems)
 
     def solved(problem: Problem, curves: Curves | None = None) -> Solution:

@@ -352,6 +352,18 @@ class TestCheck:
         assert "warning: 'nobody/knows' is not in the catalogue" in done.stdout
         assert "warning: 'Qwen2.5-VL-7B-Instruct' does not fit into the memory of NVIDIA H200" in done.stdout
 
+    def test_refuses_models_whose_answers_robots_cannot_use(self, tmp_path: Path) -> None:
+        """Their chunks would be dropped one by one, and no action would count."""
+        policy, judge = "nvidia/GR00T-N1.6-3B", "Qwen2.5-VL-3B-Instruct"
+        text = Path(P4).read_text(encoding="utf-8")
+        assert policy in text and judge in text
+        acts, judges = edited(tmp_path, (judge, policy)), tmp_path / "judges.yaml"
+        judges.write_text(text.replace(policy, judge), encoding="utf-8")
+        for file, component, asked in ((acts, "safety", "judgement"), (str(judges), "system1", "action_chunk")):
+            for command in ("check", "plan", "simulate"):
+                refused = str(rfm(command, file, fails_with=ConfigurationError).exception)
+                assert f"components.{component}.model" in refused and f"name a model of `output: {asked}`" in refused
+
     def test_names_floors_values_modes_and_standbys(self, tmp_path: Path) -> None:
         extra = "assemble_kit:\n  value: 2\n  min_action_rate_hz: 1\n  execution: {mode: async}\n"
         file = edited(tmp_path, ("assemble_kit:\n", extra), ("robot_fleet:", "standby: {num_servers: 1}\nrobot_fleet:"))

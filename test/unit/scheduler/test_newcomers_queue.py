@@ -107,8 +107,7 @@ def test_looks_at_queues_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_no_queue_judges_has_no_room_beyond_the_curve(repository: Path) -> None:
     """A monitor asks at its own pace: a server whose robots go further than its curve, by their queue, cannot be run with it."""
-    folder = repository / "config" / "profiles"
-    shipped = load_profiles(folder), Catalogue.load(folder / "models.yaml")
+    shipped = load_profiles(repository / "config" / "profiles"), Catalogue(models={})  # which would refuse a policy as a judge
     declared = profiled_factory(2, network=True)
     acts = declared.tasks["task_0"]
     system1 = acts.components[SYSTEM1]

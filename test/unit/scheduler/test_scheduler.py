@@ -446,6 +446,24 @@ def test_models_without_profile_or_memory_are_named(shipped: tuple[Profile, Cata
     assert "never measured" in plan_factory(declared, shipped[0]).problems[0]
 
 
+@pytest.mark.parametrize(
+    ("policy", "judge", "wrong"),
+    [
+        ("action_chunk", "action_chunk", "monitor"),
+        ("action_chunk", "plan", "monitor"),
+        ("judgement", "judgement", "system1"),
+        ("action_chunk", "judgement", ""),
+    ],
+)
+def test_no_plan_has_models_whose_answers_robots_cannot_use(policy: str, judge: str, wrong: str) -> None:
+    """A robot drops a chunk that answers its monitor."""
+    outputs = {"policy": policy, "judge": judge}
+    catalogue = Catalogue.model_validate({"models": {m: {"engine": "emulated", "output": o} for m, o in outputs.items()}})
+    solution = plan_factory(factory(), PROFILE, catalogue, work=0.0, explained=False)
+    assert solution.feasible is not bool(wrong)
+    assert [f"carry.components.{wrong}.model" in problem for problem in solution.problems] == [True] * bool(wrong)
+
+
 def test_unknown_policies_and_empty_fleets_are_refused() -> None:
     with pytest.raises(ScheduleError, match="no policy is named 'magic'; there are: best, rosa"):
         plan_factory(factory(), PROFILE, policy="magic")
