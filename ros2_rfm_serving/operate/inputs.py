@@ -78,8 +78,8 @@ def load_inputs(
         raise ConfigurationError(problem, file=factory.file, key="standby.num_servers", fix="ask for more servers")
     folder = profiles or shipped("config", "profiles")
     models = Catalogue.load(catalogue or _beside(folder))
-    for problem in unusable(factory, models):
-        raise problem
+    for wrong in unusable(factory, models):
+        raise wrong
     return Inputs(factory=factory, profile=load_profiles(folder), catalogue=models)
 
 

@@ -42,9 +42,15 @@ def summary(solution: Solution) -> Text:
         head = Text.assemble(("feasible", "bold green"), f" with policy {solution.policy}; ")
     cut = "" if solution.complete else "; the work that was allowed is done: this is the best schedule found until then"
     by_curves = f"objective {solution.objective:.2f} actions/s (weighted){_bound(solution)}"
-    more = solution.expected > solution.objective * (1 + 1e-6)
-    expected = f"; {solution.expected:.2f} expected of robots that keep pace by themselves, which no curve counts" if more else ""
-    return head.append(f"{by_curves}{expected}; work {solution.work:.2f}{cut}")
+    return head.append(f"{by_curves}{_expected(solution)}; work {solution.work:.2f}{cut}")
+
+
+def _expected(solution: Solution) -> str:
+    if solution.expected > solution.objective * (1 + 1e-6):
+        return f"; {solution.expected:.2f} expected of robots that keep pace by themselves, which no curve counts"
+    if solution.expected < solution.objective * (1 - 1e-6):
+        return f"; {solution.expected:.2f} expected of robots that wait longer in their own queue than by any curve"
+    return ""
 
 
 def _bound(solution: Solution) -> str:

@@ -96,7 +96,7 @@ class TaskSolution:
     closed_loop_rate_hz: float
     """What the predicted latencies allow."""
     expected_rate_hz: float
-    """Higher than `action_rate_hz` where robots pace themselves (see `convoys`)."""
+    """Other than `action_rate_hz` where robots pace themselves (see `convoys`), or wait longer or shorter in their own queue."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,8 @@ class Solution:
     bound: float
     """No schedule's objective is higher."""
     expected: float = 0.0
-    """The throughput where robots that pace themselves do so; by the curves alone it is the objective."""
+    """The throughput where robots that pace themselves do so, and wait as in their own queue; by the curves alone it is the
+    objective."""
     work: float = 0.0
     """Done to find it, in units of `budget`: about the seconds that it takes one core."""
     tasks: dict[str, TaskSolution] = field(default_factory=dict)

@@ -19,6 +19,8 @@ from ros2_rfm_serving.scheduler.solution import SLO_SLACK, ServerSolution, Solut
 
 NEGLECTED = 0.05
 """Share of its closed loop below which a robot counts as one that hardly acts."""
+SURE = 0.95
+"""Of a floor, below which it is missed: rates by queues are some per cent off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +50,8 @@ def solution_of(
     """declared: robots of each class, where the policy serves only some of them."""
     settled = _settled(problem, curves, operation)
     rates = settled.rates
-    servers = _servers(problem, curves, operation, settled)
+    responses = Responses(problem, curves, operation.hosts, operation.caps, settled)
+    servers = _servers(problem, responses, operation, settled)
     missed = _missed(servers)
     bound = bounds.of(Kind(bool(operation.gpus), any(stream.by_own_queue for s in servers for stream in s.streams)))
     counts = declared or tuple(task.num_robots for task in problem.classes)
@@ -58,7 +61,7 @@ def solution_of(
         if count > task.num_robots
     ]
     problems += sorted({text for texts in missed.values() for text in texts})
-    expected = tuple(max(rate, pace or 0.0) for rate, pace in zip(rates, operation.paces or rates, strict=True))
+    expected = _expected(problem, responses, operation, rates)
     tasks = _tasks(problem, RateSearch(problem, curves, operation.hosts), rates, expected, declared)
     return Solution(
         policy=policy,
@@ -70,7 +73,7 @@ def solution_of(
         servers=servers,
         problems=tuple(problems),
         complete=operation.complete,
-        notes=tuple(_notes(tasks, servers, bound)),
+        notes=(*_notes(tasks, servers, bound), *dict.fromkeys(_below_floor(problem, rates, expected))),
     )
 
 
@@ -144,11 +147,27 @@ def _tasks(
     return solutions
 
 
-def _servers(problem: Problem, curves: Curves, operation: Operation, settled: Equilibrium) -> tuple[ServerSolution, ...]:
+def _expected(problem: Problem, responses: Responses, operation: Operation, rates: Rates) -> Rates:
+    """Beside curves, which were measured under robots with a pace of their own. Synchronous robots may fall into convoys, and be
+    quicker. Asynchronous ones whose answers take longer than their actions ask anew the moment they are answered: they keep out of
+    each other's batches for ever, and are slower, or are alone, and quicker."""
+    paced = [max(rate, pace or 0.0) for rate, pace in zip(rates, operation.paces or rates, strict=True)]
+    found = list(paced)
+    for c, task in enumerate(problem.classes):
+        asked = next((d for d in task.coupled if d.calls == 1.0), None)
+        if asked and task.overlapped and task.gives_way and task.num_robots:
+            cap_hz = operation.caps[c] if operation.caps else math.inf
+            top_hz = min(task.max_rate_hz, cap_hz) if len(task.coupled) == 1 else paced[c]
+            answered = [(dict(host.robots).get(asked.index, 0), responses.answered_hz(host)) for host in operation.hosts]
+            found[c] = sum(num * min(hz[asked.index], top_hz) if asked.index in hz else num * paced[c] for num, hz in answered)
+            found[c] /= task.num_robots
+    return tuple(found)
+
+
+def _servers(problem: Problem, responses: Responses, operation: Operation, settled: Equilibrium) -> tuple[ServerSolution, ...]:
     gpus = operation.gpus or ("",) * len(operation.hosts)
     names = _names(problem, operation.hosts, gpus)
     order = sorted(range(len(names)), key=lambda i: (list(problem.servers).index(gpus[i] or names[i]), i))
-    responses = Responses(problem, curves, operation.hosts, operation.caps, settled)
     return tuple(
         replace(
             _server(problem, responses, operation, operation.hosts[i], settled),
@@ -248,6 +267,16 @@ def _neglected(tasks: Mapping[str, TaskSolution]) -> Iterator[str]:
             yield (
                 f"robots of {name!r} go at {task.slowest_rate_hz:.2g} actions/s, for others' actions are worth more or cost less; "
                 "declare min_action_rate_hz if that is too slow"
+            )
+
+
+def _below_floor(problem: Problem, rates: Rates, expected: Rates) -> Iterator[str]:
+    """Whose floor holds by the curves, and not in their own queue, in words."""
+    for task, by_curve_hz, hz in zip(problem.classes, rates, expected, strict=True):
+        if hz < SURE * task.floor_hz <= by_curve_hz:
+            yield (
+                f"robots of {task.name!r} are expected to go at {hz:.2f} actions/s, below their floor of {task.floor_hz:g}: "
+                "they wait longer in their own queue than by the curve; give them more servers, or lower the floor"
             )
 
 

@@ -75,6 +75,12 @@ class Waited:
     def mean_s(self) -> float:
         return float(np.mean(np.concatenate(self.latencies)))
 
+    @property
+    def mean_response_s(self) -> float:
+        """inf: nothing was answered."""
+        responses = np.concatenate(self.responses)
+        return float(np.mean(responses)) if len(responses) else math.inf
+
     def at(self, percentile: float) -> float:
         """Of half of all starts: what one run will show, most probably."""
         return _of_half(self.latencies, percentile)

@@ -99,6 +99,16 @@ class Responses:
         demands = [self._problem.demands[d] for d, _ in host.robots]
         return bool(demands) and all(d.calls == 1.0 for d in demands) and self._curves.knows_queue(host.config)
 
+    def answered_hz(self, host: Host) -> dict[int, float]:
+        """Demand -> how often one of its robots is answered at the most, for it asks one thing at a time, and at its control steps:
+        by its own queue, of all starts together. Without those of which the curve alone says it."""
+        found = self._by_queue(host) if self.has_queue(host) else None
+        if found is None:
+            return {}
+        steps_s = (self._problem.classes[self._problem.demands[d].task].step_s for d, _ in host.robots)
+        waits_s = (one.mean_response_s + 0.5 * step_s for one, step_s in zip(found.members, steps_s, strict=True))
+        return {d: 1.0 / wait_s for (d, _), wait_s in zip(host.robots, waits_s, strict=True)}
+
     def unlucky(self, host: Host) -> float:
         """Share of the starts of its own queue after which robots miss an SLO."""
         found = self._by_queue(host) if self.has_queue(host) else None

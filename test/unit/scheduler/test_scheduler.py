@@ -22,7 +22,7 @@ from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory, parse_factory
 from ros2_rfm_serving.profiles import COLUMNS, Profile, load_profiles, parse_profiles
 from ros2_rfm_serving.reports.placement import names
-from ros2_rfm_serving.reports.plan_tables import plan_report
+from ros2_rfm_serving.reports.plan_tables import plan_report, summary
 from ros2_rfm_serving.scheduler import POLICIES, Solution, fleet_of, plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.prediction.curves import Line
 from ros2_rfm_serving.scheduler.promises import broken
@@ -256,6 +256,28 @@ def test_what_robots_that_pace_themselves_reach_is_what_the_simulation_gives(
         if server.batching == "fixed" and server.streams:
             alike[round(server.p99_s, 6)].append(measured[server.server])
     assert all(max(tails) == pytest.approx(p99_s, rel=0.2) for p99_s, tails in alike.items())
+
+
+@pytest.mark.parametrize("robots", [1, 2])
+def test_asynchronous_robots_are_expected_to_go_as_in_their_own_queue(robots: int, shipped: tuple[Profile, Catalogue]) -> None:
+    """Two keep out of each other's batches, 22 % slower than by the curve; one alone is 35 % quicker."""
+    declared = parse_factory(
+        f"""
+server_cluster: {{num_servers: 1, gpu_type: NVIDIA H200}}
+robot_fleet: [{{task: carry, num_robots: {robots}}}]
+carry:
+  pipeline: {{action_period_ms: 50}}
+  execution: {{mode: async}}
+  min_action_rate_hz: 9
+  components: {{system1: {{model: physical-intelligence/pi0.5, slo_ms: 414, percentile: 95}}}}
+"""
+    )
+    solution = plan_factory(declared, *shipped)
+    report = simulate(to_schedule(solution, declared.robots, epoch=1), declared, shipped[1], shipped[0], seconds=10, seed=1)
+    assert solution.expected == pytest.approx(report.raw, rel=0.05)
+    assert solution.objective != pytest.approx(report.raw, rel=0.15)
+    assert any("below their floor of 9" in note for note in solution.notes) is (robots == 2)
+    assert "expected of robots that " + ("keep pace", "wait longer")[robots - 1] in summary(solution).plain
 
 
 def test_overlapped_execution_is_bound_by_the_longer_of_execution_and_inference() -> None:
