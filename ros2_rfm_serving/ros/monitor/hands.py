@@ -59,7 +59,7 @@ class Hands:
     def __init__(self, node: Node, names: qos.Names, enclave: Path | None = None) -> None:
         """enclave: in whose name it orders where the process has none of its own. Raises: `ConfigurationError`."""
         self._node, self._names = node, names
-        self._prover, self._verifier = prover_of_process(enclave), verifier_of_process(enclave)
+        self._prover, self._enclave = prover_of_process(enclave), enclave
         self._ordered: queue.Queue[tuple[str, str, str, Future[Answer]]] = queue.Queue(MAX_WAITING)
         self._waiting: list[_Waiting] = []
         self._clients: dict[str, Any] = {}
@@ -77,10 +77,15 @@ class Hands:
 
     def _work(self) -> None:
         while not self._ordered.empty():
-            self._begin(*self._ordered.get())
+            action, target, task, answer = self._ordered.get()
+            try:
+                self._begin(action, target, task, answer)
+            except ConfigurationError as error:
+                _say(answer, Answer(False, str(error)))
         self._waiting = [one for one in self._waiting if not self._settle(one)]
 
     def _begin(self, action: str, target: str, task: str, answer: Future[Answer]) -> None:
+        """Raises: `ConfigurationError` where the enclave is not whole."""
         names, read, profile, topic, whom, what = self._names, _trigger, None, "", target, ""
         if action == CANCEL or (self._prover and action in (*TRANSITIONS, *ON_ROBOTS)):
             kind, profile, request, what = srv.Order, qos.CONTROL, srv.Order.Request(), action
@@ -101,7 +106,7 @@ class Hands:
             found = topic or self._lifecycle_of(target)
             return self._client(kind, found, profile) if found else None
 
-        signing = Signing(self._prover, whom, self._verifier if hasattr(request, "proof") else None)
+        signing = Signing(self._prover, whom, verifier_of_process(self._enclave) if hasattr(request, "proof") else None)
         self._waiting.append(_Waiting(find, request, read, answer, clock() + FOUND_WITHIN_S, signing, what))
 
     def _lifecycle_of(self, server: str) -> str:
