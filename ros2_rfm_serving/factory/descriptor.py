@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -438,14 +439,32 @@ class Factory(Section):
         found = {server: host.round_trip_with_ms(most_kb) / 1e3 for server, host in seated.items()}
         return found if len(set(found.values())) > 1 else {}
 
+    @property
+    def away_s(self) -> dict[str, float]:
+        """Server -> how much longer the round trip to its host is than to the nearest one that serves; without those."""
+        nearest_s = min(self.round_trips_s.values(), default=0.0)
+        return {server: trip_s - nearest_s for server, trip_s in self.round_trips_s.items() if trip_s > nearest_s}
+
     def with_round_trips(self) -> Factory:
         """With the longest round trip to a host that serves, added to what each task declares. Measured ones replace the sum."""
-        serving = [self.hosts[seat.host] for seat in self.seats.values()]
+        return self._farther(max)
+
+    def at_nearest(self) -> Factory:
+        """With the shortest round trip to a host that serves, in place of the longest."""
+        return self._farther(lambda trips_ms: min(trips_ms) - max(trips_ms))
+
+    def at_farthest(self) -> Factory:
+        """And back."""
+        return self._farther(lambda trips_ms: max(trips_ms) - min(trips_ms))
+
+    def _farther(self, by_ms: Callable[[Sequence[float]], float]) -> Factory:
+        """by_ms: of the round trips to hosts that serve."""
+        serving = [self.hosts[seat.host] for seat in self.seats.values()] if self.hosts else []
 
         def farther(entry: FleetEntry) -> FleetEntry:
             own = entry.network
-            far_ms = max((host.round_trip_with_ms(own.request_kb) for host in serving), default=0.0)
-            return entry.model_copy(update={"network": own.model_copy(update={"round_trip_ms": own.round_trip_ms + far_ms})})
+            trip_ms = max(own.round_trip_ms + by_ms([host.round_trip_with_ms(own.request_kb) for host in serving]), 0.0)
+            return entry.model_copy(update={"network": own.model_copy(update={"round_trip_ms": trip_ms})})
 
         return self.model_copy(update={"robot_fleet": tuple(map(farther, self.robot_fleet))}) if serving else self
 

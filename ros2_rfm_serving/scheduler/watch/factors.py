@@ -69,15 +69,17 @@ class _Task:
 class Factors:
     def __init__(self) -> None:
         self._tasks: dict[str, _Task] = {}
+        self._away_s: Mapping[str, float] = {}
         self.implausible = 0
         """Lots that say what no robot does."""
 
     def declare(self, factory: Factory) -> None:
-        """What plans are made with until something else is measured."""
+        """What plans are made with until something else is measured; of travels that to the nearest host."""
+        self._away_s, near = factory.away_s, factory.at_nearest()
         self._tasks = {
             name: _Task(
-                travel=_Factor(Means(LEAST_TRAVEL_S), factory.network_of(name).mean_s, LEAST_TRAVEL_S, sharp=False),
-                tail=_Factor(Means(LEAST_TRAVEL_S), factory.network_of(name).at_s(99.0), LEAST_TRAVEL_S),
+                travel=_Factor(Means(LEAST_TRAVEL_S), near.network_of(name).mean_s, LEAST_TRAVEL_S, sharp=False),
+                tail=_Factor(Means(LEAST_TRAVEL_S), near.network_of(name).at_s(99.0), LEAST_TRAVEL_S),
                 cycle=_Factor(Means(), task.cycle_period_s) if task.execution.horizon.policy != "static" else None,
                 calls={
                     component: _Factor(Means(), ratio)
@@ -125,9 +127,9 @@ class Factors:
 
     def travels(self, factory: Factory) -> dict[str, Travel]:
         """Where they are not as declared."""
-        found: dict[str, Travel] = {}
+        found, near = dict[str, Travel](), factory.at_nearest()
         for name, task in self._tasks.items():
-            declared = factory.network_of(name)
+            declared = near.network_of(name)
             if task.travel.used != declared.mean_s or task.tail.used != declared.at_s(99.0):
                 found[name] = Travel(mean_s=task.travel.used, tail_s=max(task.tail.used, task.travel.used))
         return found
@@ -157,9 +159,10 @@ class Factors:
         answers, round_trips_s = deltas.get(SYSTEM1, (0, 0.0))
         if answers <= 0:
             return
-        self._add(task.travel, answers, round_trips_s / answers - latency_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)
+        known_s = self._away_s.get(word.server, 0.0)
+        self._add(task.travel, answers, round_trips_s / answers - latency_s - known_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)
         if _answers(word) - task.answered.setdefault(word.robot, _answers(before)) >= TAIL_ANSWERS:
-            self._add(task.tail, answers, word.round_trip_p99_s - latency_p99_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)
+            self._add(task.tail, answers, word.round_trip_p99_s - latency_p99_s - known_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)
         if task.cycle and (chunks := word.horizons - before.horizons) > 0:
             self._add(task.cycle, chunks, (word.horizons_s - before.horizons_s) / chunks, LEAST_CYCLE_S, MOST_RATIO)
         for component, factor in task.calls.items():
