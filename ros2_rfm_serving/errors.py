@@ -88,12 +88,12 @@ class SessionError(RfmError):
 
 
 class UnprovenError(RfmError):
-    """`is_stale`: with another challenge it may be taken."""
+    """`is_stale`: with another challenge it may be taken. `is_copy`: the same was taken before, whoever has asked it now."""
 
     code = 240
 
-    def __init__(self, problem: str, *, is_stale: bool = False) -> None:
-        self.is_stale = is_stale
+    def __init__(self, problem: str, *, is_stale: bool = False, is_copy: bool = False) -> None:
+        self.is_stale, self.is_copy = is_stale, is_copy
         super().__init__(problem)
 
 

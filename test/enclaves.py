@@ -9,6 +9,7 @@ from pathlib import Path
 from ros2_rfm_serving.security.authority import Authority, utc_now
 from ros2_rfm_serving.security.folder import CERTIFICATE, IDENTITY_CA, KEY, REVOKED, write_private, write_public
 
+OWN = ("scheduler",)
 SERVERS = re.compile(r"s\d|server")
 
 
@@ -19,7 +20,7 @@ class Enclaves:
     def make(self, name: str, begun_days: float = 0, days: float = 365, role: str = "") -> Path:
         """begun_days: ago. role: what is named like a server is one, and all else a robot, unless it says something else."""
         enclave = self.root / name
-        role = role or ("server" if SERVERS.match(name) else "robot")
+        role = role or (name if name in OWN else "server" if SERVERS.match(name) else "robot")
         identity = self.authority.issue(name, [name], utc_now() - timedelta(days=begun_days), days, role)
         write_private(enclave / KEY, identity.key_pem)
         write_public(enclave / CERTIFICATE, identity.certificate_pem)

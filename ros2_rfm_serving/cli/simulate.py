@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from ros2_rfm_serving.cli.simulate_guests import USUAL, live, number, turnover_of, visit
 from ros2_rfm_serving.cli.simulate_plan import Asked, Times, run
@@ -96,9 +95,6 @@ def simulate(
     if hours is not None:
         live(asked, hours, turnover_of(guests or USUAL))
         return
-    if any(host.bandwidth_mbit_s for host in inputs.factory.hosts.values()):
-        note = "bandwidth_mbit_s: the plan keeps within links, virtual time has their delays and no queues on them"
-        Console(stderr=True).print(note, style="yellow", highlight=False)
     times, conditions = Times(seconds=seconds, warm_up_s=warm_up), conditions_of(crash or [], network)
     if guests is not None:
         visit(asked, times, conditions, turnover_of(guests))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,11 @@ from typing import Annotated
 import typer
 
 WHAT = ("policy", "judge", "safety", "monitor", "planner", "staged-policy", "diffusion", "autoregressive", "image-policy", "all")
+
+
+class Head(Enum):
+    REGRESSION = "regression"
+    FLOW = "flow"
 
 
 def train(
@@ -38,6 +44,7 @@ def train(
         str, typer.Option(help="Policy: of another world, as a descriptor's `simulator` names it (docs/worlds.md)")
     ] = "",
     task: Annotated[str, typer.Option(help="With --simulator: the task, which also names the bundle: <task>_flow")] = "",
+    head: Annotated[Head, typer.Option(help="Image policy: one pass, or solver steps, which say how sure")] = Head.REGRESSION,
     resume: Annotated[bool, typer.Option("--resume", help="Image policy: goes on from its checkpoint below --out")] = False,
     compiled: Annotated[bool, typer.Option("--compile", help="Compile the policy: a third faster, needs a C++ compiler")] = False,
 ) -> None:
@@ -67,7 +74,7 @@ def train(
         return
     if what == "image-policy":
         workshop = Workshop(out, seed, threads, episodes, staged_episodes, stage_episodes)
-        policies.images(workshop, steps, compiled=compiled, resume=resume)
+        policies.images(workshop, steps, head=head.value, compiled=compiled, resume=resume)
         return
     lessons: Mapping[str, Callable[[Workshop], None]] = {
         "planner": partial(judges.planner, steps=3 * small_steps),

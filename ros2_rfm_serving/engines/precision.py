@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from ros2_rfm_serving.engines.heap import give_back
+
 INT8, INT4 = "int8", "int4"
 STORED: dict[str, torch.dtype] = {INT8: torch.int8, INT4: torch.uint4}  # type: ignore[attr-defined]
 """What stands for each where weights have a dtype."""
@@ -66,6 +68,7 @@ def quantize(network: nn.Module, precision: str, exact: tuple[str, ...]) -> None
         for tensor in (*network.parameters(), *network.buffers()):
             if tensor.is_floating_point() and not tensor.is_meta:
                 tensor.data = tensor.data.to(torch.float32, copy=True)
+    give_back()
 
 
 def widen(network: nn.Module) -> None:

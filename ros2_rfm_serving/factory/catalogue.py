@@ -157,6 +157,8 @@ class CatalogueEntry(BaseModel):
     """That an emulated model asks for."""
     chunk_length: int = Field(default=16, ge=1)
     """Of an emulated action model, control steps."""
+    size_b: float | None = Field(default=None, gt=0)
+    """Billions of parameters that it is named by, which ROSA's weighted partition shares GPUs by (§4.1)."""
     gpus: dict[str, Footprint] = {}
 
 

@@ -212,6 +212,7 @@ def _server_parameters(settings: ServerSettings) -> dict[str, Any]:
     tier = {
         "overflow_url": overflow.url,
         "overflow_round_trip_s": overflow.round_trip_ms / 1e3,
+        "overflow_batches_in_flight": overflow.batches_in_flight,
         "overflow_token_env": overflow.token_env,
     }
     return parameters | tier

@@ -10,7 +10,7 @@ from rclpy.task import Future
 from rfm_serving import srv
 
 from ros2_rfm_serving.errors import ScheduleError, UnprovenError
-from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Signing, prover_of_process
+from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Signing, prover_of_process, verifier_of_process
 from ros2_rfm_serving.ros.node.runtime import clock, executor
 from ros2_rfm_serving.ros.wire import qos
 
@@ -28,7 +28,7 @@ class FleetClient(Node):
         names = qos.Names(fleet_namespace)
         self._admit = self.create_client(srv.AdmitRobot, names.admit_robot, qos_profile=qos.CONTROL)
         self._release = self.create_client(srv.ReleaseRobot, names.release_robot, qos_profile=qos.CONTROL)
-        self._prover, self._executor = prover_of_process(), executor()
+        self._prover, self._verifier, self._executor = prover_of_process(), verifier_of_process(), executor()
         self._executor.add_node(self)
 
     def admit(self, robot: str, task: str) -> int:
@@ -55,13 +55,13 @@ class FleetClient(Node):
     def _call(self, client: Any, request: Any, given_up: Callable[[], bool] = lambda: False) -> int:
         asked: list[Future] = []
         begin_s = ask_s = clock()
-        signing = Signing(self._prover, SCHEDULER)
+        signing = Signing(self._prover, SCHEDULER, self._verifier)
         while (answer := self._answered(asked, request, signing)) is None:
             now_s = clock()
             if now_s - begin_s > TIMEOUT_S or given_up():
                 raise ScheduleError(f"the scheduler does not answer on {client.srv_name} within {now_s - begin_s:.0f} s")
             if (now_s >= ask_s or not asked) and client.service_is_ready():
-                asked.append(client.call_async(request))
+                asked.append(signing.call(client, request))
                 ask_s = now_s + AGAIN_S
             self._executor.spin_once(timeout_sec=0.1)
         if not answer.success:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
-from rclpy.qos import QoSProfile
-from rclpy.serialization import deserialize_message, serialize_message
+from rclpy.serialization import deserialize_message
 from rclpy.task import Future
 from rfm_serving import msg
 
@@ -19,7 +17,9 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.scheduled import ScheduleHearer
 from ros2_rfm_serving.ros.wire import bounded, qos
+from ros2_rfm_serving.types import Heard
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
 
 HARDWARE = f"scheduler on {platform.node()}"
@@ -43,30 +43,30 @@ class Followers:
 
     def __init__(self, node: Node, names: qos.Names, identity: int) -> None:
         self._node, self._names, self._identity = node, names, identity
-        self._servers: dict[str, Any] = {}
-        """Those of the schedule: their subscriptions."""
+        self._servers: set[str] = set()
+        """Those of the schedule."""
         self._since_s: dict[str, float] = {}
         self._followers: dict[str, _Follower] = {}
-        self._published = msg.Schedule()
-        """The last one, as others hear it."""
-        self._own_word: Any = None
-        """What was heard and is it: repeated, it is the same object."""
-        self._foreign = self._forged = self._unreadable = 0
+        self._epoch, self._published = 0, b""
+        """Of the last one, and as others hear it."""
+        self._own_words: list[Any] = []
+        """What is heard and is it: repeated, it is the same object."""
+        self._reader = reader = bounded.Repeated(msg.Schedule, ScheduleHearer.of_process().check)
+        self._foreign = self._forged = self._unreadable = self._unproven = 0
         self._foreign_s = self._forged_s = -math.inf
         self._waiting: list[Future] = []
-        self._hear(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD, repeated=True)
+        hear = self._on_schedule
+        bounded.hear(node, msg.Schedule, names.schedule, hear, qos.SCHEDULE_HEARD, self._refuse, repeated=reader)
 
-    def expect(self, schedule: msg.Schedule) -> None:
-        """This schedule is published next."""
-        self._own_word = None
-        self._published = deserialize_message(serialize_message(schedule), msg.Schedule)
+    def expect(self, schedule: msg.Schedule, data: bytes) -> None:
+        """This schedule is published next, as this."""
+        self._epoch, self._published, self._own_words = schedule.epoch, data, [schedule]
+        self._reader.expect(data, schedule)
         servers = {placement.server for placement in schedule.placements}
-        for server in self._servers.keys() - servers:
-            self._node.destroy_subscription(self._servers.pop(server))
+        for server in self._servers - servers:
             self._followers.pop(server, None)
-        for server in servers - self._servers.keys():
-            topic, self._since_s[server] = self._names.server(server, "status"), clock()
-            self._servers[server] = self._hear(msg.ServerStatus, topic, self._on_status, qos.SERVER_STATUS)
+        self._since_s |= dict.fromkeys(servers - self._servers, clock())
+        self._servers = servers
 
     async def take(self, epoch: int) -> str:
         """Waits until all servers that are there follow this schedule, or a newer one. What is in the way; empty: they do."""
@@ -79,7 +79,7 @@ class Followers:
 
     def diagnosis(self) -> DiagnosticStatus:
         """`scheduler: schedule`."""
-        epoch = self._published.epoch
+        epoch = self._epoch
         level, message = DiagnosticStatus.OK, f"schedule {epoch} is followed"
         if clock() - self._foreign_s < SILENT_AFTER_S:
             level, message = DiagnosticStatus.WARN, TWO_SCHEDULERS
@@ -90,6 +90,7 @@ class Followers:
             "scheduler": f"{self._identity:x}",
             "schedules of other schedulers": self._foreign,
             "schedules forged": self._forged,
+            "schedules unproven": self._unproven,
             "messages refused": self._unreadable,
         }
         return DiagnosticStatus(
@@ -102,51 +103,49 @@ class Followers:
             return FORGED
         there = {server: one for server, one in self._followers.items() if one.heard_s > clock() - SILENT_SERVER_S}
         if unheard := sorted(
-            server for server in self._servers.keys() - self._followers if self._since_s[server] > clock() - SILENT_AFTER_S
+            server for server in self._servers - self._followers.keys() if self._since_s[server] > clock() - SILENT_AFTER_S
         ):
             return f"nothing is heard of {', '.join(unheard)} yet"
         if strayed := sorted(server for server, one in there.items() if one.scheduler != self._identity):
             return f"{', '.join(strayed)} follows another scheduler, {there[strayed[0]].scheduler:x}"
         if late := sorted(server for server, one in there.items() if one.epoch < epoch):
             return f"{', '.join(late)} still follows schedule {there[late[0]].epoch}"
-        if ahead := sorted(server for server, one in there.items() if one.epoch > self._published.epoch):
+        if ahead := sorted(server for server, one in there.items() if one.epoch > self._epoch):
             return f"{', '.join(ahead)} follows schedule {there[ahead[0]].epoch}, which this scheduler has not made"
         return ""
 
-    def _hear(self, kind: type, topic: str, callback: Callable[[Any], None], profile: QoSProfile, *, repeated: bool = False) -> Any:
-        return bounded.hear(self._node, kind, topic, callback, profile, self._refuse, repeated=repeated)
-
     def _refuse(self, error: BadMessageError) -> None:
-        self._unreadable += 1
+        if error.kind in ("unproven", Heard.STALE.value):
+            self._unproven += 1
+        else:
+            self._unreadable += 1
 
-    def _on_status(self, message: Any) -> None:
-        server = message.header.frame_id
+    def hear_server(self, server: str, message: Any) -> None:
+        """Its status, if it is its own."""
         if server in self._servers:
             self._followers[server] = _Follower(message.scheduler, message.schedule_epoch, clock())
             self.look()
 
     def _on_schedule(self, message: Any) -> None:
-        if message is self._own_word:
+        if any(message is own for own in self._own_words):
             return
         log = self._node.get_logger()
         if message.scheduler != self._identity:
             self._foreign, self._foreign_s = self._foreign + 1, clock()
             log.warning(f"{TWO_SCHEDULERS}: {message.scheduler:x}", throttle_duration_sec=SILENT_AFTER_S)
-        elif message.epoch > self._published.epoch or (
-            message.epoch == self._published.epoch and _content(message) != _content(self._published)
-        ):
+        elif message.epoch > self._epoch or (message.epoch == self._epoch and not self._is_published(message)):
             self._forged, self._forged_s = self._forged + 1, clock()
-            log.error(f"{FORGED}: {message.epoch}, this one is at {self._published.epoch}", throttle_duration_sec=SILENT_AFTER_S)
-        elif message.epoch == self._published.epoch:
-            self._own_word = message
+            log.error(f"{FORGED}: {message.epoch}, this one is at {self._epoch}", throttle_duration_sec=SILENT_AFTER_S)
+        elif message.epoch == self._epoch:
+            self._own_words[1:] = [message]
+
+    def _is_published(self, message: Any) -> bool:
+        """Placements and routes: of these one schedule of an epoch has one alone."""
+        published = deserialize_message(self._published, msg.Schedule) if self._published else msg.Schedule()
+        return (message.placements, message.routes) == (published.placements, published.routes)
 
     def look(self) -> None:
         """Whoever waits looks again: when a server tells something, and now and then, for those that tell nothing."""
         waiting, self._waiting = self._waiting, []
         for change in waiting:
             change.set_result(None)
-
-
-def _content(schedule: msg.Schedule) -> tuple[Any, ...]:
-    """Of which one schedule of an epoch has one alone."""
-    return schedule.placements, schedule.routes

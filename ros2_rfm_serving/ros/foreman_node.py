@@ -15,10 +15,10 @@ from rfm_serving import action, msg, srv
 
 from ros2_rfm_serving.errors import ConfigurationError, UnprovenError
 from ros2_rfm_serving.ros.node.changes import Changes
-from ros2_rfm_serving.ros.node.doorkeeper import Signing, prover_of_process
+from ros2_rfm_serving.ros.node.doorkeeper import Signing, prover_of_process, verifier_of_process
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, Values, When, declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, run_node
-from ros2_rfm_serving.ros.node.timers import every
+from ros2_rfm_serving.ros.node.timers import every, turns_of
 from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.types import TaskOutcome
 
@@ -52,7 +52,7 @@ class Work(NamedTuple):
 class ForemanNode(Node):
     def __init__(self) -> None:
         super().__init__("foreman")
-        self.prover = prover_of_process()
+        self.prover, self.verifier = prover_of_process(), verifier_of_process()
         declared = declare(self, SPECS)
         values = Values(self, SPECS)
         results = values.text("results_file")
@@ -110,7 +110,7 @@ class _Job:
         self._goal: Any = None
         self.not_before_s = 0.0
         """When the robot may be asked again."""
-        self._signing = Signing(node.prover, robot)
+        self._signing = Signing(node.prover, robot, node.verifier)
         self._client = ActionClient(node, action.ExecuteTask, names.robot(robot, "execute_task"))
         self._orders: Any = None
         """Where there are certificates: tells the challenge for the next goal, and takes a cancel."""
@@ -122,12 +122,12 @@ class _Job:
             return
         self.idle, self._heard_s, self._steps = False, clock(), 0
         self._attempt += 1
-        attempt, self._signing = self._attempt, Signing(self._node.prover, self.robot)
+        attempt, self._signing = self._attempt, Signing(self._node.prover, self.robot, self._node.verifier)
         wanted = action.ExecuteTask.Goal(time_budget_s=budget_s, reset=True, requester=NAME)
         if self._orders is None:
             self._ask(attempt, wanted)
         else:
-            asked = self._orders.call_async(srv.Order.Request())
+            asked = self._ordering(self._signing, srv.Order.Request())
             asked.add_done_callback(lambda done: self._prove(attempt, wanted, done.result()))
 
     def _prove(self, attempt: int, wanted: Any, told: Any) -> None:
@@ -154,23 +154,28 @@ class _Job:
             if self._orders is None:
                 goal.cancel_goal_async()
             else:
-                self._order("cancel")
+                self._cancel(goal)
 
-    def _order(self, what: str) -> None:
-        """With a proof, for the challenge that is told first. Of this attempt: an answer may come when the next task runs."""
-        order, signing, attempt = srv.Order.Request(), Signing(self._node.prover, self.robot), self._attempt
+    def _ordering(self, signing: Signing, order: Any) -> Any:
+        """The future answer: the robot's own, or anybody's of a robot that may have no certificate."""
+        return signing.call(self._orders, order, turns_of(self._node).once)
+
+    def _cancel(self, goal: Any) -> None:
+        """With a proof, for the challenge that is told first. Of that goal alone: an answer may come when the next task runs."""
+        node, attempt, order = self._node, self._attempt, srv.Order.Request(goal=goal.goal_id.uuid)
+        signing = Signing(node.prover, self.robot, node.verifier)
 
         def told(answer: Any) -> None:
             if attempt != self._attempt:
                 return
-            is_first, order.what = not order.what, what
+            is_first, order.what = not order.what, "cancel"
             try:
                 if signing.is_anew(order, answer) or is_first:  # a robot without a certificate tells no challenge
-                    self._orders.call_async(order).add_done_callback(lambda done: told(done.result()))
+                    self._ordering(signing, order).add_done_callback(lambda done: told(done.result()))
             except UnprovenError as error:
-                self._node.get_logger().warning(f"{self.robot}: {error}")
+                node.get_logger().warning(f"{self.robot}: {error}")
 
-        self._orders.call_async(srv.Order.Request()).add_done_callback(lambda done: told(done.result()))
+        self._ordering(signing, srv.Order.Request()).add_done_callback(lambda done: told(done.result()))
 
     def _on_feedback(self, attempt: int) -> None:
         if attempt == self._attempt:

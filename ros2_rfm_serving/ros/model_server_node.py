@@ -119,7 +119,7 @@ class ModelServerNode(LifecycleNode):
             self._standing.refused["unproven"] += 1
 
         def call(trigger: Callable[[], TransitionCallbackReturn], what: str, done: str) -> Call:
-            return lambda now_s: ("" if trigger() == SUCCESS else f"its state does not allow it to {what}", done)
+            return lambda now_s, goal: ("" if trigger() == SUCCESS else f"its state does not allow it to {what}", done)
 
         gate = Gate(self, self._name, Doorkeeper.of_process(self._name), count)
         calls = {

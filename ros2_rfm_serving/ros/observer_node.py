@@ -117,8 +117,7 @@ class ObserverNode(Node):
         if row is None:
             return
         progresses = message.served != row.served or not message.waiting
-        _copy(message, row)
-        row.state = _named(ServerState, message.state).lower()
+        _copy(message, row, state=_named(ServerState, message.state).lower())
         row.seen_s, row.lost = clock(), False
         if progresses:
             row.progressed_s = row.seen_s
@@ -129,8 +128,7 @@ class ObserverNode(Node):
         row = self._board.robots.get(message.header.frame_id)
         if row is None:
             return
-        _copy(message, row)
-        row.state, row.phase = _named(RobotState, message.state), _named(TaskPhase, message.phase).lower()
+        _copy(message, row, state=_named(RobotState, message.state), phase=_named(TaskPhase, message.phase).lower())
         row.seen_s = clock()
         if message.state == RobotState.STREAMING:
             self._board.streams(message.header.frame_id, row.seen_s)
@@ -166,10 +164,12 @@ def _histograms(told: Any) -> Histograms:
     return found
 
 
-def _copy(message: Any, row: Any) -> None:
-    """The fields that the row and the message share by name."""
+def _copy(message: Any, row: Any, **named: str) -> None:
+    """The fields that the row and the message share by name. named: those that the row has in words; others read it meanwhile."""
     for name in vars(row):
-        if name in COUNTERS and hasattr(message, name):
+        if name in named:
+            setattr(row, name, named[name])
+        elif name in COUNTERS and hasattr(message, name):
             setattr(row, name, {c.name: c.count for c in getattr(message, name)})
         elif name == "histograms":
             row.histograms = _histograms(message.histograms)

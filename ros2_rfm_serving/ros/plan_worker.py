@@ -1,4 +1,5 @@
-"""The process that plans whole factories for a scheduler node (`planner.py`): orders in, plans out, until the other end closes.
+"""The process that looks for room and plans whole factories for a scheduler node (`planner.py`): orders in, answers out, until the
+other end closes.
 
 It says nothing to ROS. Signals of a terminal do not reach it; it ends with the node, however that ends.
 """
@@ -17,7 +18,7 @@ from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.ros.node.process import PR_SET_PDEATHSIG
-from ros2_rfm_serving.scheduler import PlanOrder, plan
+from ros2_rfm_serving.scheduler import PlanOrder, Rooms, answered
 from ros2_rfm_serving.types import Schedule
 
 NICENESS = 5
@@ -55,11 +56,13 @@ def main() -> None:
         connection.send(_done(job))
 
 
-def _done(job: Job) -> Made | Refused:
+def _done(job: Job) -> Made | Rooms | Refused:
     try:
-        planned = plan(job.order, job.profile, job.catalogue)
+        planned = answered(job.order, job.profile, job.catalogue)
     except RfmError as error:
         return Refused(error.code, str(error))
     except Exception:
         return Refused(0, traceback.format_exc())
+    if isinstance(planned, Rooms):
+        return planned
     return Made(planned.fleet.schedule, planned.work, planned.complete)

@@ -1,5 +1,5 @@
-"""Plans whole factories for the scheduler node in a process of its own: half a minute of Python and of solvers, at 256 GPUs, that
-neither delays the executor nor outlives its use."""
+"""Looks for room and plans whole factories for the scheduler node in a process of its own: half a minute of Python and of solvers,
+at 256 GPUs, that neither delays the executor nor outlives its use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.plan_worker import Job, Made, Refused, main
-from ros2_rfm_serving.scheduler import InForce, Lookout, Planned, PlanOrder, plan, rebuilt, resumed
+from ros2_rfm_serving.scheduler import InForce, Lookout, Planned, PlanOrder, Rooms, plan, rebuilt, resumed
 from ros2_rfm_serving.types import Schedule
 
 LONGEST_PLAN_S = 900.0
@@ -69,7 +69,7 @@ class Planner:
         self._worked: list[str] = []
         self._worked_s = 0.0
         """What the process has done, and when that was more than before."""
-        self._made: queue.SimpleQueue[tuple[PlanOrder, Planned | RfmError]] = queue.SimpleQueue()
+        self._made: queue.SimpleQueue[tuple[PlanOrder, Planned | Rooms | RfmError]] = queue.SimpleQueue()
 
     def lookout(self, fleet: InForce) -> Lookout:
         """By the same profiles."""
@@ -136,14 +136,16 @@ class Planner:
         try:
             worker.connection.send(Job(order, self._profile, self._catalogue))
             answer = worker.connection.recv()
-            made = self._refused(answer) if isinstance(answer, Refused) else self._planned(order, answer)
+            made = answer if isinstance(answer, Rooms) else self._made_of(order, answer)
         except (EOFError, OSError):
             made = PlannerError(f"the planner's process ended ({worker.process.poll()}): ask again")
         except Exception as error:
             made = PlannerError(f"the planner failed: {error!r}")
         self._made.put((order, made))
 
-    def _planned(self, order: PlanOrder, made: Made) -> Planned | RfmError:
+    def _made_of(self, order: PlanOrder, made: Made | Refused) -> Planned | RfmError:
+        if isinstance(made, Refused):
+            return self._refused(made)
         fleet = rebuilt(order.factory, made.schedule, order.robots, self._profile, self._catalogue, order.seen)
         return Planned(fleet, order.factory, order.previous, order.policy, made.work, order.seen, made.complete, order.effort)
 

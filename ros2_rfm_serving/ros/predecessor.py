@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,9 +11,11 @@ from rclpy.node import Node
 from rclpy.task import Future
 from rfm_serving import msg, srv
 
-from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.errors import BadMessageError, UnprovenError
+from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, check_answer, screen, verifier_of_process
 from ros2_rfm_serving.ros.node.runtime import clock, executor
 from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.security.proof import PUBLIC_KEY_BYTES, Verifies
 from ros2_rfm_serving.types import Schedule
 
 ASKED = 16
@@ -54,6 +57,7 @@ def _asked(asker: Node, names: qos.Names, ears: Mapping[str, Any], seconds: floa
         for server in list(ears)[:ASKED]
     }
     asked: dict[str, Future] = {}
+    verifier = verifier_of_process()
     spinner, begin_s, there = executor(), clock(), set[str]()
     spinner.add_node(asker)
     try:
@@ -63,7 +67,7 @@ def _asked(asker: Node, names: qos.Names, ears: Mapping[str, Any], seconds: floa
             if clock() - begin_s > seconds + (ANSWER_S if waits else 0.0):
                 break
             for server in [s for s, client in clients.items() if s not in asked and client.service_is_ready()]:
-                asked[server] = clients[server].call_async(srv.GetSchedule.Request())
+                asked[server] = _ask(server, clients[server], verifier, log)
             try:
                 spinner.spin_once(timeout_sec=0.05)
             except Exception as error:  # of whoever takes an answer off the wire
@@ -71,6 +75,27 @@ def _asked(asker: Node, names: qos.Names, ears: Mapping[str, Any], seconds: floa
     finally:
         spinner.shutdown()
     return [future for future in asked.values() if future.done()]
+
+
+def _ask(server: str, client: Any, verifier: Verifies | None, log: Any) -> Future:
+    """With a certificate, an answer of that server's to this very question is one, and no other."""
+    request = srv.GetSchedule.Request()
+    if verifier is None:
+        return client.call_async(request)
+    drawn = secrets.token_bytes(PUBLIC_KEY_BYTES)
+    request.proof.public_key = drawn
+
+    def is_answer(answer: Any) -> bool:
+        try:
+            check_answer(drawn, verifier, server, SCHEDULER, answer)
+        except UnprovenError as error:
+            log.warning(f"{server}: {error}")
+            return False
+        return True
+
+    future = client.call_async(request)
+    screen(future, is_answer)
+    return future
 
 
 def _there(ears: Mapping[str, Any]) -> set[str]:

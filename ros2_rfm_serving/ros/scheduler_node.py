@@ -28,10 +28,11 @@ from ros2_rfm_serving.ros.followers import Followers
 from ros2_rfm_serving.ros.node.audit import AuditTopic
 from ros2_rfm_serving.ros.node.changes import Changes
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
-from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Doorkeeper
+from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Doorkeeper, prover_of_process, sign_ordered
 from ros2_rfm_serving.ros.node.orders import Gate
 from ros2_rfm_serving.ros.node.parameters import Spec, Values, When, declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, run_node, share
+from ros2_rfm_serving.ros.node.scheduled import ScheduleSpeaker
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.planner import Planner
 from ros2_rfm_serving.ros.predecessor import found_in_force
@@ -42,7 +43,7 @@ from ros2_rfm_serving.security.members import askers
 from ros2_rfm_serving.types import Schedule
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S
 
-PLANNER_PERIOD_S = 0.1
+PLANNER_PERIOD_S, ACQUAINTED_S = 0.1, 0.25
 UNPROVEN_SAID_S = 5.0
 ORDERS = {
     srv.AdmitRobot.Request: "rfm/admit_robot",
@@ -82,7 +83,11 @@ class SchedulerNode(Node):
         names = fleet_names(self)
         self._publisher = self.create_publisher(msg.Schedule, names.schedule, qos.SCHEDULE)
         self._identity = 1 + secrets.randbelow(2**64 - 1)
-        self._followers = Followers(self, names, self._identity)
+        self._processes: list[int] = []
+        self._is_awaited = False
+        self._prover = prover_of_process()
+        self._speaker = ScheduleSpeaker(self._prover)
+        self._followers, self._routes = Followers(self, names, self._identity), convert.Routes()
         self._roster = Roster(self._identity, values.number("lease_s"))
         profiles = Path(folder) if folder else share() / "config" / "profiles"
         self._planner = Planner(profiles, self.get_logger())
@@ -95,7 +100,8 @@ class SchedulerNode(Node):
         first = self._planner.at_once(order, left.schedule)
         self._fleet = InForce(first, self._roster, self._publish, self.get_logger(), self._book)
         self._attendance = Attendance(self, names, self._roster, self._fleet, self._identity)
-        self._watching = Watching(self, names, self._fleet, self._planner.lookout(self._fleet), self._identity)
+        lookout = self._planner.lookout(self._fleet)
+        self._watching = Watching(self, names, self._fleet, lookout, self._identity, self._followers.hear_server, self._hears)
         told = (self._followers.diagnosis, self._attendance.diagnosis, self._watching.diagnosis)
         self._diagnostics = Diagnostics(self, lambda: told)
         self._doorkeeper = Doorkeeper.of_process(SCHEDULER)
@@ -104,6 +110,7 @@ class SchedulerNode(Node):
         self.create_service(srv.Replan, names.replan, self._replan, qos_profile=qos.CONTROL)
         Gate(self, SCHEDULER, self._doorkeeper, self._attendance.count_unproven).shut()
         every(self, REPEAT_PERIOD_S, self._repeat)
+        every(self, ACQUAINTED_S, self._tell_servers)
         every(self, PLANNER_PERIOD_S, lambda: self._planner.look(self._fleet))
 
     def _follow(self, changed: Mapping[str, Any]) -> Callable[[], None]:
@@ -124,9 +131,9 @@ class SchedulerNode(Node):
 
     def _publish(self, schedule: Schedule, factory: Factory) -> None:
         own = replace(schedule, scheduler=self._identity, released=self._roster.released)
-        self._message = convert.schedule_to(own, factory.name)
+        self._message = convert.schedule_to(own, factory.name, self._routes)
         self._message.descriptor = factory.fingerprint
-        self._followers.expect(self._message)
+        self._say()
         self._repeat()
         for placement in schedule.placements:
             self.get_logger().info(
@@ -135,9 +142,26 @@ class SchedulerNode(Node):
             )
         self.get_logger().info(f"epoch {schedule.epoch}: {schedule.predicted_actions_hz:.1f} action predictions/s predicted")
 
+    def _hears(self, processes: list[int]) -> None:
+        """Of servers, other ones than before."""
+        self._processes = processes
+        self._say()
+        self._is_awaited = True
+
+    def _say(self) -> None:
+        """From now on."""
+        self._message.hears = self._processes
+        self._followers.expect(self._message, self._speaker.put(self._message))
+
+    def _tell_servers(self) -> None:
+        """They wait to hear that they are heard; of those that start together all at once."""
+        if self._is_awaited:
+            self._is_awaited = False
+            self._repeat()
+
     def _repeat(self) -> None:
         """It is latched too, but that tells nobody that its scheduler lives."""
-        self._publisher.publish(convert.stamped(self._message, self))
+        self._publisher.publish(self._speaker.word(self.get_clock().now().to_msg()))
         self._followers.look()
 
     # --- services: answered when the servers follow, or not ---
@@ -165,10 +189,14 @@ class SchedulerNode(Node):
         try:
             self._check(request)
         except UnprovenError as error:
-            return self._unproven(response, error, what)
-        response = await self._answered(response, ask)
-        answer = f"schedule {response.schedule_epoch}" if response.success else response.error_msg
-        self._book.person(what, answer, response.success)
+            self._unproven(response, error, what)
+            if error.is_copy:  # who asked it first has its answer, or will
+                return response
+        else:
+            response = await self._answered(response, ask)
+            answer = f"schedule {response.schedule_epoch}" if response.success else response.error_msg
+            self._book.person(what, answer, response.success)
+        sign_ordered(self._prover, request, response)
         return response
 
     def _check(self, request: Any) -> None:
@@ -178,13 +206,13 @@ class SchedulerNode(Node):
             if who not in askers(ORDERS[type(request)]):
                 raise UnprovenError(f"{who} may not order that; {', '.join(sorted(askers(ORDERS[type(request)])))} may")
 
-    def _unproven(self, response: Any, error: UnprovenError, what: str) -> Any:
+    def _unproven(self, response: Any, error: UnprovenError, what: str) -> None:
         self._attendance.count_unproven()
         if error.is_stale and self._doorkeeper:  # as everybody's first
             response.challenge = self._doorkeeper.challenge(clock())
         else:
             self.get_logger().warning(f"{what[:200]}: {error}", throttle_duration_sec=UNPROVEN_SAID_S)
-        return self._refused(response, error.code, str(error))
+        self._refused(response, error.code, str(error))
 
     async def _answered(self, response: Any, ask: Callable[[], Order]) -> Any:
         """A schedule that is published is not in force yet: somebody else's may be."""

@@ -8,8 +8,9 @@ from rclpy.node import Node
 from rfm_serving import msg, srv
 
 from ros2_rfm_serving.errors import UnprovenError
-from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Signing, prover_of_process
+from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Signing, prover_of_process, verifier_of_process
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.scheduled import ScheduleHearer
 from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S
 
@@ -24,15 +25,19 @@ class StandingAdmission:
 
     def __init__(self, node: Node, fleet_namespace: str, robot: str, task: str) -> None:
         self._node, self._request = node, srv.AdmitRobot.Request(robot=robot, task=task)
-        self._prover = prover_of_process()
-        self._signing = Signing(self._prover, SCHEDULER)
+        self._prover, self._verifier = prover_of_process(), verifier_of_process()
+        self._signing = self._new_signing()
         self._served_by = 0
         """0: nobody yet, or it was released."""
         self._waited_s, self._heard_s = 0.0, clock()
         names = qos.Names(fleet_namespace)
         self._client = node.create_client(srv.AdmitRobot, names.admit_robot, qos_profile=qos.CONTROL)
         refuse = lambda error: None  # noqa: E731 which is logged
-        bounded.hear(node, msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD, refuse, repeated=True)
+        hear, prove = self._on_schedule, ScheduleHearer(self._verifier).check
+        bounded.hear(node, msg.Schedule, names.schedule, hear, qos.SCHEDULE_HEARD, refuse, repeated=True, prove=prove)
+
+    def _new_signing(self) -> Signing:
+        return Signing(self._prover, SCHEDULER, self._verifier)
 
     def _on_schedule(self, schedule: Any) -> None:
         now_s = clock()
@@ -44,11 +49,11 @@ class StandingAdmission:
         elif self._served_by in (0, schedule.scheduler):
             self._waited_s = 0.0
         elif self._waited_s > PATIENCE_S and self._client.service_is_ready():
-            self._waited_s, self._signing = 0.0, Signing(self._prover, SCHEDULER)
+            self._waited_s, self._signing = 0.0, self._new_signing()
             self._ask()
 
     def _ask(self) -> None:
-        self._client.call_async(self._request).add_done_callback(self._on_answer)
+        self._signing.call(self._client, self._request).add_done_callback(self._on_answer)
 
     def _on_answer(self, future: Any) -> None:
         answer, log = future.result(), self._node.get_logger()

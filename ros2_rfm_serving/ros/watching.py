@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -16,6 +16,7 @@ from ros2_rfm_serving.ros.followers import HARDWARE
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.said import Hearer
+from ros2_rfm_serving.ros.node.scheduled import Processes
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.scheduler import InForce, Lookout
@@ -30,15 +31,27 @@ NAMED = 3
 class Watching:
     """All servers of the descriptor, and a sample of the robots of each task. Looks twice a second."""
 
-    def __init__(self, node: Node, names: qos.Names, fleet: InForce, lookout: Lookout, identity: int) -> None:
+    def __init__(
+        self,
+        node: Node,
+        names: qos.Names,
+        fleet: InForce,
+        lookout: Lookout,
+        identity: int,
+        heard: Callable[[str, Any], object],
+        processes: Callable[[list[int]], object],
+    ) -> None:
+        """heard: is called with a server and its status, processes: with those of all servers, where there are certificates."""
         self._node, self._names, self._fleet, self._lookout, self._identity = node, names, fleet, lookout, identity
-        self._hearer = Hearer.of_process()
+        self._hearer, self._processes = Hearer.of_process(), Processes()
+        self._heard, self._on_processes = heard, processes
         self._servers: dict[str, Any] = {}
         self._robots: dict[str, Any] = {}
         """Name -> the subscription to its status."""
         self._listened: object = None
-        self._refused = 0
-        """Statuses that cannot be read, or are of another name than their topic's."""
+        self._refused = self._unproven = self._untimely = 0
+        """Statuses that cannot be read, or are of another name than their topic's; that are not proven; that were not said since
+        this scheduler began."""
         every(node, LOOK_PERIOD_S, self._look)
 
     def diagnosis(self) -> DiagnosticStatus:
@@ -60,6 +73,8 @@ class Watching:
             **dict(self._needs()),
             "figures refused": watch.insane + watch.drift.implausible + watch.factors.implausible,
             "statuses refused": self._refused,
+            "statuses unproven": self._unproven,
+            "statuses of servers that do not hear this scheduler": self._untimely,
             "statuses of servers that nobody declared": watch.health.unknown,
         }
         return DiagnosticStatus(
@@ -97,6 +112,7 @@ class Watching:
         if self._listened is not self._fleet.fleet:
             self._listened = self._fleet.fleet
             self._listen(self._servers, set(self._fleet.factory.servers), SERVER_LEAF)
+            self._processes.keep(self._fleet.factory.servers)
             self._listen(self._robots, self._sample(), ROBOT_LEAF)
         self._lookout.look(clock())
 
@@ -111,21 +127,30 @@ class Watching:
         for name in heard.keys() - wanted:
             self._node.destroy_subscription(heard.pop(name))
         for name in wanted - heard.keys():
-            prove = None if leaf == SERVER_LEAF else functools.partial(self._hearer.check_status, name, self._identity)
             if leaf == SERVER_LEAF:
+                prove = functools.partial(self._hearer.check_server, name)
                 of = (msg.ServerStatus, self._names.server(name, leaf), functools.partial(self._on_server, name), qos.SERVER_STATUS)
             else:
+                prove = functools.partial(self._hearer.check_status, name, self._identity)
                 of = (msg.RobotStatus, self._names.robot(name, leaf), functools.partial(self._on_robot, name), qos.ROBOT_STATUS)
             heard[name] = bounded.hear(self._node, *of, self._refuse, prove=prove)
 
     def _refuse(self, error: BadMessageError | None = None) -> None:
-        self._refused += 1
+        if error is not None and error.kind == "unproven":
+            self._unproven += 1
+        else:
+            self._refused += 1
 
     def _on_server(self, server: str, status: Any) -> None:
         if status.header.frame_id != server or status.state not in ServerState._value2member_map_:
             self._refuse()
+        elif not self._hearer.is_of_now(status, self._identity) or self._processes.is_gone(server, status.process):
+            self._untimely += 1
         else:
             self._lookout.hear_server(server_word(server, status, self._identity), clock())
+            self._heard(server, status)
+            if self._hearer.demands and self._processes.hear(server, status.process):
+                self._on_processes(self._processes.newest)
 
     def _on_robot(self, robot: str, status: Any) -> None:
         if status.header.frame_id != robot:

@@ -9,10 +9,12 @@ while models move.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from operator import attrgetter
+from typing import Any
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Robot
@@ -20,19 +22,15 @@ from ros2_rfm_serving.scheduler.adjustment import Adjustment
 from ros2_rfm_serving.scheduler.admission import LOOKS, Admission
 from ros2_rfm_serving.scheduler.host import Host, Seat, hosts_of
 from ros2_rfm_serving.scheduler.links import Pledge, Traffic, pledge_of
-from ros2_rfm_serving.scheduler.migration import Migration
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.stable import MOVE_S
 from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
 from ros2_rfm_serving.scheduler.queues import Queues, seated
+from ros2_rfm_serving.scheduler.reserve import with_reserved
+from ros2_rfm_serving.scheduler.room import Room
 from ros2_rfm_serving.scheduler.traffic import asked_by
 from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
 
 ROUNDING = 1e-6
-MIN_GAIN = 1e-3
-"""Relative gain below which predictions do not differ."""
-DEFAULT_HORIZON_S = 600.0
-"""For how long a schedule is expected to last."""
 
 
 class Fleet:
@@ -56,11 +54,24 @@ class Fleet:
         """Task -> action rate that the plan gives to its robots."""
         self.held: dict[str, Counter[Seat]] = {}
         """Server -> robots with which it keeps every SLO by their own queue (`promises.py`), here and in what follows from this."""
+        self.looked = 0
+        """At queues, for newcomers to this very fleet."""
+        self.missing: set[str] = set()
+        """Servers that miss an SLO by that queue, of this very fleet."""
         self._no_room: dict[tuple[str, bool, int], str] = {}
         """Task, whether others may make room, looks -> why another robot of it does not fit: as the next one of a whole fleet will
         ask."""
         self.looks: dict[str, int] = {}
         """Robot -> looks at queues that its admission was given: with others it is another one."""
+
+    def __copy__(self) -> Fleet:
+        other = Fleet.__new__(Fleet)
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: more may be remembered here while it is written."""
+        return {**self.__dict__, "held": dict(self.held), "missing": set(), "_no_room": {}, "_pledged": None}
 
     @property
     def hosts(self) -> Mapping[str, Host]:
@@ -88,28 +99,13 @@ class Fleet:
             self._pledged = self.schedule, pledge_of(Traffic(self._problem.links, asked, standby_of, gpus))
         return self._pledged[1]
 
-    def paces_hz(self) -> dict[str, tuple[float, float]]:
-        """Task -> (action rate of one robot, by the closed loop at the slowest servers and by what it may send; its floor)."""
-        expected: dict[str, float] = {}
-        slowest: dict[int, float] = {}
-        for host in self._hosts.values():
-            for index in host.demands:
-                slowest[index] = max(slowest.get(index, 0.0), host.mean_s(0.0, self._curves))
-        for route in self.schedule.routes:
-            name = self._task_of[route.robot]
-            demand = self._demands[name, route.component]
-            if demand.goal_coupled:
-                expected[name] = min(expected.get(name, math.inf), route.max_rate_hz / demand.calls)
-        paces: dict[str, tuple[float, float]] = {}
-        for name, most_hz in expected.items():
-            task = self._classes[name]
-            loop_hz = task.closed_loop_hz({d.index: slowest.get(d.index, 0.0) for d in task.coupled})
-            paces[name] = min(most_hz, loop_hz), task.floor_hz
-        return paces
-
     def admit(self, robot: Robot, *, adjusting: bool = True, looks: int = LOOKS) -> Fleet:
-        """Adds a robot to the servers as they are; nobody moves. No other route changes where it fits beside them, others' rates
-        and batch sizes do (if `adjusting`) where it fits so alone (see `adjustment`).
+        """Adds a robot to the servers as they are; nobody moves. Raises: `ScheduleError`, as `room`."""
+        return self.taking(robot, self.room(robot, adjusting=adjusting, looks=looks))
+
+    def room(self, robot: Robot, *, adjusting: bool = True, looks: int = LOOKS) -> Room:
+        """For another robot. No other route changes where it fits beside them, others' rates and batch sizes do (if `adjusting`)
+        where it fits so alone (see `adjustment`).
 
         looks: at robots' own queues, at the most.
 
@@ -119,14 +115,27 @@ class Fleet:
             raise ScheduleError(f"no server hosts what robots of {robot.task!r} need: plan the whole factory anew")
         if (asked := (robot.task, adjusting, looks)) not in self._no_room:
             try:
-                return self._with(robot, task, looks)._given(robot, looks)
+                return self._room_beside(task, looks)
             except ScheduleError as error:
                 why = str(error)
             try:
-                return self._adjusted_for(robot, task, adjusting, looks)._given(robot, looks)
+                return self._room_made(robot, task, adjusting, looks)
             except ScheduleError as neither:
                 self._no_room[asked] = f"{why}, {neither}"
         raise ScheduleError(self._no_room[asked])
+
+    def has_no_room(self, task: str, *, adjusting: bool, looks: int) -> bool:
+        """It is known already, as the next one of a whole fleet will ask."""
+        return (task, adjusting, looks) in self._no_room
+
+    def note_no_room(self, task: str, why: str, *, adjusting: bool, looks: int) -> None:
+        self._no_room[task, adjusting, looks] = why
+
+    def taking(self, robot: Robot, room: Room) -> Fleet:
+        """With a robot, where there was found to be room for it in this very fleet."""
+        changed = self._with(robot, room)
+        changed.looks = {**{name: given for name, given in self.looks.items() if name in self._task_of}, robot.name: room.looks}
+        return changed._remembering(room.strained)
 
     def release(self, name: str) -> Fleet:
         """Takes a robot out; no other robot's route changes. Raises: `ScheduleError` for a robot that is not here."""
@@ -143,6 +152,11 @@ class Fleet:
     def again(self) -> Fleet:  # the same under the next epoch
         return self._copy(self.robots, self._task_of)._published(self.schedule.routes, 0.0)
 
+    @property
+    def tasks(self) -> Mapping[str, str]:
+        """Robot -> task."""
+        return self._task_of
+
     def task_of(self, name: str) -> str | None:  # None: it is not in the fleet
         return self._task_of.get(name)
 
@@ -155,27 +169,6 @@ class Fleet:
     def newcomer(self, name: str, task: str) -> Robot:
         """As it would be called."""
         return Robot(name=name, task=task, index=sum(robot.task == task for robot in self.robots))
-
-    def migration_to(self, other: Schedule, *, horizon_s: float = DEFAULT_HORIZON_S) -> Migration:
-        """What it takes to go over to `other`, planned for the same robots."""
-        old = {p.server: p for p in self.schedule.placements}
-        moved = tuple(p for p in other.placements if p.server not in old or old[p.server].model != p.model)
-        servers = {(r.robot, r.component): r.server for r in self.schedule.routes}
-        robots = {r.robot for r in other.routes if servers.get((r.robot, r.component)) != r.server}
-        lost = 0.0
-        for placement in moved:
-            stopped = {r.robot for r in self.schedule.routes if r.server == placement.server}
-            load_s = self._problem.load_s.get((placement.model, placement.gpu_type), 0.0)
-            lost += load_s * self._actions_hz(self.schedule, stopped)
-        lost += MOVE_S * self._actions_hz(self.schedule, robots)
-        now_hz = self.reached_hz()
-        gain_hz = self._actions_hz(other, set(self._task_of)) - now_hz
-        return Migration(
-            moved_servers=tuple(p.server for p in moved),
-            moved_robots=tuple(sorted(robots)),
-            lost_actions=lost,
-            gained_actions=gain_hz * horizon_s if gain_hz > MIN_GAIN * now_hz else 0.0,
-        )
 
     def queues(self) -> Queues:
         """Of the schedule in force."""
@@ -190,23 +183,13 @@ class Fleet:
         """Servers with robots whose loss no standby makes good."""
         return tuple(name for name, host in self._hosts.items() if host.sessions and not host.standby)
 
-    def reached_hz(self) -> float:
-        """The same, where robots become slower than expected by their own servers: not faster, which another schedule lets them."""
-        means_s = {name: host.mean_s(0.0, self._curves) for name, host in self._hosts.items()}
-        waits_s: dict[str, dict[int, float]] = defaultdict(dict)
-        for route in self.schedule.routes:
-            if (demand := self._demands[self._task_of[route.robot], route.component]).goal_coupled:
-                waits_s[route.robot][demand.index] = means_s[route.server]
+    def actions_hz(self, schedule: Schedule | None = None, *, among: Collection[str] | None = None) -> float:
+        """Weighted action throughput that the schedule in force, or another one, expects; of these robots alone."""
         return sum(
-            task.value * min(route.predicted_rate_hz, task.closed_loop_hz(waits_s[route.robot]))
-            for route in self.schedule.routes
-            for task in [self._classes[self._task_of[route.robot]]]
-            if route.component == SYSTEM1
+            self._classes[self._task_of[route.robot]].value * route.predicted_rate_hz
+            for route in (schedule or self.schedule).routes
+            if route.component == SYSTEM1 and (route.robot in self._task_of if among is None else route.robot in among)
         )
-
-    def actions_hz(self) -> float:
-        """Weighted action throughput that the schedule in force expects."""
-        return self._actions_hz(self.schedule, set(self._task_of))
 
     # --- parts ---
 
@@ -214,24 +197,64 @@ class Fleet:
         most_hz = host.capacity_hz(host.slos, self._curves)
         return bool(host.sessions) and (any(slo.travel_s for slo in host.slos) or host.load_hz > most_hz * (1 + ROUNDING))
 
-    def _given(self, robot: Robot, looks: int) -> Fleet:
-        """What its admission hung on, for whoever plays it again."""
-        kept = {name: given for name, given in self.looks.items() if name in self._task_of}
-        self.looks = {**kept, robot.name: looks}
-        return self
-
-    def _with(self, robot: Robot, task: TaskClass, looks: int) -> Fleet:
+    def _room_beside(self, task: TaskClass, looks: int) -> Room:
         """Beside the others. Raises: `ScheduleError`."""
         planned_hz, queues = self._planned_hz.get(task.name, 0.0), self.queues()
         beyond = [server for server in self._beyond if queues.judges(server)]
         admission = Admission(task, self._problem.classes, self._hosts, self._curves, planned_hz, self.pledge, beyond)
-        hosts, cap_hz, rate_hz = admission.best(queues, looks)
-        routes = self._covered([_route(robot, d, hosts[d.index], cap_hz, rate_hz) for d in task.demands])
+        try:
+            hosts, cap_hz, rate_hz = admission.best(queues, looks)
+        finally:
+            self.looked += admission.looked
+        seats = {index: host.placement.server for index, host in hosts.items()}
+        return Room(seats=seats, cap_hz=cap_hz, rate_hz=rate_hz, looks=looks, strained=frozenset(seats.values()))
+
+    def _room_made(self, robot: Robot, task: TaskClass, adjusting: bool, looks: int) -> Room:
+        """By others, whose rates and batch sizes are other ones then. Raises: `ScheduleError`."""
+        if not adjusting:
+            raise ScheduleError("and nobody makes room before the next plan")
+        if any(math.isinf(route.max_rate_hz) for route in self.schedule.routes):
+            raise ScheduleError("and no rate is limited here")
+        now_hz = self._rates_hz()
+        found = Adjustment(task, self._problem.classes, self._hosts, self._curves, self._planned_hz, now_hz, self.pledge).best()
+        rate_hz = found.rates_hz[task.name]
+        room = Room(
+            seats=found.seats,
+            cap_hz=rate_hz,
+            rate_hz=rate_hz,
+            looks=looks,
+            batch_sizes=found.batch_sizes,
+            rates_hz=found.rates_hz,
+        )
+        changed = self._with(robot, room)
+        return replace(room, strained=changed._looked_at(self._strained(changed, found.seats.values()), looks))
+
+    def _with(self, robot: Robot, room: Room) -> Fleet:
+        """Where there is room for it."""
+        task = self._classes[robot.task]
+        hosts = {d.index: self._hosts[room.seats[d.index]] for d in task.demands}
+        mine = [_route(robot, d, hosts[d.index], room.cap_hz, room.rate_hz) for d in task.demands]
         changed = self._copy((*self.robots, robot), {**self._task_of, robot.name: robot.task})
+        if room.rates_hz:
+            return changed._adjusted(self, mine, room)
+        demands = {d.component: d for d in task.demands}
+        routes = with_reserved(
+            [(route, demands[route.component]) for route in mine], self._hosts, self._curves, self._problem, self.pledge
+        )
         for demand, route in zip(task.demands, routes, strict=True):
             changed._host(route.server).add(route, demand)
-        changed._published((*self.schedule.routes, *routes), rate_hz)
-        return changed._remembering({route.server for route in routes})
+        return changed._published((*self.schedule.routes, *routes), room.rate_hz)
+
+    def _adjusted(self, before: Fleet, mine: Sequence[Route], room: Room) -> Fleet:
+        """Others make room for these."""
+        kept_hz = {} if before.pledge else before._rates_hz()  # what links were found to carry are rates, not higher caps
+        routes = (*(before._at(route, room.rates_hz, kept_hz) for route in before.schedule.routes), *mine)
+        placements = [before._batched(host.placement, room.batch_sizes) for host in before._hosts.values()]
+        self._hosts = hosts_of(placements, before._problem.seen)
+        self._seat(routes)
+        gained_hz = sum(r.predicted_rate_hz for r in routes if r.component == SYSTEM1)
+        gained_hz -= sum(r.predicted_rate_hz for r in before.schedule.routes if r.component == SYSTEM1)
+        return self._published(routes, gained_hz)
 
     def _remembering(self, servers: Iterable[str]) -> Fleet:
         """That these keep every SLO by the queue of their robots, which was looked at."""
@@ -239,61 +262,16 @@ class Fleet:
         self.held.update(self.seated([server for server in servers if queues.judges(server)]))
         return self
 
-    def _covered(self, routes: Sequence[Route]) -> list[Route]:
-        """The first robot of a server brings it a reserved standby, where one carries it."""
-        standbys: dict[str, str] = {}
-        for name in {route.server for route in routes if not self._hosts[route.server].sessions}:
-            mine = [(r, self._demands[r.task, r.component]) for r in routes if r.server == name]
-            load_hz, slos = sum(r.predicted_rate_hz for r, _ in mine), {d.slo for _, d in mine}
-            for other in self._hosts.values():
-                if self._jams(mine, other.placement.server):
-                    continue
-                reserved = other.placement.standby and other.placement.model == self._hosts[name].placement.model
-                if reserved and other.load_hz + load_hz <= other.capacity_hz({*other.slos, *slos}, self._curves):
-                    standbys[name] = other.placement.server
-        return [replace(r, standby=standbys.get(r.server, r.standby)) for r in routes]
-
-    def _jams(self, routes: Sequence[tuple[Route, Demand]], standby: str) -> bool:
-        """Whether links do not carry the first robot of a server on its standby."""
-        if (pledge := self.pledge) is None:
-            return False
-        asked: dict[str, float] = defaultdict(float)
-        for route, _ in routes:
-            asked[route.task] += route.max_rate_hz
-        return pledge.most({standby: asked}, {}) < 0
-
-    def _adjusted_for(self, robot: Robot, task: TaskClass, adjusting: bool, looks: int) -> Fleet:
-        """Others' rates and batch sizes are other ones then. Raises: `ScheduleError`."""
-        if not adjusting:
-            raise ScheduleError("and nobody makes room before the next plan")
-        now_hz = self._rates_hz()
-        if any(math.isinf(route.max_rate_hz) for route in self.schedule.routes):
-            raise ScheduleError("and no rate is limited here")
-        found = Adjustment(task, self._problem.classes, self._hosts, self._curves, self._planned_hz, now_hz, self.pledge).best()
-        seats = {d.index: self._hosts[found.seats[d.index]] for d in task.demands}
-        rate_hz = found.rates_hz[task.name]
-        mine = [_route(robot, d, seats[d.index], rate_hz, rate_hz) for d in task.demands]
-        kept_hz = {} if self.pledge else now_hz  # what links were found to carry are rates, not higher caps
-        routes = (*(self._at(route, found.rates_hz, kept_hz) for route in self.schedule.routes), *mine)
-        changed = self._copy((*self.robots, robot), {**self._task_of, robot.name: robot.task})
-        placements = [self._batched(host.placement, found.batch_sizes) for host in self._hosts.values()]
-        changed._hosts = hosts_of(placements, self._problem.seen)
-        changed._seat(routes)
-        gained_hz = sum(r.predicted_rate_hz for r in routes if r.component == SYSTEM1)
-        gained_hz -= sum(r.predicted_rate_hz for r in self.schedule.routes if r.component == SYSTEM1)
-        changed._published(routes, gained_hz)
-        return changed._remembering(changed._looked_at(self._strained(changed, seats.values()), looks))
-
-    def _strained(self, changed: Fleet, seats: Iterable[Host]) -> set[str]:
+    def _strained(self, changed: Fleet, seats: Iterable[str]) -> set[str]:
         """Servers that do more for somebody than they did, or otherwise: whatever holds at some rates holds at lower ones."""
         before = {(route.robot, route.component): route.max_rate_hz for route in self.schedule.routes}
         quicker = {r.server for r in changed.schedule.routes if r.max_rate_hz > before.get((r.robot, r.component), 0.0) + ROUNDING}
-        return quicker | {host.placement.server for host in seats}
+        return quicker | set(seats)
 
-    def _looked_at(self, servers: Iterable[str], looks: int) -> set[str]:
+    def _looked_at(self, servers: Iterable[str], looks: int) -> frozenset[str]:
         """Those whose queues can be run; they keep every SLO. Raises: `ScheduleError`."""
         queues = self.queues()
-        judged = {server for server in servers if queues.judges(server)}
+        judged = frozenset(server for server in servers if queues.judges(server))
         missed = judged - queues.kept(judged) if len(judged) <= looks else judged
         if missed:
             raise ScheduleError(f"nor, by their robots' own queue, do {', '.join(sorted(missed))} where others make room for it")
@@ -323,18 +301,11 @@ class Fleet:
         for route in routes:
             self._hosts[route.server].add(route, self._demands[self._task_of[route.robot], route.component])
 
-    def _actions_hz(self, schedule: Schedule, robots: set[str]) -> float:
-        """Weighted System 1 rate that the schedule expects of these robots."""
-        return sum(
-            self._classes[self._task_of[route.robot]].value * route.predicted_rate_hz
-            for route in schedule.routes
-            if route.component == SYSTEM1 and route.robot in robots
-        )
-
     def _copy(self, robots: tuple[Robot, ...], task_of: dict[str, str]) -> Fleet:
         """With its own table of hosts; the hosts are shared until `_host` takes one to change it."""
         other = copy(self)
         other.robots, other._task_of, other._hosts, other._no_room = robots, task_of, dict(self._hosts), {}
+        other.missing, other.looked = set(), 0
         other._problem = self._problem.shared_by(task_of.values())
         other._classes = {task.name: task for task in other._problem.classes}
         return other
@@ -350,7 +321,7 @@ class Fleet:
             self.schedule,
             epoch=self.schedule.epoch + 1,
             placements=placements,
-            routes=tuple(sorted(routes, key=lambda route: (route.robot, route.component))),
+            routes=tuple(sorted(routes, key=attrgetter("robot", "component"))),
             predicted_actions_hz=self.schedule.predicted_actions_hz + gained_hz,
         )
         return self

@@ -59,11 +59,17 @@ class Admission:
         beyond: servers on which robots go further than their curves say, by their own queue."""
         self._pledge, self._beyond = pledge, beyond
         self._task, self._classes, self._hosts, self._curves = task, classes, hosts, curves
+        self.looked = 0
+        """At queues, so far."""
         self._covered: dict[str, list[Host]] = defaultdict(list)
         """Server -> those that it stands by for."""
+        self._used: dict[int, list[Host]] = defaultdict(list)
+        """Index of a demand -> the servers of those that have it."""
         for host in hosts.values():
             if host.sessions:
                 self._covered[host.standby].append(host)
+            for index in host.demands:
+                self._used[index].append(host)
         self.least_hz = max(owed_hz(task, planned_hz), STANDSTILL * task.max_rate_hz)
 
     def best(self, queues: Queues, looks: int = LOOKS) -> tuple[dict[int, Host], float, float]:
@@ -80,8 +86,9 @@ class Admission:
             judged = {host.placement.server for host in seats.values() if self._is_judged(seats, host, queues)}
             cap_hz, looked = self._kept_hz(seats, judged, most_hz, queues, looks) if judged else (most_hz, 0)
             if cap_hz >= self.least_hz * (1 - ROUNDING):
+                self.looked += looked
                 return seats, cap_hz, self._reached_hz(seats, cap_hz)
-            looks -= looked
+            looks, self.looked = looks - looked, self.looked + looked
             avoided |= {_sort(host) for host in seats.values() if host.placement.server in judged}
             refused = refused or ScheduleError(
                 f"another robot of {self._task.name!r} could have {cap_hz:.2f} actions/s on {', '.join(sorted(judged))}, where its "
@@ -218,7 +225,7 @@ class Admission:
 
     def _keeps_floor(self, task: TaskClass, seats: Seats, extra: Extra) -> bool:
         """Of those that run: by the slowest server that any of them has."""
-        used = {d.index: [h for h in self._hosts.values() if h.demands[d.index]] for d in task.coupled}
+        used = {d.index: self._used[d.index] for d in task.coupled}
         if not any(h.placement.server in extra for hosts in used.values() for h in hosts):
             return True
         latency = {index: max((self._mean_s(h, extra) for h in hosts), default=0.0) for index, hosts in used.items()}

@@ -1,27 +1,26 @@
 """What people ask of the schedule in force, in virtual time and live: answered at once, or when a plan is made.
 
-What fits the servers as they are is done at once. What does not waits for a plan of the whole factory, which the body makes
-elsewhere (`wanted`) and hands back (`planned`); comings and goings go on meanwhile. Robots that have lost their server, and wait
-for another one, come before newcomers. A plan of a fleet that has changed since is refused and made again; after `PATIENT` of
-those, everybody else waits, so that whoever asks has an answer.
+What fits the servers as they are at a glance is done at once. What does not waits for room to be looked for more closely, and for a
+plan of the whole factory where there is none, which the body does elsewhere (`wanted`) and hands back (`planned`); comings and
+goings go on meanwhile. Robots that have lost their server, and wait for another one, come before newcomers. A plan of a fleet that
+has changed since is refused and made again; after `PATIENT` of those, everybody else waits, so that whoever asks has an answer.
+Newcomers wait alike for a plan that a promise needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from ros2_rfm_serving.errors import ConfigurationError, RfmError, ScheduleError
+from ros2_rfm_serving.errors import ConfigurationError, PlannerError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.scheduler.enquiry import Enquiry, Rooms, taken
 from ros2_rfm_serving.scheduler.orders import Admit, Order, Release, Replan
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.roster import Roster, newcomers
-from ros2_rfm_serving.scheduler.seen import Seen
-from ros2_rfm_serving.scheduler.standing import Book, Log, Standing
+from ros2_rfm_serving.scheduler.standing import PATIENT, Book, Log, Standing
 from ros2_rfm_serving.types import Schedule
-
-PATIENT = 2
-"""Plans in vain for one order before the others wait for it."""
 
 
 class InForce(Standing):
@@ -36,7 +35,7 @@ class InForce(Standing):
     @property
     def wanted(self) -> PlanOrder | None:
         """What is to be planned and handed to `planned`; nothing else is any more."""
-        first = self._background if self._needs_plan and self._in_line(self._fleet) else None
+        first = self._background if self.must_be_planned or (self._needs_plan and self._in_line(self._fleet)) else None
         return first or self._asked or self._background
 
     # --- by somebody's order. Raises: `RfmError` for what is refused at once ---
@@ -66,7 +65,7 @@ class InForce(Standing):
         if not self._others_wait:
             super().settle()
 
-    def planned(self, order: PlanOrder, made: Planned | RfmError) -> None:
+    def planned(self, order: PlanOrder, made: Planned | Rooms | RfmError) -> None:
         """What became of an order. One that is not wanted any more changes nothing."""
         if order is self._asked:
             self._asked = None
@@ -136,11 +135,14 @@ class InForce(Standing):
             self._log.info(f"{order.robot!r} is admitted for {order.task!r} already: its lease begins anew")
         else:
             others = self._others(order.robot)
+            if self.must_be_planned:
+                order.why = f"{order.robot!r} comes after a plan that others need"
+                return False
             if waiting := self._in_line(others, order.robot):
                 order.why = f"{order.robot!r} comes after {len(waiting)} that wait for a server"
                 return False
             try:
-                fleet = others.admit(others.newcomer(order.robot, order.task))
+                fleet = others.admit(others.newcomer(order.robot, order.task), adjusting=False, looks=1)
             except ScheduleError as error:
                 order.why = f"{order.robot!r} does not fit the placement: {error}"
                 return False
@@ -156,11 +158,12 @@ class InForce(Standing):
         self._change(fleet, f"released {robot!r}; no other route changes")
 
     def _ask_for(self, order: Order) -> None:
-        """A plan of the whole factory, unless there is none for such a fleet."""
+        """Room, or a plan of the whole factory, unless there is neither for such a fleet."""
         asked = self._whole(order)
-        if why := self._known_impossible(asked):
+        asked = replace(asked, hopeless=self._known_impossible(asked))
+        if asked.hopeless and not (asked.first and asked.first.may_have_room):
             self._waiting.remove(order)
-            order.close(ScheduleError(why))
+            order.close(ScheduleError(asked.hopeless))
             return
         self._log.info(f"{order.why}: planning the whole factory anew")
         self._asked = asked
@@ -169,7 +172,10 @@ class InForce(Standing):
         if isinstance(order, Admit):
             others = self._others(order.robot)
             tasks = {robot.name: robot.task for robot in self._in_line(others, order.robot)}
-            return self._order(self.factory, [*others.robots, *newcomers(others, {**tasks, order.robot: order.task})])
+            robots = newcomers(others, {**tasks, order.robot: order.task})
+            in_turn = not tasks and order.in_vain < PATIENT  # who waits comes before newcomers
+            first = Enquiry(others, tuple(robots)) if in_turn else None
+            return replace(self._order(self.factory, [*others.robots, *robots]), first=first)
         assert isinstance(order, Replan)
         factory = order.factory
         robots = [*self._fleet.robots, *self._in_line(self._fleet)]
@@ -181,23 +187,29 @@ class InForce(Standing):
 
     # --- plans that were made ---
 
-    def _conclude(self, order: Order, asked: PlanOrder, made: Planned | RfmError) -> None:
-        if asked.epoch != self.epoch + 1 or self._out_of_date(asked.seen, order):
+    def _conclude(self, order: Order, asked: PlanOrder, made: Planned | Rooms | RfmError) -> None:
+        if asked.epoch != self.epoch + 1 or self._out_of_date(asked, order):
             order.in_vain += 1
             self._log.info(f"the fleet changed while it was planned ({asked.epoch} would follow {self.epoch}): planning it again")
             return
         self._waiting.remove(order)
         if isinstance(made, RfmError):
             self._note_impossible(asked, made)
+            if asked.first and not isinstance(made, PlannerError):
+                asked.first.note_no_room(str(made))
             order.close(made)
             return
-        self._go_over(made, order.why)
+        if isinstance(made, Rooms):
+            assert asked.first and isinstance(order, Admit)
+            self._change(taken(asked.first, made), f"admitted {order.robot!r}")
+        else:
+            self._go_over(made, order.why)
         if asked.seen != self.seen:
-            self._background = self._order(self.factory, made.fleet.robots)
+            self._background = self._order(self.factory, self._fleet.robots)
         if isinstance(order, Admit):
             self._enrol(order.robot, order.task)
         order.close(self.epoch)
 
-    def _out_of_date(self, seen: Seen, order: Order) -> bool:
+    def _out_of_date(self, asked: PlanOrder, order: Order) -> bool:
         """Figures of a large factory may change more often than it is planned: whoever has waited long does not wait for them."""
-        return seen.lost != self.seen.lost if order.in_vain >= PATIENT else seen != self.seen
+        return asked.seen.lost != self.seen.lost if order.in_vain >= PATIENT and not asked.first else asked.seen != self.seen

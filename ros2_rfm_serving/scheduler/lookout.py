@@ -6,7 +6,6 @@ from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.in_force import InForce
 from ros2_rfm_serving.scheduler.planning import refit_by
-from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord, Watch
 
 
@@ -16,10 +15,12 @@ class Lookout:
     def __init__(self, in_force: InForce, profile: Profile, catalogue: Catalogue | None) -> None:
         self._in_force, self._refit = in_force, refit_by(profile, catalogue)
         self.watch = Watch(in_force.factory, profile, catalogue, lost=in_force.seen.lost)
-        self.broken: tuple[str, ...] = ()
-        """What the schedule in force does not hold any more, by what was seen, in words."""
-        self._judged: object = None
         self._follow()
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """What the schedule in force does not hold any more, by what was seen so far, in words."""
+        return self._in_force.broken
 
     def hear_server(self, word: ServerWord, now_s: float) -> None:
         self.watch.hear_server(word, now_s)
@@ -37,5 +38,4 @@ class Lookout:
         """The schedule in force, and whether it holds."""
         self.watch.declare(self._in_force.factory)
         self.watch.follow(self._in_force.fleet.schedule)
-        if self._judged is not self._in_force.fleet:
-            self._judged, self.broken = self._in_force.fleet, broken(self._in_force.fleet)
+        self._in_force.judge()

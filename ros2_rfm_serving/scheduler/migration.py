@@ -1,8 +1,18 @@
-"""What it takes to go over from one schedule to another."""
+"""What it takes to go over from the schedule in force to another one, and what that gains."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
+
+from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.prediction.stable import MOVE_S
+from ros2_rfm_serving.types import SYSTEM1, Schedule
+
+MIN_GAIN = 1e-3
+"""Relative gain below which predictions do not differ."""
+DEFAULT_HORIZON_S = 600.0
+"""For how long a schedule is expected to last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,3 +31,43 @@ class Migration:
     @property
     def worth_it(self) -> bool:
         return self.gained_actions > self.lost_actions
+
+
+def migration(fleet: Fleet, other: Schedule, *, horizon_s: float = DEFAULT_HORIZON_S) -> Migration:
+    """What it takes to go over to `other`, planned for the same robots."""
+    old = {p.server: p for p in fleet.schedule.placements}
+    moved = tuple(p for p in other.placements if p.server not in old or old[p.server].model != p.model)
+    servers = {(r.robot, r.component): r.server for r in fleet.schedule.routes}
+    robots = {r.robot for r in other.routes if servers.get((r.robot, r.component)) != r.server}
+    lost = 0.0
+    for placement in moved:
+        stopped = {r.robot for r in fleet.schedule.routes if r.server == placement.server}
+        load_s = fleet.problem.load_s.get((placement.model, placement.gpu_type), 0.0)
+        lost += load_s * fleet.actions_hz(among=stopped)
+    lost += MOVE_S * fleet.actions_hz(among=robots)
+    now_hz = reached_hz(fleet)
+    gain_hz = fleet.actions_hz(other) - now_hz
+    return Migration(
+        moved_servers=tuple(p.server for p in moved),
+        moved_robots=tuple(sorted(robots)),
+        lost_actions=lost,
+        gained_actions=gain_hz * horizon_s if gain_hz > MIN_GAIN * now_hz else 0.0,
+    )
+
+
+def reached_hz(fleet: Fleet) -> float:
+    """Weighted action throughput of the schedule in force, where robots become slower than expected by their own servers: not
+    faster, which another schedule lets them."""
+    means_s = {name: host.mean_s(0.0, fleet.curves) for name, host in fleet.hosts.items()}
+    tasks = {task.name: task for task in fleet.problem.classes}
+    demands = {(task.name, d.component): d for task in fleet.problem.classes for d in task.demands}
+    waits_s: dict[str, dict[int, float]] = defaultdict(dict)
+    for route in fleet.schedule.routes:
+        if (demand := demands[fleet.tasks[route.robot], route.component]).goal_coupled:
+            waits_s[route.robot][demand.index] = means_s[route.server]
+    return sum(
+        task.value * min(route.predicted_rate_hz, task.closed_loop_hz(waits_s[route.robot]))
+        for route in fleet.schedule.routes
+        for task in [tasks[fleet.tasks[route.robot]]]
+        if route.component == SYSTEM1
+    )

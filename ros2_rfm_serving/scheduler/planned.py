@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.enquiry import Enquiry
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.types import Schedule
 
@@ -26,6 +27,11 @@ class PlanOrder:
     """Where the running factory is not as declared."""
     effort: int = 1
     """Times the work of one plan (see `budget`): more where the last one was cut short and there is time."""
+
+    first: Enquiry | None = None
+    """Whether there is room for some of its robots on the servers as they are; a plan only if there is none."""
+    hopeless: str = ""
+    """Why there is no plan for such a fleet, as is known: then only `first` is looked at."""
 
     @property
     def epoch(self) -> int:

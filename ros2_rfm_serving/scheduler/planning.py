@@ -13,6 +13,7 @@ from ros2_rfm_serving.profiles import Profile, SteppedService
 from ros2_rfm_serving.scheduler import explain
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
+from ros2_rfm_serving.scheduler.enquiry import Rooms, rooms
 from ros2_rfm_serving.scheduler.links import links_of, off_host
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.policies.schedules import POLICIES, STATIC, Judge, infeasible, run
@@ -133,7 +134,9 @@ def _solved(
 
 def _is_better(finer: Solution, coarse: Solution) -> bool:
     """Of a plan that tells hosts by their distance from one that reckons with the longest and puts what robots wait for on the
-    nearest: which goes first, where it does not matter."""
+    nearest: which goes first, where it does not matter. Of two that are none, the one that is not hopeless says why."""
+    if not finer.servers and not coarse.servers:
+        return math.isnan(coarse.bound) and not math.isnan(finer.bound)
     if not (finer.servers and coarse.servers) or finer.feasible != coarse.feasible:
         return bool(finer.servers) and (finer.feasible or not coarse.servers)
     return finer.objective > coarse.objective * (1 + WORTH)
@@ -182,6 +185,24 @@ def plan(
     )
     complete = solution.complete or work == 0.0  # twice nothing finds no more
     return Planned(fleet, order.factory, order.previous, order.policy, solution.work, order.seen, complete, order.effort)
+
+
+def answered(
+    order: PlanOrder, profile: Profile, catalogue: Catalogue | None, *, work: float | None = None, explained: bool = True
+) -> Planned | Rooms:
+    """As `plan`, unless there is room for some of the robots without one."""
+    why = ""
+    if order.first:
+        try:
+            return rooms(order.first)
+        except ScheduleError as error:
+            why = f"; on the servers as they are: {error}"
+    if order.hopeless:
+        raise ScheduleError(order.hopeless)
+    try:
+        return plan(order, profile, catalogue, work=work, explained=explained)
+    except ScheduleError as error:
+        raise ScheduleError(f"{error}{why}") from None
 
 
 def _served(order: PlanOrder, profile: Profile, catalogue: Catalogue | None, work: float | None, explained: bool) -> Solution:
@@ -259,10 +280,12 @@ def problem_of(
     `ScheduleError` when no task has robots, or no server lives."""
     if by_host:
         seen = replace(seen, away_s=factory.away_s)
-    classes = task_classes(seen.factory(factory.at_nearest()), counts, seen)
-    if factory.away_s and not by_host:
-        farthest = task_classes(_farthest(factory, seen), counts, seen)
-        classes = tuple(replace(far, least_cycle_s=near.cycle_s) for far, near in zip(farthest, classes, strict=True))
+    without_away, nearest = factory.without_away(), factory.at_nearest()
+    reckoned = without_away if by_host else factory
+    classes = task_classes(seen.factory(reckoned, without_away), counts, seen)
+    if nearest.robot_fleet != reckoned.robot_fleet:
+        quickest = task_classes(seen.factory(nearest, without_away), counts, seen)
+        classes = tuple(replace(own, least_cycle_s=near.cycle_s) for own, near in zip(classes, quickest, strict=True))
     if not classes:
         raise ScheduleError("no task has any robot; nothing to serve")
     types = seen.types(factory.gpu_types)
@@ -283,6 +306,7 @@ def problem_of(
         servers=_normal(factory, types, previous),
         memory_gb=memory,
         load_s=load,
+        sizes_b=_sizes_b(dict.fromkeys(model for model, _ in load), catalogue),
         continuous=factory.continuous,
         steps=_steps(load, declared, types, catalogue, seen),
         dispatch=factory.dispatch,
@@ -296,9 +320,9 @@ def problem_of(
     )
 
 
-def _farthest(factory: Factory, seen: Seen) -> Factory:
-    """With the network as declared or measured, to the farthest host."""
-    return seen.factory(factory.at_nearest()).at_farthest() if seen.travels else factory
+def _sizes_b(models: Iterable[str], catalogue: Catalogue | None) -> dict[str, float]:
+    entries = catalogue.models if catalogue else {}
+    return {model: size for model in models if model in entries and (size := entries[model].size_b)}
 
 
 def _steps(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Any
 
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.factory.descriptor import ExecutionMode, Network
@@ -68,9 +69,14 @@ class TaskClass:
     network: Network = field(default_factory=Network)
     """Whose mean is in `cycle_s` or `round_trip_s`."""
     least_cycle_s: float = 0.0
-    """What `cycle_s` is at the nearest host, where it reckons with the farthest; 0: the same."""
+    """What `cycle_s` is at the nearest host, where it reckons with a farther one; 0: the same."""
     step_s: float = 0.0
     """Control step of one that asks while it executes: it can ask at these times only."""
+    gives_way: bool = True
+    """Its phase does, whatever its cap (`types/phase.py`): no frames, nor chunks that are not to be trusted further."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return _declared(self)
 
     @property
     def execution_s(self) -> float:
@@ -104,6 +110,11 @@ class TaskClass:
         return 1.0 / (max(self.cycle_s, *waits) if self.overlapped else self.cycle_s + sum(waits))
 
 
+def _declared(one: Any) -> dict[str, Any]:
+    """For another process: without what was remembered, for more of that may be added while it is written."""
+    return {field.name: getattr(one, field.name) for field in fields(one)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """A factory as the solvers see it."""
@@ -114,6 +125,8 @@ class Problem:
     memory_gb: Mapping[tuple[str, str], float]
     """(model, GPU type) -> what the model takes there; only where it fits."""
     load_s: Mapping[tuple[str, str], float]
+    sizes_b: Mapping[str, float] = field(default_factory=dict)
+    """Model -> billions of parameters; only where they are known."""
     continuous: frozenset[str] = frozenset()
     """GPU types whose servers batch continuously what can be batched in both ways."""
     steps: Mapping[tuple[str, str], SteppedService] = field(default_factory=dict)
@@ -134,6 +147,9 @@ class Problem:
     """A standby may be on the host of the server that it covers, where no other will do."""
     links: Links | None = None
     """Of hosts; None: they take whatever there is."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return _declared(self)
 
     @cached_property
     def demands(self) -> tuple[Demand, ...]:
@@ -223,6 +239,7 @@ def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, 
         overlapped=overlapped,
         demands=demands,
         step_s=(settings := robot_settings(task)).action_period_s / settings.virtual_steps if overlapped else 0.0,
+        gives_way=not overlapped or (task.pipelining is None and not robot_settings(task).horizon.policy),
     )
 
 

@@ -42,3 +42,8 @@ def work_of(solver: pywraplp.Solver, *, cuts: bool = True) -> float:
     done = (solver.NumVariables(), solver.iterations(), solver.nodes())
     work = PROGRAM_WORK + sum(weight * float(max(count, 0)) for weight, count in zip(WORK, done, strict=True))
     return CUTS_WORK * work if cuts else work
+
+
+def linear_work_of(solver: pywraplp.Solver) -> float:
+    """Of a large linear program that was solved."""
+    return WORK[0] * float(solver.NumVariables()) + WORK[1] * float(max(solver.iterations(), 0))

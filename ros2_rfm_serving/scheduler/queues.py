@@ -55,6 +55,7 @@ class Queues:
         """tasks: of the robots."""
         self._problem, self._curves, self._hosts, self._routes, self._tasks = problem, curves, hosts, routes, tasks
         self._calls = {demand.index: demand.calls for demand in problem.demands}
+        self._calls_of = {(task.name, d.component): d.calls for task in problem.classes for d in task.demands}
 
     def judges(self, server: str) -> bool:
         """Whether its robots wait in a queue that can be run: where actions alone do, for batches or to join one."""
@@ -63,27 +64,55 @@ class Queues:
 
     def kept(self, servers: Collection[str], newcomer: Kind | None = None) -> set[str]:
         """Those of the servers that keep every SLO, with a newcomer."""
-        kinds = self._kinds if newcomer is None else self._kinds + Counter([newcomer])
-        if any(math.isfinite(kind.cap_hz) for kind in kinds):  # otherwise where they settle depends on all
-            kinds = _near(kinds, servers)
-        problem, operation, names = self._operation(kinds)
+        problem, operation, names = self._operation(self._near(servers, newcomer) or self._kinds(self._routes_of, newcomer))
         at = {one: name for name, one in zip(names, operation.hosts, strict=True) if name in servers}
         return {at[one] for one in keeping_hosts(problem, self._curves, operation, at)}
 
-    @cached_property
-    def _kinds(self) -> Counter[Kind]:
-        demands = {(task.name, d.component): d for task in self._problem.classes for d in task.demands}
-        routes: dict[str, list[Route]] = defaultdict(list)
-        for route in self._routes:
-            routes[route.robot].append(route)
+    def _near(self, servers: Collection[str], newcomer: Kind | None) -> Counter[Kind]:
+        """Who asks these servers; and of all others who asks what those ask besides, that alone. Nobody where no rate is limited:
+        then where robots settle depends on all."""
+        if not self._is_limited and (newcomer is None or math.isinf(newcomer.cap_hz)):
+            return Counter()
+        among = {robot for server in servers for robot in self._robots_at[server]}
+        asked = {route.server for robot in among for route in self._routes_of[robot]}
+        if newcomer and any(server in servers for _, server in newcomer.seats):
+            asked |= {server for _, server in newcomer.seats}
+        robots = {robot for server in asked for robot in self._robots_at[server]}
+        near: Counter[Kind] = Counter()
+        for kind, count in self._kinds([robot for robot in self._routes_of if robot in robots], newcomer).items():
+            if seats := tuple(seat for seat in kind.seats if seat[1] in asked):
+                near[kind._replace(seats=seats)] += count
+        return near
+
+    def _kinds(self, robots: Iterable[str], newcomer: Kind | None) -> Counter[Kind]:
         kinds: Counter[Kind] = Counter()
-        for robot, mine in routes.items():
-            task, cap_hz, rate_hz = self._tasks[robot], math.inf, math.inf
+        for robot in robots:
+            mine, task, cap_hz, rate_hz = self._routes_of[robot], self._tasks[robot], math.inf, math.inf
             for route in mine:
-                if calls := demands[task, route.component].calls:
+                if calls := self._calls_of[task, route.component]:
                     cap_hz, rate_hz = min(cap_hz, route.max_rate_hz / calls), min(rate_hz, route.predicted_rate_hz / calls)
             kinds[Kind(task, tuple((r.component, r.server) for r in mine), cap_hz, rate_hz)] += 1
+        if newcomer is not None:
+            kinds[newcomer] += 1
         return kinds
+
+    @cached_property
+    def _routes_of(self) -> dict[str, list[Route]]:
+        found: dict[str, list[Route]] = {}
+        for route in self._routes:
+            found.setdefault(route.robot, []).append(route)
+        return found
+
+    @cached_property
+    def _robots_at(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = defaultdict(list)
+        for route in self._routes:
+            found[route.server].append(route.robot)
+        return found
+
+    @cached_property
+    def _is_limited(self) -> bool:
+        return any(self._calls_of[self._tasks[r.robot], r.component] and math.isfinite(r.max_rate_hz) for r in self._routes)
 
     def _operation(self, kinds: Mapping[Kind, int]) -> tuple[Problem, Operation, list[str]]:
         """As it would have been planned; and the names of its servers."""
@@ -105,13 +134,3 @@ class Queues:
         rates = tuple(kind.rate_hz for kind in kinds)
         operation = Operation(hosts=hosts, caps=caps if limited else None, rates=rates if limited else None)
         return replace(self._problem, classes=tuple(classes)), operation, list(robots)
-
-
-def _near(kinds: Mapping[Kind, int], servers: Collection[str]) -> Counter[Kind]:
-    """Who asks these servers; and of all others who asks what those ask besides, that alone."""
-    asked = {server for kind in kinds if any(s in servers for _, s in kind.seats) for _, server in kind.seats}
-    near: Counter[Kind] = Counter()
-    for kind, count in kinds.items():
-        if seats := tuple(seat for seat in kind.seats if seat[1] in asked):
-            near[kind._replace(seats=seats)] += count
-    return near

@@ -2,23 +2,24 @@
 anybody who need not move.
 
 Robots of a lost server have turned to its standby by themselves, long before anybody decides anything here; the schedule says the
-same. Whoever had none is spread over the others, as a newcomer is, as far as that is little work (`roster.AT_ONCE`): for more, and
-for those for whom others would have to make room, the whole factory is planned, elsewhere. What comes back hosts nothing yet: it
-stands by, warm, for a lost server that no schedule is without, or for those that nobody covers; a plan of the whole factory may
-give it more.
+same. Whoever had none is spread over the others, as a newcomer is, as far as that is little work (`enquiry.AT_ONCE`): for the rest
+room is looked for elsewhere, and where there is none the whole factory is planned. What comes back hosts nothing yet: it stands by,
+warm, for a lost server that no schedule is without, or for those that nobody covers; a plan of the whole factory may give it more.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.enquiry import at_once
 from ros2_rfm_serving.scheduler.host import Host
 from ros2_rfm_serving.scheduler.planning import Refit
-from ros2_rfm_serving.scheduler.roster import beside
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.types import Placement, Route, Schedule
 
@@ -66,7 +67,7 @@ def repaired(fleet: Fleet, lost: Collection[str], rebuild: Rebuild, *, peers: bo
     used = {route.server for route in routes}
     placements = tuple(replace(p, standby=p.standby and p.server not in used) for p in kept.values())
     schedule = replace(before, epoch=before.epoch + 1, placements=_with_components(placements, routes), routes=routes)
-    changed, refused = beside(rebuild(schedule), [robot for robot in fleet.robots if robot.name in stranded])
+    changed, refused = at_once(rebuild(schedule), [robot for robot in fleet.robots if robot.name in stranded])
     return covered(changed, before.epoch + 1, rebuild, peers=peers), refused
 
 
@@ -102,7 +103,22 @@ def _with_components(placements: Iterable[Placement], routes: Iterable[Route]) -
 
 def covered(fleet: Fleet, epoch: int, rebuild: Rebuild, *, peers: bool) -> Fleet:
     """With the table of failover as it is now."""
-    cover = {name: _cover(host, fleet, peers) for name, host in fleet.hosts.items() if host.sessions}
+    alike: dict[str, list[Host]] = defaultdict(list)
+    for host in fleet.hosts.values():
+        alike[host.placement.model].append(host)
+    slos = {name: frozenset(host.slos) for name, host in fleet.hosts.items()}
+    capacity_hz = functools.cache(lambda config, of: min((fleet.curves.capacity_hz(config, slo) for slo in of), default=math.inf))
+
+    def carries(other: Host, host: Host) -> bool:
+        """Both loads, within every SLO."""
+        both = [slos[one.placement.server] for one in (other, host)]
+        return other.load_hz + host.load_hz <= min(capacity_hz(other.config, of) for of in both)
+
+    cover = {
+        name: _cover(host, [other for other in alike[host.placement.model] if carries(other, host)], fleet, peers)
+        for name, host in fleet.hosts.items()
+        if host.sessions
+    }
     routes = tuple(replace(route, standby=cover[route.server]) for route in fleet.schedule.routes)
     return rebuild(replace(fleet.schedule, epoch=epoch, routes=routes, placements=_fitting(fleet)))
 
@@ -118,24 +134,21 @@ def _fitting(fleet: Fleet) -> tuple[Placement, ...]:
     return tuple(placements)
 
 
-def _cover(host: Host, fleet: Fleet, peers: bool) -> str:
-    """Those on other hosts first, then reserved ones, then the least loaded; empty: nobody."""
+def _cover(host: Host, carrying: Iterable[Host], fleet: Fleet, peers: bool) -> str:
+    """Of those who carry it too: those on other hosts first, then reserved ones, then the least loaded; empty: nobody."""
     lost = fleet.problem.seen.lost
-    able = [other for other in fleet.hosts.values() if (other.placement.standby or peers) and _gpu(other.placement) not in lost]
-    able = [other for other in able if _carries(other, host, fleet)]
+    able = [other for other in carrying if (other.placement.standby or peers) and _gpu(other.placement) not in lost]
+    able = [other for other in able if _may_cover(other, host, fleet)]
     apart = fleet.problem.apart
     order = {other: (not apart(host.placement.server, other.placement.server), not other.placement.standby) for other in able}
     best = min(able, key=lambda other: (*order[other], other.load_hz), default=None)
     return best.placement.server if best else ""
 
 
-def _carries(other: Host, host: Host, fleet: Fleet) -> bool:
-    """Both loads, within every SLO."""
-    if other is host or other.placement.model != host.placement.model or other.placement.gpu or host.placement.gpu:
+def _may_cover(other: Host, host: Host, fleet: Fleet) -> bool:
+    if other is host or other.placement.gpu or host.placement.gpu:
         return False
     if not fleet.problem.may_cover(other.placement.server, host.placement.server):
-        return False
-    if other.load_hz + host.load_hz > other.capacity_hz([*other.slos, *host.slos], fleet.curves):
         return False
     return fleet.pledge is None or fleet.pledge.carries(host.placement.server, other.placement.server)
 

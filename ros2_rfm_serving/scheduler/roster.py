@@ -13,19 +13,15 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.scheduler.adaptation import Fleet
-from ros2_rfm_serving.scheduler.admission import LOOKS
+from ros2_rfm_serving.scheduler.enquiry import ASKED, at_once
 from ros2_rfm_serving.types import Admission
 
 DEFAULT_LEASE_S = 60.0
 LOOK_PERIOD_S = 0.5
 """Between two looks. One that comes later counts no longer: what the robots said while the scheduler was busy or stopped is not
 read yet, and may not be before it is stopped again."""
-AT_ONCE, FEW_SERVERS = 16, 16
-"""Robots that are admitted in one go, 1 to 12 ms each at 128 GPUs; servers, up to which it is as little work to make room for
-several of them. Whoever decides must not keep everybody else waiting."""
 MAX_REMEMBERED = 1024
 """Robots that have gone, of each kind."""
 T = TypeVar("T")
@@ -160,34 +156,20 @@ class Roster:
 
 
 def settled(
-    fleet: Fleet, tasks: Mapping[str, str], declared: Container[str], *, planning: bool = False
+    fleet: Fleet, tasks: Mapping[str, str], declared: Container[str], *, planning: bool = False, asking: bool = False
 ) -> tuple[Fleet, dict[str, str]]:
     """The fleet with the robots of a roster and without those that are no longer in it, every other route as it is; and who
     finds no room on the servers as they are: robot -> why.
 
-    planning: a plan is being made that has them. It is made anew for each that finds room before: so only a few are looked at."""
+    planning: a plan is being made that has them. It is made anew for each that finds room before: so only a few are looked at.
+    asking: they are being looked for elsewhere."""
     for robot in fleet.robots:
         if robot.name not in declared and tasks.get(robot.name) != robot.task:
             fleet = fleet.release(robot.name)
     missing = newcomers(fleet, tasks)
-    if planning and len(missing) > AT_ONCE:
+    if asking or (planning and len(missing) > ASKED):
         return fleet, dict.fromkeys((robot.name for robot in missing), "it comes with the plan that is being made")
-    return beside(fleet, missing, adjusting=not planning)
-
-
-def beside(fleet: Fleet, robots: Sequence[Robot], *, adjusting: bool = True) -> tuple[Fleet, dict[str, str]]:
-    """With some more robots, as far as that is little work; and who finds no room on the servers as they are: robot -> why.
-
-    adjusting: others may make room for them, if that is little work."""
-    adjusting = adjusting and (len(robots) == 1 or len(fleet.hosts) <= FEW_SERVERS)
-    looks = LOOKS if len(robots) == 1 else 1
-    refused = dict.fromkeys((robot.name for robot in robots[AT_ONCE:]), f"with {AT_ONCE} others: it comes with the next plan")
-    for robot in robots[:AT_ONCE]:
-        try:
-            fleet = fleet.admit(robot, adjusting=adjusting, looks=looks)
-        except ScheduleError as error:
-            refused[robot.name] = str(error)
-    return fleet, refused
+    return at_once(fleet, missing)
 
 
 def newcomers(fleet: Fleet, tasks: Mapping[str, str]) -> list[Robot]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.descriptor import Network
+from ros2_rfm_serving.factory.descriptor import FleetEntry, Network
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.links import off_host
 
@@ -50,7 +50,7 @@ class Seen:
     models: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """(model, GPU type) -> how many times longer it takes than its profile says, wherever it runs."""
     travels: Mapping[str, Travel] = field(default_factory=dict)
-    """By task, to the nearest host that serves."""
+    """By task, without what is known of servers' hosts (`Factory.without_away`)."""
     cycles_s: Mapping[str, float] = field(default_factory=dict)
     """Task -> execution time of what is executed of one chunk, where a horizon policy decides."""
     calls: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -72,13 +72,17 @@ class Seen:
         """Server -> GPU type, of those that live."""
         return {server: self.gpu_type(server, gpu) for server, gpu in declared.items() if server not in self.lost}
 
-    def factory(self, factory: Factory) -> Factory:
-        """With the network as it was measured."""
-        seen = [
-            entry.model_copy(update={"network": self.travels[entry.task].network}) if entry.task in self.travels else entry
-            for entry in factory.robot_fleet
-        ]
-        return factory.model_copy(update={"robot_fleet": tuple(seen)}) if self.travels else factory
+    def factory(self, reckoned: Factory, without_away: Factory) -> Factory:
+        """With networks as they were measured. reckoned: as declared, to whichever hosts; these are as much farther or nearer."""
+        before = {entry.task: entry.network.round_trip_ms for entry in without_away.robot_fleet}
+
+        def seen(entry: FleetEntry) -> FleetEntry:
+            network, more_ms = self.travels[entry.task].network, entry.network.round_trip_ms - before[entry.task]
+            measured = network.model_copy(update={"round_trip_ms": max(network.round_trip_ms + more_ms, 0.0)})
+            return entry.model_copy(update={"network": measured})
+
+        fleet = tuple(seen(entry) if entry.task in self.travels else entry for entry in reckoned.robot_fleet)
+        return reckoned.model_copy(update={"robot_fleet": fleet}) if self.travels else reckoned
 
     def profile(self, profile: Profile, declared: Mapping[str, str]) -> Profile:
         """Recalibrated, and with the curves of GPUs that have a pace of their own."""

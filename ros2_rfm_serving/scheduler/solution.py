@@ -75,6 +75,8 @@ class ServerSolution:
     standby: bool = False
     gpu: str = ""
     """Set when several servers share one GPU."""
+    unlucky: float = 0.0
+    """Share of the starts that were drawn after which its robots miss an SLO: they go on meeting as they first did."""
     beyond_profile: bool = False
     """Robots ask for more than was ever measured: the latencies are not the profile's (see `equilibrium`)."""
 

@@ -14,9 +14,11 @@ from typing import Any, Protocol
 from ros2_rfm_serving.errors import ConfigurationError, PlannerError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.enquiry import Enquiry, Rooms, taken
+from ros2_rfm_serving.scheduler.migration import migration
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.planning import Refit
-from ros2_rfm_serving.scheduler.promises import broken
+from ros2_rfm_serving.scheduler.promises import broken, is_judged
 from ros2_rfm_serving.scheduler.repair import deserted, seeing
 from ros2_rfm_serving.scheduler.roster import Roster, newcomers, settled
 from ros2_rfm_serving.scheduler.seen import Seen
@@ -28,8 +30,12 @@ MOST_EFFORT = 16
 """Times the work of one plan that the last attempt at a better one may take."""
 REMEMBERED = 64
 """Kinds of fleets without a plan."""
+PATIENT = 2
+"""Plans in vain, for an order or a promise, before the others wait for it."""
 ATTEMPTS = 3
 """At a plan that is needed, where the planner fails."""
+JUDGED = 1
+"""Looks at the queue of a server's robots at a time, 10 to 40 ms."""
 LOOKS_BETWEEN = 120
 """Looks until the planner is asked again after those, a minute: memory that was short may not be any more."""
 
@@ -67,6 +73,14 @@ class Standing:
         """Of the planner, one after the other; after `ATTEMPTS`, with the looks since."""
         self._tried: tuple[object, ...] = ()
         """Beside which schedule, and for whom, room was to be made last."""
+        self.broken: tuple[str, ...] = ()
+        """What the schedule in force does not hold any more, as far as was looked at, in words."""
+        self._judged: Fleet | None = None
+        """Of which all is known."""
+        self._changed: Fleet | None = None
+        """In force, and not as it was planned: no plan is needed for what a plan does not hold."""
+        self._overtaken = 0
+        """Times that a plan which is needed was begun anew, because the fleet had changed."""
         self._impossible: dict[object, str] = {}
         """Fleets of this factory that could not be planned: why. The same input gives the same answer."""
         self._uncovered: tuple[str, ...] = ()
@@ -100,15 +114,16 @@ class Standing:
     def settle(self) -> None:
         """The schedule follows the roster: leases end, and robots that a former scheduler admitted are found."""
         self._take_heart()
-        planning = self._needs_plan
-        fleet, self.no_room = settled(self._fleet, self._expected, self.declared, planning=planning)
+        self.judge()
+        planning, asking = self._needs_plan, self._background is not None and self._background.first is not None
+        fleet, self.no_room = settled(self._fleet, self._expected, self.declared, planning=planning, asking=asking)
         if fleet is not self._fleet:
             self._change(fleet, f"beside the robots of the descriptor: {', '.join(self._roster.tasks) or 'none'}")
         attempt = (self.epoch, *self.no_room)
         if self.no_room and not planning and attempt != self._tried:
             self._tried = attempt
             self._log.warning("; ".join(dict.fromkeys(self.no_room.values())) + ": planning the whole factory anew")
-            self._background = self._order(self.factory, [*fleet.robots, *newcomers(fleet, self._expected)])
+            self._background = self._asking(fleet)
 
     def see(self, finding: Finding, refit: Refit) -> None:
         """The factory is not as it was planned for. What must change at once does, without a solver; whether another plan is
@@ -125,12 +140,35 @@ class Standing:
         else:
             self._publish(fleet)
         robots = [*fleet.robots, *newcomers(fleet, self._expected)]
-        needed = bool(refused or broken(fleet) or deserted(fleet.schedule, self.seen.lost))
-        self._background = self._order(factory, robots, needed=needed) if robots else None
+        self._changed = self._fleet
+        self._overtake()
+        if self.must_be_planned and fleet.schedule is before.schedule and not finding.lost and not finding.back:
+            return  # figures of a large factory may change more often than it is planned
+        order = self._asking(fleet)
+        needed = bool(refused or order.first or deserted(fleet.schedule, self.seen.lost))
+        self._background = replace(order, needed=needed) if robots else None
+        self.judge()
 
-    def _consider(self, order: PlanOrder, made: Planned | RfmError) -> None:
+    def judge(self) -> None:
+        """Whether the schedule in force holds, a few looks at a time: those of a whole factory would take seconds. Where a promise
+        does not hold any more by what was seen, or since robots came and went, a plan is needed."""
+        if self._judged is self._fleet:
+            return
+        self.broken = broken(self._fleet, JUDGED)
+        self._judged = self._fleet if is_judged(self._fleet) else None
+        if self.broken and self._changed is self._fleet:
+            self._changed = None
+            if not self._needs_plan:
+                self._background = self._order(self.factory, [*self._fleet.robots, *newcomers(self._fleet, self._expected)])
+
+    @property
+    def is_unsure(self) -> bool:
+        """There is more to judge."""
+        return self._judged is not self._fleet
+
+    def _consider(self, order: PlanOrder, made: Planned | Rooms | RfmError) -> None:
         """Goes over to a plan that nobody asked for if it is worth it."""
-        self._failures = self._failures + 1 if isinstance(made, PlannerError) else 0
+        self._failures, self._overtaken = self._failures + 1 if isinstance(made, PlannerError) else 0, 0
         if order.needed and 0 < self._failures < ATTEMPTS:
             self._background = order
         if isinstance(made, RfmError):
@@ -139,26 +177,44 @@ class Standing:
             return
         if order.epoch != self.epoch + 1:
             return
-        migration = self._fleet.migration_to(made.fleet.schedule)
-        published = order.needed or migration.worth_it
+        if isinstance(made, Rooms):
+            if order.seen == self.seen:
+                self._let_in(order, made)
+            else:  # it was room in a fleet that is seen otherwise now
+                self._background = self._order(self.factory, order.robots)
+            return
+        move = migration(self._fleet, made.fleet.schedule)
+        published = order.needed or move.worth_it
         told = (
-            f"another schedule would gain {migration.gained_actions:.0f} actions and lose {migration.lost_actions:.0f} "
-            f"({len(migration.moved_servers)} servers and {len(migration.moved_robots)} robots move): "
+            f"another schedule would gain {move.gained_actions:.0f} actions and lose {move.lost_actions:.0f} "
+            f"({len(move.moved_servers)} servers and {len(move.moved_robots)} robots move): "
             + ("published" if published else "not worth it")
         )
         self._log.info(told)
         self._book.planned(made, told, background=True, published=published)
         if published:
             self._publish(made.fleet)
-        if order.needed or order.effort == 1 or migration.gained_actions:
+            if order.seen != self.seen:
+                self._background = self._order(self.factory, made.fleet.robots)
+                return
+        if order.needed or order.effort == 1 or move.gained_actions:
             self._look_further(made)
+
+    def _let_in(self, order: PlanOrder, answer: Rooms) -> None:
+        """Those whom there is room for; the others come with a plan."""
+        assert order.first
+        fleet = taken(order.first, answer)
+        self._change(fleet, f"there is room for {', '.join(robot.name for robot, _ in answer.found)}")
+        rest = newcomers(fleet, self._expected)
+        if rest or deserted(fleet.schedule, self.seen.lost):
+            self._background = self._order(self.factory, [*fleet.robots, *rest])
 
     def _take_heart(self) -> None:
         """A planner that failed often enough to be let alone is asked again after a while, if something still needs a plan."""
         self._failures += self._failures >= ATTEMPTS
         if self._failures > ATTEMPTS + LOOKS_BETWEEN:
             self._failures, self._tried = 0, ()
-            if self._background is None and broken(self._fleet):
+            if self._background is None and self.broken:
                 self._background = self._order(self.factory, [*self._fleet.robots, *newcomers(self._fleet, self._expected)])
 
     def _look_further(self, made: Planned) -> None:
@@ -223,14 +279,32 @@ class Standing:
             factory=factory, robots=tuple(robots), policy=self.policy, previous=previous, needed=needed, seen=self.seen
         )
 
+    def _asking(self, fleet: Fleet) -> PlanOrder:
+        """For those who are to be served: room beside the others, or a plan."""
+        missing = newcomers(fleet, self._expected)
+        first = Enquiry(fleet, tuple(missing)) if missing else None
+        return replace(self._order(self.factory, [*fleet.robots, *missing]), first=first)
+
     def _change(self, fleet: Fleet, what: str) -> None:
         """A local one; whether another schedule would be worth it is looked at in the background."""
         self._log.info(what)
         self._book.changed(self._fleet, fleet, what)
         self._publish(fleet)
-        needed = self._needs_plan or bool(broken(fleet))  # who is left may owe their class more
+        self._overtake()
+        needed = self._needs_plan
         robots = [*fleet.robots, *newcomers(fleet, self._expected)] if needed else fleet.robots
         self._background = self._order(self.factory, robots, needed=needed) if robots else None
+        self._changed = fleet
+        self.judge()  # who is left may owe their class more
+
+    def _overtake(self) -> None:
+        """The plan that is being made, if it is needed, is of a fleet that is no more."""
+        self._overtaken = self._overtaken + 1 if self._needs_plan else 0
+
+    @property
+    def must_be_planned(self) -> bool:
+        """Plans that a promise or a robot needs have been overtaken often enough: newcomers and figures wait until one is made."""
+        return self._needs_plan and self._overtaken >= PATIENT
 
     @property
     def _needs_plan(self) -> bool:
@@ -239,7 +313,7 @@ class Standing:
 
     def _go_over(self, planned: Planned, why: str) -> None:
         """To a plan of the whole factory."""
-        self._background = None
+        self._background, self._overtaken = None, 0
         once_declared = [robot for robot in planned.fleet.robots if robot.name in self.declared]
         self._run(planned.factory)
         self._roster.limit_to(planned.factory, once_declared)

@@ -123,7 +123,7 @@ class Challenges:
         if len(proof.public_key) != PUBLIC_KEY_BYTES:  # those that were taken are kept
             raise UnprovenError(NO_PUBLIC_KEY)
         if any(proof.public_key in taken for taken in self._taken):
-            raise UnprovenError("a proof that was taken before: it is good once", is_stale=True)
+            raise UnprovenError("a proof that was taken before: it is good once", is_stale=True, is_copy=True)
 
     def take(self, proof: Proof) -> None:
         """It is genuine, and from now on it is none."""

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -41,6 +42,7 @@ from ros2_rfm_serving.security.proof import (
     text_of,
 )
 
+T = TypeVar("T")
 KEY_BYTES = 32
 SERVER = "server"
 """Who alone may answer: its role."""
@@ -60,23 +62,50 @@ class Asking:
         """That only whoever was asked has, too. Raises: `UnprovenError` for an answer without one."""
         return _shared(self._drawn, public_key, self._text)
 
-    def answered(self, by: str, to: str, fields: Sequence[object], proof: Proof, verifier: Verifies) -> tuple[Who, Keys]:
-        """by: who was asked; to: who asks. fields: of the answer. Raises: `UnprovenError` for what is no answer to this by them."""
-        if proof.challenge != self.proof.public_key:
-            raise UnprovenError(f"an answer in the name of {by!r} that is none to what was asked")
-        who = verifier.check(proof, text_of(to, fields, proof, ANSWERS))
-        if who.name != by:
-            raise UnprovenError(f"{who.name} answers in the name of {by!r}")
-        if who.role != SERVER:  # a schedule, which anybody can forge over DDS, may name any member of the factory
+    def answered(self, by: str, to: str, fields: Sequence[object], proof: Proof, verifier: Verifies) -> Who:
+        """by: who was asked, a server; to: who asks. fields: of the answer. Raises: `UnprovenError` for what is no answer to this
+        by them."""
+        who = answered(self.proof.public_key, by, to, fields, proof, verifier)
+        if who.role != SERVER:  # a schedule may name any member of the factory
             raise UnprovenError(f"the certificate of {by!r} is no server's: if it is one, rfm security rotate --member {by}")
-        return who, self.keys(proof.public_key)
+        return who
+
+
+def answered(asked: bytes, by: str, to: str, fields: Sequence[object], proof: Proof, verifier: Verifies) -> Who:
+    """asked: the public key of whoever asks. Raises: as `Asking.answered`."""
+    if proof.challenge != asked:
+        raise UnprovenError(f"an answer in the name of {by!r} that is none to what was asked")
+    who = verifier.check(proof, text_of(to, fields, proof, ANSWERS))
+    if who.name != by:
+        raise UnprovenError(f"{who.name} answers in the name of {by!r}")
+    return who
+
+
+class _Read(Generic[T]):
+    """What a file says, read anew when it has changed: a process signs twice a second, and a key takes five signatures to read."""
+
+    def __init__(self, file: Path, read: Callable[[Path], T]) -> None:
+        self._file, self._read = file, read
+        self._seen: tuple[int, int, int] | None = None
+        self._value: T | None = None
+
+    def __call__(self) -> T:
+        """Raises: as `read`."""
+        try:
+            found = self._file.stat()
+            seen = found.st_mtime_ns, found.st_ino, found.st_size
+        except OSError:
+            seen = None
+        if self._value is None or seen is None or seen != self._seen:
+            self._value, self._seen = self._read(self._file), seen
+        return self._value
 
 
 class Prover:
     """With the certificate and key that lie in an enclave when it is asked to."""
 
     def __init__(self, enclave: Path) -> None:
-        self._enclave = enclave
+        self._certificate, self._key = _Read(enclave / CERTIFICATE, _certificate_of), _Read(enclave / KEY, _key_of)
 
     def sign(self, asked: str, challenge: bytes, fields: Sequence[object]) -> Asking:
         """Raises: `ConfigurationError` where there is no certificate, or no key."""
@@ -97,18 +126,23 @@ class Prover:
 
     def certificate(self) -> bytes:
         """Raises: as `sign`."""
-        file = self._enclave / CERTIFICATE
-        return load_certificate(read(file), str(file)).public_bytes(Encoding.DER)
+        return self._certificate()
 
-    def _key(self) -> ec.EllipticCurvePrivateKey:
-        file = self._enclave / KEY
-        try:
-            key = load_pem_private_key(read(file), None)
-        except (ValueError, TypeError):
-            raise ConfigurationError("is no key", file=str(file), fix="rfm security rotate") from None
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ConfigurationError("is on no elliptic curve", file=str(file), fix="rfm security rotate")
-        return key
+
+def _certificate_of(file: Path) -> bytes:
+    """Raises: `ConfigurationError`."""
+    return load_certificate(read(file), str(file)).public_bytes(Encoding.DER)
+
+
+def _key_of(file: Path) -> ec.EllipticCurvePrivateKey:
+    """Raises: `ConfigurationError`."""
+    try:
+        key = load_pem_private_key(read(file), None)
+    except (ValueError, TypeError):
+        raise ConfigurationError("is no key", file=str(file), fix="rfm security rotate") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigurationError("is on no elliptic curve", file=str(file), fix="rfm security rotate")
+    return key
 
 
 class Verifier:

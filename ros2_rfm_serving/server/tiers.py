@@ -29,6 +29,9 @@ class Tier:
     batch_size: int = 1
     max_concurrent: int = 1
     """Works in progress at once. More than one when the engine batches continuously: then each is one request."""
+    batches_in_flight: int = 1
+    """On their way to an engine that is elsewhere, or back, at once; it runs them one after the other. With one alone it would
+    stand idle while the answers of a batch and the requests of the next are on their way."""
     round_trip_s: float = 0.0
     """To an engine that is elsewhere, as far as its batches do not include it."""
     profile_s: tuple[float, ...] = ()
@@ -72,8 +75,12 @@ class Lane:
         self.rests_until_s = -math.inf
         """An engine elsewhere that gives no answers is not asked before: it would seem quick, and be asked the more."""
         self.batch_size = 0
-        self.max_concurrent, self._profile_s = tier.max_concurrent, tier.profile_s
+        self._one_by_one, self._profile_s = tier.max_concurrent > 1, tier.profile_s
+        self.max_concurrent = tier.max_concurrent if self._one_by_one else tier.batches_in_flight
+        """Works in progress at once."""
         self._ends_s: dict[Work, float] = {}
+        self._came_back_s = -math.inf
+        """The last batch of an engine that has several in flight."""
         self._promised = 0
         self.resize(self.prepare(tier.batch_size))
 
@@ -99,7 +106,7 @@ class Lane:
             self.view.flight.capacity, self.view.flight.promised = self._capacity, self._promised
 
     def _rows(self, batch_size: int) -> int:
-        return 1 if self.max_concurrent > 1 else batch_size
+        return 1 if self._one_by_one else batch_size
 
     @property
     def _capacity(self) -> int:
@@ -182,7 +189,7 @@ class Lane:
     @property
     def drift(self) -> Drift | None:
         """None: there is no profile to compare with, or requests share the engine, so that each takes as long as others let it."""
-        if self.max_concurrent > 1 or self.view.flight is not None or not self._profile_s:
+        if self._one_by_one or self.view.flight is not None or not self._profile_s:
             return None
         times, full_s = self.view.times, self._profile_s[-1]
         sizes = [Drift(rows, s, full_s, times.seconds(rows)) for rows, s in enumerate(self._profile_s, start=1)]
@@ -215,9 +222,16 @@ class Lane:
         if failed and work.tier:
             self.rests_until_s = now_s + rest_s(num_failed)
         elif not failed and row is None:
-            self.view.times.observe(len(work.batch), now_s - work.begun_s - self.view.round_trip_s)
+            self._observe(work, now_s)
         self._expect()
         return row.mean_rows if row is not None else len(work.batch)
+
+    def _observe(self, work: Work, now_s: float) -> None:
+        """What the engine took for it: from when it was there, and had come back with what was ahead of it."""
+        there_s = work.begun_s + self.view.round_trip_s
+        if self._goes_in_file:
+            there_s, self._came_back_s = min(max(there_s, self._came_back_s), now_s), now_s
+        self.view.times.observe(len(work.batch), now_s - there_s)
 
     def left(self, work: Work) -> Row | None:
         """It is no business of the engine any more. What it was as a row in flight; None: it was none."""
@@ -229,7 +243,18 @@ class Lane:
             return None
         return self.view.flight.rows.pop(work.number)
 
+    @property
+    def _goes_in_file(self) -> bool:
+        """Several batches are under way, one behind the other."""
+        return not self._one_by_one and self.max_concurrent > 1
+
     def _expect(self) -> None:
+        if self._goes_in_file:
+            free_there_s, way_s = self._came_back_s - self.view.round_trip_s / 2, self.view.round_trip_s / 2
+            for work in self._ends_s:
+                free_there_s = max(work.begun_s + way_s, free_there_s) + self.view.times.seconds(len(work.batch))
+                self._ends_s[work] = free_there_s + way_s
+            self.view.free_there_s = free_there_s
         self.view.free_s = min(self._ends_s.values()) if self.is_full() else -math.inf
 
 
@@ -237,6 +262,6 @@ def overflow(ranked: Sequence[Waiting], edge: EngineView, cloud: EngineView, now
     """Those of `ranked` whom the cloud, round trip included, serves sooner than the edge would begin to (Algorithm 1, phase 3)."""
     own = 0 if edge.flight is not None else edge.times.saturation(edge.batch_size)
     for first in range(own, len(ranked)):
-        if cloud.latency_s(min(cloud.batch_size, len(ranked) - first)) < edge.begins_s(first, now_s):
+        if cloud.answers_in_s(min(cloud.batch_size, len(ranked) - first), now_s) < edge.begins_s(first, now_s):
             return ranked[first:]
     return ()

@@ -87,7 +87,8 @@ class Stragglers:
 
 
 class BatchGpu:
-    """One batch at a time. The engine waits for as long as the law says; here that is written down instead."""
+    """One batch at a time, and one after the other where several are under way. The engine waits for as long as the law says; here
+    that is written down instead."""
 
     max_concurrent = 1
 
@@ -96,17 +97,18 @@ class BatchGpu:
         service = law if isinstance(law, FixedService) else partial(law.draw_s, rng=rng)
         self.engine = EmulatedEngine(spec, service, self._wait, unsure)
         self._events, self._stragglers = world.events, stragglers
-        self._spent_s = 0.0
+        self._spent_s, self._free_s = 0.0, -math.inf
 
     def _wait(self, seconds: float) -> None:
         self._spent_s = seconds
 
     def start(self, work: Work, run: Run, done: Done) -> None:
         answers = run(work)
-        self._events.at(self._events.now_s + self._spent_s * self._stragglers.factor(), done, work, answers)
+        self._free_s = max(self._events.now_s, self._free_s) + self._spent_s * self._stragglers.factor()
+        self._events.at(self._free_s, done, work, answers)
 
     def forget(self) -> None:
-        """Nothing is kept here."""
+        self._free_s = -math.inf
 
 
 class SharedGpu:

@@ -71,9 +71,11 @@ class Host:
         self.clients: dict[str, Client] = {}
         self.listeners: list[Client] = []
         self._gpus, self._events, self._traffic, self._warm_up_s = gpus, world.events, world.traffic, world.warm_up_s
+        self._roads = world.roads
         self._faults_rng = source(world.seed, "faults", self.name)
         self._config = server_config(placement, settings, profile_s, gpus[0])
         self._round_trips_s = [0.0, *(s.round_trip_ms / 1e3 for s in (settings.overflow,) if s)]
+        self._batches_in_flight = settings.overflow.batches_in_flight if settings.overflow else 1
         self._server = self._started(self._config)
         self._up = True
         self._rates_hz: Mapping[SessionKey, float] = {}
@@ -89,7 +91,13 @@ class Host:
 
     def _started(self, config: ServerConfig) -> ModelServer:
         tiers = [
-            Tier(engine=gpu.engine, batch_size=gpu.engine.max_batch_size, max_concurrent=gpu.max_concurrent, round_trip_s=away_s)
+            Tier(
+                engine=gpu.engine,
+                batch_size=gpu.engine.max_batch_size,
+                max_concurrent=gpu.max_concurrent,
+                batches_in_flight=self._batches_in_flight,
+                round_trip_s=away_s,
+            )
             for gpu, away_s in zip(self._gpus[1:], self._round_trips_s[1:], strict=True)
         ]
         edge = self._gpus[0]
@@ -311,6 +319,8 @@ class Host:
         for reply in replies:
             client = self.clients[reply.id.robot]
             copies = client.wire.deliveries(DOWN, now_s)
+            if self._roads.are_laid:
+                copies = self._roads.delivered(copies, client.name, self.name, DOWN, now_s)
             if copies is AT_ONCE:
                 client.receive(reply)
                 continue

@@ -95,7 +95,8 @@ class SimulatedRobot:
         self._faults_rng = source(world.seed, "faults", robot.name)
         self.wire = Wire(network, robot.name, source(world.seed, "network", robot.name), self._faults_rng)
         self._schedule, self._hosts, self._ledger, self._world = schedule, hosts, ledger, world
-        self._events, self._traffic = world.events, world.traffic
+        self._events, self._traffic, self._roads = world.events, world.traffic, world.roads
+        self._roads.lead(self.name, self.task)
         self._arrivals = world.conditions.arrivals
         self._goal = TaskGoal(
             task=robot.task,
@@ -274,6 +275,8 @@ class SimulatedRobot:
     def _send(self, server: str, request: ObservationRequest, now_s: float) -> None:
         self._ledger.sent(request.id.component, now_s, request.id.sequence)
         copies = self.wire.deliveries(UP, now_s)
+        if self._roads.are_laid:
+            copies = self._roads.delivered(copies, self.name, server, UP, now_s)
         if copies is AT_ONCE:
             self._traffic.sent += 1
             self._hosts[server].receive(request)

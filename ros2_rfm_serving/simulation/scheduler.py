@@ -21,8 +21,10 @@ from ros2_rfm_serving.scheduler import (
     Order,
     Planned,
     PlanOrder,
+    Rooms,
     Roster,
     Word,
+    answered,
     plan,
     resumed,
 )
@@ -33,6 +35,8 @@ from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.types import Admission, Schedule
 
 IDENTITY = 1
+ROOM_WORK = 0.1
+"""Of looking for room for one robot (see `budget`)."""
 
 
 class NoBook:
@@ -153,27 +157,34 @@ class SimulatedScheduler:
         self.brain.settle()
         self._drive()
         self._looking = False
-        if self.silent & self.roster.tasks.keys() or self.brain.no_room:
+        if self.silent & self.roster.tasks.keys() or self.brain.no_room or self.brain.is_unsure:
             self.look_on()
 
     def _drive(self) -> None:
         """A plan at a time: one that somebody waits for takes the place of any other."""
+        if self.brain.is_unsure:
+            self.look_on()
         wanted = self.brain.wanted
         if wanted is None or wanted is self._running:
             return
         if self._running is None or wanted.needed:
             self._running = wanted
             made = self._made(wanted)
-            spent = made.work if isinstance(made, Planned) else default_work(len(wanted.factory.gpu_types))
+            spent = self._spent(wanted, made)
             self.events.at(self.events.now_s + spent * self._unit_s, self._deliver, wanted, made)
 
-    def _made(self, order: PlanOrder) -> Planned | RfmError:
+    def _spent(self, order: PlanOrder, made: Planned | Rooms | RfmError) -> float:
+        if isinstance(made, Rooms):
+            return ROOM_WORK * len(made.found)
+        return made.work if isinstance(made, Planned) else default_work(len(order.factory.gpu_types))
+
+    def _made(self, order: PlanOrder) -> Planned | Rooms | RfmError:
         try:
-            return plan(order, self._profile, self._catalogue, work=self._work, explained=False)
+            return answered(order, self._profile, self._catalogue, work=self._work, explained=False)
         except RfmError as error:
             return error
 
-    def _deliver(self, order: PlanOrder, made: Planned | RfmError) -> None:
+    def _deliver(self, order: PlanOrder, made: Planned | Rooms | RfmError) -> None:
         if order is self._running:
             self._running = None
             self.brain.planned(order, made)

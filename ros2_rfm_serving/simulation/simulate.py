@@ -70,6 +70,8 @@ class Simulation:
         self.world, self._schedule, self._factory = world, schedule, factory
         self._tallies: Tallies = {name: {c: Tally() for c in task.components} for name, task in factory.tasks.items()}
         self._actions = {name: ActionTally() for name in factory.tasks}
+        if world.conditions.network is None:
+            world.roads.lay(factory)
         self._settings = settings_of(factory)
         self._build = Build(factory, self._settings, timing, world)
         self._hosts = hosts_of(schedule, self._build)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ros2_rfm_serving.simulation.conditions import Conditions
 from ros2_rfm_serving.simulation.events import Events
+from ros2_rfm_serving.simulation.roads import Roads
 from ros2_rfm_serving.simulation.wire import Traffic
 
 
@@ -16,3 +17,4 @@ class World:
     conditions: Conditions
     events: Events = field(default_factory=Events)
     traffic: Traffic = field(default_factory=Traffic)
+    roads: Roads = field(default_factory=Roads)

@@ -8,8 +8,10 @@ after the other, and after a few cycles requests are spread as far as the server
 moves, and caps are reached as before.
 
 Of each robot the phase moves by a period at most, either way: one answer that takes ten seconds must not be made up for by dozens
-of requests beyond the cap. Who always waits longer than others, as its server's order has it, gets used to that. Asynchronous
-robots, who execute meanwhile, give way where their cap leaves room for it.
+of requests beyond the cap. Who always waits longer than others, as its server's order has it, gets used to that.
+
+Asynchronous robots execute meanwhile, and give way within what their chunks last for. Those who ask as often as their actions end
+can ask no earlier: they once execute some rows more of a chunk, and ask later from then on.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ ANSWERS_OF_EACH = 4
 """That a server's `Usual` looks back on, roughly: some cycles of its robots."""
 USED_TO = 64
 """Answers after which a robot is used to waiting longer than others do."""
-ROOM = 1.05
-"""Periods of an asynchronous robot's cap, in executions of what it asks for, from which on a request may come later."""
+ROUNDING = 1e-3
+"""Of a period."""
 
 
-def has_room(period_s: float, execution_s: float) -> bool:
-    """Of an asynchronous robot."""
-    return period_s > ROOM * execution_s
+def is_paced(period_s: float, execution_s: float) -> bool:
+    """Whether it is its cap that holds an asynchronous robot back; else it asks as often as its actions end."""
+    return period_s > (1.0 + ROUNDING) * execution_s
 
 
 @dataclass(slots=True)
@@ -52,18 +54,30 @@ class Phase:
     used_to_s: float = 0.0
     """More than its server's usual."""
     moved_s: float = 0.0
-    """In all."""
+    """In all; of who may only ask later what it would be ahead by, and makes up for before: 0 or less."""
 
-    def shift_s(self, unusual_s: float, period_s: float) -> float:
-        """By how much the next request moves after an answer that took so much longer than usual, as its server says."""
+    def shift_s(self, unusual_s: float, period_s: float, most_s: float = math.inf) -> float:
+        """By how much the next request moves after an answer that took so much longer than usual, as its server says. most_s: by
+        which it may come later now, 0 or more."""
         if not math.isfinite(unusual_s):
             return 0.0
-        unusual_s = _within(period_s, unusual_s)
-        move_s = unusual_s - self.used_to_s
-        self.used_to_s += move_s / USED_TO
         before_s = _within(period_s, self.moved_s)  # the period may have been longer
+        move_s = min(self._move_s(unusual_s, period_s), most_s)
         self.moved_s = _within(period_s, before_s + move_s)
         return self.moved_s - before_s
+
+    def later_s(self, unusual_s: float, period_s: float) -> float:
+        """The same of a robot that may only ask later: 0 or more. The first of a crowd stays, and the others fall in behind it."""
+        if not math.isfinite(unusual_s):
+            return 0.0
+        moved_s = _within(period_s, min(self.moved_s, 0.0)) + self._move_s(unusual_s, period_s)
+        self.moved_s = _within(period_s, min(moved_s, 0.0))
+        return max(moved_s, 0.0)
+
+    def _move_s(self, unusual_s: float, period_s: float) -> float:
+        move_s = _within(period_s, unusual_s) - self.used_to_s
+        self.used_to_s += move_s / USED_TO
+        return move_s
 
 
 def _within(most: float, value: float) -> float:

@@ -1,8 +1,8 @@
 """Rounds of many simulated arms in lockstep: a batch of chunks, then every arm executes as much of its own as its horizon says.
 
 Synchronous, as Kairos records its traces (§5.1): the world stands still while the engine works, so an episode is the sequence of
-its rounds, however long inference takes. The policy is asked without camera frames (`Blind`): Meta-World's state holds all that it
-needs, and rendering would be most of the work.
+its rounds, however long inference takes. Arms without cameras ask a policy that is shown no frames (`Blind`): Meta-World's state
+holds all that it needs, and rendering would be most of the work. Others draw what they see at the beginning of every round.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ros2_rfm_serving.engines.base import Engine, TokenSampling
 from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy, sampling_of
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
-from ros2_rfm_serving.engines.embedded.options import ON_CPU
+from ros2_rfm_serving.engines.embedded.options import ON_CPU, BundleOptions
 from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyNetwork
 from ros2_rfm_serving.engines.embedded.token_policy import TokenPolicy
 from ros2_rfm_serving.engines.flow.graphs import Tensors
@@ -28,7 +28,7 @@ from ros2_rfm_serving.engines.tokens.engine import TokenEngine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.server.horizon import outlooks
 from ros2_rfm_serving.types import SYSTEM1, Array, EngineReply, Horizon, InferenceRequest, RequestId, empty
-from ros2_rfm_serving.worlds.metaworld import CAMERAS, TASKS, MetaworldArm
+from ros2_rfm_serving.worlds.metaworld import ALL_TASKS, CAMERAS, MetaworldArm
 
 MAX_STEPS = 300
 FIRST_SEED = 10_000_000
@@ -54,8 +54,8 @@ class BlindTokens(TokenPolicy):
         return self._network.context(state, images[:1], words, none)
 
 
-def blind_engine(folder: Path) -> Engine:
-    """Of a policy's bundle. Raises: `ModelError`."""
+def blind_engine(folder: Path, options: BundleOptions = ON_CPU) -> Engine:
+    """Of a policy's bundle; `options`: of how many steps, and from which noise. Raises: `ModelError`."""
     network, content_hash = bundle.load(folder)
     if isinstance(network, TokenPolicyNetwork):
         policy = BlindTokens("rfm/metaworld-autoregressive", network, content_hash)
@@ -64,7 +64,7 @@ def blind_engine(folder: Path) -> Engine:
         )
     if not isinstance(network, FlowPolicyNetwork):
         raise ModelError(f"{folder} holds no policy")
-    return SteppingEngine(Blind(f"rfm/{folder.name}", network, content_hash), sampling_of(network.config, ON_CPU))
+    return SteppingEngine(Blind(f"rfm/{folder.name}", network, content_hash), sampling_of(network.config, options))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class Job:
 
     @property
     def world_seed(self) -> int:
-        return FIRST_SEED * (1 + list(TASKS).index(self.task)) + self.seed
+        return FIRST_SEED * (1 + list(ALL_TASKS).index(self.task)) + self.seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,9 +134,9 @@ class Stage:
         sequence = len(self._executed)
         return InferenceRequest(
             id=RequestId(robot="arm", component=SYSTEM1, session_epoch=1, episode=self._job.world_seed, sequence=sequence),
-            instruction=TASKS[self._job.task].instructions[0],
+            instruction=ALL_TASKS[self._job.task].instructions[0],
             state=self._arm.state,
-            images=dict.fromkeys(CAMERAS, NO_IMAGE),
+            images=dict(self._arm.render()) if self._arm.cameras else dict.fromkeys(CAMERAS, NO_IMAGE),
             inference_delay_steps=0,
             prefix_model=empty(0, 0),
         )

@@ -139,7 +139,11 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
     "an adapter": (LEROBOT, edited("config.json", use_peft=True), "use_peft is true: it holds an adapter only"),
     "no processors": (LEROBOT, lambda f: (f / "policy_preprocessor.json").unlink(), "policy_preprocessor.json is missing"),
     "a step of its own": (LEROBOT, step("my_step"), "policy_preprocessor.json: a step 'my_step'"),
-    "relative actions": (LEROBOT, step("relative_actions_processor", enabled=True), "relative to the state"),
+    "actions that are made relative, and never absolute": (
+        LEROBOT,
+        step("relative_actions_processor", enabled=True),
+        "absolute_actions_processor of policy_postprocessor.json: one of them is enabled alone",
+    ),
     "pickle": (LEROBOT, pickled, "model.safetensors: no safetensors can be read"),
     "unknown weights": (LEROBOT, weights(lambda w: w.update(more=torch.zeros(2))), "1 unknown weights: more"),
     "missing weights": (LEROBOT, weights(lambda w: w.pop("model.action_out_proj.bias")), "1 missing (action_out.bias)"),

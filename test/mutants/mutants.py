@@ -212,6 +212,20 @@ MUTANTS = (
         tests=(PACE,),
     ),
     Mutant(
+        name="who may only ask later makes up for nothing before",
+        file="types/phase.py",
+        old="self.moved_s = _within(period_s, min(moved_s, 0.0))",
+        new="self.moved_s = 0.0",
+        tests=(PACE,),
+    ),
+    Mutant(
+        name="a robot gives way until its chunk is at its end",
+        file="robot/conversation/link.py",
+        old="self.lasts_s - cycle_s - max(took_s, self.latencies.expected_s())",
+        new="self.lasts_s - cycle_s",
+        tests=(PACE,),
+    ),
+    Mutant(
         name="what is usual never changes",
         file="types/phase.py",
         old="self.mean_s += (latency_s - self.mean_s) / self.num_answers",

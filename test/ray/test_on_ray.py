@@ -82,7 +82,7 @@ def test_nothing_outlives_whoever_kept_it(nodes: RayNodes, factory: Path, tmp_pa
     """A server's owner is killed, then a node's part of Ray alone, then the driver, none of which can say a word."""
     logs = nodes.folder / "outlives"
     with rfm_up(nodes.address, logs, factory) as driver, watching(tmp_path, *ROBOTS) as watched:
-        wait(lambda: all(map(watched.works, ROBOTS)), "both robots at work", logs)
+        wait(lambda: at_work(nodes, watched), "both robots at work, and both servers", logs)
         (served,) = nodes.servers("server_1")
         kill(parent(served))
         wait(lambda: not is_alive(served), "the process ends with its owner", logs, 30.0)
@@ -107,7 +107,7 @@ def test_a_node_is_killed_and_its_server_comes_up_on_another_while_robots_go_on(
     """Both servers lie apart, before and after. What the moved one is there for is then shown: the other one is killed."""
     logs = nodes.folder / "killed"
     with rfm_up(nodes.address, logs, factory) as driver, watching(tmp_path, *ROBOTS) as watched:
-        wait(lambda: all(map(watched.works, ROBOTS)), "both robots at work", logs)
+        wait(lambda: at_work(nodes, watched), "both robots at work, and both servers", logs)
         homes = {server: nodes.node_of(nodes.servers(server)[0]) for server in SERVERS}
         assert len(set(homes.values())) == 2, "both servers are on one node"
         lost = next(server for server in SERVERS if homes[server] != nodes.raylets[0])
@@ -148,6 +148,11 @@ def test_a_node_is_killed_and_its_server_comes_up_on_another_while_robots_go_on(
         assert driver.wait(90.0) == 0
     assert nodes.left == [], "processes were left behind"
     assert "had to be killed" not in said(logs)
+
+
+def at_work(nodes: RayNodes, watched: Watched) -> bool:
+    """Both robots may be at work with one server, while the other one is still starting."""
+    return all(map(watched.works, ROBOTS)) and all(map(nodes.servers, SERVERS))
 
 
 def said(logs: Path) -> str:

@@ -90,6 +90,7 @@ CHANGED: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "server_cluster.refetch_after_ms": ((*GROUP, "refetch_after_ms"), 60),
     "server_cluster.overflow.url": ((*GROUP, "overflow", "url"), "ws://there:1"),
     "server_cluster.overflow.round_trip_ms": ((*GROUP, "overflow", "round_trip_ms"), 80),
+    "server_cluster.overflow.batches_in_flight": ((*GROUP, "overflow", "batches_in_flight"), 4),
     "server_cluster.overflow.token_env": ((*GROUP, "overflow", "token_env"), "OTHER"),
     "standby.num_servers": (("standby", "num_servers"), 1),
     "server_cluster.hosts": ((*GROUP, "hosts"), ["gpu_b"]),
@@ -229,7 +230,7 @@ def planned(factory: Factory, repository: Path) -> object:
 def timing(repository: Path) -> tuple[Profile, Catalogue]:
     folder = repository / "config" / "profiles"
     text = (folder / "cpu.csv").read_text()
-    rows = [line for line in text.splitlines()[2:] if line]
+    rows = [line for line in text.splitlines() if line and not line.startswith(("#", "model,"))]
     catalogue = yaml.safe_load((folder / "models.yaml").read_text())
     for model in [name for name in catalogue["models"] if name.startswith("rfm/")]:
         entry = catalogue["models"][model]
@@ -315,7 +316,7 @@ def virtual(factory: Factory, repository: Path) -> Body:
     servers = {name: host._config for name, host in made._hosts.items()}
     more = (
         {name: robot._goal.instruction for name, robot in made._robots.items()},
-        {name: host._round_trips_s for name, host in made._hosts.items()},
+        {name: (host._round_trips_s, host._batches_in_flight) for name, host in made._hosts.items()},
         {name: host.placement for name, host in made._hosts.items()},
     )
     return Body(robots, servers, more)

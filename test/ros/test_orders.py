@@ -122,6 +122,32 @@ def test_nobody_gives_a_robot_a_task_or_cancels_it_who_may_not(
     assert ordered.result() == Answer(False, "there is no task")
 
 
+def test_a_cancel_that_names_a_goal_ends_no_other(rig: Rig, enclaves: Enclaves) -> None:
+    """As one that comes late, or is said again by somebody when the next task runs."""
+    operator, wanted = Prover(enclaves.make("operator")), action.ExecuteTask.Goal(instruction="go", time_budget_s=600.0)
+    client = rig.peer.create_client(srv.Order, "/r1/rfm/order", qos_profile=qos.CONTROL)
+
+    def challenge() -> bytes:
+        return bytes(asked(rig, client, srv.Order.Request()).challenge)
+
+    def ordered(goal: Any, said: Any) -> Any:
+        order = srv.Order.Request(what="cancel", goal=goal)
+        sign(operator, order, "r1", challenge())
+        order.goal = said
+        return asked(rig, client, order)
+
+    sign(operator, wanted, "r1", challenge())
+    handle = rig.goal("r1", instruction="go", time_budget_s=600.0, proof=wanted.proof)
+    rig.wait(lambda: rig.robots["r1"].feedback, "it is worked on")
+    brain = rig.tested._robots[0].brain  # type: ignore[attr-defined]
+    own, former = handle.goal_id.uuid, list(range(16))
+    late = ordered(former, former)
+    assert not late.success and late.message == "that task is over" and not late.error_code
+    assert "not what was signed" in ordered(former, own).message and brain.task.result is None
+    assert ordered(own, own).success and rig.result(handle).error_code == TaskOutcome.CANCELED
+    assert ordered(own, own).message == "that task is over"
+
+
 def test_nobody_pauses_a_robot_or_changes_it_who_may_not(rig: Rig, enclaves: Enclaves, monkeypatch: pytest.MonkeyPatch) -> None:
     robot = rig.robots["r1"]
     rig.wait(lambda: robot.status is not None)

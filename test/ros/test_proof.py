@@ -19,14 +19,14 @@ from ros2_rfm_serving.errors import BadMessageError, SessionError, UnprovenError
 from ros2_rfm_serving.monitoring.dashboard.control import Answer
 from ros2_rfm_serving.ros.fleet_client import FleetClient
 from ros2_rfm_serving.ros.monitor.hands import Hands
-from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Proven, sign, sign_answer
+from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, sign, sign_answer
 from ros2_rfm_serving.ros.node.said import Speaker
 from ros2_rfm_serving.ros.robot.proofs import Proofs
 from ros2_rfm_serving.ros.wire import cdr, convert, qos
 from ros2_rfm_serving.ros.wire.proofs import fields_of, is_call_sealed, proof_to, seal_call, sealed_observation
 from ros2_rfm_serving.ros.wire.session_messages import session_request_to
 from ros2_rfm_serving.security.own import ENCLAVE
-from ros2_rfm_serving.security.proof import NO_CERTIFICATE, Proof, Who, text_of
+from ros2_rfm_serving.security.proof import NO_CERTIFICATE, Proof, text_of
 from ros2_rfm_serving.security.signing import SIGNED, Prover, Verifier
 from ros2_rfm_serving.types import SessionRequest
 from test.enclaves import Enclaves
@@ -250,7 +250,10 @@ def test_answers_that_overtake_each_other_leave_each_session_its_key(tmp_path: P
     enclaves = Enclaves(tmp_path)
     monkeypatch.setenv(ENCLAVE, str(enclaves.make("arm_1")))
     proofs, verifier = Proofs(), Verifier(enclaves.make("s1"))
-    proofs.hear("s1", b"c" * 16)
+    status = msg.ServerStatus(state=msg.ServerStatus.DRAINING, challenge=b"c" * 16, process=5)
+    assert proofs.hear("s1", status, 0.0) == (False, False), "it may be a recording that it drains"
+    status.state = msg.ServerStatus.READY
+    assert proofs.hear("s1", status, 0.0) == (True, False)
     asked: dict[int, tuple[Any, Any, Any]] = {}
     server = Prover(enclaves.root / "s1")
     for epoch in (1, 2):
@@ -260,9 +263,9 @@ def test_answers_that_overtake_each_other_leave_each_session_its_key(tmp_path: P
         asked[epoch] = request, asking, verifier.answer(asking.proof, text_of("s1", fields_of(request), asking.proof))
     for epoch in (2, 1):
         request, asking, (public_key, _) = asked[epoch]
-        answer = srv.OpenSession.Response(session_epoch=epoch)
-        sign_answer(server, Proven(Who("arm_1", 0, 0.0), asking.proof, b""), public_key, answer)
-        proofs.opened("s1", request, asking, answer)
+        answer = srv.OpenSession.Response(session_epoch=epoch, success=True)
+        sign_answer(server, request, "arm_1", answer, public_key)
+        proofs.answered("s1", request, asking, answer)
 
     def is_sealed(epoch: int) -> bool:
         call = srv.CloseSession.Request(robot="arm_1", component="system1", session_epoch=epoch)
@@ -275,9 +278,9 @@ def test_answers_that_overtake_each_other_leave_each_session_its_key(tmp_path: P
 
 @pytest.fixture
 def enclaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Enclaves:
-    """The nodes of this process have the certificate of arm_1, and demand one."""
+    """The nodes of this process have certificates, and demand one."""
     made = Enclaves(tmp_path / "enclaves")
-    monkeypatch.setenv(ENCLAVE, str(made.make("arm_1")))
+    monkeypatch.setattr(Rig, "enter", lambda name: monkeypatch.setenv(ENCLAVE, str(made.make(name))))
     return made
 
 
@@ -333,7 +336,9 @@ def test_a_robots_status_admits_it_when_it_says_so_itself_and_now(
     for counter, statuses in forged.items():
         for each in statuses:
             before = figure(counter)
-            rig.wait(lambda: says["ghost"].publish(each) or figure(counter) > before)  # noqa: B023
+            timer = rig.peer.create_timer(0.1, lambda: says["ghost"].publish(each))  # noqa: B023
+            rig.wait(lambda: figure(counter) > before)  # noqa: B023
+            rig.peer.destroy_timer(timer)
     assert not roster.tasks
     attendance = rig.scheduler._attendance
     attendance._prove("crowd", msg.RobotStatus(certificate=[1]), memoryview(b""))  # admitted by nobody: not worth a verification

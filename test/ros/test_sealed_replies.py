@@ -25,6 +25,7 @@ from std_msgs.msg import Float32MultiArray
 
 from ros2_rfm_serving.errors import BadMessageError, UnprovenError
 from ros2_rfm_serving.ros.node.doorkeeper import sign
+from ros2_rfm_serving.ros.node.timers import OF_NODE
 from ros2_rfm_serving.ros.robot.proofs import Proofs, _Opened
 from ros2_rfm_serving.ros.robot.servers import Sessions
 from ros2_rfm_serving.ros.robot_node import RobotNode
@@ -37,6 +38,7 @@ from ros2_rfm_serving.types import ObservationRequest, Plan, Served, Verdict
 from test.enclaves import Enclaves
 from test.unit.fakes import schedule, session_request
 
+from .herald import Herald, speaker
 from .robot_rig import FakeServer, Rig, RobotClient
 from .server_fleet import JPEG, Fleet, started
 from .test_proof import Plant
@@ -58,8 +60,8 @@ Forge = Callable[[ObservationRequest, bytes], bytes]
 class Hall:
     """A robot at work in this process, its server in another one, a second robot with a session of its own, and an intruder."""
 
-    def __init__(self, fleet: Fleet, plant: Plant, node: RobotNode, operator: Path) -> None:
-        """operator: its enclave."""
+    def __init__(self, fleet: Fleet, plant: Plant, node: RobotNode, operator: Path, scheduler: Path) -> None:
+        """operator, scheduler: their enclaves."""
         self.fleet, self.plant, self.node, self.operator = fleet, plant, node, operator
         self.robot = RobotClient(fleet, "arm_1")
         self.heard: list[bytes] = []
@@ -74,7 +76,8 @@ class Hall:
         convert.put(self._frame, "data", array.array("B", JPEG))
         fleet.create_timer(0.02, self._sense)
         self._plans = fleet.create_publisher(msg.Schedule, "/rfm/schedule", qos.SCHEDULE)
-        self._plans.publish(convert.schedule_to(schedule("arm_1"), "hall"))
+        self.herald = Herald(scheduler, fleet, convert.schedule_to(schedule("arm_1"), "hall"))
+        self._plans.publish(self.herald.word())
         fleet.executor_.add_node(node)
 
     def _sense(self) -> None:
@@ -148,7 +151,7 @@ def hall(ros_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         plant = Plant(fleet, enclaves, server)
         monkeypatch.setenv(ENCLAVE, str(enclaves.root / "arm_1"))
         node = RobotNode()
-        made = Hall(fleet, plant, node, enclaves.make("operator"))
+        made = Hall(fleet, plant, node, enclaves.make("operator"), enclaves.make("scheduler"))
         try:
             fleet.wait(lambda: fleet.status and fleet.status.state == msg.ServerStatus.READY, what="ready")
             yield made
@@ -244,16 +247,18 @@ def test_a_robot_without_a_certificate_hears_whoever_answers(monkeypatch: pytest
 
 
 class Pretender(FakeServer):
-    """Tells a challenge, and grants every session with a proof of its own choice."""
+    """Tells a challenge, and grants every session with a proof of its own choice. The server's own status is heard, where it has
+    its enclave: it is there, and slower to answer."""
 
-    def __init__(self, challenge: bytes, proof: Any) -> None:
+    def __init__(self, challenge: bytes, proof: Any, enclave: Path | None) -> None:
         self._challenge, self._proof, self.asked = challenge, proof, 0
+        self._speaker = speaker(enclave) if enclave else None
         super().__init__()
 
     def _tell(self) -> None:
         status = msg.ServerStatus(state=msg.ServerStatus.READY, challenge=self._challenge)
         status.header.frame_id = "s1"
-        self._status.publish(status)
+        self._status.publish(self._speaker.numbered(status) if self._speaker else status)
 
     def _on_open(self, request: Any, response: Any) -> Any:
         self.asked += 1
@@ -262,28 +267,28 @@ class Pretender(FakeServer):
         return response
 
 
-@pytest.mark.parametrize(("challenge", "proof"), [(b"", None), (b"c" * 16, msg.Proof()), (b"c" * 16, None)])
+@pytest.mark.parametrize(("is_heard", "proof"), [(False, msg.Proof()), (True, msg.Proof()), (True, None)])
 def test_who_poses_as_a_server_has_no_session(
-    challenge: bytes, proof: Any, ros_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_heard: bool, proof: Any, ros_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a challenge, with no proof, with the robot's own: whoever could would be told what it sees, and move it."""
-    monkeypatch.setenv(ENCLAVE, str(Enclaves(tmp_path).make("r1")))
+    """With a status of its own, with no proof, with the robot's own: whoever could would be told what it sees, and move it."""
+    enclaves = Enclaves(tmp_path)
+    monkeypatch.setenv(ENCLAVE, str(enclaves.make("r1")))
     given = ["robot:=r1", "state_size:=3", "action_names:=['x','y']", "control_rate_hz:=20.0", "cameras:=['']"]
     rclpy.init(args=["--ros-args", *[part for each in given for part in ("-p", each)]])
-    monkeypatch.setattr("test.ros.robot_rig.FakeServer", lambda: Pretender(challenge, proof))
+    monkeypatch.setattr(
+        "test.ros.robot_rig.FakeServer", lambda: Pretender(b"c" * 16, proof, enclaves.make("s1") if is_heard else None)
+    )
     rig = Rig(RobotNode(), "r1")
     try:
         pretender: Any = rig.server
         rig.peer.create_timer(0.02, lambda: rig.robots["r1"].sense(3))
-        rig.schedule.publish(convert.schedule_to(schedule("r1"), "f"))
+        rig.schedule.publish(Herald(enclaves.make("scheduler"), rig.peer, convert.schedule_to(schedule("r1"), "f")).word())
         rig.goal("r1", time_budget_s=600.0)
         robot = rig.robots["r1"]
-        if challenge:
-            rig.wait(lambda: pretender.asked > 1, "attempts")
-            rig.wait(lambda: any(c.name == "unproven" and c.count for c in robot.status.refused), "counted")
-        else:
-            rig.wait(lambda: robot.status and "no certificate" in robot.status.reason + str(rig.values("r1")), "said")
-            assert not pretender.asked
+        rig.wait(lambda: not is_heard or pretender.asked > 1, "attempts")
+        rig.wait(lambda: any(c.name == "unproven" and c.count > 1 for c in robot.status.refused), "counted")
+        assert is_heard or not pretender.asked
         assert not pretender.observations and not any(np.any(command) for command in robot.commands)
     finally:
         rig.close()
@@ -296,12 +301,18 @@ def test_a_robot_turns_to_the_standby_of_a_server_that_proves_nothing() -> None:
     brain = SimpleNamespace(session_refused=lambda *_, **how: refused.append(how), refused=Counter())
     robot: Any = SimpleNamespace(name="r1", brain=brain, safely=lambda callback, *given: callback(*given))
     asked: Any = Future()
-    proofs = SimpleNamespace(sign=lambda server, request: None, opened=raising(UnprovenError("no server's")))
+    proofs = SimpleNamespace(sign=lambda server, request: None, answered=raising(UnprovenError("no server's")))
     servers: Any = SimpleNamespace(proofs=proofs, call=lambda *_: asked)
     node: Any = SimpleNamespace(get_logger=lambda: SimpleNamespace(warning=lambda *_, **how: None))
+    turns = SimpleNamespace(once=lambda seconds, callback: later.append(callback))
+    setattr(node, OF_NODE, turns)
+    later: list[Callable[[], object]] = []
     Sessions(node, servers, robot).open("s1", session_request())
     asked.set_result(srv.OpenSession.Response(success=True))
-    proofs.sign = raising(UnprovenError("shows no certificate"))
+    assert not asked.done() and not refused, "the server itself may still answer"
+    for callback in later:
+        callback()
+    proofs.sign, proofs.answered = raising(UnprovenError("shows no certificate")), lambda *_: None
     Sessions(node, servers, robot).open("s1", session_request())
     proofs.sign, asked = lambda server, request: None, Future()
     Sessions(node, servers, robot).open("s1", session_request())

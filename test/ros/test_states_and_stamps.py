@@ -10,7 +10,7 @@ import pytest
 from rclpy.serialization import deserialize_message
 from rfm_serving import action, msg
 
-from ros2_rfm_serving.monitoring.board import Board
+from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.observer_node import ObserverNode
 from ros2_rfm_serving.ros.robot import status as robot_status
@@ -24,6 +24,36 @@ SENT_NS = 1_234_567_890_987_654_321
 CHUNK = chunk(observation(1))
 SAID = {"id": CHUNK.id, "stamp_ns": 5, "server": "s", "model_hash": "", "text": "", "served": CHUNK.served}
 VERDICT, PLAN = Verdict(**SAID, verdict="done", score=1.0), Plan(**SAID, subgoals=("reach",))
+
+
+class Words:
+    """Of a row that others read while it is written."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        assert name not in ("state", "phase") or isinstance(value, str), f"{name} is {value!r} for a while"
+        super().__setattr__(name, value)
+
+
+class WatchedRobot(Words, RobotRow): ...
+
+
+class WatchedServer(Words, ServerRow): ...
+
+
+def test_whoever_looks_at_a_row_meanwhile_finds_its_state_in_words() -> None:
+    """`rfm up` and the page read it on threads of their own."""
+    observer = ObserverNode.__new__(ObserverNode)
+    board = observer._board = Board(["arm_1"], ["server_1"])
+    board.robots["arm_1"], board.servers["server_1"] = WatchedRobot(), WatchedServer()
+    robot, server = (
+        msg.RobotStatus(state=RobotState.STREAMING, phase=TaskPhase.EXECUTING),
+        msg.ServerStatus(state=ServerState.READY),
+    )
+    robot.header.frame_id, server.header.frame_id = "arm_1", "server_1"
+    observer._on_robot(robot)
+    observer._on_server(server)
+    assert (board.robots["arm_1"].state, board.robots["arm_1"].phase) == ("STREAMING", "executing")
+    assert board.servers["server_1"].state == "ready"
 
 
 @pytest.mark.parametrize(

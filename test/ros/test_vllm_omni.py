@@ -283,12 +283,21 @@ def test_everybody_has_a_place_of_their_own_and_keeps_it_while_there_is_room(num
     seats, last = Seats(range(num_places)), {}
     for batch in (batch[:num_places] for batch in batches):
         places = seats.take(batch)
+        seats.give_back(places)
         assert len(set(places)) == len(batch)
         for robot, place in zip(batch, places, strict=True):
             others = {robot for robot, theirs in last.items() if theirs == place}
             assert last.get(robot, place) == place or others  # theirs was given to another one meanwhile
             assert last.get(robot) == place or robot not in last
             last = {who: where for who, where in last.items() if where != place} | {robot: place}
+
+
+def test_a_place_in_use_is_nobody_else_s_nor_twice_its_own_holder_s() -> None:
+    seats = Seats("abcd")
+    first, second = seats.take([1, 2]), seats.take([1, 3])
+    assert len({*first, *second}) == 4
+    seats.give_back(first)
+    assert set(seats.take([4, 5])) == set(first)
 
 
 # --- the door -------------------------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from test.unit.fakes import schedule
 from test.waiting import eventually
 from test.zenoh_robot import CAMERAS, STATE_SIZE
 
+from .herald import Herald
 from .mirror_engine import NAMES
 from .server_fleet import JPEG, serving
 from .test_zenoh_robot import free_port
@@ -59,7 +60,7 @@ GIVEN = {
 @pytest.fixture
 def secured(ros_domain: int, free_port: int, tmp_path: Path) -> Iterator[Folder]:
     """Its router runs."""
-    folder = written(tmp_path, ros_domain, s1=Role.SERVER)
+    folder = written(tmp_path, ros_domain, s1=Role.SERVER, scheduler=Role.SCHEDULER)
     at_port(folder, free_port)
     session = zenoh.open(zenoh.Config.from_file(str(folder.router)))
     yield folder
@@ -89,7 +90,8 @@ def test_a_robot_on_zenoh_proves_who_it_is(
         door.begin()
         fleet.executor_.add_node(door)
         plans = fleet.create_publisher(msg.Schedule, "/rfm/schedule", qos.SCHEDULE)
-        plans.publish(convert.schedule_to(schedule("arm_1", server="s1"), "hall"))
+        plan = convert.schedule_to(schedule("arm_1", server="s1"), "hall")
+        plans.publish(Herald(secured.enclave("scheduler"), fleet, plan).word())
         monkeypatch.setenv(ENCLAVE, str(secured.enclave("arm_1")))
         robot = ZenohRobot(robot_settings(draft(GIVEN), "arm_1"), domain=ros_domain)
         robot.start("go")

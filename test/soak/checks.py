@@ -15,7 +15,7 @@ from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry, Key, mapping
 from ros2_rfm_serving.audit.safety import AGE, CHUNK, FLIGHT, LIMITS, RAISED, SESSION, STANDING, chains
 from test.shift.checks import Seen
 from test.soak.faults import KILL, SLOW
-from test.soak.serving import served, without_any
+from test.soak.serving import replaced_early, served, without_any
 from test.soak.soak import Happened, Soaked
 
 AFTER_S = 20.0
@@ -33,6 +33,7 @@ MOST_UNSERVED_S = 120.0
 class Checks:
     def __init__(self, rfm: Sequence[str], bag: Path, soaked: Soaked) -> None:
         self._rfm, self._bag, self._soaked = rfm, bag, soaked
+        self._replaced: set[Key] = set()
 
     def all(self) -> Iterator[Seen]:
         yield self.done()
@@ -85,6 +86,7 @@ class Checks:
 
     def accounted(self, log: AuditLog) -> Seen:
         """Every request has an answer, or somebody says why not, or something befell the factory just then."""
+        self._replaced = replaced_early(log)
         ends = Counter(self._end_of(log, key, entry, str(of["server"])) for key, (entry, of) in log.requests.items())
         figures = ", ".join(f"{count} {how}" for how, count in ends.most_common())
         return Seen("every request", figures, ends[UNEXPLAINED] == 0 and ends[ANSWERED] > 0)
@@ -117,7 +119,7 @@ class Checks:
                     return "refused, and said so"
                 if (reply := log.about(writer, "reply", key)) and reply.body.get("outcome") != "answered":
                     return "given up by the server, and said so"
-        if self._is_superseded(log, key):
+        if key in self._replaced or self._is_superseded(log, key):
             return "replaced by a newer one"
         if self._befell(asked.t_s, asked.t_s, key.robot, server):
             return "befallen by a fault"

@@ -1,11 +1,11 @@
-"""When a model was served at all, by the records of its servers."""
+"""When a model was served at all, and which requests never came to wait, by the records of servers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from ros2_rfm_serving.audit.log import SERVER, AuditLog, Entry, mapping
+from ros2_rfm_serving.audit.log import SERVER, AuditLog, Entry, Key, mapping
 
 Window = tuple[float, float]
 """By the machine's monotonic clock, s."""
@@ -29,6 +29,16 @@ def without_any(since_s: float, until_s: float, windows: Iterable[Window]) -> fl
         gone_s += max(0.0, min(begin_s, until_s) - at_s)
         at_s = max(at_s, min(end_s, until_s))
     return gone_s + max(0.0, until_s - at_s)
+
+
+def replaced_early(log: AuditLog) -> set[Key]:
+    """Requests that a newer one had followed before their images were looked at: of these a server notes no more than that."""
+    return {
+        Key(*(about[name] for name in Key._fields))
+        for writer in log.by_writer
+        for entry in (log.of(writer, "call") if writer.startswith(SERVER) else ())
+        if entry.body.get("do") == "superseded_early" and (about := mapping(mapping(entry.body.get("args")).get("request")))
+    }
 
 
 def _ready(entries: Sequence[Entry], model: str) -> Window | None:

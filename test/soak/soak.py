@@ -24,7 +24,7 @@ from test.soak.sampling import Life, Samples
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG = REPOSITORY / "config"
-AT_WORK_S = 120.0
+AT_WORK_S = 300.0
 SAMPLE_S, END_S = 1.0, 90.0
 START_S = 20.0
 """From a robot's start until all are at work, about: where its cuts count from."""

@@ -108,7 +108,7 @@ class Outcome:
 
 
 class World:
-    """`laws`: of the edge and of more tiers; the last are reached over `round_trip_s`."""
+    """`laws`: of the edge and of more tiers; the last are reached over `round_trip_s`, with so many batches in flight."""
 
     def __init__(
         self,
@@ -117,6 +117,7 @@ class World:
         *,
         slo_s: float = 0.5,
         round_trip_s: float = 0.0,
+        batches_in_flight: int = 1,
         policy: DispatchPolicy | None = None,
     ) -> None:
         self.outcome, self._laws, self._slo_s, self._round_trip_s = Outcome(), laws, slo_s, round_trip_s
@@ -124,7 +125,9 @@ class World:
         self._events: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._robots: dict[str, Robot] = {}
         engine = InstantEngine(config.batch_size)
-        more = [Tier(engine=engine, batch_size=config.batch_size, round_trip_s=round_trip_s) for _ in laws[1:]]
+        away = Tier(engine=engine, batch_size=config.batch_size, round_trip_s=round_trip_s, batches_in_flight=batches_in_flight)
+        more = [away for _ in laws[1:]]
+        self._free_s = [0.0 for _ in laws]
         self.server = ModelServer(replace(config, max_sessions=100_000), engine, *more, policy=policy)
 
     def run(self, tasks: Sequence[Sequence[Task]], starts_s: Sequence[float]) -> Outcome:
@@ -175,7 +178,8 @@ class World:
                 self.outcome.batches.append(len(work.batch))
                 self.outcome.overflowed += len(work.batch) if tier else 0
                 away_s = self._round_trip_s if tier else 0.0
-                self._at(self._now_s + law.mean_s(len(work.batch)) + away_s, self._done, work)
+                self._free_s[tier] = max(self._now_s, self._free_s[tier]) + law.mean_s(len(work.batch))
+                self._at(self._free_s[tier] + away_s, self._done, work)
             elif not tier and self.server.look_again_s < float("inf"):
                 self._at(self.server.look_again_s, self._serve)
 

@@ -14,6 +14,7 @@ from ros2_rfm_serving.engines.flow import parity
 from ros2_rfm_serving.engines.flow.memory import in_halves
 from ros2_rfm_serving.engines.flow.sampling import Sample, filled, offered, padded, robot_space, sample
 from ros2_rfm_serving.engines.flow.solvers import most_steps, solver_of, steps_for
+from ros2_rfm_serving.engines.heap import give_back
 from ros2_rfm_serving.engines.precision import STORED
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Conditioning, EngineReply, InferenceRequest, ModelContract
@@ -87,9 +88,12 @@ class FlowEngine(Engine):
 
     def check_parity(self) -> list[Parity]:
         with self._lock:
-            if isinstance(self._model, parity.Referenced):
-                return parity.check(self._model, self._config)
-            return parity.check_rows(self._model, self._config)
+            try:
+                if isinstance(self._model, parity.Referenced):
+                    return parity.check(self._model, self._config)
+                return parity.check_rows(self._model, self._config)
+            finally:
+                give_back()  # of its reference
 
     def _answers(self, requests: Mapping[int, InferenceRequest]) -> Mapping[int, EngineReply | ModelError]:
         """Of those with as many solver steps, among others."""

@@ -94,8 +94,11 @@ class RemoteEngine(Engine):
 
     async def _infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
         links = self._seats.take([(request.id.robot, request.id.component) for request in requests])
-        rows = zip(links, requests, strict=True)
-        return list(await asyncio.gather(*(self._row(link, request) for link, request in rows)))
+        try:
+            rows = zip(links, requests, strict=True)
+            return list(await asyncio.gather(*(self._row(link, request) for link, request in rows)))
+        finally:
+            self._seats.give_back(links)
 
     async def _row(self, link: RemoteLink, request: InferenceRequest) -> EngineReply | ModelError:
         try:

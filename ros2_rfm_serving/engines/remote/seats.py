@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 Place = TypeVar("Place", bound=Hashable)
@@ -15,19 +15,21 @@ class Seats(Generic[Place]):
         self._order = list(places)
         """The one that was longest unused first."""
         self._holders: dict[Place, Hashable] = {}
+        self._busy: set[Place] = set()
 
     def take(self, holders: Sequence[Hashable]) -> list[Place]:
         """One each, in their order: everybody's own, and for newcomers those that were longest unused, empty ones first.
 
-        At most as many holders as there are places. A holder that is there twice has two places, one of them its own.
+        Of those that are not in use, until `give_back`; at most as many holders as there are such places. A holder that is there
+        twice, or whose place is in use, has two places.
         """
-        theirs = {holder: place for place, holder in self._holders.items()}
+        theirs = {holder: place for place, holder in self._holders.items() if place not in self._busy}
         taken: dict[int, Place] = {}
         for i, holder in enumerate(holders):
             if (own := theirs.pop(holder, None)) is not None:
                 taken[i] = own
         used = set(taken.values())
-        left = sorted((place for place in self._order if place not in used), key=lambda place: place in self._holders)
+        left = sorted((place for place in self._order if place not in used | self._busy), key=lambda place: place in self._holders)
         for i in range(len(holders)):
             if i not in taken:
                 taken[i] = left.pop(0)
@@ -35,7 +37,11 @@ class Seats(Generic[Place]):
             self._holders[place] = holders[i]
             self._order.remove(place)
             self._order.append(place)
+        self._busy.update(taken.values())
         return [taken[i] for i in range(len(holders))]
+
+    def give_back(self, places: Iterable[Place]) -> None:
+        self._busy.difference_update(places)
 
     def leave(self, holder: Hashable) -> None:
         """It does not come back."""

@@ -32,7 +32,8 @@ from ros2_rfm_serving.worlds.metaworld import (
 )
 from ros2_rfm_serving.worlds.registry import teaching_world
 
-IMAGE_POLICY = "metaworld_images"
+IMAGE_POLICIES = {"regression": "metaworld_images", "flow": "metaworld_images_flow"}
+"""By the head that acts."""
 POLICY, STAGED_POLICY = "metaworld_flow", "metaworld_staged_flow"
 DIFFUSION, AUTOREGRESSIVE = "metaworld_diffusion", "metaworld_autoregressive"
 
@@ -54,8 +55,9 @@ def flow(workshop: Workshop, steps: int, *, compiled: bool) -> None:
     _learn(workshop.log(POLICY, steps), config, workshop.demonstrations(), training)
 
 
-def images(workshop: Workshop, steps: int, *, compiled: bool, resume: bool) -> None:
+def images(workshop: Workshop, steps: int, *, head: str, compiled: bool, resume: bool) -> None:
     """Many tasks from images, the hand's position and the gripper's opening; where things are it learns to say, and is not told."""
+    flows, name = head == "flow", IMAGE_POLICIES[head]
     texts = [task.instructions for task in SEEN_TASKS.values()]
     config = FlowPolicyConfig(
         state_size=STATE_SIZE,
@@ -65,11 +67,11 @@ def images(workshop: Workshop, steps: int, *, compiled: bool, resume: bool) -> N
         action_names=ACTION_NAMES,
         cameras=tuple(CAMERAS),
         vocabulary=instructions.vocabulary(text for each in texts for text in each),
-        chunk_length=16,
-        max_inference_delay_steps=0,
-        predicts=Predicts.CHUNK.value,  # the experts are functions of what is seen: nothing to choose between
-        num_steps=1,
-        noise_scale=0.0,
+        chunk_length=24 if flows else 16,
+        max_inference_delay_steps=8 if flows else 0,
+        predicts=(Predicts.VELOCITY if flows else Predicts.CHUNK).value,
+        num_steps=5 if flows else 1,
+        noise_scale=0.0,  # the experts are functions of what is seen: nothing to choose between
         head_blocks=2,
         state_tokens=4,
         map_channels=32,
@@ -77,11 +79,17 @@ def images(workshop: Workshop, steps: int, *, compiled: bool, resume: bool) -> N
     )
     recipe = Recipe(steps_after_success=6, frame_every=6)
     training = TrainingConfig(
-        steps=steps, seed=workshop.seed, batch_size=32, prefix_share=0.0, image_dropout=0.0, compiled=compiled, log_every=50
+        steps=steps,
+        seed=workshop.seed,
+        batch_size=32,
+        prefix_share=0.3 if flows else 0.0,
+        image_dropout=0.0,
+        compiled=compiled,
+        log_every=50,
     )
-    checkpoint = Checkpoint(workshop.out, IMAGE_POLICY, resume=resume)
+    checkpoint = Checkpoint(workshop.out, name, resume=resume)
     data = workshop.demonstrations(tuple(SEEN_TASKS), recipe)
-    log = TrainingLog(workshop.out / IMAGE_POLICY, steps, begun=checkpoint.step)
+    log = TrainingLog(workshop.out / name, steps, begun=checkpoint.step)
     log.keep(train_policy(config, data, texts, training, log, keeper=checkpoint))
 
 

@@ -2,78 +2,61 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.reproductions.kairos.sweep import Cell, settings, value_of
+from ros2_rfm_serving.engines.embedded.engine import load_embedded
+from ros2_rfm_serving.engines.embedded.options import BundleOptions
+from ros2_rfm_serving.reproductions.kairos.sweep import Cell, value_of
 from ros2_rfm_serving.reproductions.kairos.traces import Trace
+from ros2_rfm_serving.reproductions.kairos.workloads import Workload
 from ros2_rfm_serving.types import Horizon
-from ros2_rfm_serving.worlds.metaworld import TASKS, MetaworldArm
-from ros2_rfm_serving.worlds.rounds import Episode, Job, run_rounds
+from ros2_rfm_serving.worlds.metaworld import MetaworldArm
+from ros2_rfm_serving.worlds.rounds import Job, blind_engine, run_rounds
 
 NUM_ARMS = 8
 """At once: the engine's batch."""
 TRACE_SEEDS = 500_000
 """Where the seeds of traces begin: none of the sweep's."""
 
-Arms = Mapping[str, Sequence[MetaworldArm]]
+Arms = Callable[[str], Sequence[MetaworldArm]]
 
 
-def make_arms(num: int = NUM_ARMS) -> Arms:
-    return {task: [MetaworldArm(task, cameras=()) for _ in range(num)] for task in TASKS}
+def arms_of(workload: Workload, task: str, num: int = NUM_ARMS) -> list[MetaworldArm]:
+    return [MetaworldArm(task) if workload.sees else MetaworldArm(task, cameras=()) for _ in range(num)]
 
 
-class Sweep:
-    """Counts that grow with every block of seeds, so that one may look, and stop, at any time."""
+def engine_of(workload: Workload, folder: Path) -> Engine:
+    """Raises: `ModelError`."""
+    options = BundleOptions(device="cpu", num_steps=workload.num_steps, noise_scale=workload.noise_scale)
+    return load_embedded(f"rfm/{workload.model}", folder, options) if workload.sees else blind_engine(folder, options)
 
-    def __init__(self, arms: Arms, engine: Engine, noise: float) -> None:
-        self._arms, self._engine, self._noise = arms, engine, noise
-        self._cells: dict[tuple[Horizon, str], Cell] = {}
 
-    @property
-    def cells(self) -> list[Cell]:
-        return list(self._cells.values())
+def count(arms: Sequence[MetaworldArm], engine: Engine, begun: Cell, horizon: Horizon, num: int) -> Cell:
+    """What was begun goes on to `num` episodes, in scenes from 0 on."""
+    jobs = [Job(task=begun.task, seed=seed, horizon=horizon) for seed in range(begun.episodes, num)]
+    ended = list(run_rounds(arms, engine, jobs, noise=begun.noise))
+    return replace(
+        begun,
+        episodes=begun.episodes + len(ended),
+        successes=begun.successes + sum(episode.success for episode in ended),
+        rounds=begun.rounds + sum(len(episode.executed) for episode in ended),
+        steps=begun.steps + sum(episode.steps for episode in ended),
+    )
 
-    def run(self, seeds: Sequence[int], horizons: Sequence[Horizon] = ()) -> Iterator[Episode]:
-        """Every setting on every task."""
-        for task, arms in self._arms.items():
-            jobs = [Job(task=task, seed=seed, horizon=h) for h in horizons or settings() for seed in seeds]
-            for episode in run_rounds(arms, self._engine, jobs, noise=self._noise):
-                self._count(episode)
-                yield episode
 
-    def _count(self, episode: Episode) -> None:
-        job = episode.job
-        old = self._cells.get((job.horizon, job.task)) or Cell(
-            noise=self._noise,
-            policy=job.horizon.policy,
-            value=value_of(job.horizon),
-            task=job.task,
-            episodes=0,
-            successes=0,
-            rounds=0,
-            steps=0,
+def record(arms: Sequence[MetaworldArm], engine: Engine, task: str, horizon: Horizon, seeds: Iterable[int]) -> Iterator[Trace]:
+    """In scenes that no sweep has."""
+    jobs = [Job(task=task, seed=TRACE_SEEDS + seed, horizon=horizon) for seed in seeds]
+    ended = sorted(run_rounds(arms, engine, jobs), key=lambda episode: episode.job.seed)
+    for episode in ended:
+        yield Trace(
+            policy=horizon.policy,
+            value=value_of(horizon),
+            task=task,
+            seed=episode.job.seed,
+            success=episode.success,
+            executed=episode.executed,
         )
-        self._cells[job.horizon, job.task] = replace(
-            old,
-            episodes=old.episodes + 1,
-            successes=old.successes + episode.success,
-            rounds=old.rounds + len(episode.executed),
-            steps=old.steps + episode.steps,
-        )
-
-
-def record(arms: Arms, engine: Engine, horizons: Mapping[str, Mapping[str, Horizon]], num: int) -> Iterator[Trace]:
-    """`horizons`: by a name for them and by task. `num` episodes per task and name, of the same scenes."""
-    seeds = range(TRACE_SEEDS, TRACE_SEEDS + num)
-    for name, by_task in horizons.items():
-        traces = defaultdict[int, list[Trace]](list)
-        for task, horizon in by_task.items():
-            jobs = [Job(task=task, seed=seed, horizon=horizon) for seed in seeds]
-            for episode in run_rounds(arms[task], engine, jobs):
-                seed = episode.job.seed
-                traces[seed].append(Trace(horizon=name, task=task, seed=seed, success=episode.success, executed=episode.executed))
-        for seed in seeds:
-            yield from traces[seed]

@@ -2,123 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ros2_rfm_serving.reproductions.claims import Claim
-from ros2_rfm_serving.reproductions.kairos.claims import Results, gap
+from ros2_rfm_serving.reproductions.kairos.claims import Of, Results, count, reduction
 from ros2_rfm_serving.reproductions.kairos.points import (
     BEYOND,
+    CORNERS,
     HORIZONS,
+    IN_FLIGHT,
+    LEADS,
+    LOADS,
     OTHER_HORIZONS,
-    PACE,
     POLICIES,
-    RATES,
-    Point,
+    RATE_HZ,
+    REFETCH_S,
+    SENSITIVE,
+    SLO_S,
+    TOP,
     Run,
     Setting,
 )
-from ros2_rfm_serving.reproductions.kairos.replay import CLOUD, EDGE, MAX_BATCH_SIZE, PAYLOAD_MB, WIFI_S
-from ros2_rfm_serving.reproductions.kairos.sweep import MIN_STEPS, chosen, pooled, value_of
+from ros2_rfm_serving.reproductions.kairos.recorded import Recorded
+from ros2_rfm_serving.reproductions.kairos.replay import BATCHES_IN_FLIGHT, CLOUD, EDGE, MAX_BATCH_SIZE, PAYLOAD_MB, WIFI_S
+from ros2_rfm_serving.reproductions.kairos.sweep import MARGIN, pooled, value_of
+from ros2_rfm_serving.reproductions.kairos.texts import FIGURES, INTRODUCTION, PARTS, SET_UP, WITHOUT
 
-INTRODUCTION = """# Kairos §5, reproduced
-
-Recorded Meta-World tasks, replayed in virtual time against the model server of the floor. What differs from the paper is the
-policy, the four tasks and the GPU, which is a service law; server, dispatch and horizons are the code that runs live.
-
-    rfm reproduce kairos --out docs/reproductions/kairos       # this page, from the shipped sweep and traces (config/kairos)
-    rfm reproduce kairos --figure 12 --out /tmp/kairos         # one figure
-    rfm reproduce kairos --record 100 --out /tmp/kairos        # sweep and traces anew: about an hour on one core
-
-*At least* and *at most* say what is compared; where the paper gives a range over its workloads, its lowest figure stands here.
-"""
-FIGURES = {
-    "11": (
-        "success against the mean executed horizon",
-        """The embedded policy (chunks of 24, five solver steps), four tasks, synchronous rounds: the world stands still while the
-engine works. `confidence` is the paper's rule. `curvature` cuts where the solver's path bends by more than t: absolute, not
-relative to an action's own updates. The policy samples from the mean of the noise, and so the updates tell something: started
-from noise, they mostly remove it. A static horizon has one value for all tasks, and so has a threshold. What dominates does so
-point by point; the intervals of neighbouring points overlap.
-
-Right: the same with noise (standard deviation 0.3) on every executed action. No update can foretell that, and how much a phase
-of the task suffers from it is not what the model is unsure of.""",
-    ),
-    "12": (
-        "task latency by arrival rate",
-        """Bars from P25 to P95. Both horizons are tuned per task, as in the paper: the static one is the largest of the most
-successful, the threshold executes most of those that succeed no less often in the sweep. `.._one`: one H, one t, for all tasks.
-
-P25 comes out otherwise than in the paper: our tasks are a few rounds long. By wait ratio, the first request of a task, which
-has not waited yet, comes last; least attained serves it first, and lets the longest tasks pay.""",
-    ),
-    "13": (
-        "edge, cloud and hybrid",
-        """One batch at a time is on its way to the cloud and back: in the hybrid, the round trip counts against the cloud's
-throughput. With the cloud alone it only delays requests and replies. So the faster GPU alone wins once the edge is loaded, as with
-mimic-video in the paper; below that, the edge does.""",
-    ),
-    "14": (
-        "fleets that work through a set of tasks",
-        """A robot takes the next task as soon as it has finished one: who waits does not ask, and the mean latency is the number of
-robots over the throughput. Requests per task decide that; dispatch only moves latency between tasks.""",
-    ),
-    "15": ("number of wait-ratio buckets", "At the highest rate; *none* ranks by the wait ratio itself."),
-    "16": ("order inside a bucket", "At the highest rate. Here the order shortens the mean, not the tail."),
-    "17": ("the network between edge and cloud", "Hybrid, at the highest rate."),
-}
-SET_UP = """## Set-up
-
-- **Traces.** How many actions every round of an episode executed, recorded in scenes that the sweep did not have. Robots run at
-  {rate:g} Hz and ask {lead} actions ahead; they stand still while a chunk is late.
-- **Edge** (RTX A6000, SmolVLA): {edge} ms for a batch of B, at most {batch}, {jitter:.0%} scatter. 50 ms alone is what an
-  RTX 3060 (54.8) and an RTX 5090 (49.6) take (vla.cpp); with B it grows as SGLang's pi0.5 does on an H100.
-- **Cloud** (A100): half of that, {cloud} ms, 100 ms away (there and back), 1 Gbit/s, {payload:g} MB an observation.
-  Wi-Fi: {wifi:g} ms one way.
-- **Load.** {tasks} tasks per run drawn with replacement, {seeds} seeds pooled; SLO of a request {slo:g} s.
-- **Horizons** (H_min {h_min}), chosen by the sweep:
-
-| horizon | H or t of each task |
-| --- | --- |
-{horizons}
-"""
+Claims = Mapping[str, Sequence[Claim]]
 
 
-def page(results: Results, claims: Sequence[Claim], setting: Setting) -> str:
-    holding = sum(claim.holds for claim in claims)
-    parts = [INTRODUCTION, f"Of {len(claims)} claims {holding} hold ([claims.csv](claims.csv)).\n", _set_up(results, setting)]
-    for number, (title, text) in FIGURES.items():
-        parts.append(f"## Figure {number}: {title}\n\n    rfm reproduce kairos --figure {number}\n\n{text}\n")
-        parts.append(f"![{title}](figure{number}.png)\n")
-        parts.append(_claims(claim for claim in claims if number in claim.figure.split(", ")))
-        if number == "11":
-            parts.append(_sweep(results))
-        if number == "12":
-            parts.append(_top(results))
+def page(results: Results, claims: Claims, setting: Setting) -> str:
+    holding, number = count(claims)
+    summary = f"Of {number} claims {holding} hold ([claims.csv](claims.csv), a row per workload).\n"
+    parts = [INTRODUCTION, summary, _set_up(results, setting)]
+    for name, (title, text) in FIGURES.items():
+        heading = f"Figure {name}: {title}" if name.isdigit() else title
+        parts.append(f"## {heading}\n\n    rfm reproduce kairos --figure {name}\n\n{text}\n\n![{title}](figure{name}.png)\n")
+        parts.append(_claims(claims, name))
+        parts += {"11": _sweep, "12": _online, "13": _in_flight, "refetch": _refetch}.get(name, _nothing)(results)
+        if name == "12":
             parts.append("### Table 2: latency reduction at the highest rate\n")
-            parts.append(_claims(claim for claim in claims if claim.figure == "table2"))
+            parts.append(_claims(claims, "table2"))
     return "\n".join(part for part in parts if part)
 
 
+def _nothing(results: Results) -> list[str]:
+    return []
+
+
 def _set_up(results: Results, setting: Setting) -> str:
-    rows = [
-        f"| {name} | {', '.join(f'{task} {value_of(horizon):g}' for task, horizon in by_task.items())} |"
-        for name, by_task in chosen(results.cells).items()
-    ]
     return SET_UP.format(
-        rate=PACE.control_rate_hz,
-        lead=PACE.lead_steps,
-        slo=PACE.slo_s,
+        workloads=_table(
+            ("workload", "policy", "tasks", "episodes", "scenes", "requests a task", "edge full at"),
+            (_workload(results.of(name)) for name in results.recorded),
+        ),
+        rate=RATE_HZ,
+        lead=LEADS[0],
+        slo=SLO_S,
         edge=f"{1e3 * EDGE.base_s:g} + {1e3 * EDGE.per_row_s:g} B",
         cloud=f"{1e3 * CLOUD.base_s:g} + {1e3 * CLOUD.per_row_s:g} B",
         batch=MAX_BATCH_SIZE,
         jitter=EDGE.jitter,
         payload=PAYLOAD_MB,
         wifi=1e3 * WIFI_S,
+        in_flight=BATCHES_IN_FLIGHT,
         tasks=setting.num_tasks,
         seeds=len(setting.seeds),
-        h_min=MIN_STEPS,
-        horizons="\n".join(rows),
+        top=TOP,
+        beyond=" and ".join(f"{load:g}" for load in BEYOND),
+        margin=100 * MARGIN,
+        horizons=_table(("workload", "horizon", "H or t of each task"), _horizons(results.recorded)),
     )
+
+
+def _workload(of: Of) -> tuple[str, ...]:
+    workload, traces = of.recorded.workload, of.recorded.traces["static"]
+    episodes = of.cells()[0].episodes
+    rate_hz = of.run("static", "fifo", 1.0).rate_hz if LOADS else 0.0
+    what = f"[{workload.model}](../../../models/{workload.model}/MODEL_CARD.md): {workload.title}"
+    scenes = len(traces) // len(workload.tasks)
+    figures = (str(len(workload.tasks)), str(episodes), str(scenes), f"{of.recorded.requests():.1f}", f"{rate_hz:.1f} tasks/s")
+    return workload.name, what, *figures
+
+
+def _horizons(recorded: Mapping[str, Recorded]) -> Iterable[tuple[str, str, str]]:
+    for workload, each in recorded.items():
+        for name, by_task in each.horizons.items():
+            values = {value_of(horizon) for horizon in by_task.values()}
+            told = ", ".join(f"{task} {value_of(horizon):g}" for task, horizon in by_task.items())
+            yield workload, name, f"all {values.pop():g}" if len(values) == 1 else told
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -126,37 +98,109 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _claims(claims: Iterable[Claim]) -> str:
-    rows = [
-        (c.text, f"{c.paper:g} {c.unit}", f"{c.ours:.4g} {c.unit}", c.rule.value, "yes" if c.holds else "**no**") for c in claims
-    ]
-    return _table(("claim", "paper or promise", "ours", "rule", "holds"), rows) if rows else ""
+def _claims(claims: Claims, figure: str) -> str:
+    """A row per claim, a column per workload."""
+    found: dict[str, dict[str, Claim]] = {}
+    for workload, of in claims.items():
+        for claim in of:
+            if claim.figure == figure:
+                found.setdefault(claim.text, {})[workload] = claim
+    if not found:
+        return ""
+    names = [name for name in claims if any(name in by_name for by_name in found.values())]
+    rows = [_claim(text, by_name, names) for text, by_name in found.items()]
+    return _table(("claim", "paper or promise", *names), rows)
 
 
-def _sweep(results: Results) -> str:
+def _claim(text: str, by_workload: Mapping[str, Claim], names: Sequence[str]) -> list[str]:
+    claim = next(iter(by_workload.values()))
+    cells = [text, f"{claim.rule.value} {claim.paper:g} {claim.unit}".strip()]
+    for name in names:
+        found = by_workload.get(name)
+        cells.append("" if found is None else f"{found.ours:.3g}" if found.holds else f"**{found.ours:.3g}, no**")
+    return cells
+
+
+def _sweep(results: Results) -> list[str]:
     rows = []
-    for title, cells in (("undisturbed", results.cells), ("noise 0.3", results.disturbed)):
-        for cell in pooled(cells):
+    for name, recorded in results.recorded.items():
+        for cell in pooled(recorded.cells):
             low, high = cell.interval
+            title = f"{name}, noise {cell.noise:g}" if cell.noise else name
             success = f"{cell.success:.1%} ({low:.1%} to {high:.1%}, n = {cell.episodes})"
             rows.append((title, f"{cell.policy} {cell.value:g}", f"{cell.horizon:.1f}", success))
-    return _table(("world", "horizon", "mean executed steps", "success, 95 % interval"), rows)
+    return [_table(("workload", "horizon", "mean executed steps", "success, 95 % interval"), rows)]
 
 
-def _top(results: Results) -> str:
-    """Every policy at the highest rate."""
-    top = max(RATES)
-    points = [Point(horizon=h, dispatch=d, rate_hz=top) for h in (*HORIZONS, *OTHER_HORIZONS) for d in POLICIES]
-    rows = [_figures(results.runs[point]) for point in points if point in results.runs]
-    headings = ("horizon", "dispatch", "mean (s)", "P25", "P95", "in SLO", "requests a task", "stood still", "success")
-    beyond = [f"{gap(results, rate):.0f} % at {rate:g} tasks/s" for rate in BEYOND]
-    saturated = (
-        f"Beyond, where either overloads the edge, Kairos' mean is below FIFO's with static horizons by {', '.join(beyond)}."
+def _online(results: Results) -> list[str]:
+    """Each part's own share, and every policy at the highest rate."""
+    shares = [_shares(results.of(name), load) for name in results.recorded for load in (*LOADS, *BEYOND)]
+    headings = ("workload", "load", "horizon", "wait ratio", "both", "scheduler adds", "balanced", "both", "stood still before")
+    rows = [
+        (name, *_figures(run))
+        for name in results.recorded
+        for horizon in (*HORIZONS, *OTHER_HORIZONS)
+        for dispatch in POLICIES
+        if (run := _run_of(results.of(name), horizon, dispatch))
+    ]
+    columns = ("workload", "horizon", "dispatch", "mean (s)", "P25", "P95", "in SLO", "requests a task", "stood still", "success")
+    left_out = [_without(results.of(name), task) for name in results.recorded for task in results.recorded[name].workload.tasks]
+    left_out_headings = ("workload", "without", "horizon", "wait ratio", "both")
+    shared = [PARTS, _table(headings, shares), WITHOUT, _table(left_out_headings, left_out)]
+    return [*shared, f"At the highest rate ({TOP:g}):\n", _table(columns, rows)]
+
+
+def _shares(of: Of, load: float) -> tuple[str, ...]:
+    horizon, scheduler, both = (
+        of.gain(*part, load) for part in (("confidence", "fifo"), ("static", "wait_ratio"), ("confidence", "wait_ratio"))
     )
-    return f"At {top:g} tasks/s:\n\n{_table(headings, rows)}\n{saturated}\n"
+    ours, ours_both = of.gain("static", "balanced", load), of.gain("confidence", "balanced", load)
+    percent = [f"{x:.0f} %" for x in (horizon, scheduler, both)]
+    stood = f"{of.run('static', 'fifo', load).stalled:.0%}"
+    return of.workload, f"{load:g}", *percent, f"{both - horizon:+.0f}", f"{ours:.0f} %", f"{ours_both:.0f} %", stood
+
+
+def _without(of: Of, task: str) -> tuple[str, ...]:
+    base = of.run("static", "fifo", without=task)
+    gains = [reduction(of.run(*part, without=task), base) for part in CORNERS[1:]]
+    return of.workload, task, *(f"{gain:.0f} %" for gain in gains)
+
+
+def _run_of(of: Of, horizon: str, dispatch: str) -> Run | None:
+    try:
+        return of.run(horizon, dispatch)
+    except KeyError:
+        return None
 
 
 def _figures(run: Run) -> tuple[str, ...]:
     latencies = [f"{seconds:.2f}" for seconds in (run.mean_s, run.p25_s, run.p95_s)]
     rest = (f"{run.attainment:.1%}", f"{run.requests:.1f}", f"{run.stalled:.0%}", f"{run.success:.1%}")
     return (run.point.horizon, run.point.dispatch, *latencies, *rest)
+
+
+def _in_flight(results: Results) -> list[str]:
+    rows = []
+    for name in results.recorded:
+        for load in (TOP, *BEYOND):
+            alone = [results.of(name).run("confidence", "wait_ratio", load, deployment=where) for where in ("edge", "cloud")]
+            hybrid = [results.of(name).run("confidence", "wait_ratio", load, deployment="hybrid", in_flight=n) for n in IN_FLIGHT]
+            told = [f"{run.mean_s:.2f} ({run.offloaded:.0%})" for run in hybrid]
+            rows.append((name, f"{load:g}", *(f"{run.mean_s:.2f}" for run in alone), *told))
+    headings = ("workload", "load", "edge", "cloud", *(f"hybrid, {n} in flight" for n in IN_FLIGHT))
+    return ["Mean task latency (s), and the share of requests that ran in the cloud:\n", _table(headings, rows)]
+
+
+def _refetch(results: Results) -> list[str]:
+    of, rows = results.of(SENSITIVE), []
+    for where in ("edge", "hybrid"):
+        for lead in LEADS:
+            for load in LOADS:
+                runs = [
+                    of.run("confidence", "wait_ratio", load, lead_steps=lead, refetch=refetch, deployment=where)
+                    for refetch in (False, True)
+                ]
+                told = [f"{run.age_ms:.0f} ms, {run.moved_steps:.1f} steps, {run.mean_s:.2f} s" for run in runs]
+                rows.append((where, str(lead), f"{load:g}", *told))
+    limit = f"from {1e3 * REFETCH_S:g} ms on"
+    return [_table(("where", "asks ahead", "load", "never asked again", f"asked again {limit}"), rows)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,41 +10,68 @@ from itertools import product
 
 import numpy as np
 
-from ros2_rfm_serving.reproductions.kairos.replay import Deployment, Load, Report, Wan, replay
+from ros2_rfm_serving.reproductions.kairos.recorded import Recorded, Scene
+from ros2_rfm_serving.reproductions.kairos.replay import (
+    BATCHES_IN_FLIGHT,
+    EDGE,
+    MAX_BATCH_SIZE,
+    Deployment,
+    Load,
+    Report,
+    Wan,
+    replay,
+)
 from ros2_rfm_serving.reproductions.kairos.traces import Pace, Trace
+from ros2_rfm_serving.reproductions.kairos.workloads import WORKLOADS
 from ros2_rfm_serving.server.dispatch import DispatchPolicy, EngineView, Waiting
 from ros2_rfm_serving.server.dispatch.wait_ratio import BUCKETS, WaitRatio
 from ros2_rfm_serving.simulation.events import source
 
-RATES = (2.0, 4.0, 6.0, 8.0, 10.0, 12.0)
-"""Tasks per second that arrive; the last are more than the edge can do with static horizons."""
-BEYOND = (14.0, 16.0)
-"""More than it can do with any."""
-FLEETS = (10, 20, 50, 100)
-HORIZONS, OTHER_HORIZONS = ("static", "confidence"), ("curvature", "static_one", "confidence_one")
-POLICIES = ("fifo", "least_attained", "wait_ratio", "deadline", "best")
+LOADS = (0.5, 0.8, 1.0, 1.25, 1.5)
+"""Rates of arrival, as shares of what the edge can do of a workload with static horizons."""
+TOP = LOADS[-1]
+"""Where the paper's tables stand: the highest rate."""
+BEYOND = (2.0, 3.0)
+"""Past the peak: more than it can do with any horizons."""
+FLEETS = (10, 50, 100)
+HORIZONS = ("static", "confidence")
+OTHER_HORIZONS = ("static_best", "curvature", "static_one", "confidence_one")
+POLICIES = ("fifo", "least_attained", "wait_ratio", "balanced")
+CORNERS = (("static", "fifo"), ("confidence", "fifo"), ("static", "wait_ratio"), ("confidence", "wait_ratio"))
+"""Neither, the horizon alone, the scheduler alone, both."""
 DEPLOYMENTS = ("edge", "cloud", "hybrid")
+IN_FLIGHT = (1, 2, 3, 4)
 BUCKET_COUNTS = (2, 5, BUCKETS, 20, 0)
 """0: no buckets, the wait ratio itself."""
 WAN_MS, WAN_MBPS = (20.0, 50.0, 100.0, 150.0, 200.0), (10.0, 50.0, 100.0, 500.0, 1000.0)
-PACE = Pace(control_rate_hz=30.0, lead_steps=2, slo_s=0.5)
+LEADS, REFETCH_S = (2, 8), 0.05
+"""Actions that are left when a robot asks; and the age from which on an observation is asked for again."""
+RATE_HZ, SLO_S = 30.0, 0.5
 """30 Hz as in the paper; asking two steps ahead hides the inference of a request that finds the edge idle."""
-FIGURES = ("12", "13", "14", "15", "16", "17")
+SENSITIVE = "flow"
+"""The workload of the figures that change one part alone (Kairos §5.5)."""
+FIGURES = ("12", "13", "14", "15", "16", "17", "refetch")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
+    workload: str
     horizon: str
-    """Of the traces."""
+    """By the name that `sweep.chosen` gives it."""
     dispatch: str
-    rate_hz: float = 0.0
+    load: float = 0.0
     robots: int = 0
     deployment: str = "edge"
+    in_flight: int = BATCHES_IN_FLIGHT
     wan_ms: float = 100.0
     wan_mbps: float = 1000.0
     buckets: int = BUCKETS
     within: str = "longest"
     """Order inside a bucket: `longest` execution first, or `fifo`."""
+    lead_steps: int = LEADS[0]
+    refetch: bool = False
+    without: str = ""
+    """A task that is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +88,8 @@ class Run:
     """Over all tasks of all seeds."""
 
     point: Point
+    rate_hz: float
+    """Of arriving tasks; 0: a fleet."""
     mean_s: float
     p25_s: float
     p95_s: float
@@ -73,44 +103,65 @@ class Run:
     batch: float
     offloaded: float
     """Share of requests that ran in the cloud, beside an edge."""
-    load: float
-    """Share of time that the first engine was busy."""
+    busy: float
+    """Share of time that the first engine was."""
+    age_ms: float
+    """Of an observation when its batch began, mean."""
+    moved_steps: float
+    """That the robot had executed since, mean."""
 
 
-def points_of(figure: str, rates: Sequence[float] = RATES, fleets: Sequence[int] = FLEETS) -> Iterator[Point]:
-    top = max(rates)
-    kairos = Point(horizon="confidence", dispatch="wait_ratio", rate_hz=top)
+def points_of(figure: str, workload: str, loads: Sequence[float], fleets: Sequence[int]) -> Iterator[Point]:
+    """loads: the last stands for the highest rate."""
+    kairos = Point(workload=workload, horizon="confidence", dispatch="wait_ratio", load=loads[-1])
     if figure == "12":
-        yield from (
-            Point(horizon=horizon, dispatch=policy, rate_hz=rate) for rate, horizon, policy in product(rates, HORIZONS, POLICIES)
-        )
-        others = product(OTHER_HORIZONS, ("fifo", "wait_ratio", "best"))
-        yield from (Point(horizon=h, dispatch=policy, rate_hz=top) for h, policy in others)
-        for rate in BEYOND:
-            yield from (Point(horizon="static", dispatch="fifo", rate_hz=rate), replace(kairos, rate_hz=rate))
+        for load, horizon, policy in product((*loads, *BEYOND), HORIZONS, POLICIES):
+            yield replace(kairos, horizon=horizon, dispatch=policy, load=load)
+        yield from (replace(kairos, horizon=h, dispatch=d) for h, d in product(OTHER_HORIZONS, ("fifo", *POLICIES[2:])))
+        for task, (h, d) in product(WORKLOADS[workload].tasks, CORNERS):
+            yield replace(kairos, horizon=h, dispatch=d, without=task)
     elif figure == "13":
-        for rate, where, policy in product(rates, DEPLOYMENTS, ("wait_ratio", "best")):
-            yield replace(kairos, dispatch=policy, rate_hz=rate, deployment=where)
+        for load, where in product((*loads, *BEYOND), DEPLOYMENTS):
+            yield replace(kairos, load=load, deployment=where)
+        yield from (replace(kairos, dispatch="balanced", deployment=where) for where in DEPLOYMENTS)
+        for load, number in product((loads[-1], *BEYOND), IN_FLIGHT):
+            yield replace(kairos, load=load, deployment="hybrid", in_flight=number)
     elif figure == "14":
-        yield from (Point(horizon=h, dispatch=policy, robots=n) for n, h, policy in product(fleets, HORIZONS, POLICIES))
-    elif figure == "15":
+        for robots, horizon, policy in product(fleets, HORIZONS, POLICIES):
+            yield replace(kairos, horizon=horizon, dispatch=policy, load=0.0, robots=robots)
+    elif workload == SENSITIVE:
+        yield from _sensitivity(figure, kairos, loads)
+
+
+def _sensitivity(figure: str, kairos: Point, loads: Sequence[float]) -> Iterator[Point]:
+    if figure == "15":
         yield from (replace(kairos, horizon=h, buckets=buckets) for h, buckets in product(HORIZONS, BUCKET_COUNTS))
     elif figure == "16":
         yield from (replace(kairos, horizon=h, within=order) for h, order in product(HORIZONS, ("longest", "fifo")))
     elif figure == "17":
         yield from (replace(kairos, deployment="hybrid", wan_ms=wan_ms) for wan_ms in WAN_MS)
         yield from (replace(kairos, deployment="hybrid", wan_mbps=mbps) for mbps in WAN_MBPS)
+    elif figure == "refetch":
+        for load, lead, refetch, where in product(loads, LEADS, (False, True), ("edge", "hybrid")):
+            yield replace(kairos, load=load, lead_steps=lead, refetch=refetch, deployment=where)
 
 
-def run(point: Point, traces: Sequence[Trace], setting: Setting) -> Run:
-    """`traces`: of all horizons. The same seeds give the same tasks in the same order, whatever the horizon."""
-    by_scene = {(t.task, t.seed): t for t in traces if t.horizon == point.horizon}
-    load = Load(num_tasks=setting.num_tasks, rate_hz=point.rate_hz, num_robots=point.robots)
-    reports = [replay(_drawn(by_scene, setting.num_tasks, seed), load, _deployment(point), PACE, seed) for seed in setting.seeds]
-    return _run(point, reports)
+def capacity_hz(recorded: Recorded, without: str = "") -> float:
+    """Tasks per second that the edge can do with static horizons and full batches."""
+    return MAX_BATCH_SIZE / EDGE.mean_s(MAX_BATCH_SIZE) / recorded.requests(without)
 
 
-def _drawn(by_scene: Mapping[tuple[str, int], Trace], num: int, seed: int) -> list[Trace]:
+def run(point: Point, recorded: Recorded, setting: Setting) -> Run:
+    """The same seeds give the same tasks in the same order, whatever the horizon."""
+    by_scene = {scene: trace for scene, trace in recorded.traces[point.horizon].items() if trace.task != point.without}
+    rate_hz = point.load * capacity_hz(recorded, point.without)
+    load = Load(num_tasks=setting.num_tasks, rate_hz=rate_hz, num_robots=point.robots)
+    pace = Pace(control_rate_hz=RATE_HZ, lead_steps=point.lead_steps, slo_s=SLO_S)
+    reports = [replay(_drawn(by_scene, setting.num_tasks, seed), load, _deployment(point), pace, seed) for seed in setting.seeds]
+    return _run(point, load.rate_hz, reports)
+
+
+def _drawn(by_scene: Mapping[Scene, Trace], num: int, seed: int) -> list[Trace]:
     """With replacement (Kairos §5.1)."""
     rng, scenes = source(seed, "tasks"), sorted(by_scene)
     return [by_scene[rng.choice(scenes)] for _ in range(num)]
@@ -123,6 +174,8 @@ def _deployment(point: Point) -> Deployment:
         edge=point.deployment != "cloud",
         cloud=point.deployment != "edge",
         wan=Wan(latency_s=point.wan_ms / 1e3, bandwidth_mbps=point.wan_mbps),
+        batches_in_flight=point.in_flight,
+        refetch_after_s=REFETCH_S if point.refetch else math.inf,
     )
 
 
@@ -139,21 +192,24 @@ class FirstComeWithin(WaitRatio):
         return sorted(waiting, key=lambda w: (-self.bucket(w.history.wait_ratio(now_s), w.history.skipped), w.since_s))
 
 
-def _run(point: Point, reports: Sequence[Report]) -> Run:
+def _run(point: Point, rate_hz: float, reports: Sequence[Report]) -> Run:
     outcomes = [outcome for report in reports for outcome in report.outcomes]
     latencies_s = np.array([outcome.latency_s for outcome in outcomes])
     p25_s, p95_s = np.percentile(latencies_s, (25, 95))
-    rows = sum(report.num_rows for report in reports)
+    rows, rounds = sum(report.num_rows for report in reports), sum(len(outcome.trace.executed) for outcome in outcomes)
     return Run(
         point=point,
+        rate_hz=rate_hz,
         mean_s=float(latencies_s.mean()),
         p25_s=float(p25_s),
         p95_s=float(p95_s),
         attainment=float(np.mean([report.attainment for report in reports])),
         success=float(np.mean([outcome.trace.success for outcome in outcomes])),
-        requests=rows / len(outcomes),
+        requests=rounds / len(outcomes),
         stalled=sum(outcome.stalled_s for outcome in outcomes) / float(latencies_s.sum()),
         batch=rows / sum(report.num_batches for report in reports),
         offloaded=sum(report.offloaded_rows for report in reports) / rows,
-        load=float(np.mean([report.busy_s / report.makespan_s for report in reports])),
+        busy=float(np.mean([report.busy_s / report.makespan_s for report in reports])),
+        age_ms=1e3 * sum(sum(outcome.ages_s) for outcome in outcomes) / rounds,
+        moved_steps=sum(outcome.moved_steps for outcome in outcomes) / rounds,
     )

@@ -29,6 +29,10 @@ WIFI_S = 0.0025
 """Between a robot and the edge, one way."""
 PAYLOAD_MB = 0.16
 """Two JPEG images of 640 x 480 pixels: what an observation weighs on its way to the cloud."""
+BATCHES_IN_FLIGHT = 2
+"""As a descriptor's `overflow` has it by default."""
+REFETCH_LOOKS = 4
+"""Within the age from which on an observation is stale, as a live server looks."""
 SESSIONS = 100_000
 """More than there ever are."""
 MODEL = "SmolVLA"
@@ -55,9 +59,13 @@ class Deployment:
     policy: Callable[[], DispatchPolicy] | None = None
     """Makes one in place of the policy of that name."""
     batching: str = "saturation"
+    refetch_after_s: float = math.inf
+    """Older observations are asked for again where that costs nothing."""
     edge: bool = True
     cloud: bool = False
     wan: Wan = Wan()
+    batches_in_flight: int = BATCHES_IN_FLIGHT
+    """To the cloud beside an edge."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +87,7 @@ class Report:
     num_batches: int
     num_rows: int
     offloaded_rows: int
+    refetched: int
     busy_s: float
     """Of the first tier's engine."""
     makespan_s: float
@@ -102,39 +111,54 @@ class _Engine:
         rng = np.random.default_rng(seed)
         self.engine = EmulatedEngine(spec, lambda rows: law.draw_s(rows, rng), self._wait)
         self.profile_s = tuple(law.mean_s(rows) for rows in range(1, MAX_BATCH_SIZE + 1))
-        self.spent_s = 0.0
+        self.spent_s, self._free_s = 0.0, -math.inf
 
     def _wait(self, seconds: float) -> None:
         self.spent_s = seconds
+
+    def ends_s(self, begins_s: float) -> float:
+        """Of what it spent last; one batch after the other, where several are on their way to it."""
+        self._free_s = max(begins_s, self._free_s) + self.spent_s
+        return self._free_s
 
 
 class TraceServer:
     """The model server behind the robots' network (`Service`)."""
 
     def __init__(self, deployment: Deployment, events: Events, seed: int) -> None:
-        self._events, self._one_way_s = events, WIFI_S
+        self._events, self.way_s = events, WIFI_S
         laws = [EDGE] * deployment.edge + [CLOUD] * deployment.cloud
         self._engines = [_Engine(law, source(seed, "service", str(i)).getrandbits(32)) for i, law in enumerate(laws)]
         first, *others = self._engines
         self._round_trips_s = [0.0] + [deployment.wan.round_trip_s] * len(others)
         if not deployment.edge:  # the cloud alone: everything goes there
-            self._one_way_s += deployment.wan.round_trip_s / 2
+            self.way_s += deployment.wan.round_trip_s / 2
         config = ServerConfig(
             name="server_1",
             batch_size=MAX_BATCH_SIZE,
             max_sessions=SESSIONS,
             dispatch=deployment.dispatch,
             batching=deployment.batching,
+            refetch_after_s=deployment.refetch_after_s,
             profile_s=first.profile_s,
         )
         tiers = [
-            Tier(engine=e.engine, batch_size=MAX_BATCH_SIZE, round_trip_s=deployment.wan.round_trip_s, profile_s=e.profile_s)
+            Tier(
+                engine=e.engine,
+                batch_size=MAX_BATCH_SIZE,
+                batches_in_flight=deployment.batches_in_flight,
+                round_trip_s=deployment.wan.round_trip_s,
+                profile_s=e.profile_s,
+            )
             for e in others
         ]
         policy = deployment.policy() if deployment.policy else None
         self.server = ModelServer(config, first.engine, *tiers, policy=policy)
         self._clients: dict[str, TraceRobot] = {}
         self._looks_s = math.inf
+        self._refetch_every_s = deployment.refetch_after_s / REFETCH_LOOKS
+        self._refetching = False
+        self.refetched = 0
         self.rows = [0] * len(self._engines)
         self.busy_s = [0.0] * len(self._engines)
         self.num_batches = 0
@@ -147,11 +171,24 @@ class TraceServer:
 
     def send(self, request: ObservationRequest, client: TraceRobot) -> None:
         self._clients[request.id.robot] = client
-        self._events.at(self._events.now_s + self._one_way_s, self._receive, request)
+        self._events.at(self._events.now_s + self.way_s, self._receive, request)
 
     def _receive(self, request: ObservationRequest) -> None:
         self.server.submit(request, self._events.now_s)
         self._serve()
+        if not self._refetching and self._refetch_every_s < math.inf:
+            self._refetching = True
+            self._refetch()
+
+    def _refetch(self) -> None:
+        """Again and again, while anybody waits."""
+        now_s = self._events.now_s
+        for request in self.server.refetches(now_s):
+            self.refetched += 1
+            self._events.at(now_s + self.way_s, self._clients[request.robot].ask_again, request)
+        self._refetching = self.server.num_waiting > 0
+        if self._refetching:
+            self._events.at(now_s + self._refetch_every_s, self._refetch)
 
     def _serve(self) -> None:
         now_s = self._events.now_s
@@ -161,14 +198,14 @@ class TraceServer:
                 self.rows[tier] += len(work.batch)
                 self.busy_s[tier] += engine.spent_s
                 self.num_batches += 1
-                self._events.at(now_s + engine.spent_s + self._round_trips_s[tier], self._done, work, answers)
+                self._events.at(engine.ends_s(now_s) + self._round_trips_s[tier], self._done, work, answers)
             if now_s < self.server.look_again_s < math.inf and self.server.look_again_s != self._looks_s:
                 self._looks_s = self.server.look_again_s
                 self._events.at(self._looks_s, self._serve)
 
     def _done(self, work: Work, answers: Sequence[EngineReply | None]) -> None:
         for reply in self.server.complete(work, answers, self._events.now_s):
-            self._events.at(self._events.now_s + self._one_way_s, self._clients[reply.id.robot].receive, reply)
+            self._events.at(self._events.now_s + self.way_s, self._clients[reply.id.robot].receive, reply)
         self._serve()
 
 
@@ -205,6 +242,7 @@ class _Replay:
             num_batches=self._server.num_batches,
             num_rows=sum(self._server.rows),
             offloaded_rows=sum(self._server.rows[1:]),
+            refetched=self._server.refetched,
             busy_s=self._server.busy_s[0],
             makespan_s=max(outcome.ended_s for outcome in outcomes),
         )

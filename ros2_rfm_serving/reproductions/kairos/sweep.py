@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.board import wilson_interval
+from ros2_rfm_serving.reproductions.kairos.workloads import Workload
 from ros2_rfm_serving.types import Horizon
 
-MIN_STEPS = 4
-"""H_min: the smallest static horizon of the sweep (Kairos §3.1)."""
-STATIC = (4, 6, 8, 10, 12, 16, 20, 24)
-THRESHOLDS: Mapping[str, Sequence[float]] = {
-    "confidence": (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.5),
-    "curvature": (0.1, 0.2, 0.3, 0.5, 0.8, 1.2),
-}
-
-
-def settings() -> list[Horizon]:
-    """Of the sweep."""
-    static = [Horizon(policy="static", steps=steps, min_steps=MIN_STEPS) for steps in STATIC]
-    return static + [horizon_of(policy, t) for policy, values in THRESHOLDS.items() for t in values]
-
-
-def horizon_of(policy: str, value: float) -> Horizon:
-    if policy == "static":
-        return Horizon(policy=policy, steps=round(value), min_steps=MIN_STEPS)
-    return Horizon(policy=policy, threshold=value, min_steps=MIN_STEPS)
+MARGIN = 0.05
+"""Of successes that two settings may differ by, and count as equally successful, if that is not significant either."""
 
 
 def value_of(horizon: Horizon) -> float:
@@ -52,6 +37,15 @@ class Cell:
     steps: int
     """Executed in all rounds."""
 
+    @classmethod
+    def none(cls, noise: float, policy: str, value: float, task: str) -> Cell:
+        """Nothing counted yet."""
+        return cls(noise=noise, policy=policy, value=value, task=task, episodes=0, successes=0, rounds=0, steps=0)
+
+    @property
+    def setting(self) -> tuple[float, str, float, str]:
+        return self.noise, self.policy, self.value, self.task
+
     @property
     def success(self) -> float:
         return self.successes / self.episodes
@@ -61,10 +55,27 @@ class Cell:
         """95 %"""
         return wilson_interval(self.successes, self.episodes)
 
+    def keeps_up_with(self, best: Cell) -> bool:
+        """It succeeds less often by `MARGIN` at most, and not significantly less often: an episode more or less does not decide."""
+        return self.success >= best.success - MARGIN - 1e-9 and self.reaches(best)
+
+    def reaches(self, other: Cell) -> bool:
+        """It succeeds not significantly less often."""
+        _, high = difference_interval((self.successes, self.episodes), (other.successes, other.episodes))
+        return high >= 0.0
+
     @property
     def horizon(self) -> float:
         """Mean of the control steps that a round executed."""
         return self.steps / self.rounds
+
+
+def difference_interval(one: tuple[int, int], other: tuple[int, int]) -> tuple[float, float]:
+    """Of one success rate minus another, (successes, episodes) each: 95 %, by Newcombe from Wilson's intervals."""
+    (low, high), (other_low, other_high) = wilson_interval(*one), wilson_interval(*other)
+    rate, other_rate = one[0] / one[1], other[0] / other[1]
+    below, above = math.hypot(rate - low, other_high - other_rate), math.hypot(high - rate, other_rate - other_low)
+    return rate - other_rate - below, rate - other_rate + above
 
 
 def pooled(cells: Iterable[Cell]) -> list[Cell]:
@@ -87,50 +98,50 @@ def pooled(cells: Iterable[Cell]) -> list[Cell]:
     ]
 
 
-def chosen(cells: Iterable[Cell]) -> dict[str, dict[str, Horizon]]:
+def chosen(workload: Workload, cells: Iterable[Cell]) -> dict[str, dict[str, Horizon]]:
     """Horizons to be compared under load, by name and task (Kairos §5.3).
 
-    `static`: the largest of those with the highest success on the task. `confidence` and `curvature`: of the thresholds that
-    succeed no less often on it, the one that executes most. `.._one`: the same with one horizon or threshold for all tasks.
+    `static`: the largest that succeeds as often as the best one does. `confidence` and `curvature`: of the thresholds that do, the
+    one that executes most. `.._one`: the same with one horizon or threshold for all tasks. `static_best`: the largest of those
+    with the highest success, as the paper chooses, in which one episode may decide.
     """
     cells = list(cells)
-    tasks = list(dict.fromkeys(cell.task for cell in cells))
-    by_task = {task: [cell for cell in cells if cell.task == task] for task in tasks}
-    static = {task: _best_static(of) for task, of in by_task.items()}
-    found = {"static": {task: _horizon(cell) for task, cell in static.items()}}
-    for policy in THRESHOLDS:
-        found[policy] = {task: _horizon(_matching(by_task[task], policy, static[task].success)) for task in tasks}
-    one = _best_static(all_tasks := pooled(cells))
-    found["static_one"] = dict.fromkeys(tasks, _horizon(one))
-    found["confidence_one"] = dict.fromkeys(tasks, _horizon(_matching(all_tasks, "confidence", one.success)))
+    of_tasks = {task: [cell for cell in cells if cell.task == task] for task in workload.tasks}
+    of_all = pooled(cells)
+    names = ("static", *workload.thresholds)
+
+    def horizon(cell: Cell) -> Horizon:
+        return workload.horizon(cell.policy, cell.value)
+
+    found = {name: {task: horizon(_longest(of, name)) for task, of in of_tasks.items()} for name in names}
+    found["static_best"] = {task: horizon(_most_successful(of)) for task, of in of_tasks.items()}
+    for name in ("static", "confidence"):
+        found[f"{name}_one"] = dict.fromkeys(workload.tasks, horizon(_longest(of_all, name)))
     return found
 
 
-def _horizon(cell: Cell) -> Horizon:
-    return horizon_of(cell.policy, cell.value)
-
-
-def _best_static(cells: Sequence[Cell]) -> Cell:
+def _most_successful(cells: Sequence[Cell]) -> Cell:
+    """Of the static horizons; of several, the largest."""
     return max((c for c in cells if c.policy == "static"), key=lambda c: (c.success, c.value))
 
 
-def _matching(cells: Sequence[Cell], policy: str, success: float) -> Cell:
-    """Of none that succeeds as often, the most successful."""
-    mine = [c for c in cells if c.policy == policy]
-    able = [c for c in mine if c.success >= success]
+def _longest(cells: Sequence[Cell], policy: str) -> Cell:
+    """Of those that succeed as often as the best static horizon, the one that executes most; of none, the most successful."""
+    best, mine = _most_successful(cells), [c for c in cells if c.policy == policy]
+    able = [c for c in mine if c.keeps_up_with(best)]
     return max(able, key=lambda c: (c.horizon, c.value)) if able else max(mine, key=lambda c: c.success)
 
 
-def margins(cells: Sequence[Cell], policy: str) -> dict[float, float]:
-    """By static horizon: how much more often the policy succeeds, at best, while executing at least as much per round.
-
-    Nowhere negative: it Pareto-dominates the static horizons. With a threshold that no action exceeds it executes whole chunks, as
-    the longest static horizon does.
+def better_static(cells: Sequence[Cell], policy: str) -> list[float]:
+    """Static horizons that succeed significantly more often than whatever the policy does while it executes at least as much per
+    round: none of them, and it is as good as any. With a threshold that no action exceeds it executes whole chunks, as the longest
+    static horizon does. Raises: `KeyError` when the policy was not swept.
     """
-    static = [c for c in cells if c.policy == "static"]
-    whole = max(static, key=lambda c: c.value)
-    points = [whole, *(c for c in cells if c.policy == policy)]
-    return {c.value: max(p.success - c.success for p in points if p.horizon >= c.horizon) for c in static}
+    static, own = [c for c in cells if c.policy == "static"], [c for c in cells if c.policy == policy]
+    if not own:
+        raise KeyError(policy)
+    points = [max(static, key=lambda c: c.value), *own]
+    return [c.value for c in static if not any(p.horizon >= c.horizon and p.reaches(c) for p in points)]
 
 
 def load_cells(file: Path) -> list[Cell]:

@@ -23,7 +23,7 @@ from ros2_rfm_serving.types import (
     empty,
 )
 
-COLUMNS = ("horizon", "task", "seed", "success", "executed")
+COLUMNS = ("policy", "value", "task", "seed", "success", "executed")
 NO_STATE = empty(0)
 
 
@@ -31,8 +31,9 @@ NO_STATE = empty(0)
 class Trace:
     """One episode, recorded alone: what remains of it is how many actions every round executed."""
 
-    horizon: str
-    """Rule that it was recorded with."""
+    policy: str
+    """Horizon policy that it was recorded with, and its H or t."""
+    value: float
     task: str
     seed: int
     success: bool
@@ -50,7 +51,8 @@ def write_traces(traces: Iterable[Trace]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for trace in traces:
-        writer.writerow((trace.horizon, trace.task, trace.seed, int(trace.success), " ".join(map(str, trace.executed))))
+        executed = " ".join(map(str, trace.executed))
+        writer.writerow((trace.policy, f"{trace.value:g}", trace.task, trace.seed, int(trace.success), executed))
     return text.getvalue()
 
 
@@ -70,9 +72,9 @@ def load_traces(file: Path) -> list[Trace]:
 
 def _trace(row: list[str], file: Path, line: int) -> Trace:
     try:
-        horizon, task, seed, success, executed = row
+        policy, value, task, seed, success, executed = row
         steps = tuple(int(part) for part in executed.split())
-        trace = Trace(horizon=horizon, task=task, seed=int(seed), success=bool(int(success)), executed=steps)
+        trace = Trace(policy=policy, value=float(value), task=task, seed=int(seed), success=bool(int(success)), executed=steps)
     except ValueError:
         fix = "give " + ",".join(COLUMNS)
         raise ConfigurationError(f"{','.join(row)!r} is no trace", file=str(file), line=line, fix=fix) from None
@@ -107,6 +109,10 @@ class Outcome:
     """Without an action to execute, after the first."""
     waits_s: list[float] = field(default_factory=list)
     """Request to reply, per round."""
+    ages_s: list[float] = field(default_factory=list)
+    """Of the observation when the engine began with it, per round."""
+    moved_steps: float = 0.0
+    """Control steps that the robot executed in those times, all rounds together."""
 
     @property
     def latency_s(self) -> float:
@@ -115,6 +121,9 @@ class Outcome:
 
 class Service(Protocol):
     """Where trace robots send to."""
+
+    way_s: float
+    """Of an observation."""
 
     def open(self, request: SessionRequest) -> SessionGrant: ...
     def close(self, robot: str, epoch: int) -> None: ...
@@ -132,6 +141,8 @@ class TraceRobot:
         self._pace, self._events, self._service, self._done = pace, events, service, done
         self._episode = self._sequence = 0
         self._epoch = 0
+        self._waits = False
+        self._way_s = service.way_s
 
     def begin(self, trace: Trace) -> None:
         """Opens its session, if it has none, and asks for the first chunk."""
@@ -151,14 +162,29 @@ class TraceRobot:
             self._epoch = 0
 
     def receive(self, reply: Reply) -> None:
-        """The next chunk: it is executed once the last one is over."""
-        assert reply.id.sequence == self._sequence, "one request in flight"
+        """The next chunk: executed once the last one is over. The reply to an observation that a newer one replaced is none."""
+        if reply.id.sequence != self._sequence:
+            return
         now_s = self._events.now_s
         _, over_s = self._executing
         self._outcome.waits_s.append(now_s - self._asked_s)
+        self._waits = False
+        self._age(reply.served.queue_wait_s, over_s)
         if self._round:
             self._outcome.stalled_s += max(0.0, now_s - over_s)
         self._events.at(max(now_s, over_s), self._execute)
+
+    def _age(self, queued_s: float, over_s: float) -> None:
+        """From the observation to the begin of its batch; a robot that has nothing to execute meanwhile does not move."""
+        began_s = self._observed_s + self._way_s + queued_s
+        self._outcome.ages_s.append(began_s - self._observed_s)
+        if self._round:
+            self._outcome.moved_steps += max(0.0, min(began_s, over_s) - self._observed_s) * self._pace.control_rate_hz
+
+    def ask_again(self, request: RequestId) -> None:
+        """A newer observation is wanted, unless the reply has come meanwhile, or a newer one is on its way."""
+        if self._waits and request.sequence == self._sequence:
+            self._observe()
 
     def _execute(self) -> None:
         now_s, trace = self._events.now_s, self._outcome.trace
@@ -172,7 +198,11 @@ class TraceRobot:
             self._events.at(now_s + (steps - lead) / self._pace.control_rate_hz, self._ask)
 
     def _ask(self) -> None:
-        now_s = self._asked_s = self._events.now_s
+        self._asked_s, self._waits = self._events.now_s, True
+        self._observe()
+
+    def _observe(self) -> None:
+        now_s = self._observed_s = self._events.now_s
         self._sequence += 1
         self._service.send(self._request(now_s), self)
 

@@ -163,6 +163,7 @@ class Conversation:
             return thought_request(identity, instruction, sensors, now_s)
         if not again:
             self.calls.acted()
+            self.due.asked(link)
             self._started, self._episode_start = self._episode_start, False
         config = self._config
         return action_request(

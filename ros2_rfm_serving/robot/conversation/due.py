@@ -13,6 +13,8 @@ from ros2_rfm_serving.robot.motion.action_queue import ActionQueue
 from ros2_rfm_serving.types import Conditioning
 
 PREFIX = Conditioning.PREFIX
+ROUNDING = 1e-6
+"""Of a control step."""
 
 
 class Due:
@@ -49,6 +51,10 @@ class Due:
         elif link.component not in self._calls.due or not self._is_between_calls():
             return math.inf
         return link.ready_s if link.ready_s > step_ends_s else step_ends_s
+
+    def asked(self, link: Link) -> None:
+        """System 1, for its next chunk: less than a step is left of what it gives way by."""
+        link.later_s = max(link.later_s - self._more(link) / self._rate_hz, 0.0)
 
     def may_pop(self) -> bool:
         """An action is there to be executed."""
@@ -90,13 +96,18 @@ class Due:
         if self.waits:
             return not self._calls.due and not self.may_pop()
         delay, depth = link.delay_steps(self._rate_hz), self._queue.depth
-        return (self._replaces and self._is_over(delay)) or depth <= delay or depth <= self._buffer_steps
+        return (self._replaces and self._is_over(link, delay)) or depth <= delay or depth <= self._buffer_steps
 
-    def _is_over(self, delay: int) -> bool:
-        """A server's horizon says up to where its chunk can be trusted: there the next one should have arrived."""
+    def _is_over(self, link: Link, delay: int) -> bool:
+        """A server's horizon says up to where its chunk can be trusted: there the next one should have arrived. Who gives way to
+        others executes some more of it."""
         if self._queue.horizon:
             return self._queue.behind >= self._queue.horizon - delay
-        return self._queue.behind >= self._own_horizon
+        return self._queue.behind >= self._own_horizon + self._more(link)
+
+    def _more(self, link: Link) -> int:
+        """Whole steps."""
+        return int(link.later_s * self._rate_hz + ROUNDING) if link.later_s else 0
 
     def _is_between_calls(self) -> bool:
         system1 = self._links.system1

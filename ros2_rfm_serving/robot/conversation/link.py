@@ -91,7 +91,13 @@ class Link:
     """From when on it may be asked; infinite: not before something else happens, as it has no session, or nothing more may be asked
     before something of what is in flight is over."""
     gives_way: bool = False
-    """A synchronous robot's System 1: who had to wait for others moves its phase (`types/phase.py`)."""
+    """System 1: who had to wait for others moves its phase (`types/phase.py`)."""
+    horizon_s: float = 0.0
+    """How long that lasts which it executes of a chunk, where it gives way by executing more of one; 0: its pace gives way."""
+    lasts_s: float = math.inf
+    """How long all lasts that it may execute of a chunk, if it executes while it waits."""
+    later_s: float = 0.0
+    """How much more it is to execute of the next chunk."""
     goal_coupled: bool = False
     """Asked as System 1's execution wants it; the others whenever they are ready."""
     _placed_model: str = ""
@@ -160,6 +166,7 @@ class Link:
     def turn_to(self, server: str, problem: str) -> None:
         self.close(problem)
         self.server, self.retry_s, self._backoff_s, self._phase = server, -math.inf, 0.0, Phase()
+        self.later_s = 0.0
 
     @property
     def in_flight(self) -> InFlight | None:
@@ -365,10 +372,19 @@ class Link:
         if not self._first_reply or self.config.counts_first_latency:  # it may include warm-up
             self.latencies.append(now_s - seen.sent_s)
         if self.gives_way:
-            self.next_send_s += self._phase.shift_s(reply.served.unusual_s, self._period_s)
+            self._give_way(reply.served.unusual_s, now_s - seen.sent_s)
         self._first_reply = False
         self._expect()
         return answered
+
+    def _give_way(self, unusual_s: float, took_s: float) -> None:
+        """Actions are left then, young enough, for an answer that takes as long as this one, or as is expected."""
+        cycle_s = max(self._period_s, self.horizon_s)
+        most_s = max(self.lasts_s - cycle_s - max(took_s, self.latencies.expected_s()), 0.0)
+        if self.horizon_s:
+            self.later_s = min(self.later_s + self._phase.later_s(unusual_s, cycle_s), most_s)
+        else:
+            self.next_send_s += self._phase.shift_s(unusual_s, cycle_s, most_s)
 
     def delay_steps(self, step_rate_hz: float) -> int:
         """Inference delay to expect, in steps: the window's median, rounded up, unless the configuration says otherwise.

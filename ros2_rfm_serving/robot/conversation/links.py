@@ -8,7 +8,7 @@ from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.robot.conversation.link import Link, LinkState, ModelIdentity, Overdue
 from ros2_rfm_serving.robot.conversation.presence import Presence
 from ros2_rfm_serving.types import SYSTEM1, Conditioning, Horizon, Schedule, SessionGrant, SessionRequest
-from ros2_rfm_serving.types.phase import has_room
+from ros2_rfm_serving.types.phase import is_paced
 
 CLOSED = LinkState.CLOSED
 
@@ -79,15 +79,21 @@ class Links:
         self.system1 = self._links.get(SYSTEM1)
         for link in self.all:
             link.goal_coupled = link is self.system1 or link in self.coupled
-            link.gives_way = link is self.system1 and self._may_wait(link.period_s)
+            self._give_way(link)
         self._settle()
 
-    def _may_wait(self, period_s: float) -> bool:
-        """Whether a request may come later without a gap in the motion. Who executes meanwhile must have a cap that leaves room."""
+    def _give_way(self, link: Link) -> None:
+        """How its requests may come later without a gap in the motion. Who executes meanwhile, as often as its cap allows or as its
+        actions end, must have chunks that last. Of those that are appended, or trusted as far as a server says, nothing is left."""
         config = self._config
-        return config.synchronous or (
-            config.pipelining is None and has_room(period_s, config.execution_horizon / config.step_rate_hz)
-        )
+        horizon_s = config.execution_horizon / config.step_rate_hz
+        paced = config.synchronous or is_paced(link.period_s, horizon_s)
+        able = paced or (config.replace_queue and not config.horizon.policy)
+        link.gives_way = link is self.system1 and config.pipelining is None and able
+        link.horizon_s = 0.0 if paced else horizon_s
+        link.lasts_s = math.inf
+        if not config.synchronous and link.contract:
+            link.lasts_s = min(link.contract.chunk_length / config.step_rate_hz, config.max_action_age_s)
 
     def _pipeline(self, link: Link) -> None:
         """A frame lasts as long as what is executed of a chunk. Ticks that are steps jitter: half of one is no matter; others are
@@ -168,6 +174,7 @@ class Links:
             link.refused(f"{server} takes no pipelined sessions", now_s)
             return "not_pipelined"
         link.opened(grant)
+        self._give_way(link)
         return ""
 
     def refused(

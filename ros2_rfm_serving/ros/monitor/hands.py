@@ -20,9 +20,9 @@ from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.errors import ConfigurationError, UnprovenError
 from ros2_rfm_serving.monitoring.dashboard.control import Answer
-from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Signing, prover_of_process
+from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Signing, prover_of_process, verifier_of_process
 from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.ros.node.timers import every
+from ros2_rfm_serving.ros.node.timers import every, turns_of
 from ros2_rfm_serving.ros.wire import qos
 
 PERIOD_S = 0.1
@@ -58,7 +58,8 @@ class Hands:
 
     def __init__(self, node: Node, names: qos.Names, enclave: Path | None = None) -> None:
         """enclave: in whose name it orders where the process has none of its own. Raises: `ConfigurationError`."""
-        self._node, self._names, self._prover = node, names, prover_of_process(enclave)
+        self._node, self._names = node, names
+        self._prover, self._verifier = prover_of_process(enclave), verifier_of_process(enclave)
         self._ordered: queue.Queue[tuple[str, str, str, Future[Answer]]] = queue.Queue(MAX_WAITING)
         self._waiting: list[_Waiting] = []
         self._clients: dict[str, Any] = {}
@@ -100,7 +101,8 @@ class Hands:
             found = topic or self._lifecycle_of(target)
             return self._client(kind, found, profile) if found else None
 
-        self._waiting.append(_Waiting(find, request, read, answer, clock() + FOUND_WITHIN_S, Signing(self._prover, whom), what))
+        signing = Signing(self._prover, whom, self._verifier if hasattr(request, "proof") else None)
+        self._waiting.append(_Waiting(find, request, read, answer, clock() + FOUND_WITHIN_S, signing, what))
 
     def _lifecycle_of(self, server: str) -> str:
         """Its node may have any name in the server's namespace. Empty: the graph has none yet."""
@@ -126,12 +128,12 @@ class Hands:
         """Raises: `ConfigurationError`, `UnprovenError`."""
         one.client = one.client or one.find()
         if one.asked is None and one.client is not None and one.client.service_is_ready():
-            one.asked, one.ends_s = one.client.call_async(one.request), clock() + ANSWERED_WITHIN_S
+            one.asked, one.ends_s = self._ask(one), clock() + ANSWERED_WITHIN_S
         if one.asked is not None and one.asked.done():
             if is_first := bool(one.what):
                 one.request.what, one.what = one.what, ""
             if one.signing.is_anew(one.request, one.asked.result()) or is_first:
-                one.asked = one.client.call_async(one.request)
+                one.asked = self._ask(one)
                 return False
             _say(one.answer, one.read(one.asked.result()))
             return True
@@ -142,6 +144,11 @@ class Hands:
             one.client.remove_pending_request(one.asked)
         _say(one.answer, Answer(False, f"{one.client.srv_name if one.client else 'its service'} {problem}"))
         return True
+
+    def _ask(self, one: _Waiting) -> Any:
+        """Robots and servers may have no certificate; a scheduler that admits by one has its own."""
+        later = turns_of(self._node).once if isinstance(one.request, srv.Order.Request) else None
+        return one.signing.call(one.client, one.request, later)
 
 
 def _say(future: Future[Answer], answer: Answer) -> None:

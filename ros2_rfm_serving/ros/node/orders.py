@@ -14,14 +14,16 @@ from rclpy.node import Node
 from rfm_serving import srv
 
 from ros2_rfm_serving.errors import UnprovenError
-from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper
+from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper, prover_of_process, sign_ordered
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.security.members import may_ask
 from ros2_rfm_serving.security.own import has_enclave
 
-Call = Callable[[float], tuple[str, str]]
-"""now_s -> (why not, or empty; what follows)"""
+Call = Callable[[float, bytes], tuple[str, str]]
+"""(now_s, the goal that is meant) -> (why not, or empty; what follows)"""
+NO_GOAL = bytes(16)
+"""Whatever is worked on."""
 SHUT = "asks for no proof, and is shut where there are certificates (docs/security.md)"
 NO_OWN = "whoever is asked cannot read its own certificate: /diagnostics says why"
 SAID_PERIOD_S = 5.0
@@ -48,22 +50,29 @@ class OrderDoor:
         self._node.destroy_service(self._made)
 
     def _on_order(self, request: Any, response: Any) -> Any:
-        if not request.what:
-            response.message, response.challenge = "nothing is ordered", self._gate.current()
-            return response
+        is_copy = False
         try:
-            self._gate.check(request, self._service)
+            self._do(request, response)
         except UnprovenError as error:
             response.error_code, response.message, response.challenge = error.code, str(error), self._gate.challenge(error)
-            return response
+            is_copy = error.is_copy
+        if not is_copy:  # who asked it first has had its answer
+            self._gate.sign(request, response)
+        return response
+
+    def _do(self, request: Any, response: Any) -> None:
+        """Raises: `UnprovenError`."""
+        if not request.what:
+            response.message, response.challenge = "nothing is ordered", self._gate.current()
+            return
+        self._gate.check(request, self._service)
         call = self._calls.get(request.what)
         if call is None:
             response.message = f"no order {request.what[:MAX_WORD]!r}; there are {', '.join(self._calls)}"
-            return response
-        problem, done = call(clock())
+            return
+        problem, done = call(clock(), bytes(request.goal))
         response.success, response.message = not problem, problem or done
         self._heard(request.what, response.message, response.success)
-        return response
 
 
 class Gate:
@@ -72,6 +81,7 @@ class Gate:
     def __init__(self, node: Node, name: str, doorkeeper: Doorkeeper | None, count: Callable[[], object]) -> None:
         """name: of who is asked, who may do as much by itself. count: is called for everything that is refused."""
         self._node, self._name, self._doorkeeper, self._count = node, name, doorkeeper, count
+        self._prover = prover_of_process() if doorkeeper else None
         self.is_kept = doorkeeper is not None or has_enclave()
 
     def check(self, request: Any, service: str) -> None:
@@ -87,6 +97,10 @@ class Gate:
         except UnprovenError as error:
             self.refuse(service, error)
             raise
+
+    def sign(self, request: Any, answer: Any) -> None:
+        """For whoever has asked so."""
+        sign_ordered(self._prover, request, answer)
 
     def refuse(self, what: str, error: UnprovenError) -> None:
         self._count()

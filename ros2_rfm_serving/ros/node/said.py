@@ -25,14 +25,14 @@ class Speaker:
     def __init__(self) -> None:
         """Raises: `ConfigurationError`."""
         self._prover = prover_of_process()
-        self._process, self._number = 1 + secrets.randbelow(2**64 - 1), 0
+        self.process, self._number = 1 + secrets.randbelow(2**64 - 1), 0
 
     def numbered(self, status: Any) -> Any:
         """A status to be published: no other is of the same process and number."""
         if self._prover is None:
             return status
         self._number += 1
-        status.process, status.number = self._process, self._number
+        status.process, status.number = self.process, self._number
         return self.signed(status)
 
     def signed(self, message: Any) -> Any:
@@ -72,21 +72,26 @@ class Hearer:
             raise BadMessageError("unproven", str(error)) from error
 
     def is_of_now(self, status: Any, scheduler: int) -> bool:
-        """A robot's status was said since that scheduler has drawn its identity, which nobody knew before."""
-        return not self.demands or status.scheduler == scheduler
+        """A status was said since that scheduler has drawn its identity, which nobody knew before."""
+        return not self.demands or scheduler in (status.scheduler, *getattr(status, "hears", ()))
 
     def check_status(self, robot: str, scheduler: int, status: Any, data: memoryview) -> None:
-        """On the topic of `robot`: said by it, and heard for the first time. What costs nothing is asked first.
+        """On the topic of `robot`: said by it, and heard for the first time. Raises: `BadMessageError`."""
+        if self.demands:
+            self._check(self._numbers[self.is_of_now(status, scheduler)], robot, status, data)
 
-        Raises: `BadMessageError`."""
-        if not self.demands:
-            return
-        heard = self._numbers[self.is_of_now(status, scheduler)]
-        if len(status.certificate) and status.number <= heard.get(robot, {}).get(status.process, 0):
-            raise BadMessageError("unproven", f"a status of {robot[:100]!r} that was said before")
-        if (who := self.who(status, data)) and who.name != robot:
-            raise BadMessageError("unproven", f"{who.name} tells how {robot[:100]!r} is")
-        numbers = heard.setdefault(robot, OrderedDict())
+    def check_server(self, server: str, status: Any, data: memoryview) -> None:
+        """As `check_status`: of a server's."""
+        if self.demands:
+            self._check(self._numbers[0], server, status, data)
+
+    def _check(self, heard: _Numbers, name: str, status: Any, data: memoryview) -> None:
+        """What costs nothing is asked first."""
+        if len(status.certificate) and status.number <= heard.get(name, {}).get(status.process, 0):
+            raise BadMessageError("unproven", f"a status of {name[:100]!r} that was said before")
+        if (who := self.who(status, data)) and who.name != name:
+            raise BadMessageError("unproven", f"{who.name} tells how {name[:100]!r} is")
+        numbers = heard.setdefault(name, OrderedDict())
         numbers[status.process] = status.number
         numbers.move_to_end(status.process)
         if len(numbers) > MOST_PROCESSES:

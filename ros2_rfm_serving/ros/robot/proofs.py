@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ros2_rfm_serving.errors import BadMessageError, UnprovenError
-from ros2_rfm_serving.ros.node.doorkeeper import keys_of, prover_of_process, sign, verifier_of_process
+from ros2_rfm_serving.ros.node.doorkeeper import prover_of_process, sign, verifier_of_process, who_answered
+from ros2_rfm_serving.ros.node.said import Hearer
+from ros2_rfm_serving.ros.node.scheduled import ScheduleHearer
+from ros2_rfm_serving.ros.robot.vouched import Vouched
 from ros2_rfm_serving.ros.wire.proofs import is_sealed_by, seal_call, sealed_observation
 from ros2_rfm_serving.security.proof import Keys, Verifies, Who
+from ros2_rfm_serving.types import ServerState
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.security.signing import Asking
 
 _Session = tuple[str, str, str, int]
 """Server, robot, component and epoch: answers may overtake each other, and a session that was given up is closed."""
+
+
+MOST_CHALLENGES = 4
+
+
+class Word(NamedTuple):
+    """A server's status."""
+
+    counts: bool
+    vouches: bool = False
+    """For a scheduler for which nobody has lately."""
 
 
 class _Opened(NamedTuple):
@@ -28,8 +44,11 @@ class Proofs:
     def __init__(self) -> None:
         """Raises: `ConfigurationError`."""
         self._prover, self._verifier = prover_of_process(), verifier_of_process()
-        self._challenges: dict[str, bytes] = {}
-        """Of each server, as told last."""
+        self._hearer, self._vouched = Hearer(self._verifier), Vouched()
+        self.check_schedule = ScheduleHearer(self._verifier).check
+        """For `bounded.hear`."""
+        self._challenges: dict[str, OrderedDict[bytes, int]] = {}
+        """Of each server the last ones, and of which process."""
         self._opened: dict[_Session, _Opened] = {}
 
     @property
@@ -37,29 +56,54 @@ class Proofs:
         """None: there is no certificate."""
         return self._verifier
 
-    def hear(self, server: str, challenge: Any) -> None:
+    def check_status(self, server: str, status: Any, data: memoryview) -> None:
+        """For `bounded.hear`. Raises: `BadMessageError`."""
+        self._hearer.check_server(server, status, data)
+
+    def takes(self, schedule: Any, now_s: float) -> bool:
+        """Whether its scheduler is known to live, or nobody's is. One that was refused counts once somebody vouches for it."""
+        return not self._verifier or self._vouched.takes(schedule.scheduler, schedule.hears, now_s)
+
+    def hear(self, server: str, status: Any, now_s: float) -> Word:
         """Twice a second. Whose certificate is good no more is not heard any longer."""
         if not self._verifier:
-            return
-        self._challenges[server] = bytes(challenge)
+            return Word(counts=True)
         is_good = self._verifier.is_good
         for session in [key for key, opened in self._opened.items() if key[0] == server and not is_good(opened.who)]:
             del self._opened[session]
+        vouched, process = self._vouched, status.process
+        lives = vouched.lives(server, process, now_s)
+        if not lives and not vouched.may_live(server, now_s):
+            return Word(counts=False)
+        told, challenge = self._challenges.setdefault(server, OrderedDict()), bytes(status.challenge)
+        told[challenge] = process
+        told.move_to_end(challenge)
+        if len(told) > MOST_CHALLENGES:
+            told.popitem(last=False)
+        if not lives:  # that it has gone, or drains, somebody may have recorded
+            return Word(counts=status.state in (ServerState.READY, ServerState.LOADING))
+        return Word(counts=True, vouches=vouched.follows(server, process, status.scheduler, now_s))
 
     def sign(self, server: str, request: Any) -> Asking | None:
         """Of a session to be opened. None: there is no certificate. Raises: `ConfigurationError`, `UnprovenError`."""
         if not self._prover:
             return None
-        challenge = self._challenges.get(server)
+        challenge = next(reversed(self._challenges.get(server, ())), b"")
         if not challenge:
             raise UnprovenError(f"{server} shows no certificate, or has not been heard yet")
         return sign(self._prover, request, server, challenge)
 
-    def opened(self, server: str, request: Any, asking: Asking | None, answer: Any) -> None:
+    def answered(self, server: str, request: Any, asking: Asking | None, answer: Any) -> None:
         """Raises: `UnprovenError` for an answer that is not that server's, or leaves us without keys."""
-        if asking is not None and self._verifier:
-            who, keys = keys_of(asking, self._verifier, server, request.robot, answer)
+        if asking is None or self._verifier is None:
+            return
+        who = who_answered(asking, self._verifier, server, request.robot, answer)
+        if answer.success:
+            keys = asking.keys(bytes(answer.proof.public_key))
             self._opened[server, request.robot, request.component, answer.session_epoch] = _Opened(keys, who)
+            told = self._challenges.get(server)
+            if told and (process := told.get(asking.proof.challenge)):
+                self._vouched.opened(server, process)
 
     def ended(self, server: str, robot: str, component: str, epoch: int) -> None:
         """Nothing more is said in that session."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from rclpy.node import Node
@@ -22,6 +23,7 @@ from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.ros.following import describe, say
+from ros2_rfm_serving.ros.node.doorkeeper import GENUINE_S, screen
 from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import turns_of
@@ -32,6 +34,7 @@ from ros2_rfm_serving.ros.wire import bounded, convert, qos, session_messages
 from ros2_rfm_serving.ros.wire.schedules import ScheduleReader
 from ros2_rfm_serving.types import Heard, ObservationRequest, Reply, Schedule, ServerState, SessionRequest
 
+MOST_UNVOUCHED = 8
 FULL = (CapacityError.code, DrainingError.code, UnprovenError.code, ConfigurationError.code)
 """Refused with one of these a robot turns to the route's other server."""
 FAREWELL_S = 0.2
@@ -88,8 +91,17 @@ class Servers:
         self._read = ScheduleReader()
         on_schedule = faults.passing(self._on_schedule, Direction.DOWN, reliable=True)
         self._schedule = bounded.hear(
-            ends, msg.Schedule, names.schedule, on_schedule, qos.SCHEDULE_HEARD, self._refuse, repeated=True
+            ends,
+            msg.Schedule,
+            names.schedule,
+            on_schedule,
+            qos.SCHEDULE_HEARD,
+            self._refuse,
+            repeated=True,
+            prove=self.proofs.check_schedule,
         )
+        self._unvouched: dict[int, Any] = {}
+        """Schedulers' last words, for which nobody has vouched yet: few, as servers follow few."""
 
     def __contains__(self, server: str) -> bool:
         return server in self._servers
@@ -122,6 +134,13 @@ class Servers:
     # --- what the schedule says ---
 
     def _on_schedule(self, message: Any) -> None:
+        self._unvouched.pop(message.scheduler, None)
+        if not self.proofs.takes(message, clock()):
+            if len(self._unvouched) < MOST_UNVOUCHED:
+                self._unvouched[message.scheduler] = message
+            for robot in self._robots:
+                robot.brain.refused["untimely_schedule"] += 1
+            return
         try:
             schedule = self._read(message)
         except BadMessageError as error:
@@ -153,7 +172,8 @@ class Servers:
         """All that it takes to turn to a server, made ahead of need: discovery takes its time."""
         ends, name = self.ends, self._names.server
         on_status = self.faults.passing(self._on_status, Direction.DOWN, reliable=True)
-        hearing = Hearing(on_status, lambda event: self._on_liveliness(server, event), self._refuse)
+        prove = partial(self.proofs.check_status, server)
+        hearing = Hearing(on_status, lambda event: self._on_liveliness(server, event), self._refuse, prove)
         self._watch.hear(name(server, "status"), hearing)
         publisher = ends.create_publisher(msg.Observation, name(server, "observation"), qos.OBSERVATION_SENT)
         clients = {
@@ -170,8 +190,13 @@ class Servers:
 
     def _on_status(self, message: Any) -> None:
         server, now_s = message.header.frame_id, clock()
-        if server in self._users:
-            self.proofs.hear(server, message.challenge)
+        if server not in self._users:
+            return
+        word = self.proofs.hear(server, message, now_s)
+        if not word.counts:
+            return
+        if word.vouches and (waiting := self._unvouched.get(message.scheduler)):
+            self._on_schedule(waiting)
         for robot in self._users.get(server, ()):
             if message.state == ServerState.LOADING:
                 robot.safely(robot.brain.server_loads, server, now_s)
@@ -211,17 +236,17 @@ class Sessions:
             self._robot.brain.session_refused(component, server, "its services are not there yet", clock())
             return
 
-        def opened(done: Any) -> None:
+        def is_answer(answer: Any) -> bool:
             try:
-                if done.result().success:
-                    proofs.opened(server, request, asking, done.result())
+                proofs.answered(server, request, asking, answer)
             except UnprovenError as error:
-                self._on_unproven(component, server, done, error)
-            else:
-                self._on_opened(component, server, done)
+                self._on_unproven(component, server, future, error)
+                return False
+            return True
 
         self._opening[component] = future
-        future.add_done_callback(lambda done: self._robot.safely(opened, done))
+        screen(future, is_answer)
+        future.add_done_callback(lambda done: self._robot.safely(self._on_opened, component, server, done))
 
     def reset(self, reset: EpisodeReset) -> None:
         """Tells the server of a new episode, and the brain what it says."""
@@ -276,12 +301,17 @@ class Sessions:
         for other in [s for s, c in self._epochs if c == component and s != server]:
             self._close(other, component)  # of the server it has turned away from: room for somebody else
 
-    def _on_unproven(self, component: str, server: str, done: Any, error: UnprovenError) -> None:
-        """Somebody else has answered: no session, whatever that server says later."""
+    def _on_unproven(self, component: str, server: str, asked: Any, error: UnprovenError) -> None:
+        """Somebody else has answered. The server itself may still do so; if it does not, another one is asked."""
         self._robot.brain.refused["unproven"] += 1
         self._warn(f"no session of {component} with {server}: {error}")
-        if self._opening.get(component) is done:
-            self._robot.brain.session_refused(component, server, str(error), clock(), full=True)
+        turns_of(self._node).once(GENUINE_S, partial(self._robot.safely, self._give_up, component, server, asked, str(error)))
+
+    def _give_up(self, component: str, server: str, asked: Any, problem: str) -> None:
+        is_waited_for = self._opening.get(component) is asked
+        if is_waited_for and not asked.done():
+            del self._opening[component]
+            self._robot.brain.session_refused(component, server, problem, clock(), full=True)
 
     def _on_reset(self, reset: EpisodeReset, answer: Any) -> None:
         self._robot.brain.episode_reset(reset, bool(answer and answer.success))

@@ -16,10 +16,11 @@ class Hearing(NamedTuple):
     status: Callable[[Any], object]
     liveliness: Callable[[Any], object]
     refuse: Callable[[BadMessageError], object]
-    """What could not be read."""
+    """What could not be read, or proven."""
+    prove: Callable[[Any, memoryview], object]
 
 
-DEAF = Hearing(lambda status: None, lambda event: None, lambda error: None)
+DEAF = Hearing(lambda status: None, lambda event: None, lambda error: None, lambda status, data: None)
 
 
 class StatusWatch:
@@ -47,6 +48,7 @@ class StatusWatch:
                 lambda message: self._hearing(topic).status(message),
                 qos.SERVER_STATUS,
                 lambda error: self._hearing(topic).refuse(error),
+                prove=lambda message, data: self._hearing(topic).prove(message, data),
                 event_callbacks=events,
             )
 

@@ -17,7 +17,7 @@ from std_srvs.srv import Trigger
 from ros2_rfm_serving.errors import UnprovenError
 from ros2_rfm_serving.robot import RobotBrain, TaskGoal, TaskResult
 from ros2_rfm_serving.robot.task import TaskRun
-from ros2_rfm_serving.ros.node.orders import SHUT, Call, Gate, OrderDoor
+from ros2_rfm_serving.ros.node.orders import NO_GOAL, SHUT, Call, Gate, OrderDoor
 from ros2_rfm_serving.ros.node.patient_action import PatientActionServer
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, TaskOutcome, TaskPhase
@@ -195,15 +195,17 @@ class TaskDoor:
             self._cancel(clock())
         return CancelResponse.ACCEPT
 
-    def cancel(self, now_s: float) -> tuple[str, str]:
-        """By somebody's order, whoever gave the task."""
-        waiting, self._next = self._next, None
+    def cancel(self, now_s: float, goal: bytes) -> tuple[str, str]:
+        """By somebody's order, whoever gave the task. goal: its id, of which whoever orders that knows; `NO_GOAL`: whatever there
+        is."""
+        waiting = self._next if self._next is not None and _is(self._next, goal) else None
         if waiting is not None:
+            self._next = None
             self._refuse(waiting, TaskOutcome.CANCELED, "canceled by an order before it began")
-        if self._goal is not None and self._goal[1].result is None:
+        if self._goal is not None and self._goal[1].result is None and _is(self._goal[0], goal):
             self._cancel(now_s, "by an order")
         elif waiting is None:
-            return "there is no task", ""
+            return "there is no task" if goal == NO_GOAL else "that task is over", ""
         return "", "the task is canceled"
 
     def _cancel(self, now_s: float, by: str = "by the client") -> None:
@@ -307,6 +309,10 @@ class TaskDoor:
         )
 
 
+def _is(handle: Any, goal: bytes) -> bool:
+    return goal in (NO_GOAL, bytes(handle.goal_id.uuid))
+
+
 def _who(request: Any) -> str:
     return str(request.requester[:64]) or "a person"
 
@@ -339,12 +345,12 @@ class PeoplesDoor:
         for service in self._services:
             self._node.destroy_service(service)
 
-    def _answer(self, what: str, call: Callable[[float], tuple[str, str]], _: Any, response: Any) -> Any:
+    def _answer(self, what: str, call: Call, _: Any, response: Any) -> Any:
         if self._gate.is_kept:
             self._gate.refuse(f"rfm/{what}", UnprovenError(SHUT))
             response.message = f"it {SHUT}: `rfm order`, with RFM_SERVING_ENCLAVE=DIR/enclaves/operator, does the same"
             return response
-        problem, done = call(clock())
+        problem, done = call(clock(), NO_GOAL)
         response.success, response.message = not problem, problem or done
         self._said(what, response.message, response.success)
         return response
@@ -353,14 +359,14 @@ class PeoplesDoor:
         self._heard(what, answer, done)
         self._changed()
 
-    def _pause(self, now_s: float) -> tuple[str, str]:
+    def _pause(self, now_s: float, goal: bytes) -> tuple[str, str]:
         if self._brain.paused:
             return "", "it was paused before"
         self._brain.pause(now_s)
         return "", "paused: rfm/resume goes on"
 
-    def _resume(self, now_s: float) -> tuple[str, str]:
+    def _resume(self, now_s: float, goal: bytes) -> tuple[str, str]:
         return self._brain.resume(now_s), "goes on"
 
-    def _abort(self, now_s: float) -> tuple[str, str]:
+    def _abort(self, now_s: float, goal: bytes) -> tuple[str, str]:
         return self._brain.abort(now_s), "the task is aborted"

@@ -151,7 +151,14 @@ def _overflow(params: ServerParams, placement: Placement, contract: ModelContrac
     if engine.contract != contract.over_a_connection:
         closed(engine, log)
         raise ModelError(f"{params.overflow_url} serves {engine.contract.model!r}, or not as this server does {contract.model!r}")
-    return (Tier(engine=engine, batch_size=engine.max_batch_size, round_trip_s=params.overflow_round_trip_s),)
+    return (_elsewhere(engine, params),)
+
+
+def _elsewhere(engine: Engine, params: ServerParams) -> Tier:
+    """Its connections are shared by the batches that are on their way at once."""
+    batches = min(params.overflow_batches_in_flight, engine.max_batch_size)
+    rows = engine.max_batch_size // batches
+    return Tier(engine=engine, batch_size=rows, batches_in_flight=batches, round_trip_s=params.overflow_round_trip_s)
 
 
 def _ready(engine: Engine, params: ServerParams, placement: Placement, overflow: tuple[Tier, ...]) -> ModelServer:

@@ -5,10 +5,11 @@ Neither DDS nor Zenoh looks into a message, and all robots of a server write to 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ros2_rfm_serving.errors import BadMessageError, UnprovenError
+from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, UnprovenError
 from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper, Proven, prover_of_process, sign_answer
 from ros2_rfm_serving.ros.wire.proofs import is_call_sealed, is_observation_sealed
 from ros2_rfm_serving.security.proof import Keys, Who
@@ -52,9 +53,14 @@ class Openings:
         """(the public key that makes the session's keys the robot's as well, these). Raises: `UnprovenError`."""
         return self._doorkeeper.verifier.answer(proven.proof, proven.text)
 
+    def sign(self, to: str, request: Any, answer: Any) -> None:
+        """An answer that opens no session, and of which nothing may change any more. to: who asks."""
+        with contextlib.suppress(ConfigurationError):  # `/diagnostics` says it
+            sign_answer(self._prover, request, to, answer)
+
     def opened(self, proven: Proven, public_key: bytes, keys: Keys, request: Any, answer: Any) -> None:
         """The answer, of which nothing may change any more, is signed. Raises: `ConfigurationError`."""
-        sign_answer(self._prover, proven, public_key, answer)
+        sign_answer(self._prover, request, request.robot, answer, public_key)
         self._opened[request.robot, request.component] = _Opened(answer.session_epoch, keys, proven.who)
 
     def reply_key(self, request: RequestId) -> bytes | None:

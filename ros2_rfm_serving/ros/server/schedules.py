@@ -11,6 +11,7 @@ from rfm_serving import msg
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.following import describe, say
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.scheduled import ScheduleHearer
 from ros2_rfm_serving.ros.server.standing import Standing
 from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.ros.wire.schedules import ScheduleReader
@@ -26,7 +27,9 @@ class Schedules:
         self._read = ScheduleReader()
         self._rates_hz: tuple[Schedule | None, dict[SessionKey, float]] = None, {}
         """And of which schedule."""
-        bounded.hear(node, msg.Schedule, topic, self._on_schedule, qos.SCHEDULE_HEARD, self._refuse, repeated=True)
+        self._hearer = hearer = ScheduleHearer.of_process()
+        hear = self._on_schedule
+        bounded.hear(node, msg.Schedule, topic, hear, qos.SCHEDULE_HEARD, self._refuse, repeated=True, prove=hearer.check)
 
     @property
     def robots(self) -> list[SessionKey]:
@@ -46,8 +49,20 @@ class Schedules:
     def _refuse(self, error: BadMessageError) -> None:
         self._standing.refused[error.kind] += 1
 
+    def _is_of_now(self, message: Any) -> bool:
+        """Its scheduler lives since this process does: else it may be a recording of one that has gone."""
+        standing = self._standing
+        if is_new := standing.contemporaries.meet(message):
+            standing.publish()  # a scheduler waits to hear that it is heard
+        if lives := standing.contemporaries.lives(message.scheduler):
+            return lives
+        standing.refused["untimely_schedule"] += not is_new  # at first it cannot be known
+        return False
+
     def _on_schedule(self, message: Any) -> None:
         standing = self._standing
+        if self._hearer.demands and not self._is_of_now(message):
+            return
         try:
             schedule = self._read(message)
         except BadMessageError as error:

@@ -10,6 +10,7 @@ from rclpy.node import Node
 from rfm_serving import srv
 
 from ros2_rfm_serving.errors import CapacityError, RfmError, SessionError, UnprovenError
+from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.server.openings import Openings
 from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
@@ -52,6 +53,12 @@ class Services:
         node.create_service(srv.GetSchedule, name("get_schedule"), self._on_get_schedule, qos_profile=qos.CONTROL)
 
     def _on_open(self, request: Any, response: Any) -> Any:
+        answer = self._answered(request, response)
+        if self._openings and answer.error_code not in (0, UnprovenError.code):  # of which somebody else could bring one about
+            self._openings.sign(request.robot, request, answer)
+        return answer
+
+    def _answered(self, request: Any, response: Any) -> Any:
         serving, refusal = self._serving(), self._refusal()
         if serving is None or refusal:
             return _refused(response, refusal or RfmError("not ready"))
@@ -147,6 +154,8 @@ class Services:
     def _on_get_schedule(self, request: Any, response: Any) -> Any:
         if schedule := self._following.schedule:
             response.schedule = convert.schedule_to(schedule, "")
+        if self._openings:
+            self._openings.sign(SCHEDULER, request, response)
         return response
 
 

@@ -28,6 +28,8 @@ from ros2_rfm_serving.types import Placement
 
 UNLIMITED = 65_535
 """Rows of a batch, where the engine alone says how many."""
+OVERFLOW_ROWS = 8
+"""Of a batch that goes elsewhere: each is a connection."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,7 @@ class ServerParams:
     refetch_after_s: float
     overflow_url: str
     overflow_round_trip_s: float
+    overflow_batches_in_flight: int
     overflow_token_env: str
     max_request_rate_hz: float
     request_burst: int
@@ -104,7 +107,9 @@ class ServerParams:
         """Of the same model elsewhere (Kairos §3.2.3); None: nothing overflows."""
         if not self.overflow_url:
             return None
-        entry = CatalogueEntry(engine="remote", options={"url": self.overflow_url, "token_env": self.overflow_token_env})
+        connections = OVERFLOW_ROWS * self.overflow_batches_in_flight
+        options = {"url": self.overflow_url, "token_env": self.overflow_token_env, "connections": connections}
+        entry = CatalogueEntry(engine="remote", options=options)
         return replace(self.engine_spec(placement), entry=entry)
 
     def server_config(self, placement: Placement, max_sessions: int) -> ServerConfig:
@@ -163,6 +168,7 @@ SPECS = {
     "threads": _at_configure(1, "CPU threads of the engine", 1, 4096),
     "overflow_url": _at_configure("", "Another server of the model, for what this one cannot answer in time"),
     "overflow_round_trip_s": _at_configure(0.0, "Network's share of its latency", 0.0, 1e6),
+    "overflow_batches_in_flight": _at_configure(2, "On their way there or back at once", 1, 8),
     "overflow_token_env": _at_configure("", "Environment variable with the token for it; empty: none"),
     "check_parity": _at_configure(False, "Compare the model with its reference, and do not serve if it differs"),
     "decode_threads": _at_configure(1, "Threads that decode camera images; large ones have as many of their own", 1, 256),

@@ -17,6 +17,8 @@ from ros2_rfm_serving.errors import DrainingError, ModelError, RfmError
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, key_values
 from ros2_rfm_serving.ros.node.own_name import OwnName
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.said import Speaker
+from ros2_rfm_serving.ros.node.scheduled import Contemporaries
 from ros2_rfm_serving.ros.origin import Origin
 from ros2_rfm_serving.ros.server.audit import ServerAudit
 from ros2_rfm_serving.ros.server.openings import Openings
@@ -49,6 +51,8 @@ class Standing:
         """By the node, before there was a server or outside of it."""
         self._node, self._own_name, self._server = node, own_name, server
         self._audit, self._openings = audit, openings
+        self._speaker = Speaker()
+        self.contemporaries = Contemporaries(self._speaker.process)
         self._said_s: dict[str, float] = {}
         """Kind of problem -> when it was last logged."""
         overridable = QoSOverridingOptions.with_default_policies()
@@ -75,7 +79,7 @@ class Standing:
         if self._ended or self._own_name.lost:  # the status of a name that was lost is somebody else's
             return
         self._say_problems()
-        self._tried(lambda: self._status.publish(convert.stamped(self._message(), self._node)))
+        self._tried(lambda: self._status.publish(self._speaker.numbered(convert.stamped(self._message(), self._node))))
 
     def _tried(self, publish: Callable[[], None]) -> None:
         """What the middleware does not take is told again soon; it must not keep the server from becoming what it is about to."""
@@ -105,7 +109,8 @@ class Standing:
     def _message(self) -> Any:
         name, now_s = self._own_name.name, clock()
         made = status_message(name, self.state, self.detail, self.following, self.refused, self._server(), now_s)
-        made.challenge = self._openings.challenge(now_s) if self._openings else b""
+        if self._openings:
+            made.challenge, made.hears = self._openings.challenge(now_s), self.contemporaries.named
         return made
 
     def _diagnosis(self) -> DiagnosticStatus:

@@ -8,8 +8,10 @@ field, claims more elements than it has bytes, or is of another encoding, is ref
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import struct
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,6 +35,8 @@ SIZES = {
 }
 
 
+TAIL_BYTES = 8 + 64
+"""Of a number and a signature."""
 REMEMBERED = 4
 """Messages that are repeated: of the one who is followed, and of some rivals."""
 
@@ -95,13 +99,16 @@ def hear(
     profile: QoSProfile,
     refuse: Callable[[BadMessageError], object],
     *,
-    repeated: bool = False,
+    repeated: bool | Repeated = False,
     prove: Callable[[Any, memoryview], object] | None = None,
     **options: Any,
 ) -> Any:
-    """A subscription that no bytes can harm. repeated: the same is said over and over (`Repeated`). prove: of a message, and the
-    bytes that it is; raises `BadMessageError` unless it is of who may say it."""
-    reader: Callable[[bytes], Any] = Repeated(message) if repeated else functools.partial(_proven, message=message, prove=prove)
+    """A subscription that no bytes can harm. repeated: the same is said over and over (`Repeated`, which may be given, and proves
+    by itself then). prove: of a message, and the bytes that it is, or what they come to; raises `BadMessageError` unless it is of
+    who may say it."""
+    reader: Callable[[bytes], Any] = functools.partial(_proven, message=message, prove=prove)
+    if repeated:
+        reader = Repeated(message, prove) if repeated is True else repeated
 
     def heard(data: bytes) -> None:
         try:
@@ -124,15 +131,52 @@ def _proven(data: bytes, message: type, prove: Callable[[Any, memoryview], objec
 
 
 class Repeated:
-    """Reads messages that begin with a header and are said over and over: of those that differ in their stamps alone the first is
-    read, without a stamp, and is what all of them are. A schedule is as long as its fleet is large, and everybody hears it."""
+    """Reads messages that begin with a header, end with a number and a signature, and are said over and over: of those that differ
+    in their stamps, numbers and signatures alone the first is read, without these, and is what all of them are. A schedule is as
+    long as its fleet is large, and everybody hears it."""
 
-    def __init__(self, message: type) -> None:
-        self._read = functools.lru_cache(maxsize=REMEMBERED)(lambda data: read(data, message))
+    def __init__(self, message: type, prove: Callable[[Any, memoryview], object] | None = None) -> None:
+        """prove: of a message, and what `word_of` makes of it."""
+        self._message, self._prove = message, prove
+        self._expected: bytes | None = None
+        self._own: tuple[Any, bytes] = None, b""
+        self._known: OrderedDict[bytes, tuple[Any, bytes]] = OrderedDict()
+        """By what is repeated, of `REMEMBERED`: the message, and the digest of that. What cannot be proven pushes out nobody."""
+
+    def expect(self, data: bytes, message: Any) -> None:
+        """One's own word, which need not be read when it is heard."""
+        self._expected = repeated_part(data)
+        self._own = message, hashlib.sha256(self._expected).digest()
 
     def __call__(self, data: bytes) -> Any:
         """Raises: `BadMessageError`."""
-        return self._read(data[:HEADER_BYTES] + bytes(len(data[HEADER_BYTES:STAMP_ENDS])) + data[STAMP_ENDS:])
+        content = repeated_part(data)
+        is_own = content == self._expected
+        found, digest = self._own if is_own else self._known.get(content) or self._read(content)
+        if self._prove is not None:
+            self._prove(found, memoryview(digest + data[-TAIL_BYTES:]))
+        if is_own:
+            return found
+        self._known[content] = found, digest
+        self._known.move_to_end(content)
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return found
+
+    def _read(self, content: bytes) -> tuple[Any, bytes]:
+        """Raises: `BadMessageError`."""
+        found, end = measured(content, self._message)
+        is_signed = self._prove is not None and end == len(
+            content
+        )  # what ends otherwise has its signature elsewhere, and proves nothing
+        return found, hashlib.sha256(content).digest() if is_signed else b""
+
+
+def repeated_part(data: bytes) -> bytes:
+    """With zeros in place of stamp, number and signature."""
+    if len(data) < STAMP_ENDS + TAIL_BYTES:
+        return data
+    return b"".join((data[:HEADER_BYTES], bytes(STAMP_ENDS - HEADER_BYTES), data[STAMP_ENDS:-TAIL_BYTES], bytes(TAIL_BYTES)))
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import math
+import struct
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from sensor_msgs.msg import CompressedImage
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.wire import session_messages
+from ros2_rfm_serving.ros.wire.bounded import HEADER_BYTES, STAMP_ENDS
 from ros2_rfm_serving.types import (
     MAX_INSTRUCTION_CHARACTERS,
     Array,
@@ -63,6 +65,11 @@ def stamped(message: Any, node: Node) -> Any:
     """With the ROS time at which it is sent, for tools: nothing here reads a stamp of another machine."""
     message.header.stamp = node.get_clock().now().to_msg()
     return message
+
+
+def stamped_bytes(data: bytes, now: Any) -> bytes:
+    """The same for a message that begins with a header, as `serialize_message` wrote it. now: `builtin_interfaces/Time`."""
+    return data[:HEADER_BYTES] + struct.pack("<iI", now.sec, now.nanosec) + data[STAMP_ENDS:]
 
 
 def tensor_from(message: Any) -> Array:
@@ -334,7 +341,20 @@ def schedule_from(message: Any) -> Schedule:
     )
 
 
-def schedule_to(schedule: Schedule, factory: str) -> Any:
+class Routes:
+    """As they travel. Of a large fleet hardly any changes from one schedule to the next: those that stay are converted once."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[Route, Any]] = {}
+        """By identity; that of one that is kept is nobody else's."""
+
+    def of(self, schedule: Schedule) -> list[Any]:
+        kept = self._kept
+        self._kept = {id(route): kept.get(id(route)) or (route, _route_to(route)) for route in schedule.routes}
+        return [message for _, message in self._kept.values()]
+
+
+def schedule_to(schedule: Schedule, factory: str, routes: Routes | None = None) -> Any:
     return msg.Schedule(
         epoch=schedule.epoch,
         scheduler=schedule.scheduler,
@@ -343,9 +363,13 @@ def schedule_to(schedule: Schedule, factory: str) -> Any:
         predicted_actions_hz=schedule.predicted_actions_hz,
         gap=schedule.gap,
         placements=[msg.Placement(**_fields(msg.Placement, p) | {"components": list(p.components)}) for p in schedule.placements],
-        routes=[msg.Route(**_fields(msg.Route, r)) for r in schedule.routes],
+        routes=(routes or Routes()).of(schedule),
         released=list(schedule.released),
     )
+
+
+def _route_to(route: Route) -> Any:
+    return msg.Route(**_fields(msg.Route, route))
 
 
 def _fields(message: Any, values: object) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from typing import Any
 
@@ -30,7 +31,11 @@ def _kinds(request: Any) -> Any:
 def _plain(value: Any, kind: str) -> object:
     if kind == "float":  # a number of Python has more digits before it travels
         return SINGLE.unpack(SINGLE.pack(value))[0]
-    return value if isinstance(value, (str, bool, int, float)) else list(value)
+    if isinstance(value, (str, bool, int, float)):
+        return value
+    if hasattr(value, "tolist"):  # of numbers
+        return value.tolist()
+    return fields_of(value) if hasattr(value, "get_fields_and_field_types") else [_plain(one, "") for one in value]
 
 
 def proof_to(proof: Proof) -> Any:
@@ -84,15 +89,48 @@ def signed(message: Any, prover: Says) -> bytes:
     message.certificate = prover.certificate()
     data: bytes = serialize_message(message)
     body = data[: bounded.check(data, type(message)) - SIGNATURE_BYTES]
-    return body + prover.say(_said(message, body))
+    return body + prover.say(_said(type(message), body))
 
 
 def sayer(message: Any, data: memoryview, verifier: Verifies) -> Who:
     """data: of the message, and nothing behind it. Raises: `UnprovenError`."""
     certificate, signature = bytes(message.certificate), bytes(data[-SIGNATURE_BYTES:])
-    return verifier.check_said(certificate, signature, _said(message, data[:-SIGNATURE_BYTES]))
+    return verifier.check_said(certificate, signature, _said(type(message), data[:-SIGNATURE_BYTES]))
 
 
-def _said(message: Any, body: bytes | memoryview) -> bytes:
+def _said(kind: type, body: bytes | memoryview) -> bytes:
     """What is signed: as another type, or as something that is asked, it is not what was said."""
-    return b"".join((f"{SAYS} {type(message).__name__}".encode(), b"\0", body))
+    return b"".join((f"{SAYS} {kind.__name__}".encode(), b"\0", body))
+
+
+class Words:
+    """What one says over and over, each time with another number and stamp: written once, and signed as often as it is said."""
+
+    def __init__(self) -> None:
+        self._content, self._digest = b"", b""
+
+    def put(self, message: Any) -> bytes:
+        """To be said from now on; its certificate is in it. What is repeated of it."""
+        data: bytes = serialize_message(message)
+        self._content = bounded.repeated_part(data[: bounded.check(data, type(message))])
+        self._digest, self._type = hashlib.sha256(self._content).digest(), type(message)
+        return self._content
+
+    def say(self, number: int, stamp: Any, prover: Says) -> bytes:
+        """Raises: `ConfigurationError`."""
+        tail = struct.pack("<Q", number)
+        signature = prover.say(_said(self._type, self._digest + tail))
+        begin, end = bounded.HEADER_BYTES, -bounded.TAIL_BYTES
+        when = struct.pack("<iI", stamp.sec, stamp.nanosec)
+        return b"".join((self._content[:begin], when, self._content[bounded.STAMP_ENDS : end], tail, signature))
+
+
+def number_of(word: memoryview) -> int:
+    """word: a digest, a number and a signature."""
+    return int.from_bytes(word[-bounded.TAIL_BYTES : -SIGNATURE_BYTES], "little")
+
+
+def sayer_of_word(message: Any, word: memoryview, verifier: Verifies) -> Who:
+    """Raises: `UnprovenError`."""
+    said = _said(type(message), word[:-SIGNATURE_BYTES])
+    return verifier.check_said(bytes(message.certificate), bytes(word[-SIGNATURE_BYTES:]), said)

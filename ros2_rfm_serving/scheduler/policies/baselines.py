@@ -81,9 +81,17 @@ def equal(problem: Problem, curves: Curves) -> StaticPlacement:
 
 
 def weighted(problem: Problem, curves: Curves) -> StaticPlacement:
-    """Baseline 4: sizes are what the models take in memory."""
-    sizes = [max(gb for (model, _), gb in problem.memory_gb.items() if model == key[1]) for key in _components(problem)]
+    """Baseline 4: sizes are the parameters that models are named by, or, where one's are not known, what all take in memory.
+
+    With 3, 7, 3 and 7 billion eight GPUs are 1:3:1:3 (Table 3)."""
+    sizes = [_size(problem, model) for _, model in _components(problem)]
     return _partitioned(problem, curves, _proportional(len(problem.servers), sizes))
+
+
+def _size(problem: Problem, model: str) -> float:
+    if all(name in problem.sizes_b for name in problem.models):
+        return problem.sizes_b[model]
+    return max(gb for (name, _), gb in problem.memory_gb.items() if name == model)
 
 
 def _components(problem: Problem) -> dict[tuple[str, str], list[int]]:

@@ -9,24 +9,26 @@ together, whichever carries more; robots that cannot saturate their server are n
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 
 from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
 from ros2_rfm_serving.scheduler.policies import baselines
 from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement
-from ros2_rfm_serving.scheduler.policies.groups import Placement, groups_of
+from ros2_rfm_serving.scheduler.policies.groups import Placement, groups_of, hosts_of
 from ros2_rfm_serving.scheduler.policies.mixes import FEW_SERVERS, mixes
+from ros2_rfm_serving.scheduler.policies.options import BestSchedule, distinct, kind, operated, under
+from ros2_rfm_serving.scheduler.policies.packing import packed
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa, RosaSchedule
-from ros2_rfm_serving.scheduler.policies.search import Candidate, Search
+from ros2_rfm_serving.scheduler.policies.search import LARGE, Candidate, Search
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import equilibrium
 from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, RESERVE, OwnQueues
 from ros2_rfm_serving.scheduler.prediction.parts import parted
-from ros2_rfm_serving.scheduler.prediction.predict import Operation, keeps_every_slo
+from ros2_rfm_serving.scheduler.prediction.predict import keeps_every_slo
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.problem import Problem
 
@@ -41,28 +43,13 @@ TUNED = 3
 as would be better as they are."""
 RELIEFS = 8
 """Times that servers are moved to robots whose queues nothing else helps, where nothing is known that keeps every SLO."""
-DIGITS = 6
-"""Of objectives that count as equal."""
-
-
-@dataclass(frozen=True)
-class BestSchedule:
-    problem: Problem
-    """The factory's, or one of whose classes these are parts (see `parts`)."""
-    hosts: tuple[Host, ...]
-    rates: Rates
-    gpus: tuple[str, ...] = ()
-    """Name of the GPU under each host, where several share one; empty: one each."""
-    capped: bool = True
-    """False: robots send as soon as they can, and the rates are where they settle."""
-    complete: bool = True
-    """False: the work that was allowed is done, and there may be a better one."""
-    tuned: Operation | None = None
-    """By the robots' own queues (see `own_queues`); None: by the curves."""
-
-    @property
-    def objective(self) -> float:
-        return self.problem.objective(self.rates)
+PACKINGS = 3
+"""Times that a large factory's servers of actions are put together anew, as long as that pays."""
+COSTLY, ANEW = 0.01, 6
+"""Share of what the curves promise that robots' queues may take before a large factory is put together anew; looks at most."""
+NOTHING: Mapping[int, float] = MappingProxyType({})
+PAYS = 1e-4
+"""Relative gain below which it does not."""
 
 
 def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget, rate_control: bool | None = None) -> BestSchedule | None:
@@ -72,22 +59,6 @@ def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget, rate_c
     """
     found = _Best(problem, curves, bound, budget).run(rate_control)
     return replace(found, capped=False, tuned=None) if found and rate_control is False else found
-
-
-def operated(found: BestSchedule, planned: Curves, curves: Curves) -> Operation:
-    """Caps as high as every SLO allows; nobody who needs none has one."""
-    if found.tuned:
-        return replace(found.tuned, complete=found.complete)
-    operation = Operation(hosts=found.hosts, caps=None, gpus=found.gpus, complete=found.complete)
-    if not found.capped:
-        return operation
-    search = RateSearch(found.problem, planned, found.hosts)
-    paces = self_paced(found.problem, curves, found.hosts, found.rates, search.closed_loops_hz(found.rates))
-    kept = search.caps(found.rates)
-    caps = tuple(cap if pace is None else t.max_rate_hz for cap, pace, t in zip(kept, paces, found.problem.classes, strict=True))
-    if not search.carries(caps):
-        return replace(operation, caps=kept, rates=found.rates)
-    return replace(operation, caps=caps, rates=found.rates, paces=paces)
 
 
 class _Best:
@@ -103,6 +74,11 @@ class _Best:
         self._complete = True
         self._found: Candidate | None = None
         """The search's best, by the curves."""
+        self._asked: dict[tuple[tuple[Host, ...], Rates], tuple[OwnQueues, BestSchedule | None]] = {}
+        """Placements whose robots' queues were looked at, and the schedule with which these keep every SLO, or none."""
+        self._limits: dict[Host, float] = {}
+        """Of servers of a large factory: loads up to which their queues keep every SLO, as far as is known; 0: at no rate."""
+        self._large = len(problem.servers) >= LARGE
         self._far = any(demand.slo.travel_s for demand in problem.demands)
 
     def run(self, rate_control: bool | None) -> BestSchedule | None:
@@ -113,11 +89,12 @@ class _Best:
         chosen = self._chosen(options)
         if self._far and self._budget.work:
             near = self._near()
-            found = self._chosen([_of(self._problem, option) for option in near._options(rate_control)])
+            found = self._chosen([under(self._problem, option) for option in near._options(rate_control)])
             chosen = max((one for one in (chosen, found) if one), key=lambda one: one.objective, default=None)
             complete &= near._complete and not near._budget.expired()
             self._budget.spend(near._budget.total)
-        chosen = chosen or self._relieved() or unsure
+        if not chosen or (self._large and chosen.tuned and self._costly(chosen)):
+            chosen = max((one for one in (chosen, self._relieved()) if one), key=lambda one: one.objective, default=unsure)
         if rate_control is False:
             chosen = self._chosen(self._uncapped) or chosen
         return replace(chosen, complete=complete) if chosen else None
@@ -139,8 +116,10 @@ class _Best:
         self._budget.set_aside(PROGRAMS_WORK * len(self._problem.servers))
         found = self._searched([*mixed, *(groups_of(s.hosts) for s in statics if not s.gpus)], SEARCH_SHARE)
         rosa = self._rosa(self._worth(found))
-        if found and self._worth(found) < self._enough:
+        if found and not self._large and self._worth(found) < self._enough:
             found = self._searched([found.placement, *([groups_of(rosa.hosts)] if rosa else [])], 1.0)
+        if found and self._large and self._budget.work:
+            found = self._packed(found)
         self._found = found
         capped = [*(self._own(found) if found else ()), *self._rivals]
         settled = [replace(option, capped=self._within_curves(option)) for option in self._uncapped]
@@ -156,11 +135,11 @@ class _Best:
         known: BestSchedule | None = None
         vain = {True: 0, False: 0}
         tuned: set[Hashable] = set()
-        for option in _distinct(best_first) if self._far else best_first:
+        for option in distinct(best_first) if self._far else best_first:
             if known and not self._far and known.objective >= option.objective:
                 break
-            tuning = vain[option.capped] < TUNED and _kind(option) not in tuned
-            tuned.add(_kind(option))
+            tuning = vain[option.capped] < TUNED and kind(option) not in tuned
+            tuned.add(kind(option))
             if tuning or not known or option.objective > known.objective:
                 kept = self._kept(option, tuning=tuning)
                 vain[option.capped] += kept is not option
@@ -178,24 +157,86 @@ class _Best:
         if kept and not self._far:
             self._budget.spend(queues.work)
             return kept
-        found = _tuned(option, queues) if tuning else None
+        found = self._tuned(option, queues) if tuning else None
         self._budget.spend(queues.work)
         return max((one for one in (kept, found) if one), key=lambda one: one.objective, default=None)
 
+    def _tuned(self, option: BestSchedule, queues: OwnQueues, known: Mapping[int, float] = NOTHING) -> BestSchedule | None:
+        """With such caps that robots keep every SLO by their own queues; None: none are known."""
+        tuned = queues.tuned(known)
+        found = replace(option, tuned=tuned, hosts=tuned.hosts, rates=tuned.rates) if tuned and tuned.rates else None
+        self._asked[option.hosts, option.rates] = queues, found
+        return found
+
     def _relieved(self) -> BestSchedule | None:
-        """The search's best with more servers for robots whose queues miss an SLO at any rate, which the curves do not see."""
-        found = self._found
-        for _ in range(RELIEFS if self._budget.work else 0):
+        """The search's best with more servers for robots whose queues miss an SLO at any rate, which the curves do not see; of a
+        large factory put together anew with what the queues say, as long as they cost more than a little."""
+        found, best = self._found, None
+        for _ in range((ANEW if self._large else RELIEFS) if self._budget.work else 0):
             if found is None or found.rates is None:
-                return None
+                break
             option = BestSchedule(found.parts.problem, found.parts.hosts, found.rates)
-            queues = OwnQueues(option.problem, self._curves, operated(option, self._curves, self._curves), option.rates)
-            tuned = _tuned(option, queues)
-            self._budget.spend(queues.work)
-            if tuned:
-                return tuned
-            found = self._search.relieved(found, queues.short)
-        return None
+            queues, tuned = self._asked.get((option.hosts, option.rates)) or self._looked_at(option, found.placement)
+            best = max((one for one in (best, tuned) if one), key=lambda one: one.objective, default=None)
+            if tuned and not (self._large and self._costly(tuned)):
+                break
+            found = (self._repacked(found, queues) if self._large else None) or self._with_more(found, queues.short)
+        return best
+
+    def _with_more(self, found: Candidate, short: tuple[int, ...]) -> Candidate | None:
+        """Servers for those that are short."""
+        more = self._search.relieved(found, short)
+        return self._at_their_own_rates(more.placement) if more and self._large else more
+
+    def _costly(self, tuned: BestSchedule) -> bool:
+        """What the queues take of what the curves promise, or that it is beyond these, where the bound is a loose one."""
+        far = self._found is not None and tuned.objective < (1 - COSTLY) * self._found.score
+        return far or not self._within_curves(tuned)
+
+    def _looked_at(self, option: BestSchedule, placement: Placement) -> tuple[OwnQueues, BestSchedule | None]:
+        queues = OwnQueues(option.problem, self._curves, operated(option, self._curves, self._curves), option.rates)
+        known = {i: limit for i, host in enumerate(hosts_of(placement, self._problem)) if (limit := self._limits.get(host, 0.0))}
+        found = self._tuned(option, queues, known)
+        self._budget.spend(queues.work)
+        return queues, found
+
+    def _repacked(self, found: Candidate, queues: OwnQueues) -> Candidate | None:
+        """With its servers of actions put together anew, each as good as its robots' queue lets it be."""
+        assert found.rates is not None
+        hosts = hosts_of(found.placement, self._problem)
+        for i, (host, config) in enumerate(zip(hosts, (looked_at.config for looked_at in queues.hosts), strict=True)):
+            if i in queues.short or config != host.config:
+                self._limits[host] = 0.0
+            if i in queues.short and len(host.robots) == 1:
+                self._limits |= {replace(host, config=other): 0.0 for other in self._curves.of(config.model)}
+            elif i in queues.limits:
+                self._limits[replace(host, config=config)] = queues.limits[i]
+        anew = packed(self._problem, self._curves, hosts, found.parts, found.rates, self._limits)
+        self._budget.spend(anew.work)
+        placement = groups_of(anew.hosts)
+        return self._at_their_own_rates(placement) if placement != found.placement else None
+
+    def _packed(self, found: Candidate) -> Candidate:
+        """With its servers of actions put together anew, as long as that is better."""
+        best = self._at_their_own_rates(found.placement)
+        for _ in range(PACKINGS):
+            if best.rates is None or best.score >= self._enough:
+                break
+            hosts = packed(self._problem, self._curves, hosts_of(best.placement, self._problem), best.parts, best.rates)
+            self._budget.spend(hosts.work)
+            other = self._at_their_own_rates(groups_of(hosts.hosts))
+            if other.score <= best.score * (1 + PAYS):
+                break
+            best = other
+        return best if best.rates is not None else found
+
+    def _at_their_own_rates(self, placement: Placement) -> Candidate:
+        """A placement of a large factory, in which the search knows one rate for each class, with rates of all parts."""
+        parts = parted(self._problem, hosts_of(placement, self._problem))
+        search = RateSearch(parts.problem, self._curves, parts.hosts)
+        rates = search.best()
+        self._budget.spend(search.work)
+        return Candidate(placement, parts, rates, parts.problem.objective(rates) if rates is not None else -search.distance())
 
     def _within_curves(self, option: BestSchedule) -> bool:
         """Caps may hold them there: nothing is lost by that, and SLOs do not hang on how robots queue."""
@@ -221,11 +262,13 @@ class _Best:
         return rosa
 
     def _own(self, found: Candidate) -> Iterator[BestSchedule]:
-        best = max(self._search.equals_of(found), key=lambda c: _expected(self._curves, c))
+        equals = [found] if self._large else self._search.equals_of(found)
+        best = max(equals, key=lambda c: _expected(self._curves, c))
         assert best.rates is not None
         own = BestSchedule(best.parts.problem, best.parts.hosts, best.rates)
-        self._uncapped += self._without_caps(own)
-        yield from (own, self._parted(own))
+        hosts = tuple(hosts_of(best.placement, self._problem))
+        self._uncapped += self._without_caps(BestSchedule(self._problem, hosts, ()) if self._large else own)
+        yield from (own, *(() if self._large else (self._parted(own),)))
 
     def _as_it_is(self, hosts: tuple[Host, ...], gpus: tuple[str, ...] = (), caps: Rates | None = None) -> Iterator[BestSchedule]:
         """Another policy's schedule with our caps, its own and none: it is not better for the way in which its rates were found."""
@@ -272,36 +315,6 @@ class _Best:
         rates = search.improved(parts.rates(schedule.rates))
         self._budget.spend(search.work)
         return replace(schedule, problem=parts.problem, hosts=parts.hosts, rates=rates)
-
-
-def _tuned(option: BestSchedule, queues: OwnQueues) -> BestSchedule | None:
-    """With such caps that robots keep every SLO by their own queues; None: none are known."""
-    tuned = queues.tuned()
-    return replace(option, tuned=tuned, hosts=tuned.hosts, rates=tuned.rates) if tuned and tuned.rates else None
-
-
-def _distinct(options: Iterable[BestSchedule]) -> Iterator[BestSchedule]:
-    """The first with caps of each set of servers: their rates are found anew; without caps, of those that settle alike."""
-    seen: set[Hashable] = set()
-    for option in options:
-        if (key := _kind(option)) not in seen:
-            seen.add(key)
-            yield option
-
-
-def _kind(option: BestSchedule) -> Hashable:
-    servers = Counter((host.config, sum(count for _, count in host.robots)) for host in option.hosts)
-    return option.capped, frozenset(servers.items()), 0.0 if option.capped else round(option.objective, DIGITS)
-
-
-def _of(problem: Problem, schedule: BestSchedule) -> BestSchedule:
-    """With the SLOs of this problem."""
-    slos = {(problem.classes[d.task].name, d.component): d.slo for d in problem.demands}
-    classes = tuple(
-        replace(task, demands=tuple(replace(d, slo=slos[task.name, d.component]) for d in task.demands))
-        for task in schedule.problem.classes
-    )
-    return replace(schedule, problem=replace(schedule.problem, classes=classes))
 
 
 def _expected(curves: Curves, candidate: Candidate) -> float:

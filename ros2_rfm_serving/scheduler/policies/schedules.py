@@ -10,7 +10,7 @@ from ros2_rfm_serving.scheduler import explain
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies import baselines, best
 from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement, TooFewServersError
-from ros2_rfm_serving.scheduler.policies.best import operated
+from ros2_rfm_serving.scheduler.policies.options import operated
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
 from ros2_rfm_serving.scheduler.prediction.bounds import Bounds, Kind

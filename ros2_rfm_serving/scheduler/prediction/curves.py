@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -77,7 +78,7 @@ class Curves:
     ) -> None:
         """fits: (model, GPU type) pairs that may be used. steps: what their solver steps take, where that is known. away_s: GPU
         type -> what of its latencies is the way to a host that is not the nearest."""
-        self.profile, self._away_s = profile, away_s
+        self.profile, self._away_s = profile, dict(away_s)
         usable = set(fits)
         known = {(m, g) for m, g, _, _ in profile.measured()}
         self.configs: dict[tuple[str, str], list[Config]] = {}
@@ -86,7 +87,18 @@ class Curves:
                 if (model, gpu_type) in known & usable:
                     sizes = profile.batch_sizes(model, gpu_type)
                     self.configs[model, gpu_type] = [Config(model, gpu_type, batching, size) for batching, size in sizes]
-        self._steps = steps
+        self._steps = dict(steps)
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: without what was remembered, for more of that may be added while it is written."""
+        return {"profile": self.profile, "configs": self.configs, "_steps": self._steps, "_away_s": self._away_s}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def _forget(self) -> None:
         self._stepped: dict[Config, SteppedService | None] = {}
         self._laws: dict[Config, ContinuousService | None] = {}
         self._lines: dict[tuple[Config, str], Line] = {}

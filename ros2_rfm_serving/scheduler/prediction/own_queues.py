@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
@@ -46,6 +47,13 @@ class OwnQueues:
         """Done so far, in units of `Budget`."""
         self.short: tuple[int, ...] = ()
         """Of the operation's servers those that keep `tuned` from finding anything: their robots miss an SLO at any rate tried."""
+        self.limits: dict[int, float] = {}
+        """Of the operation's servers, after `tuned`: loads up to which their robots keep every SLO, as far as is known."""
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """Of the operation; after `tuned`, in the batches that it took."""
+        return self._operation.hosts
 
     def keeps(self) -> bool:
         """As it is, with what is in reserve."""
@@ -56,9 +64,19 @@ class OwnQueues:
         assert self._operation.caps
         return all(self._keeps(host, self._operation.caps, self._rates, 0.0) for host in dict.fromkeys(self._operation.hosts))
 
-    def tuned(self) -> Operation | None:
-        """With caps and rates as high as every SLO is kept by the queues. None: none is known that serves every floor."""
-        limits = self._rebatched({host: self._limit_hz(host) for host in dict.fromkeys(self._operation.hosts)})
+    def tuned(self, known: Mapping[int, float] = MappingProxyType({})) -> Operation | None:
+        """With caps and rates as high as every SLO is kept by the queues. None: none is known that serves every floor.
+
+        known: `limits` of others of these servers, of a placement much like this one; what they lead to is looked at."""
+        before = {self._operation.hosts[i]: limit_hz for i, limit_hz in known.items()}
+        hosts = dict.fromkeys(self._operation.hosts)
+        limits = self._rebatched({host: before[host] if host in before else self._limit_hz(host) for host in hosts})
+        found = self._corrected(limits)
+        self.limits = {i: limit_hz for i, host in enumerate(self._operation.hosts) if (limit_hz := limits[host]) is not None}
+        return found
+
+    def _corrected(self, limits: dict[Host, float | None]) -> Operation | None:
+        """Within these limits, and lower ones of servers whose robots miss an SLO all the same."""
         misses: Counter[Host] = Counter()
         for _ in range(CORRECTIONS):
             found = self._within({host: limit for host, limit in limits.items() if limit is not None})

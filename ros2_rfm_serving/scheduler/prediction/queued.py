@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from ros2_rfm_serving.types.phase import Phase, Usual
+from ros2_rfm_serving.types.phase import Phase, Usual, is_paced
 
 FEWEST_STARTS, MOST_STARTS = 8, 40
 """Ways in which the robots may start: it is drawn whether two of them meet, and in slow phases they go on meeting."""
@@ -85,11 +85,18 @@ class Waited:
 
     def response_s(self, percentile: float) -> float:
         """Of all starts, and such that in nine of ten no more are above it than chance explains."""
+        together_s = np.percentile(np.concatenate(self.responses), percentile)
+        return float(max(together_s, np.percentile(self._of_each_s(percentile), NINE_OF_TEN)))
+
+    def missed(self, percentile: float, slo_s: float) -> float:
+        """Share of the starts in which more are later than that than chance explains."""
+        return float(np.mean(self._of_each_s(percentile) > slo_s))
+
+    def _of_each_s(self, percentile: float) -> Seconds:
+        """Of each start what so many stay below, less what chance explains."""
         share, count = percentile / 100, sum(map(len, self.responses)) / len(self.responses)
         least = 100 * max(share - CHANCE * math.sqrt(share * (1 - share) / count), 0.0) if count else 0.0
-        of_each = [np.percentile(start, least) for start in self.responses if len(start)]
-        together_s = np.percentile(np.concatenate(self.responses), percentile)
-        return float(max(together_s, np.percentile(of_each, NINE_OF_TEN)))
+        return np.array([np.percentile(start, least) for start in self.responses if len(start)])
 
 
 def _of_half(starts: Sequence[Seconds], percentile: float) -> float:
@@ -167,9 +174,11 @@ class Robot:
         "credit",
         "had_s",
         "index",
+        "later_s",
         "member",
         "moves",
         "next_s",
+        "paced",
         "phase",
         "sent_s",
         "since_s",
@@ -183,6 +192,10 @@ class Robot:
         self.had_s = self.allowance_s = 0.0
         """Of the engine; and how much the pace makes up for beside one period."""
         self.phase = Phase()
+        self.paced = not member.overlapped or is_paced(member.period_s, member.think_s)
+        """Its pace gives way; else it executes more of a chunk."""
+        self.later_s = 0.0
+        """So much, of the next one."""
         self.moves = False
         """Whoever executes while it waits has nothing to execute before its first answer."""
         self.credit: list[float] = of.waits.random(len(member.calls)).tolist()
@@ -209,10 +222,10 @@ class Robot:
         after it, by up to one period (`robot/`, the pace)."""
         member = self.member
         if member.gives_way:
-            self.next_s += self.phase.shift_s(unusual_s, member.period_s)
+            self._give_way(unusual_s)
         ready_s = answered_s + member.think_s
         if member.overlapped and self.moves:
-            ready_s = max(self.sent_s + member.think_s, answered_s)
+            ready_s = max(self.sent_s + member.think_s + self._more_s(), answered_s)
         self.moves = True
         if member.calls:
             ready_s += self.elsewhere_s()
@@ -220,6 +233,21 @@ class Robot:
         if member.step_s:
             self.sent_s = self.began_s + math.ceil((self.sent_s - self.began_s) / member.step_s - ROUNDING) * member.step_s
         self.next_s = max(self.next_s, self.sent_s - member.period_s - self.allowance_s) + member.period_s
+
+    def _give_way(self, unusual_s: float) -> None:
+        """As `robot/conversation/link.py` has it."""
+        period_s, think_s = self.member.period_s, self.member.think_s
+        if self.paced:
+            self.next_s += self.phase.shift_s(unusual_s, period_s)
+        else:
+            self.later_s += self.phase.later_s(unusual_s, max(period_s, think_s))
+
+    def _more_s(self) -> float:
+        """That it executes of this chunk, in whole steps."""
+        step_s = self.member.step_s
+        more_s = int(self.later_s / step_s + ROUNDING) * step_s if step_s else self.later_s
+        self.later_s -= more_s
+        return more_s
 
 
 Request = tuple[float, int, Robot]

@@ -18,7 +18,8 @@ from ros2_rfm_serving.scheduler.prediction.stepped_queue import stepped_waits
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
 from ros2_rfm_serving.scheduler.seen import declared_type
 from ros2_rfm_serving.scheduler.slo import Slo
-from ros2_rfm_serving.types.phase import has_room
+from ros2_rfm_serving.scheduler.solution import SLO_SLACK
+from ros2_rfm_serving.types.phase import is_paced
 
 LONGEST_S = 1e4
 """Between two calls of who hardly makes any."""
@@ -100,6 +101,14 @@ class Responses:
         demands = [self._problem.demands[d] for d, _ in host.robots]
         return bool(demands) and all(d.calls == 1.0 for d in demands) and self._curves.knows_queue(host.config)
 
+    def unlucky(self, host: Host) -> float:
+        """Share of the starts of its own queue after which robots miss an SLO."""
+        found = self._by_queue(host) if self.has_queue(host) else None
+        if found is None:
+            return 0.0
+        slos = [self._problem.demands[d].slo for d, _ in host.robots]
+        return max(one.missed(slo.percentile, slo.kept_s * SLO_SLACK) for one, slo in zip(found.members, slos, strict=True))
+
     def _by_queue(self, host: Host) -> Waits | None:
         demands = [self._problem.demands[d] for d, _ in host.robots]
         if self.has_queue(host):
@@ -142,7 +151,7 @@ class Responses:
             think_s=task.execution_s,
             overlapped=task.overlapped,
             step_s=task.step_s,
-            gives_way=not task.overlapped or has_room(period_s, task.cycle_s),
+            gives_way=task.gives_way or is_paced(period_s, task.cycle_s),
             calls=() if task.overlapped else tuple(self._call(d) for d in task.coupled if d.index != demand.index),
             slo_s=demand.slo.promised_s,
             round_trip_s=task.network.round_trip_ms / 1e3 + away_s,

@@ -64,18 +64,19 @@ class _Task:
     """Their last words that made a lot, and when."""
     answered: dict[str, int] = field(default_factory=dict)
     """Robot -> answers before the schedule in force."""
+    beyond_s: Mapping[str, float] = field(default_factory=dict)
+    """Server -> what of a round trip is known to be the way to its host."""
 
 
 class Factors:
     def __init__(self) -> None:
         self._tasks: dict[str, _Task] = {}
-        self._away_s: Mapping[str, float] = {}
         self.implausible = 0
         """Lots that say what no robot does."""
 
     def declare(self, factory: Factory) -> None:
-        """What plans are made with until something else is measured; of travels that to the nearest host."""
-        self._away_s, near = factory.away_s, factory.at_nearest()
+        """What plans are made with until something else is measured; of travels without what is known of servers' hosts."""
+        near = factory.without_away()
         self._tasks = {
             name: _Task(
                 travel=_Factor(Means(LEAST_TRAVEL_S), near.network_of(name).mean_s, LEAST_TRAVEL_S, sharp=False),
@@ -86,6 +87,7 @@ class Factors:
                     for component in task.components
                     if component != SYSTEM1 and (ratio := task.calls_per_action(component))
                 },
+                beyond_s=factory.beyond_s(name),
             )
             for name, task in factory.tasks.items()
         }
@@ -127,7 +129,7 @@ class Factors:
 
     def travels(self, factory: Factory) -> dict[str, Travel]:
         """Where they are not as declared."""
-        found, near = dict[str, Travel](), factory.at_nearest()
+        found, near = dict[str, Travel](), factory.without_away()
         for name, task in self._tasks.items():
             declared = near.network_of(name)
             if task.travel.used != declared.mean_s or task.tail.used != declared.at_s(99.0):
@@ -159,7 +161,7 @@ class Factors:
         answers, round_trips_s = deltas.get(SYSTEM1, (0, 0.0))
         if answers <= 0:
             return
-        known_s = self._away_s.get(word.server, 0.0)
+        known_s = task.beyond_s.get(word.server, 0.0)
         self._add(task.travel, answers, round_trips_s / answers - latency_s - known_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)
         if _answers(word) - task.answered.setdefault(word.robot, _answers(before)) >= TAIL_ANSWERS:
             self._add(task.tail, answers, word.round_trip_p99_s - latency_p99_s - known_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)

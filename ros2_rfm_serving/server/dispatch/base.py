@@ -24,12 +24,18 @@ class EngineView:
     """To an engine that is elsewhere, beyond what `times` say."""
     free_s: float = -math.inf
     """When it is expected to be able to begin the next batch."""
+    free_there_s: float = -math.inf
+    """When an engine that is elsewhere is expected to have run what is on its way to it, on the clock of here."""
     flight: Flight | None = None
     """Of an engine whose rows go on step by step; None: it goes by whole calls."""
 
     def latency_s(self, num_rows: int) -> float:
         """From the beginning of a batch to its replies; 0: not known yet."""
         return (self.flight or self.times).seconds(num_rows) + self.round_trip_s
+
+    def answers_in_s(self, num_rows: int, now_s: float) -> float:
+        """A batch that is sent now, behind those that are on their way."""
+        return self.latency_s(num_rows) + max(0.0, self.free_there_s - now_s - self.round_trip_s / 2)
 
     @property
     def next_rows(self) -> int:

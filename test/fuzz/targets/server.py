@@ -159,7 +159,9 @@ class Run:
         if steps:
             serving = Serving.SHARED
         self.engines = [(ForeignSteps if steps else Foreign)(serving=serving), Foreign(serving=serving)]
-        overflow = [Tier(engine=self.engines[1], batch_size=2, round_trip_s=0.05)] if program.byte() % 2 else []
+        away = program.byte()
+        tier = Tier(engine=self.engines[1], batch_size=2, batches_in_flight=1 + away % 4 // 2, round_trip_s=0.05)
+        overflow = [tier] if away % 2 else []
         self.server = ModelServer(config, self.engines[0], *overflow)
         self.epochs = dict.fromkeys((*ROBOTS, GOOD), 0)
         self.sequences = itertools.count(1)

@@ -15,6 +15,7 @@ from ros2_rfm_serving.audit.replay import Replayed, brains, replay
 from ros2_rfm_serving.audit.schedulers.replay import GIVEN, SchedulerReplay
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.admission import LOOKS
 from ros2_rfm_serving.scheduler.planning import refit_by
 from ros2_rfm_serving.scheduler.seen import Seen, Travel
 from ros2_rfm_serving.scheduler.watch import Finding
@@ -98,6 +99,19 @@ def test_a_plan_that_was_made_before_anybody_listened_is_made_again(lived: Recor
     result = again(kept, profiles)
     assert result.difference is not None and (result.at["kind"], result.at["n"]) == ("snapshot", kept[0]["n"])
     assert result.difference.field == "schedule.predicted_actions_hz" and result.difference.recorded == 1.5
+
+
+def test_room_that_was_found_elsewhere_is_found_again(tmp_path: Path, profiles: Path) -> None:
+    """At a glance, and by others who make room: whoever reads the book looks as often as was looked then."""
+    running = Running(tmp_path, profiles)
+    running.kept.listen()
+    orders = [running.fleet.admit(f"late_{number}", "arm") for number in range(5)]
+    running.plan_what_is_wanted()
+    lived = running.kept.records()
+    steps = [step for record in lived if record.get("how") == "changed" for step in record["steps"]]
+    assert all(isinstance(order.answer, int) for order in orders) and {step[-1] for step in steps} == {1, LOOKS}
+    result = again(lived, profiles)
+    assert result.difference is None and not result.refused, result
 
 
 def test_a_snapshot_whose_plan_cannot_be_made_again_is_taken_and_said(lived: Records, profiles: Path) -> None:

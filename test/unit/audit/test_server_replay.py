@@ -88,10 +88,10 @@ def test_pipelined_sessions_are_decided_again() -> None:
 
 
 @cache
-def of_a_world(policy: str, batching: str, clouds: int = 1) -> list[dict[str, Any]]:
+def of_a_world(policy: str, batching: str, clouds: int = 1, in_flight: int = 1) -> list[dict[str, Any]]:
     """Robots in a closed loop, an edge and a cloud."""
     config = ServerConfig(name="s", dispatch=policy, batching=batching, batch_size=4, refetch_after_s=0.1)
-    world = World(config, (EDGE, *[CLOUD] * clouds), round_trip_s=0.05)
+    world = World(config, (EDGE, *[CLOUD] * clouds), round_trip_s=0.05, batches_in_flight=in_flight)
     kept = Kept(world.server, lambda: world._now_s)
     for number in range(8):
         world._at(float(number), kept.snapshot)
@@ -113,6 +113,14 @@ def test_any_program_is_decided_again(seed: int) -> None:
 def test_every_policy_decides_again(policy: str, batching: str) -> None:
     result = again(of_a_world(policy, batching))
     assert result.difference is None and not result.refused and result.decisions > 300, result
+
+
+def test_several_batches_in_flight_are_decided_again() -> None:
+    records = of_a_world("wait_ratio", "saturation", in_flight=3)
+    middle = [i for i, one in enumerate(records) if one["kind"] == "snapshot"][3]
+    for first in (1, middle):
+        result = again([records[0], *records[first:]])
+        assert result.difference is None and not result.refused, result
 
 
 def of_rows(seed: int, operations: int = 400, *, joins: bool = True) -> list[dict[str, Any]]:

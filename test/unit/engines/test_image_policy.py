@@ -80,6 +80,28 @@ def test_it_finds_in_images_what_its_state_does_not_tell(tmp_path: Path) -> None
     np.testing.assert_array_equal(_first_action(engine, elsewhere, data.images[0, 0]), seen[0], "it reads where things are")
 
 
+def test_a_flow_head_finds_it_too_continues_a_prefix_and_tells_how_sure_it_is(tmp_path: Path) -> None:
+    flows = replace(SEEING, predicts=Predicts.VELOCITY.value, chunk_length=4, max_inference_delay_steps=2, noise_scale=0.0)
+    rows: list[dict[str, float]] = []
+    data, checkpoint = Squares(), Checkpoint(tmp_path, "policy", resume=False)
+    data.episode = np.arange(len(data.state), dtype=np.int32) // 8
+    training = replace(TRAINING, steps=40, prefix_share=0.3)
+    train_policy(flows, data, [["go"]], training, rows.append, keeper=checkpoint)
+    assert rows[-1]["acting"] < rows[0]["acting"]
+    engine = load_embedded("policy", tmp_path / "policy")
+    assert engine.contract.max_inference_delay_steps == 2
+    request = InferenceRequest(
+        id=RequestId(robot="r", component="system1", session_epoch=1, episode=0, sequence=1),
+        instruction="go",
+        state=data.state[0],
+        images={"front": data.images[0, 0]},
+        inference_delay_steps=0,
+        prefix_model=empty(0, 0),
+    )
+    (reply,) = engine.infer([request])
+    assert not isinstance(reply, ModelError) and reply.updates.shape == (5, 4, 2)
+
+
 def test_an_interrupted_training_goes_on_where_it_was(tmp_path: Path) -> None:
     data, short = Squares(64), replace(TRAINING, steps=20, log_every=10)
     train_policy(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,27 @@ def test_weights_take_less_memory_and_a_graph_computes_the_same_bits(repository:
     (traced,), (plain,) = less.infer([request]), shipped(repository, precision, trace=False).infer([request])
     assert not isinstance(traced, ModelError) and not isinstance(plain, ModelError)
     np.testing.assert_array_equal(traced.chunk_model, plain.chunk_model)
+
+
+ROUNDED = """
+import sys
+import torch
+from torch import nn
+from ros2_rfm_serving.benchmarks.footprint.measured import resident_bytes
+from ros2_rfm_serving.engines.precision import num_bytes, quantize
+before, _ = resident_bytes()
+network = nn.Sequential(*(nn.Linear(960, 2560, bias=False) for _ in range(12)))
+quantize(network, sys.argv[1], ())
+print(num_bytes(network), resident_bytes()[0] - before)
+"""
+
+
+@pytest.mark.parametrize("precision", INTEGERS)
+def test_what_weights_took_before_they_were_rounded_is_given_back(precision: str) -> None:
+    """Layers of 10 MB, as a large model has them; in a process of its own, where nothing else has memory left over."""
+    ran = subprocess.run([sys.executable, "-c", ROUNDED, precision], capture_output=True, text=True, timeout=100, check=True)
+    weights, resident = map(int, ran.stdout.split())
+    assert resident < weights + 30e6, "before: three times as much, the 118 MB of float32 and more"
 
 
 def test_a_layer_of_8_bits_is_stored_once_and_nothing_else_of_its_size_is_kept(repository: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +13,22 @@ from typer.testing import CliRunner
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.inputs import write_text
-from ros2_rfm_serving.reproductions.kairos.claims import Results, reduction
-from ros2_rfm_serving.reproductions.kairos.points import PACE, Point, Setting, points_of, run
+from ros2_rfm_serving.reproductions.kairos.claims import Results, claims_of, reduction
+from ros2_rfm_serving.reproductions.kairos.episodes import arms_of, count, engine_of
+from ros2_rfm_serving.reproductions.kairos.points import FIGURES, Point, Setting, capacity_hz, points_of, run
+from ros2_rfm_serving.reproductions.kairos.recorded import Recorded, load, named
 from ros2_rfm_serving.reproductions.kairos.replay import Deployment, Load, replay
-from ros2_rfm_serving.reproductions.kairos.sweep import Cell, chosen, horizon_of, load_cells, margins, pooled, value_of
+from ros2_rfm_serving.reproductions.kairos.sweep import (
+    Cell,
+    better_static,
+    chosen,
+    difference_interval,
+    load_cells,
+    pooled,
+    value_of,
+)
 from ros2_rfm_serving.reproductions.kairos.traces import Outcome, Pace, Trace, TraceRobot, load_traces, write_traces
+from ros2_rfm_serving.reproductions.kairos.workloads import WORKLOADS, Workload
 from ros2_rfm_serving.server.horizon import outlooks
 from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.types import (
@@ -35,7 +47,17 @@ from ros2_rfm_serving.types import (
 )
 from test.unit.fakes import SERVED
 
-TRACE = Trace(horizon="static", task="push", seed=3, success=True, executed=(4, 2))
+PACE = Pace(control_rate_hz=30.0, lead_steps=2, slo_s=0.5)
+WORKLOAD = Workload(
+    name="flow",
+    title="two tasks",
+    model="none",
+    tasks=("push", "reach"),
+    static=(4, 8, 16),
+    thresholds={"confidence": (0.1, 0.3, 0.8), "curvature": (0.1, 0.3)},
+    episodes=100,
+)
+TRACE = Trace(policy="static", value=4.0, task="push", seed=3, success=True, executed=(4, 2))
 PUSH = [replace(TRACE, seed=seed, executed=(4, 4, 3, 2 + seed % 3)) for seed in range(6)]
 
 
@@ -44,6 +66,8 @@ PUSH = [replace(TRACE, seed=seed, executed=(4, 4, 3, 2 + seed % 3)) for seed in 
 
 class SlowService:
     """Answers after the same time, and remembers what it was asked."""
+
+    way_s = 0.01
 
     def __init__(self, events: Events, seconds: float) -> None:
         self._events, self._seconds = events, seconds
@@ -122,19 +146,86 @@ def test_what_overflows_runs_in_the_cloud() -> None:
     assert np.mean(hybrid.latencies_s) < np.mean(edge.latencies_s)
 
 
-@pytest.mark.parametrize("point", [next(iter(points_of(figure))) for figure in ("12", "13", "14", "15", "16", "17")])
-def test_every_figure_can_be_replayed(point: Point) -> None:
-    traces = [*PUSH, *(replace(trace, horizon="confidence") for trace in PUSH)]
-    result = run(point, traces, Setting(num_tasks=8, seeds=(0, 1)))
+def recorded(cells: list[Cell] | None = None) -> Recorded:
+    traces = {name: {("push", trace.seed): trace for trace in PUSH} for name in ("static", "confidence")}
+    return Recorded(workload=WORKLOAD, cells=cells or [], horizons={}, traces=traces)
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_every_figure_can_be_replayed(figure: str) -> None:
+    point = next(iter(points_of(figure, "flow", (0.5, 1.5), (10,))))
+    result = run(point, recorded(), Setting(num_tasks=8, seeds=(0, 1)))
     assert result.p25_s <= result.p95_s and result.success == 1.0 and result.requests == 4.0 and 0.0 < result.attainment <= 1.0
+    assert result.age_ms >= 2.5, "an observation takes as long to get there"
+
+
+def test_arrivals_are_shares_of_what_the_edge_can_do() -> None:
+    half, over = (
+        run(Point(workload="flow", horizon="static", dispatch="fifo", load=load), recorded(), Setting(num_tasks=300, seeds=(0,)))
+        for load in (0.5, 2.0)
+    )
+    assert half.rate_hz == pytest.approx(0.5 * capacity_hz(recorded()))
+    assert half.batch < 4 and over.batch > 12 and over.mean_s > 2 * half.mean_s
+
+
+def test_more_batches_in_flight_make_more_of_a_cloud_far_away() -> None:
+    load = Load(num_tasks=200, rate_hz=60.0)
+    one, two = (
+        replay(PUSH, load, Deployment(dispatch="wait_ratio", cloud=True, batches_in_flight=number), PACE, 0) for number in (1, 2)
+    )
+    assert two.offloaded_rows > one.offloaded_rows and np.mean(two.latencies_s) < 0.9 * np.mean(one.latencies_s)
+
+
+def test_newer_observations_are_newer_and_every_task_ends() -> None:
+    pace, load = replace(PACE, lead_steps=8), Load(num_tasks=60, rate_hz=16.0)
+    never, asked = (
+        replay(PUSH, load, Deployment(dispatch="wait_ratio", refetch_after_s=after_s), pace, 0) for after_s in (math.inf, 0.05)
+    )
+    assert never.refetched == 0 < asked.refetched
+    ages_s = [np.mean([age_s for outcome in report.outcomes for age_s in outcome.ages_s]) for report in (never, asked)]
+    assert ages_s[1] < ages_s[0] and all(len(outcome.ages_s) == 4 for outcome in asked.outcomes)
 
 
 def test_a_claim_is_computed() -> None:
-    fifo = run(Point(horizon="static", dispatch="fifo", rate_hz=14.0), PUSH, Setting(num_tasks=8, seeds=(0,)))
+    fifo = run(Point(workload="flow", horizon="static", dispatch="fifo", load=1.5), recorded(), Setting(num_tasks=8, seeds=(0,)))
     faster = replace(fifo, mean_s=fifo.mean_s / 2)
     assert reduction(faster, fifo) == pytest.approx(50.0) and reduction(fifo, faster) == pytest.approx(-100.0)
+    results = Results(recorded={"flow": recorded()}, runs={fifo.point: fifo})
     with pytest.raises(KeyError):
-        Results(runs={fifo.point: fifo}).online("confidence", "fifo")
+        results.of("flow").run("confidence", "fifo")
+    assert claims_of(results) == {"flow": []}, "nothing is claimed of what was not run"
+
+
+def test_the_same_scenes_stand_under_every_name() -> None:
+    horizons = chosen(replace(WORKLOAD, tasks=("push",)), SWEEP)
+    values = {(h.policy, value_of(h)) for by_task in horizons.values() for h in by_task.values()}
+    traces = [replace(TRACE, policy=policy, value=value, seed=seed) for policy, value in values for seed in (5, 6)]
+    fewer = [trace for trace in traces if (trace.policy, trace.seed) != ("confidence", 6)]
+    by_name = named(fewer, horizons, Path("traces.csv"))
+    assert all(by_scene.keys() == {("push", 5)} for by_scene in by_name.values())
+    assert {trace.policy for trace in by_name["confidence"].values()} == {"confidence"}
+    with pytest.raises(ConfigurationError, match="no trace of 'push' with confidence"):
+        named([trace for trace in traces if trace.policy != "confidence"], horizons, Path("traces.csv"))
+
+
+def test_a_workload_whose_policy_sees_is_recorded_with_its_cameras(repository: Path) -> None:
+    seen = replace(WORKLOAD, model="metaworld_images", tasks=("handle-press",), sees=True)
+    engine, (arm, *others) = engine_of(seen, repository / "models" / seen.model), arms_of(seen, "handle-press", 1)
+    assert not others and len(engine.contract.cameras) == len(arm.cameras) == 2
+    none = Cell.none(0.0, "static", 8.0, "handle-press")
+    one = count([arm], engine, none, seen.horizon("static", 8), 1)
+    assert (one.episodes, one.successes) == (1, 1) and one.steps > one.rounds > 1
+    assert count([arm], engine, one, seen.horizon("static", 8), 1) == one, "what is there is not run again"
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_shipped_recordings_fit_their_workload(repository: Path, name: str) -> None:
+    folder = repository / "config" / "kairos" / name
+    if not folder.is_dir():
+        pytest.skip("not recorded")
+    held = load(WORKLOADS[name], folder)
+    assert {task for task, _ in held.traces["static"]} == set(held.workload.tasks)
+    assert (repository / "models" / held.workload.model).is_dir() and held.requests() > 1
 
 
 # --- horizons ---
@@ -148,24 +239,24 @@ def rows_of(horizon: Horizon, updates: Array) -> int:
 def test_the_paper_s_rule_compares_an_action_s_last_update_with_its_earlier_ones() -> None:
     updates = np.ones((3, 8, 1), np.float32)
     updates[-1, 5:] = 1.5  # Fig. 7: 50 % above the mean, at a threshold of 40 %
-    assert rows_of(horizon_of("confidence", 0.4), updates) == 5
-    assert rows_of(horizon_of("confidence", 0.6), updates) == 8
-    assert rows_of(horizon_of("confidence", 0.4), 0.01 * updates) == 5, "relative"
+    assert rows_of(WORKLOAD.horizon("confidence", 0.4), updates) == 5
+    assert rows_of(WORKLOAD.horizon("confidence", 0.6), updates) == 8
+    assert rows_of(WORKLOAD.horizon("confidence", 0.4), 0.01 * updates) == 5, "relative"
     updates[-1, 1:] = 1.5
-    assert rows_of(horizon_of("confidence", 0.4), updates) == 4, "H_min"
+    assert rows_of(WORKLOAD.horizon("confidence", 0.4), updates) == 4, "H_min"
 
 
 def test_curvature_is_how_far_the_answer_moved_from_where_the_second_step_was_heading() -> None:
     updates = np.ones((4, 8, 1), np.float32)
     updates[2:, 6:] = 1.2  # two steps, 0.2 each
-    assert rows_of(horizon_of("curvature", 0.3), updates) == 6
-    assert rows_of(horizon_of("curvature", 0.5), updates) == 8
-    assert rows_of(horizon_of("curvature", 0.3), 0.01 * updates) == 8, "absolute"
+    assert rows_of(WORKLOAD.horizon("curvature", 0.3), updates) == 6
+    assert rows_of(WORKLOAD.horizon("curvature", 0.5), updates) == 8
+    assert rows_of(WORKLOAD.horizon("curvature", 0.3), 0.01 * updates) == 8, "absolute"
     updates[0] = 9.0
-    assert rows_of(horizon_of("curvature", 0.5), updates) == 8, "the first step knows nothing yet"
+    assert rows_of(WORKLOAD.horizon("curvature", 0.5), updates) == 8, "the first step knows nothing yet"
     updates[2, 4:] = np.nan
-    assert rows_of(horizon_of("curvature", 0.5), updates) == 4
-    assert rows_of(horizon_of("curvature", 0.5), updates[:2]) == 0, "two steps cannot bend: the robot's own"
+    assert rows_of(WORKLOAD.horizon("curvature", 0.5), updates) == 4
+    assert rows_of(WORKLOAD.horizon("curvature", 0.5), updates[:2]) == 0, "two steps cannot bend: the robot's own"
 
 
 # --- the sweep ---
@@ -189,14 +280,36 @@ SWEEP = [
 ]
 
 
-def test_dominance_is_success_at_no_smaller_a_horizon() -> None:
-    assert margins(SWEEP, "confidence") == pytest.approx({4: 0.01, 8: 0.0, 16: 0.0})
-    assert margins(SWEEP, "curvature") == pytest.approx({4: 0.0 - 0.01, 8: -0.02, 16: 0.0})
+def test_a_static_horizon_beats_a_policy_where_it_succeeds_significantly_more_often() -> None:
+    assert better_static(SWEEP, "confidence") == [] == better_static(SWEEP, "curvature"), "two of a hundred are no difference"
+    worse = [replace(c, successes=c.successes - 10) if c.policy == "confidence" else c for c in SWEEP]
+    assert better_static(worse, "confidence") == [4, 8], "16 executes whole chunks, as a threshold does that nothing exceeds"
+    with pytest.raises(KeyError):
+        better_static(SWEEP, "unheard_of")
 
 
-def test_horizons_are_matched_by_success() -> None:
-    horizons = {name: value_of(by_task["push"]) for name, by_task in chosen(SWEEP).items()}
-    assert horizons == {"static": 8, "confidence": 0.3, "curvature": 0.1, "static_one": 8, "confidence_one": 0.3}
+def test_the_interval_of_a_difference() -> None:
+    low, high = difference_interval((56, 70), (48, 80))
+    assert (low, high) == pytest.approx((0.0524, 0.3339), abs=5e-4), "Newcombe 1998, method 10"
+    low, high = difference_interval((40, 40), (40, 40))
+    assert low < 0 < high
+
+
+def test_horizons_are_the_longest_that_keep_up_and_one_episode_decides_nothing() -> None:
+    alone = replace(WORKLOAD, tasks=("push",))
+    horizons = {name: value_of(by_task["push"]) for name, by_task in chosen(alone, SWEEP).items()}
+    assert horizons == {
+        **{"static": 8, "confidence": 0.3, "curvature": 0.3, "static_best": 8, "static_one": 8, "confidence_one": 0.3}
+    }
+    lost = [replace(c, successes=97) if (c.policy, c.value) == ("static", 8) else c for c in SWEEP]
+    assert value_of(chosen(alone, lost)["static_best"]["push"]) == 4, "by the paper's rule one of a hundred halves the horizon"
+    assert value_of(chosen(alone, lost)["static"]["push"]) == 8
+
+
+def test_of_thresholds_of_which_none_keeps_up_the_best_is_chosen() -> None:
+    cells = [cell("static", 8, 100, 7.5), cell("confidence", 0.1, 60, 6.0), cell("confidence", 0.3, 70, 9.0)]
+    horizons = chosen(replace(WORKLOAD, tasks=("push",), thresholds={"confidence": (0.1, 0.3)}), cells)
+    assert value_of(horizons["confidence"]["push"]) == 0.3
 
 
 def test_tasks_are_pooled_by_rounds() -> None:
@@ -211,7 +324,7 @@ def test_traces_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a,b\n", "horizon,task,seed,success,executed\n", "horizon,task,seed,success,executed\ns,p,1,1,4 x\n"]
+    "text", ["", "a,b\n", "policy,value,task,seed,success,executed\n", "policy,value,task,seed,success,executed\ns,4,p,1,1,4 x\n"]
 )
 def test_a_broken_file_is_named(tmp_path: Path, text: str) -> None:
     file = tmp_path / "traces.csv"
@@ -220,6 +333,19 @@ def test_a_broken_file_is_named(tmp_path: Path, text: str) -> None:
         load_traces(file)
     with pytest.raises(ConfigurationError, match="nothing"):
         load_cells(tmp_path / "nothing.csv")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--workload", "flows"), "no 'flows'"),
+        (("--figure", "15", "--workload", "diffusion"), "of 'flow' alone"),
+        (("--data", "nowhere"), "no traces.csv"),
+    ],
+)
+def test_what_cannot_be_shown_is_said(tmp_path: Path, options: tuple[str, ...], problem: str) -> None:
+    result = CliRunner().invoke(app, ["reproduce", "kairos", *options, "--out", str(tmp_path)])
+    assert result.exit_code and problem in str(result.exception)
 
 
 def test_the_command_is_alive(tmp_path: Path) -> None:

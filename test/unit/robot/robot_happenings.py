@@ -6,6 +6,7 @@ nothing does not count.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,6 +43,9 @@ class Happenings:
 
     def answers_take(self, latency_s: float) -> bool:
         return self._becomes("latency_s", latency_s)
+
+    def answers_say(self, unusual_s: float) -> bool:
+        return self._becomes("unusual_s", unusual_s)
 
     def period_lasts(self, periods: float) -> bool:
         before, self.length = self.length, periods
@@ -208,14 +212,18 @@ class Happenings:
 EVENTS: tuple[tuple[str, int, Callable[[Happenings], bool | None]], ...] = (
     ("answers at once", 10, lambda on: on.answers_take(0.0)),
     ("quick answers", 10, lambda on: on.answers_take(0.03)),
-    ("answers of a period", 12, lambda on: on.answers_take(0.06)),
-    ("answers of two periods", 12, lambda on: on.answers_take(0.1)),
+    ("answers of a period", 10, lambda on: on.answers_take(0.06)),
+    ("answers of two periods", 10, lambda on: on.answers_take(0.1)),
     ("slow answers", 2, lambda on: on.answers_take(0.5)),
-    ("a period of its length", 14, lambda on: on.period_lasts(1.0)),
+    ("nobody else asks", 4, lambda on: on.answers_say(0.0)),
+    ("a crowd asks", 5, lambda on: on.answers_say(0.07)),
+    ("all others are a crowd", 4, lambda on: on.answers_say(-0.04)),
+    ("a server tells nonsense", 1, lambda on: on.answers_say(on._world.rng.choice([math.nan, math.inf, 1e30, -1e30]))),
+    ("a period of its length", 12, lambda on: on.period_lasts(1.0)),
     ("a period that is too early", 8, lambda on: on.period_lasts(0.4)),
-    ("an early period", 11, lambda on: on.period_lasts(0.7)),
-    ("a period a little late", 11, lambda on: on.period_lasts(1.1)),
-    ("a late period", 10, lambda on: on.period_lasts(1.6)),
+    ("an early period", 10, lambda on: on.period_lasts(0.7)),
+    ("a period a little late", 10, lambda on: on.period_lasts(1.1)),
+    ("a late period", 9, lambda on: on.period_lasts(1.6)),
     ("a gap", 1, lambda on: on.period_lasts(6.0)),
     ("its computer stands still", 2, Happenings.stands_still),
     ("it stands still and is pushed", 2, lambda on: on.stands_still(pushed=True)),
@@ -228,12 +236,12 @@ EVENTS: tuple[tuple[str, int, Callable[[Happenings], bool | None]], ...] = (
     ("good rows", 4, lambda on: on.spoils(0.0, 0.0)),
     ("bad rows", 2, lambda on: on.spoils(0.1, 0.0)),
     ("wrong answers", 1, lambda on: on.spoils(0.0, 0.1)),
-    ("good readings", 14, lambda on: on.reads("fresh")),
+    ("good readings", 12, lambda on: on.reads("fresh")),
     ("no readings", 1, lambda on: on.reads("none")),
     ("old readings", 1, lambda on: on.reads("old")),
     ("skewed readings", 1, lambda on: on.reads("skewed")),
     ("readings of NaN", 1, lambda on: on.reads("nan")),
-    ("an answer twice", 12, Happenings.comes_twice),
+    ("an answer twice", 10, Happenings.comes_twice),
     ("an answer that ended elsewhere", 4, Happenings.ended_elsewhere),
     ("an answer of another session", 4, lambda on: on.is_forged(lambda i: replace(i, session_epoch=i.session_epoch + 1))),
     ("an answer of another episode", 4, lambda on: on.is_forged(lambda i: replace(i, episode=max(0, i.episode - 1)))),
@@ -257,7 +265,7 @@ EVENTS: tuple[tuple[str, int, Callable[[Happenings], bool | None]], ...] = (
     ("a resume", 6, Happenings.goes_on),
     ("an abort", 1, Happenings.is_aborted),
     ("a cancel", 1, Happenings.is_canceled),
-    ("a task", 11, lambda on: on.begins(reset=False)),
+    ("a task", 10, lambda on: on.begins(reset=False)),
     ("a task with a reset", 1, lambda on: on.begins(reset=True)),
     ("a reset is over", 6, Happenings.is_reset),
 )

@@ -30,6 +30,7 @@ from ros2_rfm_serving.types import (
     RobotState,
     Route,
     Schedule,
+    Served,
     SessionGrant,
     SessionRequest,
     Verdict,
@@ -66,6 +67,8 @@ class Conditions:
     """Until somebody changes them."""
 
     latency_s: float = 0.03
+    unusual_s: float = 0.0
+    """How much longer than usual servers say that answers took."""
     words: dict[str, str] = field(default_factory=lambda: {"safety": "safe", "monitor": "ongoing"})
     out_of_limits: float = 0.0
     """Share of the rows that no robot may execute."""
@@ -262,7 +265,9 @@ class World:
             fits = how == "refused"
             self.later(0.01, lambda: self.brain.session_refused(component, server, "no", self.now_s, contract=not fits))
             return
-        contract = replace(CONTRACT, action_names=NAMES, model_hash=host.model_hash, pipelines=bool(opening.pipelining))
+        length = CONTRACT.chunk_length * (4 if server == HOME else 1)
+        acts = replace(CONTRACT, action_names=NAMES, chunk_length=length)
+        contract = replace(acts, model_hash=host.model_hash, pipelines=bool(opening.pipelining))
         granted = grant(host.open(component), contract)
         self.granted[server, component, granted.session_epoch] = session = Session(host.model_hash, self.now_s)
         self.later(4.0 if how == "late" else 0.01, lambda: self._opened(component, server, granted, session))
@@ -332,7 +337,7 @@ class World:
 
     def answer(self, sent: Sent, seen: Sent | None = None) -> Reply:
         """seen: whose observation the last solver steps of a pipelined session see; None: its own."""
-        said = {"id": sent.request.id, "stamp_ns": 0, "server": sent.server, "model_hash": sent.model_hash, "served": SERVED}
+        said = {"id": sent.request.id, "stamp_ns": 0, "server": sent.server, "model_hash": sent.model_hash, "served": self.served}
         kind = sent.request.id.component
         if self.rng.random() < self.conditions.wrong_kind:
             kind = self.rng.choice(["system1", "system2", "safety"])
@@ -341,6 +346,10 @@ class World:
         if kind == "system2":
             return Plan(subgoals=self.rng.choice([("lift",), ("lift", "place"), ()]), text="", **said)  # type: ignore[arg-type]
         return Verdict(verdict=self.conditions.words.get(kind, "ongoing"), score=1.0, text="", **said)  # type: ignore[arg-type]
+
+    @property
+    def served(self) -> Served:
+        return replace(SERVED, unusual_s=self.conditions.unusual_s)
 
     def _chunk(self, sent: Sent, seen: Sent) -> Reply:
         length = CONTRACT.chunk_length * 4
@@ -354,7 +363,8 @@ class World:
         slot = next(self._num_chunks) % NUM_SLOTS
         values[:, 3 + slot] = 1.0
         seen = seen if self._is_pipelined(sent) else sent
-        more = {"ended_with": None if seen is sent else seen.request.id.sequence}
-        reply = chunk(sent.request, values, action_names=NAMES, model_hash=sent.model_hash, server=sent.server, **more)
+        said = {"model_hash": sent.model_hash, "server": sent.server, "served": self.served}
+        ended_with = None if seen is sent else seen.request.id.sequence
+        reply = chunk(sent.request, values, action_names=NAMES, ended_with=ended_with, **said)
         self.chunks[slot] = MadeChunk(sent, frozenset(numbers.tolist()), frozenset(numbers[unfit].tolist()), reply, seen)
         return reply

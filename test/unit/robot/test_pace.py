@@ -103,6 +103,41 @@ def test_who_always_waits_longer_than_others_gets_used_to_it() -> None:
     assert phase.shift_s(0.05, 0.5) == pytest.approx(-0.05), "it gives way as ever"
 
 
+def test_who_may_only_ask_later_makes_up_for_quicker_answers_first() -> None:
+    phase = Phase()
+    moves_s = [phase.later_s(unusual_s, 0.5) for unusual_s in (0.1, -0.1, 0.05, 0.06, -9.0, 0.3, 9.0)]
+    assert moves_s[:3] == [0.1, 0.0, 0.0] and moves_s[3] == pytest.approx(0.01, abs=0.01)
+    assert moves_s[4:6] == [0.0, 0.0] and 0.25 < moves_s[6] < 0.35, "what it is ahead by is a period at most, as is a move"
+
+
+def test_the_first_of_a_crowd_stays_and_the_others_fall_in_behind_it() -> None:
+    """Who asks as often as its actions end: four at once, one answer every 0.1 s. The third time the last waits half as long."""
+    usual, phases, asks_s, waits_s = Usual(), [Phase() for _ in range(4)], [0.0] * 4, [0.0] * 4
+    for cycle in range(40):
+        free_s = -math.inf
+        for robot in sorted(range(4), key=lambda each: asks_s[each]):
+            free_s = max(free_s, asks_s[robot]) + 0.1
+            waits_s[robot] = free_s - asks_s[robot]
+            asks_s[robot] += phases[robot].later_s(usual.unusual_s(waits_s[robot], 4), 1.0)
+        assert cycle < 2 or max(waits_s) < 0.22
+    assert asks_s[0] == 0.0 and max(asks_s) < 0.5, "then they stay where they are"
+
+
+@pytest.mark.parametrize("unusual_s", [math.nan, math.inf, -math.inf, 1e30, -1e30])
+def test_whatever_a_server_says_nobody_gives_way_beyond_its_chunk(unusual_s: float) -> None:
+    link = linked(2.0)
+    link.horizon_s, link.lasts_s = 0.5, 0.9
+    asked(link, 0.0, 0.1, unusual_s)
+    assert 0.0 <= link.later_s <= 0.3 + EPS, "another answer is left"
+    assert link.ready_s == pytest.approx(0.5), "the cap is as it was"
+    asked(link, 0.5, 0.5, unusual_s)
+    assert link.later_s == 0.0, "a chunk that lasts no longer than it takes leaves nothing"
+    paced = linked(2.0)
+    paced.lasts_s = 0.9
+    asked(paced, 0.0, 0.1, unusual_s)
+    assert paced.ready_s <= 0.8 + EPS
+
+
 @pytest.mark.parametrize("unusual_s", [math.nan, math.inf, -math.inf, 1e30, -1e30])
 def test_whatever_a_server_says_the_phase_moves_by_a_period_at_most(unusual_s: float) -> None:
     link = linked(2.0)

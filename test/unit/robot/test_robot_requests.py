@@ -9,8 +9,8 @@ import pytest
 
 from ros2_rfm_serving.robot import RobotConfig
 from ros2_rfm_serving.types import Horizon, ObservationRequest
-from test.unit.fakes import NAMES, chunk, rows, schedule
-from test.unit.robot.robots import CONFIG, FOREVER_S, PERIOD_S, Rig, begin, sensors, working, world
+from test.unit.fakes import CONTRACT, NAMES, SERVED, chunk, grant, rows, schedule
+from test.unit.robot.robots import CONFIG, FOREVER_S, GOAL, PERIOD_S, Rig, begin, sensors, working, world
 
 SYNCHRONOUS = replace(CONFIG, synchronous=True)
 BY_TIMER = replace(CONFIG, tick_is_step=False)
@@ -40,6 +40,51 @@ def test_an_asynchronous_robot_asks_so_that_the_next_chunk_is_there_where_the_ho
     rig.ask()
     asked_behind = rig.brain._queue.behind - 1  # a step was executed in the period of the request
     assert asked_behind == horizon - delay
+
+
+def lasting(config: RobotConfig = CONFIG, length: int = 16) -> Rig:
+    """With a model of long chunks."""
+    rig = Rig(config)
+    rig.brain.follow(schedule(), rig.now_s)
+    rig.tick()
+    rig.brain.session_opened("system1", "s1", grant(contract=replace(CONTRACT, chunk_length=length)), rig.now_s)
+    rig.brain.start(GOAL, rig.now_s)
+    return rig
+
+
+def steps_between(rig: Rig, *unusual_s: float, length: int = 16) -> list[int]:
+    """Of a robot whose requests are answered after a step each, so much later than usual: steps from one to the next."""
+    request, steps = rig.ask(), []
+    for each_s in unusual_s:
+        begun = rig.brain._queue.mark
+        rig.tick()
+        assert rig.brain.reply(replace(long_chunk(request, length=length), served=replace(SERVED, unusual_s=each_s)), rig.now_s)
+        while not (requests := (tick := rig.tick()).requests):
+            assert tick.command is not None, "a gap in the motion"
+        request = requests[0][1]
+        steps.append(rig.brain._queue.mark - begun)
+    return steps[1:]  # before the first there was nothing to execute
+
+
+def test_an_asynchronous_robot_gives_way_by_rows_of_its_chunk_and_once() -> None:
+    found = steps_between(lasting(), *(n * PERIOD_S for n in (0.0, 0.0, 2.0, 0.0, 0.6, 0.6, -1.0, 1.0)))
+    assert found == [3, 5, 3, 3, 4, 3, 3]
+
+
+@pytest.mark.parametrize("changes", [{"horizon": Horizon(policy="confidence")}, {"replace_queue": False}])
+def test_who_may_not_execute_more_of_a_chunk_asks_as_ever(changes: dict[str, object]) -> None:
+    rig = lasting(replace(CONFIG, **changes))  # type: ignore[arg-type]
+    rig.brain.reply(replace(long_chunk(rig.ask()), served=replace(SERVED, unusual_s=1.0)), rig.now_s)
+    assert rig.brain._links.system1 and not rig.brain._links.system1.later_s
+
+
+@pytest.mark.parametrize(("length", "steps"), [(4, 3), (5, 4), (6, 5), (8, 6), (16, 6), (64, 6)])
+def test_nobody_gives_way_until_it_runs_out_of_young_actions(length: int, steps: int) -> None:
+    """What is executed during an answer is left, and a move is a horizon at most."""
+    assert max(steps_between(lasting(length=length), 0.0, *[9.0] * 3, length=length)) == steps
+    aged = lasting(replace(CONFIG, max_action_age_s=6.5 * PERIOD_S), length)
+    assert max(steps_between(aged, 0.0, *[9.0] * 3, length=length)) <= 5
+    assert not aged.brain.refused["stale_action"]
 
 
 def test_what_is_queued_goes_out_in_both_spaces() -> None:

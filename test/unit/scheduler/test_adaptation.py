@@ -15,6 +15,7 @@ from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot, load_factory, parse_factory
 from ros2_rfm_serving.profiles import COLUMNS, load_profiles, parse_profiles
 from ros2_rfm_serving.scheduler import Fleet, plan_factory, start_fleet
+from ros2_rfm_serving.scheduler.migration import migration
 
 PROFILE = parse_profiles(
     f"""{",".join(COLUMNS)}
@@ -261,7 +262,7 @@ weld:
 
 def test_a_migration_counts_the_models_that_load_and_the_robots_that_move() -> None:
     running = fleet(factory())
-    same = running.migration_to(running.schedule)
+    same = migration(running, running.schedule)
     assert (same.moved_servers, same.moved_robots, same.lost_actions, same.gained_actions) == ((), (), 0.0, 0.0)
     assert not same.worth_it
     judge = next(p for p in running.schedule.placements if p.model == "judge")
@@ -273,7 +274,7 @@ def test_a_migration_counts_the_models_that_load_and_the_robots_that_move() -> N
             for r in running.schedule.routes
         ),
     )
-    moved = running.migration_to(other, horizon_s=100.0)
+    moved = migration(running, other, horizon_s=100.0)
     assert moved.moved_servers == (judge.server,) and moved.moved_robots == ()
     rate_hz = sum(r.predicted_rate_hz for r in running.schedule.routes if r.component == "system1")
     assert moved.gained_actions == pytest.approx(0.5 * rate_hz * 100)

@@ -12,17 +12,20 @@ from hypothesis import strategies as st
 from ros2_rfm_serving.factory import Factory, parse_factory
 from ros2_rfm_serving.scheduler import PlanOrder, plan, plan_factory
 from ros2_rfm_serving.scheduler.apart import spread
+from ros2_rfm_serving.scheduler.host import hosts_of
 from ros2_rfm_serving.scheduler.planning import problem_of, refit_by
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.scheduler.repair import seeing
+from ros2_rfm_serving.scheduler.reserve import with_reserved
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Stream
 from ros2_rfm_serving.scheduler.standby import cover_of
 from ros2_rfm_serving.types import Placement, Schedule
 from test.unit.scheduler.small_factories import small_factory
-from test.unit.scheduler.test_adaptation import PROFILE
+from test.unit.scheduler.test_adaptation import PROFILE, fleet
+from test.unit.scheduler.test_adaptation import factory as small
 
 REFIT = refit_by(PROFILE, None)
 CURVES = Curves(PROFILE, ("policy", "judge"), ("GPU",), {("policy", "GPU"): 1.0, ("judge", "GPU"): 1.0})
@@ -262,3 +265,17 @@ def test_a_host_behind_a_narrow_network_is_far_and_may_be_too_narrow() -> None:
     assert (
         solution.feasible and (link.host, link.takes_mbit_s) == ("a", pytest.approx(0.45)) and link.in_mbit_s <= 0.45 * (1 + 1e-6)
     )
+
+
+@pytest.mark.parametrize(("there", "standby"), [("a", ""), ("b", "server_3")])
+def test_the_first_robot_of_a_server_brings_it_no_standby_on_its_own_host(there: str, standby: str) -> None:
+    """While it was idle it had none."""
+    running = fleet(small(robots=2, servers=3, extra="standby: {num_servers: 1, peers: false}"))
+    idle = next(p for p in running.schedule.placements if p.model == "policy" and not p.standby)
+    reserved = replace(idle, server="server_3", standby=True)
+    hosts = hosts_of([replace(idle, server="server_1"), reserved], running.problem.seen)
+    demand = next(d for d in running.problem.demands if d.model == "policy")
+    route = replace(next(r for r in running.schedule.routes if r.component == demand.component), server="server_1", standby="")
+    problem = replace(running.problem, hosts={"server_1": "a", "server_3": there})
+    (found,) = with_reserved([(route, demand)], hosts, running.curves, problem, None)
+    assert found.standby == standby

@@ -72,6 +72,24 @@ def test_a_needed_plan_stays_needed_whoever_comes_and_goes_meanwhile(fleet: InFo
     assert of_class(fleet.fleet.schedule, "fold") >= FLOOR_HZ * 0.999
 
 
+def test_newcomers_wait_for_a_plan_that_a_promise_needs(fleet: InForce) -> None:
+    """It was begun anew for each robot that came and went, and where these come more often than a plan takes it was never made."""
+    fleet.release("fold_1")
+    orders = []
+    for number in range(6):
+        assert fleet.wanted is not None and fleet.wanted.needed
+        fleet.release(f"sort_{number + 1}")
+        orders.append(fleet.admit(f"late_{number}", "sort"))
+    assert orders[-1].answer is None and orders[0].answer is not None, "they come as long as the plan is not overtaken often"
+    order = fleet.wanted
+    assert order is not None
+    fleet.planned(order, made(order))
+    assert of_class(fleet.fleet.schedule, "fold") >= FLOOR_HZ * 0.999 and not broken(fleet.fleet)
+    while order := fleet.wanted:
+        fleet.planned(order, made(order))
+    assert all(order.answer is not None for order in orders)
+
+
 def test_a_floor_that_nobody_could_keep_is_said_and_not_planned_for_ever(fleet: InForce) -> None:
     """Two robots cannot act as often as six were to."""
     for i in range(1, 6):

@@ -108,6 +108,6 @@ def test_what_was_measured_is_the_way_to_the_nearest_host() -> None:
 
 def test_hosts_that_are_equally_far_change_nothing() -> None:
     declared = at({"a": 7.0, "b": 7.0}, {"a": 2, "b": 2})
-    assert declared.away_s == {} and declared.at_nearest() == declared.at_farthest() == declared
+    assert declared.away_s == {} and declared.at_nearest() == declared.without_away() == declared
     ways = [problem_of(declared, {"carry": 6}, PROFILE, None, by_host=by_host) for by_host in (True, False)]
     assert ways[0] == ways[1] and set(ways[0].servers.values()) == {"GPU"}

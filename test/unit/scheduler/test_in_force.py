@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from ros2_rfm_serving.audit.schedulers.replay import SchedulerReplay
 from ros2_rfm_serving.errors import ConfigurationError, PlannerError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Catalogue, load_factory
 from ros2_rfm_serving.profiles import load_profiles
-from ros2_rfm_serving.scheduler import InForce, Order, Planned, PlanOrder, Roster, Word, plan, resumed
+from ros2_rfm_serving.scheduler import InForce, Order, Planned, PlanOrder, Rooms, Roster, Word, answered, resumed
 from ros2_rfm_serving.types import NOT_ADMITTED, Admission, Schedule
 from test.unit.scheduler.kept_plans import KeptPlans
 
@@ -54,10 +55,10 @@ class Running:
         log = logging.getLogger("test")
         self.fleet = InForce(first, self.roster, lambda schedule, name: self.schedules.append(schedule), log, self.kept.book)
 
-    def plan(self, order: PlanOrder) -> Planned | RfmError:
+    def plan(self, order: PlanOrder) -> Planned | Rooms | RfmError:
         self.orders.append(order)
         try:
-            return plan(order, self.profile, self.catalogue)
+            return answered(order, self.profile, self.catalogue)
         except RfmError as error:
             return error
 
@@ -301,7 +302,7 @@ def test_a_better_plan_waits_for_those_who_wait_for_one(running: Running) -> Non
     assert isinstance(waits.answer, int) and not isinstance(waits.answer, ScheduleError)
 
 
-def cut_short(made: Planned | RfmError, *, actions_hz: float | None = None) -> Planned:
+def cut_short(made: Planned | Rooms | RfmError, *, actions_hz: float | None = None) -> Planned:
     """A plan as it would be, had more work been of use; and worth so many actions/s."""
     assert isinstance(made, Planned)
     fleet = made.fleet
@@ -380,3 +381,48 @@ def test_what_a_predecessor_left_is_replayed(running: Running, repository: Path)
     replay = SchedulerReplay(profiles)
     (record,) = [record for record in kept.records() if record["kind"] == "plan"]
     assert replay.feed(record)["schedule"] == record["schedule"] and record["schedule"]["epoch"] == 42
+
+
+# --- room that is looked for elsewhere ---
+
+
+def crowded(running: Running) -> tuple[Order, PlanOrder]:
+    """Arms come until one does not fit at a glance."""
+    for number in range(100):
+        order = running.fleet.admit(f"late_{number}", "arm")
+        if order.answer is None:
+            asked = running.fleet.wanted
+            assert asked is not None and asked.needed and asked.first
+            return order, asked
+    raise AssertionError("there is room for a hundred")
+
+
+def test_room_that_others_make_is_looked_for_elsewhere_and_taken_here(running: Running) -> None:
+    order, asked = crowded(running)
+    before = running.fleet.fleet.schedule
+    made = running.plan(pickle.loads(pickle.dumps(asked)))  # in the planner's process
+    assert isinstance(made, Rooms) and running.fleet.epoch == before.epoch, "nothing has changed yet"
+    running.fleet.planned(asked, made)
+    after = running.fleet.fleet.schedule
+    (newcomer,) = {route.robot for route in after.routes} - {route.robot for route in before.routes}
+    assert order.answer == after.epoch == before.epoch + 1 and running.roster.tasks[newcomer] == "arm"
+    servers = {(r.robot, r.component): r.server for r in before.routes}
+    assert servers.items() <= {(r.robot, r.component): r.server for r in after.routes}.items(), "nobody moves"
+    assert max(r.max_rate_hz for r in after.routes) < max(r.max_rate_hz for r in before.routes), "others go slower"
+
+
+def test_room_in_a_fleet_that_is_no_more_is_not_taken(running: Running) -> None:
+    order, asked = crowded(running)
+    made = running.plan(asked)
+    assert running.fleet.release("arm_2").answer == running.fleet.epoch, "others come and go meanwhile"
+    epoch = running.fleet.epoch
+    running.fleet.planned(asked, made)
+    assert running.fleet.epoch == epoch or isinstance(order.answer, int)
+    running.plan_what_is_wanted()
+    assert isinstance(order.answer, int) and "arm_2" not in running.tasks()
+
+
+def test_who_finds_no_room_anywhere_is_told_what_there_is(running: Running) -> None:
+    order = running.fleet.admit("fast", "sprint")
+    running.plan_what_is_wanted()
+    assert "on the servers as they are" in refused(order) and "actions/s" in refused(order)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from ros2_rfm_serving.factory import Catalogue, Factory, Robot, parse_factory
 from ros2_rfm_serving.factory.descriptor import Component
 from ros2_rfm_serving.profiles import COLUMNS, load_profiles, parse_profiles
 from ros2_rfm_serving.scheduler import Fleet, admission, fleet_of, plan_factory, start_fleet
+from ros2_rfm_serving.scheduler.enquiry import AT_ONCE, Enquiry, at_once, rooms, taken
 from ros2_rfm_serving.scheduler.prediction import closed_queue
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.scheduler.queues import Queues
-from ros2_rfm_serving.scheduler.roster import beside
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 from ros2_rfm_serving.types import SYSTEM1
 
@@ -31,14 +32,15 @@ LATE = Robot(name="late", task="carry", index=99)
 
 
 def factory(floor_hz: float, servers: int = 1) -> Factory:
-    """Asynchronous robots, for whom an SLO of 92 ms leaves hardly any room to meet another: those at 2 actions/s meet for ever."""
+    """Asynchronous robots, for whom an SLO of 92 ms leaves hardly any room to meet another: those at 2 actions/s meet for ever, for
+    they execute no more of a chunk than is to be trusted, and do not give way."""
     return parse_factory(f"""
 server_cluster: {{num_servers: {servers}, gpu_type: GPU}}
 standby: {{peers: false}}
 robot_fleet: [{{task: carry, num_robots: {servers}}}]
 carry:
   min_action_rate_hz: {floor_hz}
-  execution: {{mode: async}}
+  execution: {{mode: async, horizon: {{policy: confidence, mean_period_ms: 500}}}}
   pipeline: {{action_period_ms: 500}}
   components: {{system1: {{model: policy, slo_ms: 92}}}}
 """)
@@ -126,7 +128,7 @@ def test_what_no_queue_judges_has_no_room_beyond_the_curve(repository: Path) -> 
 def test_whom_one_look_refuses_is_not_refused_to_whoever_may_look_more_often() -> None:
     """Several at once have a look each; one of them that asks alone afterwards is asked for anew."""
     running = fleet(factory(0.5))
-    _, refused = beside(running, [LATE, Robot(name="later", task="carry", index=100)])
+    _, refused = at_once(running, [LATE, Robot(name="later", task="carry", index=100)])
     assert len(refused) == 2
     assert rate_hz(running.admit(LATE)) > 0.9
 
@@ -140,7 +142,36 @@ def test_several_newcomers_are_admitted_alike_when_their_book_is_read(repository
     running, again = (fleet_of(declared, plan, declared.robots, *shipped, epoch=1) for _ in range(2))
     tasks = list(declared.tasks)
     late = [Robot(name=f"late_{i}", task=task, index=90 + i) for i, task in enumerate((tasks * 3)[:3])]
-    admitted, refused = beside(running, late)
-    assert len(refused) < len(late)
+    enquiry = Enquiry(running, tuple(late))
+    answer = rooms(pickle.loads(pickle.dumps(enquiry)))  # by another process
+    admitted = taken(enquiry, answer)
+    assert len(answer.found) > 1 and all(robot in late for robot, _ in answer.found)
     played = stepped(again, steps_of(running, admitted), declared, lambda *_: pytest.fail("nothing was seen"))
     assert played.schedule.routes == admitted.schedule.routes
+
+
+def test_room_that_another_process_found_is_the_room_that_is_here() -> None:
+    """A fleet that has remembered much, and was changed, is the same one there: to the last digit."""
+    running = fleet(factory(0.5, servers=4))
+    running = running.release(running.robots[0].name).admit(LATE)
+    assert not broken(running)
+    later = Robot(name="later", task="carry", index=100)
+    found = pickle.loads(pickle.dumps(running)).room(later)
+    assert found == running.room(later)
+    here, there = running.admit(later), running.taking(later, found)
+    assert here.schedule == there.schedule and here.held == there.held and here.looks == there.looks
+
+
+def test_at_once_a_few_looks_are_had_however_many_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever decides keeps everybody else waiting."""
+    running, looks = fleet(factory(1.95, servers=12)), list[object]()
+    kept = Queues.kept
+
+    def counted(queues: Queues, *asked: Any) -> set[str]:
+        looks.append(asked)
+        return kept(queues, *asked)
+
+    monkeypatch.setattr(Queues, "kept", counted)
+    late = [Robot(name=f"late_{i}", task="carry", index=90 + i) for i in range(20)]
+    same, refused = at_once(running, late)
+    assert same is running and len(refused) == 20 and len(looks) <= AT_ONCE

@@ -10,7 +10,8 @@ import pytest
 
 from ros2_rfm_serving.errors import PlannerError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Factory, Robot, parse_factory
-from ros2_rfm_serving.scheduler import Fleet, InForce, Lookout, Planned, PlanOrder, Roster, plan, rebuilt
+from ros2_rfm_serving.scheduler import Fleet, InForce, Lookout, Planned, PlanOrder, Rooms, Roster, answered, plan, rebuilt
+from ros2_rfm_serving.scheduler.migration import migration
 from ros2_rfm_serving.scheduler.planning import refit_by
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.scheduler.repair import deserted, seeing
@@ -160,8 +161,8 @@ def test_the_same_factory_planned_again_moves_nobody(robots: int) -> None:
     again = planned(declared, previous=mixed).fleet
     assert where(again.schedule) == where(mixed)
     fleet = rebuilt(declared, mixed, declared.robots, PROFILE, None)
-    migration = fleet.migration_to(again.schedule)
-    assert not migration.moved_robots and not migration.moved_servers and migration.lost_actions == 0
+    move = migration(fleet, again.schedule)
+    assert not move.moved_robots and not move.moved_servers and move.lost_actions == 0
 
 
 def test_every_robot_that_moves_costs_actions() -> None:
@@ -169,7 +170,7 @@ def test_every_robot_that_moves_costs_actions() -> None:
     fleet = planned(declared).fleet
     one, other = [p.server for p in fleet.schedule.placements if p.model == "policy" and not p.standby][:2]
     routes = tuple(replace(r, server=other) if r.server == one else r for r in fleet.schedule.routes)
-    moved = fleet.migration_to(replace(fleet.schedule, routes=routes))
+    moved = migration(fleet, replace(fleet.schedule, routes=routes))
     assert not moved.moved_servers and moved.lost_actions > 0 and not moved.worth_it
 
 
@@ -212,9 +213,9 @@ class Watched:
                 self.fleet.planned(order, self._made(order))
 
     @staticmethod
-    def _made(order: PlanOrder) -> Planned | RfmError:
+    def _made(order: PlanOrder) -> Planned | Rooms | RfmError:
         try:
-            return plan(order, PROFILE, None, work=0.02)
+            return answered(order, PROFILE, None, work=0.02)
         except RfmError as error:
             return error
 
@@ -307,7 +308,8 @@ def test_who_waits_is_served_by_what_others_leave_while_a_plan_is_made() -> None
     for name in sorted(stranded)[5:]:
         watched.fleet.release(name)
     assert watched.fleet.wanted and watched.fleet.wanted.needed, "the plan is being made all the time"
-    watched.fleet.settle()
+    for _ in range(5):  # one at each look
+        watched.fleet.settle()
     served = {route.robot for route in watched.schedules[-1].routes}
     assert set(sorted(stranded)[:5]) <= served and not watched.fleet.no_room
 

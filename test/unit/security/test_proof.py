@@ -68,7 +68,7 @@ def test_an_answer_is_of_whoever_was_asked_and_to_what_was_asked(plant: Enclaves
         return str(refused.value)
 
     genuine = answer(plant.root / "s1")
-    who, found = asking.answered("s1", "arm_1", granted, genuine, verifier)
+    who, found = asking.answered("s1", "arm_1", granted, genuine, verifier), asking.keys(genuine.public_key)
     assert (who.name, found) == ("s1", keys)
     assert "arm_2 answers in the name of 's1'" in problem(answer(plant.make("arm_2")))
     assert "another authority's" in problem(answer(Enclaves(tmp_path / "else").make("s1")))

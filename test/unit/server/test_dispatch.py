@@ -262,6 +262,35 @@ def test_two_tiers_run_at_once_each_on_its_engine() -> None:
     assert (len(edge.batches), len(cloud.batches)) == (1, 1) and target.snapshot(1.0).waiting == 1
 
 
+def test_several_batches_are_on_their_way_to_a_tier_elsewhere_which_runs_them_one_after_the_other() -> None:
+    edge, cloud = FakeEngine(), FakeEngine()
+    config = ServerConfig(name="s1", batch_size=1, dispatch="fifo", profile_s=(9.0,))
+    away = Tier(engine=cloud, batch_size=2, batches_in_flight=2, round_trip_s=1.0, profile_s=(0.5, 0.5))
+    target = ModelServer(config, edge, away)
+    for i in range(8):
+        target.submit(observation(target.open_session(session_request(f"r{i}")).session_epoch, robot=f"r{i}"), 0.0)
+    assert target.begin(0.0) is not None and target.max_concurrent(1) == 2
+    first, second = target.begin(0.0, tier=1), target.begin(0.1, tier=1)
+    assert first is not None and second is not None and target.begin(0.1, tier=1) is None, "two, and no third one"
+    view = target._lanes[1].view
+    assert view.free_there_s == pytest.approx(1.5), "they were there after 0.5 and 0.6, the second waits for the first"
+    assert view.answers_in_s(2, 0.2) == pytest.approx(2.3), "behind both of them"
+    target.complete(first, target.run(first), 1.5)
+    target.complete(second, target.run(second), 2.0)
+    assert view.times.seconds(2) == pytest.approx(0.5), "what each took there, not what it waited there"
+    assert target.begin(2.1, tier=1) is not None and view.free_there_s == pytest.approx(3.1), "nothing is ahead of it"
+
+
+def test_fewer_are_sent_elsewhere_the_more_are_on_their_way() -> None:
+    waiting = [waits(f"r{i}", since_s=i) for i in range(6)]
+    edge, cloud = engine(batch_size=2, profile_s=LAW_S[:2], free_s=10.2), engine(profile_s=[0.05] * 8, round_trip_s=0.1)
+    assert names(overflow(waiting, edge, cloud, 10.0)) == ["r2", "r3", "r4", "r5"]
+    cloud.free_there_s = 10.05
+    assert names(overflow(waiting, edge, cloud, 10.0)) == ["r2", "r3", "r4", "r5"], "it is free when they get there"
+    cloud.free_there_s = 10.25
+    assert names(overflow(waiting, edge, cloud, 10.0)) == ["r4", "r5"]
+
+
 def test_who_has_steps_of_its_own_is_served_where_these_can_be_had() -> None:
     edge, cloud = FakeEngine(), FakeEngine()
     edge.contract = replace(CONTRACT, pipelines=True, max_num_steps=8)

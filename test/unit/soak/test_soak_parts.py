@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from ros2_rfm_serving.audit.log import AuditLog, Entry
+from ros2_rfm_serving.audit.log import AuditLog, Entry, Key
 from test.soak.faults import CUT, KILL, KINDS, QUIET_S, REST_S, cuts_of, drawn
 from test.soak.sampling import LEAST_S, WARM_S, Life, Sample, Samples
-from test.soak.serving import served, without_any
+from test.soak.serving import replaced_early, served, without_any
 
 PROCESSES, ROBOTS = ("scheduler", "server_1", "arm_1"), ("arm_1",)
 
@@ -59,6 +59,16 @@ def test_time_without_any_server_is_counted_once() -> None:
     assert without_any(0.0, 30.0, windows) == 8.0 and without_any(6.0, 11.0, windows) == 0.0
     assert without_any(25.0, 40.0, windows) == 10.0 and without_any(13.0, 14.0, []) == 1.0
     assert without_any(-5.0, 2.0, windows) == 5.0
+
+
+def test_a_request_that_was_replaced_before_it_was_looked_at_is_accounted_for() -> None:
+    def called(sequence: int, do: str) -> Entry:
+        request = {"robot": "arm_1", "component": "system1", "session_epoch": 7, "episode": 2, "sequence": sequence}
+        return Entry("server/server_1", 1, 1.0, 1.0, "call", {"do": do, "args": {"request": request}, "result": None})
+
+    log = AuditLog([])
+    log.by_writer["server/server_1"] = [called(1, "charge"), called(2, "charge"), called(1, "superseded_early")]
+    assert replaced_early(log) == {Key("arm_1", "system1", 7, 2, 1)}
 
 
 def test_a_server_serves_its_model_from_its_being_ready_to_its_last_word() -> None:

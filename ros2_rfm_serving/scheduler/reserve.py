@@ -1,0 +1,43 @@
+"""A server that was idle has no standby: its first robot brings it a reserved one, where one carries it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler.links import Pledge
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.problem import Demand, Problem
+from ros2_rfm_serving.types import Route
+
+Asking = Sequence[tuple[Route, Demand]]
+"""Of one robot."""
+
+
+def with_reserved(
+    asking: Asking, hosts: Mapping[str, Host], curves: Curves, problem: Problem, pledge: Pledge | None
+) -> list[Route]:
+    """The routes of a newcomer. pledge: of links; None: there are none."""
+    standbys: dict[str, str] = {}
+    for name in {route.server for route, _ in asking if not hosts[route.server].sessions}:
+        mine = [(route, demand) for route, demand in asking if route.server == name]
+        load_hz, slos = sum(route.predicted_rate_hz for route, _ in mine), {demand.slo for _, demand in mine}
+        for other, host in hosts.items():
+            reserved = host.placement.standby and host.placement.model == hosts[name].placement.model
+            if not reserved or not problem.may_cover(other, name) or _jams(mine, other, pledge):
+                continue
+            if host.load_hz + load_hz <= host.capacity_hz({*host.slos, *slos}, curves):
+                standbys[name] = other
+    return [replace(route, standby=standbys.get(route.server, route.standby)) for route, _ in asking]
+
+
+def _jams(mine: Asking, standby: str, pledge: Pledge | None) -> bool:
+    """Whether links do not carry the first robot of a server on its standby."""
+    if pledge is None:
+        return False
+    asked: dict[str, float] = defaultdict(float)
+    for route, _ in mine:
+        asked[route.task] += route.max_rate_hz
+    return pledge.most({standby: asked}, {}) < 0

@@ -1,0 +1,88 @@
+"""The links of hosts in virtual time (`hosts: {<name>: {round_trip_ms, bandwidth_mbit_s}}`): how much nearer than the farthest a
+server is, and how long messages wait for those before them on the way.
+
+The declared network of a robot (`Factory.network_of`) is that to the farthest host that serves, with what a message takes there
+when it has the link to itself. On each link one message goes after the other, each way by itself.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.faults import Delivery, Direction
+from ros2_rfm_serving.scheduler.links import Way, links_of
+
+
+class Passage(NamedTuple):
+    """Of a message over one link."""
+
+    way: Way
+    takes_s: float
+    added_s: float
+    """Of that, what the declared network does not have."""
+
+
+class Roads:
+    """Of one factory; none until they are laid."""
+
+    def __init__(self) -> None:
+        self.are_laid = False
+        self._tasks: dict[str, str] = {}
+        """Robot -> task."""
+        self._nearer_s: dict[tuple[str, str], float] = {}
+        """(task, server) -> how much shorter than declared each way is."""
+        self._passages: dict[tuple[str, str, Direction], tuple[Passage, ...]] = {}
+        """Of a message between robots of a task and a server; in the order of its way."""
+        self._free_s: dict[Way, float] = defaultdict(float)
+
+    def lay(self, factory: Factory) -> None:
+        links = links_of(factory)
+        seated = {server: factory.hosts[seat.host] for server, seat in factory.seats.items()} if factory.hosts else {}
+        for task in factory.tasks:
+            own = factory.network_of(task)
+            far_ms = {server: host.round_trip_with_ms(own.request_kb) for server, host in seated.items()}
+            for server, ms in far_ms.items():
+                self._nearer_s[task, server] = (max(far_ms.values()) - ms) / 2e3
+                for direction in Direction:
+                    self._passages[task, server, direction] = ()
+        if links:
+            self._link(factory)
+        self.are_laid = any(self._nearer_s.values()) or any(self._passages.values())
+
+    def _link(self, factory: Factory) -> None:
+        links = links_of(factory)
+        assert links
+        takes = {host: mbit_s / links.share for host, mbit_s in links.takes_mbit_s.items()}
+        for task, server, direction in self._passages:
+            crossed = links.of_request(task, links.hosts[server])
+            there = [(way, mbit) for way, mbit in crossed if way.outward == (way.host != links.hosts[server])]
+            back = [(way, mbit) for way, mbit in crossed if (way, mbit) not in there]
+            mine = there[::-1] if direction is Direction.UP else back  # out of the robots' home, into the server's host
+            self._passages[task, server, direction] = tuple(
+                Passage(way, mbit / takes[way.host], 0.0 if way.host == links.hosts[server] else mbit / takes[way.host])
+                for way, mbit in mine
+            )
+
+    def lead(self, robot: str, task: str) -> None:
+        """Where this robot is."""
+        self._tasks[robot] = task
+
+    def delivered(
+        self, copies: tuple[Delivery, ...], robot: str, server: str, direction: Direction, now_s: float
+    ) -> tuple[Delivery, ...]:
+        """A message that sets out now, as it would arrive through the declared network. One that is lost was on the links all the
+        same."""
+        task = self._tasks[robot]
+        nearer_s = self._nearer_s.get((task, server), 0.0)
+        more_s = self._waits_s(self._passages.get((task, server, direction), ()), now_s)
+        return tuple([copy._replace(delay_s=max(copy.delay_s - nearer_s, 0.0) + more_s) for copy in copies])
+
+    def _waits_s(self, passages: tuple[Passage, ...], now_s: float) -> float:
+        at_s, more_s = now_s, 0.0
+        for passage in passages:
+            begins_s = max(at_s, self._free_s[passage.way])
+            more_s += begins_s - at_s + passage.added_s
+            at_s = self._free_s[passage.way] = begins_s + passage.takes_s
+        return more_s

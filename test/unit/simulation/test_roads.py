@@ -1,0 +1,103 @@
+"""Hosts' links in virtual time: what a plan keeps within links keeps its promises there, and what ignores them does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
+from ros2_rfm_serving.faults import Delivery, Direction
+from ros2_rfm_serving.profiles import load_profiles
+from ros2_rfm_serving.scheduler import plan_factory, to_schedule
+from ros2_rfm_serving.simulation import Report, simulate
+from ros2_rfm_serving.simulation.conditions import Conditions, Network
+from ros2_rfm_serving.simulation.roads import Roads
+from ros2_rfm_serving.types import SYSTEM1
+
+UP, DOWN = Direction.UP, Direction.DOWN
+
+
+def factory(a: str = "", b: str = "", home: str = "", robots: int = 12) -> Factory:
+    """A server on each of two hosts; an observation has 0.64 Mbit, an answer 0.032."""
+    third = f"\n  home: {{address: 10.0.0.3, robots: [arm]{home}}}" if home else ""
+    return parse_factory(f"""
+server_cluster: {{num_servers: 2, gpu_type: EMULATED}}
+standby: {{peers: false}}
+robot_fleet: [{{task: arm, num_robots: {robots}, network: {{observation_kb: 80, reply_kb: 4}}}}]
+hosts:
+  a: {{address: 10.0.0.1, gpus: {{EMULATED: 1}}{a}}}
+  b: {{address: 10.0.0.2, gpus: {{EMULATED: 1}}{b}}}{third}
+arm:
+  pipeline: {{action_period_ms: 200}}
+  components: {{system1: {{model: emulated/arm-policy, slo_ms: 120}}}}
+""")
+
+
+@pytest.fixture(scope="module")
+def run(repository: Path) -> object:
+    folder = repository / "config" / "profiles"
+    profile, catalogue = load_profiles(folder), Catalogue.load(folder / "models.yaml")
+
+    def run(planned_for: Factory, there: Factory, conditions: Conditions = Conditions()) -> tuple[float, Report]:  # noqa: B008
+        solution = plan_factory(planned_for, profile, catalogue, work=0.02)
+        schedule = to_schedule(solution, planned_for.robots, epoch=1)
+        return solution.objective, simulate(schedule, there, catalogue, profile, seconds=10, seed=0, conditions=conditions)
+
+    return run
+
+
+def test_a_plan_within_links_keeps_its_promises_on_them_and_one_that_ignores_them_does_not(run: object) -> None:
+    narrow, wide = factory(b=", bandwidth_mbit_s: 10"), factory()
+    planned_hz, knowing = run(narrow, narrow)  # type: ignore[operator]
+    ignored_hz, blind = run(wide, narrow)  # type: ignore[operator]
+    assert knowing.components[SYSTEM1].slo_attainment >= 0.99 and 0.97 * planned_hz <= knowing.goodput <= 1.15 * planned_hz
+    assert ignored_hz > 1.2 * planned_hz, "it asks for more than the link takes"
+    assert blind.components[SYSTEM1].slo_attainment < 0.8 and blind.goodput < 0.7 * knowing.goodput
+    _, unlinked = run(wide, wide)  # type: ignore[operator]
+    assert unlinked.components[SYSTEM1].slo_attainment == 1.0 and unlinked.goodput >= ignored_hz * 0.97
+
+
+def test_a_network_that_is_given_replaces_links_too(run: object) -> None:
+    narrow = factory(b=", bandwidth_mbit_s: 10")
+    _, given = run(factory(), narrow, Conditions(network=Network()))  # type: ignore[operator]
+    assert given.components[SYSTEM1].slo_attainment == 1.0
+
+
+def arrives_s(roads: Roads, server: str, direction: Direction, now_s: float = 0.0, declared_s: float = 0.1) -> float:
+    roads.lead("arm_1", "arm")
+    (copy,) = roads.delivered((Delivery(declared_s),), "arm_1", server, direction, now_s)
+    return now_s + copy.delay_s
+
+
+def test_a_server_on_a_nearer_host_is_nearer_by_half_each_way() -> None:
+    roads = Roads()
+    roads.lay(factory(a=", round_trip_ms: 4", b=", round_trip_ms: 30"))
+    assert arrives_s(roads, "server_1", UP) == pytest.approx(0.1 - 0.013) == arrives_s(roads, "server_1", DOWN)
+    assert arrives_s(roads, "server_2", UP) == pytest.approx(0.1) and arrives_s(roads, "server_1", UP, declared_s=0.001) == 0.0
+
+
+def test_messages_go_one_after_the_other_each_way_by_itself() -> None:
+    roads = Roads()
+    roads.lay(factory(b=", bandwidth_mbit_s: 10"))  # 64 ms for an observation, 3.2 for an answer
+    at = [arrives_s(roads, "server_2", UP) for _ in range(3)]
+    assert at == pytest.approx([0.1, 0.164, 0.228])
+    assert arrives_s(roads, "server_2", DOWN) == pytest.approx(0.1), "the other way is free"
+    assert arrives_s(roads, "server_1", UP) == pytest.approx(0.1 - 0.0336), "nobody is in the way of the other host"
+    assert arrives_s(roads, "server_2", UP, now_s=5.0) == pytest.approx(5.1), "they are gone"
+
+
+def test_the_link_of_the_robots_own_host_is_on_the_way_too() -> None:
+    """The declared network has none of it: what a message takes there is added as well."""
+    roads = Roads()
+    roads.lay(factory(home=", bandwidth_mbit_s: 64"))
+    assert [arrives_s(roads, s, UP) for s in ("server_1", "server_2")] == pytest.approx([0.11, 0.12])
+    assert arrives_s(roads, "server_1", DOWN) == pytest.approx(0.1005)
+
+
+def test_where_hosts_are_alike_and_nothing_is_known_of_links_nothing_changes() -> None:
+    roads = Roads()
+    roads.lay(factory())
+    assert not roads.are_laid
+    roads.lay(factory(a=", round_trip_ms: 10", b=", round_trip_ms: 10"))
+    assert not roads.are_laid
