@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from dataclasses import replace
 
 import pytest
 
-from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.factory.descriptor import Network
 from ros2_rfm_serving.scheduler import PlanOrder, plan, plan_factory
+from ros2_rfm_serving.scheduler.enquiry import Enquiry, rooms
 from ros2_rfm_serving.scheduler.planning import curves_of, problem_of, refit_by
 from ros2_rfm_serving.scheduler.repair import seeing
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, Travel
@@ -104,6 +106,67 @@ def test_what_was_measured_is_the_way_to_the_nearest_host() -> None:
     assert set(curves_of(problem, PROFILE).configs) >= {("policy", "GPU"), ("policy", "GPU away by 20 ms")}
     farthest = problem_of(declared, {"carry": 6}, PROFILE, None, seen, by_host=False)
     assert farthest.classes[0].network.mean_s == pytest.approx(0.025)
+
+
+def test_who_is_not_served_is_told_why_by_the_hosts_that_are_near_enough() -> None:
+    """One host is too far for any SLO; of the near one there is too little, which more GPUs mend."""
+    solution = plan_factory(at({"b": 55.0}, {"a": 1, "b": 1}, 40), PROFILE, None, work=0.0)
+    assert not solution.feasible and not any("network" in text for text in solution.problems)
+    assert any(text.startswith("feasible with 1 more GPU") for text in solution.problems)
+
+
+def mixed() -> Factory:
+    """Small observations are nearer to b, whose link is narrow, and large ones to a."""
+    declared = at({"a": 10.0}, {"a": 2, "b": 2})
+    (carry,) = declared.robot_fleet
+    tasks = dict.fromkeys(("small", "large"), declared.tasks["carry"])
+    fleet = tuple(
+        carry.model_copy(update={"task": name, "num_robots": 3, "network": Network(observation_kb=kb)})
+        for name, kb in (("small", 0.0), ("large", 25.0))
+    )
+    hosts = {**declared.hosts, "b": declared.hosts["b"].model_copy(update={"bandwidth_mbit_s": 10.0})}
+    return declared.model_copy(update={"hosts": hosts, "robot_fleet": fleet, "tasks": tasks}).with_round_trips()
+
+
+TRIPS_MS = {("small", "a"): 10.0, ("small", "b"): 0.0, ("large", "a"): 10.0, ("large", "b"): 20.0}
+
+
+def test_no_observation_is_nearer_than_it_is_for_its_own_size() -> None:
+    declared = mixed()
+    seen = Seen(travels={"small": Travel(mean_s=0.013, tail_s=0.013), "large": Travel(mean_s=0.012, tail_s=0.012)})
+    for more_ms, as_seen in (({"small": 0.0, "large": 0.0}, AS_DECLARED), ({"small": 3.0, "large": 2.0}, seen)):
+        apart, alike = (problem_of(declared, {"small": 3, "large": 3}, PROFILE, None, as_seen, by_host=by) for by in (True, False))
+        for near, far in zip(apart.classes, alike.classes, strict=True):
+            for server in declared.gpu_types:
+                trip_s = (TRIPS_MS[near.name, host_of(declared, server)] + more_ms[near.name]) / 1e3
+                assert near.network.mean_s + apart.seen.away_s.get(server, 0.0) >= trip_s - 1e-9, (near.name, server)
+                assert far.network.mean_s >= trip_s - 1e-9, (far.name, server)
+        small = apart.classes[0]
+        assert small.least_cycle_s == pytest.approx(small.execution_s + more_ms["small"] / 1e3), "links have what b lets them send"
+
+
+def test_what_is_measured_is_the_same_wherever_a_robot_is_served() -> None:
+    declared = mixed()
+    for (task, host), trip_ms in TRIPS_MS.items():
+        factors, answers = Factors(), 0
+        factors.declare(declared)
+        server = next(server for server in declared.gpu_types if host_of(declared, server) == host)
+        for i in range(400):
+            answers += 10
+            asked = {"system1": Asked(answers=answers, round_trips_s=answers * (0.030 + (trip_ms + 13.0) / 1e3))}
+            word = RobotWord(robot=f"{task}_{i % 4}", task=task, server=server, streams=True, asked=asked)
+            factors.hear(word, 0.030, 0.030, 1.0 * i)
+        assert factors.look() and factors.travels(declared)[task].mean_s == pytest.approx(0.023, abs=1e-4), (task, host)
+
+
+def test_another_process_finds_the_same_room() -> None:
+    """Distances go along with curves."""
+    declared = at({"b": 20.0}, {"a": 2, "b": 2}, own_ms=2.0)
+    order = PlanOrder(factory=declared, robots=tuple(declared.robots), policy="best")
+    fleet = plan(order, PROFILE, None, work=0.0).fleet
+    enquiry = Enquiry(fleet, tuple(Robot(name=f"late_{i}", task="carry", index=9 + i) for i in range(3)))
+    found = rooms(enquiry)
+    assert rooms(pickle.loads(pickle.dumps(enquiry))) == found and {fleet.curves.away_s(c) for c in fleet.curves.all} == {0.0, 0.02}
 
 
 def test_hosts_that_are_equally_far_change_nothing() -> None:
