@@ -174,7 +174,7 @@ def planned(declared: Factory) -> Fleet:
 
 @pytest.mark.parametrize("host", ["a", "b"])
 def test_what_needs_a_wide_link_is_where_there_is_one(host: str) -> None:
-    """20 KB at 10 robots' 2 Hz are 3.2 Mbit/s: beside its delay next to nothing is lost to the narrow link, whichever host has it."""
+    """20 KB at 10 robots' 2 Hz are 3.2 Mbit/s: beside its delay next to nothing is lost to a narrow link, whichever host has it."""
     free = plan_factory(factory(two_hosts(**{host: ", round_trip_ms: 80"}), carriers(10)), PROFILE, None)
     declared = factory(two_hosts(**{host: ", bandwidth_mbit_s: 2"}), carriers(10))  # type: ignore[arg-type]
     solution = plan_factory(declared, PROFILE, None)
