@@ -88,8 +88,8 @@ def _slo(spec: Component, task: Task) -> str:
 
 
 def _left(inputs: Inputs, name: str, component: str) -> str:
-    """What the network and the margin take of an SLO before a server has any of it."""
-    factory, task = inputs.factory, inputs.factory.tasks[name]
+    """What the network, to the nearest host, and the margin take of an SLO before a server has any of it."""
+    factory, task = inputs.factory.without_away(), inputs.factory.tasks[name]
     spec, network, margin = task.components[component], factory.network_of(name), factory.planning.slo_margin
     if not spec.slo_ms or not (network.mean_s or margin):
         return ""
@@ -100,7 +100,8 @@ def _left(inputs: Inputs, name: str, component: str) -> str:
     server_ms, tail_ms = 1e3 * min(shares_s, default=slo.kept_s - slo.far_s), 1e3 * slo.far_s
     if server_ms <= 0:
         return f"\nwarning: the network of {name!r} takes {tail_ms:.0f} ms of the SLO of {spec.slo_ms:g} ms: no server can keep it"
-    round_trip = f"p{spec.percentile or task.percentile:g} of a round trip is {tail_ms:.0f} ms"
+    there = " to the nearest host" if factory.away_s else ""
+    round_trip = f"p{spec.percentile or task.percentile:g} of a round trip{there} is {tail_ms:.0f} ms"
     parts = [round_trip] * bool(network.mean_s) + [f"margin {margin:.0%}"] * bool(margin)
     return f"; {server_ms:.0f} ms of it for the server ({', '.join(parts)})"
 

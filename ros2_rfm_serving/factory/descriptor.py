@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -435,21 +436,62 @@ class Factory(Section):
     @property
     def round_trips_s(self) -> dict[str, float]:
         """Server -> round trip to its host, of the largest observation; empty where all of them are equally far."""
-        most_kb = max((entry.network.request_kb for entry in self.robot_fleet), default=0.0)
-        seated = {server: self.hosts[seat.host] for server, seat in self.seats.items()} if self.hosts else {}
-        found = {server: host.round_trip_with_ms(most_kb) / 1e3 for server, host in seated.items()}
+        found = {server: trip_ms / 1e3 for server, trip_ms in self._trips_ms(self._most_kb).items()}
         return found if len(set(found.values())) > 1 else {}
+
+    @property
+    def away_s(self) -> dict[str, float]:
+        """Server -> how much longer that is than to the nearest host that serves; without those."""
+        return {server: away_ms / 1e3 for server, away_ms in self._away_ms.items()}
+
+    def beyond_s(self, task: str) -> dict[str, float]:
+        """Server -> how much longer a round trip of this task's own observations is than what `without_away` leaves of it."""
+        trips_ms = self._trips_ms(self.network_of(task).request_kb)
+        base_ms = self._base_ms(trips_ms)
+        return {server: (trip_ms - base_ms) / 1e3 for server, trip_ms in trips_ms.items()}
 
     def with_round_trips(self) -> Factory:
         """With the longest round trip to a host that serves, added to what each task declares. Measured ones replace the sum."""
-        serving = [self.hosts[seat.host] for seat in self.seats.values()]
+        return self._farther(lambda trips_ms: max(trips_ms.values()))
+
+    def without_away(self) -> Factory:
+        """With what no server's round trip exceeds by more than its `away_s`, in place of the longest: to the nearest host, and
+        more for a task whose small observations have another nearest one."""
+        return self._farther(lambda trips_ms: self._base_ms(trips_ms) - max(trips_ms.values()))
+
+    def at_nearest(self) -> Factory:
+        """With the shortest round trip to a host that serves, in place of the longest."""
+        return self._farther(lambda trips_ms: min(trips_ms.values()) - max(trips_ms.values()))
+
+    @property
+    def _most_kb(self) -> float:
+        return max((entry.network.request_kb for entry in self.robot_fleet), default=0.0)
+
+    @property
+    def _away_ms(self) -> dict[str, float]:
+        trips_ms = self._trips_ms(self._most_kb)
+        nearest_ms = min(trips_ms.values(), default=0.0)
+        return {server: trip_ms - nearest_ms for server, trip_ms in trips_ms.items() if trip_ms > nearest_ms}
+
+    def _base_ms(self, trips_ms: Mapping[str, float]) -> float:
+        away_ms = self._away_ms
+        return max((trip_ms - away_ms.get(server, 0.0) for server, trip_ms in trips_ms.items()), default=0.0)
+
+    def _trips_ms(self, request_kb: float) -> dict[str, float]:
+        """Server -> round trip to its host, with so much in a request and in its answer."""
+        seats = self.seats if self.hosts else {}
+        return {server: self.hosts[seat.host].round_trip_with_ms(request_kb) for server, seat in seats.items()}
+
+    def _farther(self, by_ms: Callable[[Mapping[str, float]], float]) -> Factory:
+        """by_ms: of the round trips to servers' hosts."""
 
         def farther(entry: FleetEntry) -> FleetEntry:
-            own = entry.network
-            far_ms = max((host.round_trip_with_ms(own.request_kb) for host in serving), default=0.0)
-            return entry.model_copy(update={"network": own.model_copy(update={"round_trip_ms": own.round_trip_ms + far_ms})})
+            own, trips_ms = entry.network, self._trips_ms(entry.network.request_kb)
+            longer = own.model_copy(update={"round_trip_ms": max(own.round_trip_ms + by_ms(trips_ms), 0.0)})
+            return entry.model_copy(update={"network": longer})
 
-        return self.model_copy(update={"robot_fleet": tuple(map(farther, self.robot_fleet))}) if serving else self
+        serves = bool(self.hosts and self.seats)
+        return self.model_copy(update={"robot_fleet": tuple(map(farther, self.robot_fleet))}) if serves else self
 
     def on_one_machine(self) -> Factory:
         """Where all of it is started together: nobody needs Zenoh to reach anybody."""

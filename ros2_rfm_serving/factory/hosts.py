@@ -65,8 +65,7 @@ class Host(Section):
     scheduler: bool = False
     """Scheduler and foreman run here; where no host says so: on the first."""
     round_trip_ms: float = Field(default=0.0, ge=0, le=MOST_NETWORK_MS)
-    """Between the robots and this host, on top of their `network` in `robot_fleet`. A plan may put any robot on any host: it
-    reckons with the longest one, until round trips are measured, and puts what robots wait for on the nearest hosts."""
+    """Between the robots and this host, on top of their `network` in `robot_fleet`. It counts at each server by its host."""
 
     bandwidth_mbit_s: float | None = Field(default=None, ge=0.1, le=1e6)
     """Of its link, each way, for what robots and servers say to each other. None: as much as they do."""

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -87,6 +88,11 @@ class Curve:
         slower = {name: tuple(pace * y for y in column) for name, column in self.latencies_s.items()}
         return Curve(tuple(rate / pace for rate in self.rates_hz), slower)
 
+    def farther(self, away_s: float) -> Curve:
+        """Of a server that every answer comes from so much later."""
+        later = {name: tuple(y + away_s for y in column) for name, column in self.latencies_s.items()}
+        return Curve(self.rates_hz, later)
+
     def capacity_hz(self, limit_s: float, statistic: str) -> float:
         """The inverse of `latency_s`: the highest rate whose latency is within the limit, 0 when none is."""
         column = self.latencies_s[statistic]
@@ -148,11 +154,13 @@ class Profile:
         }
         return Profile(rescaled, self._preference) if paces else self
 
-    def paced(self, paces: Mapping[tuple[str, str], float]) -> Profile:
+    def paced(self, paces: Mapping[tuple[str, str], float], away_s: Mapping[str, float] = MappingProxyType({})) -> Profile:
         """With more GPU types: (measured type, its name) -> how many times longer everything takes there. A server that takes k
-        times longer has the latencies of a k times higher rate, k times longer."""
+        times longer has the latencies of a k times higher rate, k times longer. away_s: name -> what its network adds to each."""
         more = {
-            (model, name, batching, size): {arrivals: curve.paced(pace) for arrivals, curve in of.items()}
+            (model, name, batching, size): {
+                arrivals: curve.paced(pace).farther(away_s.get(name, 0.0)) for arrivals, curve in of.items()
+            }
             for (model, gpu_type, batching, size), of in self._all.items()
             for (measured, name), pace in paces.items()
             if gpu_type == measured

@@ -33,7 +33,9 @@ from ros2_rfm_serving.types import Schedule
 BASE_WORK, WORK_PER_SERVER = 0.08, 0.035
 """Default budget of a solver (see `budget`): small factories have few servers, but as many ways to combine them."""
 SEARCHED = "best"
-"""The policy whose search knows links; others are judged by them."""
+"""The policy whose search knows links, and distances of hosts; others are judged by links and reckon with the longest."""
+WORTH = 5e-3
+"""More throughput for which plans tell hosts by their distance."""
 BOUND_GAP, ROUGH_GAP = 3e-3, 0.5
 """Of the bound's integer program; rough when only feasibility is asked for."""
 Refit = Callable[[Factory, Schedule, Sequence[Robot], Seen], Fleet]
@@ -73,25 +75,36 @@ def plan_factory(
     if policy not in POLICIES:
         raise ScheduleError(f"no policy is named {policy!r}; there are: {', '.join(POLICIES)}")
     counts = Counter(robot.task for robot in factory.robots) if num_robots is None else num_robots
-    problem = problem_of(factory, counts, profile, catalogue, seen, previous)
-    curves = curves_of(problem, profile)
     wrong = tuple(map(str, unusable(factory, catalogue))) if catalogue else ()
-    if problems := (*wrong, *explain.hopeless(problem, curves)):
-        return infeasible(policy, math.nan, problems)
 
     def solved(problem: Problem, curves: Curves | None = None) -> Solution:
         return _solved(problem, curves or curves_of(problem, profile), profile, policy, rate_control, work, arrivals)
 
-    solution = solved(problem, curves)
-    if problem.links:
-        solution = within_links(problem, solution, solved, searched=policy == SEARCHED)
+    def planned(problem: Problem) -> Solution:
+        curves = curves_of(problem, profile)
+        if problems := (*wrong, *explain.hopeless(problem, curves)):
+            return infeasible(policy, math.nan, problems)
+        solution = solved(problem, curves)
+        return within_links(problem, solution, solved, searched=policy == SEARCHED) if problem.links else solution
+
+    problem = problem_of(factory, counts, profile, catalogue, seen, previous, by_host=False)
+    solution = planned(problem)
+    if factory.away_s and policy == SEARCHED:
+        told_apart = problem_of(factory, counts, profile, catalogue, seen, previous)
+        finer = planned(told_apart)
+        if _is_better(finer, solution):
+            problem, solution = told_apart, replace(finer, work=solution.work + finer.work)
+        else:
+            solution = replace(solution, bound=max(solution.bound, finer.bound), work=solution.work + finer.work)
     if solution.policy and not solution.servers:
         problems = solution.problems
+        if math.isnan(solution.bound):  # what is hopeless no number of servers mends
+            return solution
         if explained:
             problems = (*problems, *explain.remedies(factory, counts, _feasible(profile, catalogue, seen)))
         return infeasible(policy, solution.bound, problems)
     if policy not in STATIC:
-        types = seen.types(factory.gpu_types)
+        types = problem.seen.types(factory.gpu_types)
         used = {server.gpu or server.server for server in solution.servers}
         idle = sorted(types.keys() - used, key=lambda server: (server in problem.servers, list(types).index(server)))
         reserved = {server: types[server] for server in idle[: factory.standby.num_servers]}
@@ -119,6 +132,16 @@ def _solved(
     found = run(policy, problem, planned, Judge(curves, Bounds(problem, curves, bound)), rate_control, budget)
     servers = tuple(replace(server, gpu_type=off_host(server.gpu_type)) for server in found.servers)
     return replace(found, servers=servers, work=budget.total, bound=found.bound if servers else bound.objective)
+
+
+def _is_better(finer: Solution, coarse: Solution) -> bool:
+    """Of a plan that tells hosts by their distance from one that reckons with the longest and puts what robots wait for on the
+    nearest: which goes first, where it does not matter. Of two that are none, the one that is not hopeless says why."""
+    if not finer.servers and not coarse.servers:
+        return math.isnan(coarse.bound) and not math.isnan(finer.bound)
+    if not (finer.servers and coarse.servers) or finer.feasible != coarse.feasible:
+        return bool(finer.servers) and (finer.feasible or not coarse.servers)
+    return finer.objective > coarse.objective * (1 + WORTH)
 
 
 def default_work(num_servers: int) -> float:
@@ -252,9 +275,19 @@ def problem_of(
     catalogue: Catalogue | None,
     seen: Seen = AS_DECLARED,
     previous: Schedule | None = None,
+    *,
+    by_host: bool = True,
 ) -> Problem:
-    """Raises: `ScheduleError` when no task has robots, or no server lives."""
-    classes = task_classes(seen.factory(factory), counts, seen)
+    """by_host: servers on hosts that are not equally far are told apart; else all are as far as the farthest. Raises:
+    `ScheduleError` when no task has robots, or no server lives."""
+    if by_host:
+        seen = replace(seen, away_s=factory.away_s)
+    without_away, nearest = factory.without_away(), factory.at_nearest()
+    reckoned = without_away if by_host else factory
+    classes = task_classes(seen.factory(reckoned, without_away), counts, seen)
+    if nearest.robot_fleet != reckoned.robot_fleet:
+        quickest = task_classes(seen.factory(nearest, without_away), counts, seen)
+        classes = tuple(replace(own, least_cycle_s=near.cycle_s) for own, near in zip(classes, quickest, strict=True))
     if not classes:
         raise ScheduleError("no task has any robot; nothing to serve")
     types = seen.types(factory.gpu_types)
@@ -310,7 +343,7 @@ def _steps(
         if service and (law := service.stepped_law()):
             pace = seen.models.get((model, declared_type(gpu_type)), 1.0)
             if gpu_type != declared_type(gpu_type):
-                pace *= paces[gpu_type]
+                pace *= paces.get(gpu_type, 1.0)
             found[model, gpu_type] = law.slower(pace) if pace != 1.0 else law
     return found
 
@@ -328,9 +361,11 @@ def _normal(factory: Factory, types: Mapping[str, str], previous: Schedule | Non
 def curves_of(problem: Problem, profile: Profile, gpu_types: Iterable[str] = ()) -> Curves:
     """gpu_types: more than those of the normal servers."""
     seen, steps = problem.seen.profile(profile.batched(problem.continuous), problem.declared), problem.steps
+    away_s = problem.seen.away_of(problem.declared)
     if problem.links and problem.links.tight:
         of_hosts = {gpu_type: off_host(gpu_type) for gpu_type in problem.gpus if off_host(gpu_type) != gpu_type}
         seen = seen.paced({(anywhere, gpu_type): 1.0 for gpu_type, anywhere in of_hosts.items()})
         there = {(model, gpu_type): law for gpu_type, own in of_hosts.items() for (model, its), law in steps.items() if its == own}
         steps = {**steps, **there}
-    return Curves(seen, problem.models, dict.fromkeys([*problem.gpus, *gpu_types]), problem.memory_gb, steps)
+        away_s |= {gpu_type: away_s[anywhere] for gpu_type, anywhere in of_hosts.items() if anywhere in away_s}
+    return Curves(seen, problem.models, dict.fromkeys([*problem.gpus, *gpu_types]), problem.memory_gb, steps, away_s)

@@ -68,6 +68,8 @@ class TaskClass:
     """Of all its robots together, where that is what was declared: the fewer they are, the higher is `floor_hz`."""
     network: Network = field(default_factory=Network)
     """Whose mean is in `cycle_s` or `round_trip_s`."""
+    least_cycle_s: float = 0.0
+    """What `cycle_s` is at the nearest host, where it reckons with a farther one; 0: the same."""
     step_s: float = 0.0
     """Control step of one that asks while it executes: it can ask at these times only."""
     gives_way: bool = True
@@ -140,7 +142,7 @@ class Problem:
     hosts: Mapping[str, str] = field(default_factory=dict)
     """Server -> the machine that it runs on; empty: they are all on one."""
     far_s: Mapping[str, float] = field(default_factory=dict)
-    """Server -> round trip to its host, where they are not all equally far. What is predicted reckons with the longest."""
+    """Server -> round trip to its host, where they are not all equally far."""
     same_host: bool = False
     """A standby may be on the host of the server that it covers, where no other will do."""
     links: Links | None = None
@@ -199,8 +201,8 @@ class Problem:
         return replace(self, servers=servers, memory_gb=memory_gb, load_s=load_s, links=links)
 
     def most_hz(self) -> dict[tuple[str, str], float]:
-        """(task, component) -> requests of one robot without any latency at all."""
-        return {(t.name, d.component): d.rate_hz(t.max_rate_hz) for t in self.classes for d in t.demands}
+        """(task, component) -> requests of one robot without any latency at all, at the nearest host."""
+        return {(t.name, d.component): d.rate_hz(1.0 / (t.least_cycle_s or t.cycle_s)) for t in self.classes for d in t.demands}
 
     def objective(self, rates_hz: tuple[float, ...]) -> float:
         """Weighted action throughput (ROSA eq. 1)."""

@@ -128,7 +128,7 @@ def _fitting(fleet: Fleet) -> tuple[Placement, ...]:
     placements = []
     for host in fleet.hosts.values():
         placement = host.fitting()
-        p99_s = fleet.curves.quantile(host.config, 99.0).at(host.load_hz)
+        p99_s = fleet.curves.quantile(host.config, 99.0).at(host.load_hz) - fleet.curves.away_s(host.config)
         idle = host.sessions and not placement.predicted_p99_s and math.isfinite(p99_s)
         placements.append(replace(placement, predicted_p99_s=p99_s) if idle else placement)
     return tuple(placements)

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.descriptor import Network
+from ros2_rfm_serving.factory.descriptor import FleetEntry, Network
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.links import off_host
 
 LEAST_PACE, MOST_PACE = 0.25, 4.0
 """A server is never believed to be further from its profile than that: more is a fault, not a pace."""
+AWAY = " away by "
+"""Between a GPU type and how much later its answers come than from the nearest host: a GPU type of its own, for the solvers."""
 OWN = " at pace "
 """Between a GPU type and how many times longer one GPU of it takes: a GPU type of its own, for the solvers."""
 
@@ -48,33 +50,45 @@ class Seen:
     models: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """(model, GPU type) -> how many times longer it takes than its profile says, wherever it runs."""
     travels: Mapping[str, Travel] = field(default_factory=dict)
-    """By task."""
+    """By task, without what is known of servers' hosts (`Factory.without_away`)."""
     cycles_s: Mapping[str, float] = field(default_factory=dict)
     """Task -> execution time of what is executed of one chunk, where a horizon policy decides."""
     calls: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Task -> component -> calls per action."""
+    away_s: Mapping[str, float] = field(default_factory=dict)
+    """Server -> how much farther it is than the nearest, where a plan tells them apart; of the descriptor, and not seen at all."""
 
     def gpu_type(self, server: str, declared: str) -> str:
         """For the solvers: equal GPUs at equal paces are of one type."""
-        pace = self.paces.get(server, 1.0)
-        return declared if pace == 1.0 else f"{declared}{OWN}{pace:.2f}"
+        pace, away_s = self.paces.get(server, 1.0), self.away_s.get(server, 0.0)
+        there = f"{declared}{AWAY}{1e3 * away_s:.3g} ms" if away_s else declared
+        return there if pace == 1.0 else f"{there}{OWN}{pace:.2f}"
+
+    def away_of(self, declared: Mapping[str, str]) -> dict[str, float]:
+        """GPU type, as solvers have it -> what is added to its answers."""
+        return {self.gpu_type(server, gpu): self.away_s[server] for server, gpu in declared.items() if server in self.away_s}
 
     def types(self, declared: Mapping[str, str]) -> dict[str, str]:
         """Server -> GPU type, of those that live."""
         return {server: self.gpu_type(server, gpu) for server, gpu in declared.items() if server not in self.lost}
 
-    def factory(self, factory: Factory) -> Factory:
-        """With the network as it was measured."""
-        seen = [
-            entry.model_copy(update={"network": self.travels[entry.task].network}) if entry.task in self.travels else entry
-            for entry in factory.robot_fleet
-        ]
-        return factory.model_copy(update={"robot_fleet": tuple(seen)}) if self.travels else factory
+    def factory(self, reckoned: Factory, without_away: Factory) -> Factory:
+        """With networks as they were measured. reckoned: as declared, to whichever hosts; these are as much farther or nearer."""
+        before = {entry.task: entry.network.round_trip_ms for entry in without_away.robot_fleet}
+
+        def seen(entry: FleetEntry) -> FleetEntry:
+            network, more_ms = self.travels[entry.task].network, entry.network.round_trip_ms - before[entry.task]
+            measured = network.model_copy(update={"round_trip_ms": max(network.round_trip_ms + more_ms, 0.0)})
+            return entry.model_copy(update={"network": measured})
+
+        fleet = tuple(seen(entry) if entry.task in self.travels else entry for entry in reckoned.robot_fleet)
+        return reckoned.model_copy(update={"robot_fleet": fleet}) if self.travels else reckoned
 
     def profile(self, profile: Profile, declared: Mapping[str, str]) -> Profile:
         """Recalibrated, and with the curves of GPUs that have a pace of their own."""
-        own = {(gpu, self.gpu_type(server, gpu)): self.paces[server] for server, gpu in declared.items() if server in self.paces}
-        return profile.rescaled(self.models).paced({names: pace for names, pace in own.items() if names[0] != names[1]})
+        own = {(gpu, self.gpu_type(server, gpu)): self.paces.get(server, 1.0) for server, gpu in declared.items()}
+        of_their_own = {names: pace for names, pace in own.items() if names[0] != names[1]}
+        return profile.rescaled(self.models).paced(of_their_own, self.away_of(declared))
 
 
 AS_DECLARED = Seen()
@@ -103,4 +117,4 @@ def from_json(said: Mapping[str, Any]) -> Seen:
 
 def declared_type(gpu_type: str) -> str:
     """Of one that a server may have for itself."""
-    return off_host(gpu_type).partition(OWN)[0]
+    return off_host(gpu_type).partition(OWN)[0].partition(AWAY)[0]

@@ -57,12 +57,13 @@ def _convoy_response_s(problem: Problem, curves: Curves, host: Host) -> float | 
         return None
     service_s = _service_s(curves, host)
     response_s = _law_s(host, service_s, min(t.cycle_s for t in tasks))
+    response_s += curves.away_s(host.config)
     tail_s = response_s + service_s
     return response_s if all(d.slo.response_s(tail_s, response_s) <= d.slo.kept_s for d in demands) else None
 
 
 def _service_s(curves: Curves, host: Host) -> float:
-    return curves.quantile(host.config, 50.0).y[0]
+    return curves.typical_s(host.config, 50.0)
 
 
 def _law_s(host: Host, service_s: float, cycle_s: float) -> float:

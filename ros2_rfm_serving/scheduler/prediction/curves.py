@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -73,9 +74,11 @@ class Curves:
         gpu_types: Iterable[str],
         fits: Iterable[tuple[str, str]],
         steps: Mapping[tuple[str, str], SteppedService] = MappingProxyType({}),
+        away_s: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """fits: (model, GPU type) pairs that may be used. steps: what their solver steps take, where that is known."""
-        self.profile = profile
+        """fits: (model, GPU type) pairs that may be used. steps: what their solver steps take, where that is known. away_s: GPU
+        type -> what of its latencies is the way to a host that is not the nearest."""
+        self.profile, self._away_s = profile, dict(away_s)
         usable = set(fits)
         known = {(m, g) for m, g, _, _ in profile.measured()}
         self.configs: dict[tuple[str, str], list[Config]] = {}
@@ -89,7 +92,7 @@ class Curves:
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process: without what was remembered, for more of that may be added while it is written."""
-        return {"profile": self.profile, "configs": self.configs, "_steps": self._steps}
+        return {"profile": self.profile, "configs": self.configs, "_steps": self._steps, "_away_s": self._away_s}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
@@ -117,13 +120,21 @@ class Curves:
         """Latency in s at a percentile: of the measured columns, the next one that is not lower."""
         return self._line(config, column_of(percentile))
 
+    def away_s(self, config: Config) -> float:
+        """Of every latency there: no server's."""
+        return self._away_s.get(config.gpu_type, 0.0)
+
     def max_rate_hz(self, config: Config) -> float:
         return self.mean(config).x[-1]
 
     def pads_batches(self, config: Config) -> bool:
         """Whether batches, full or not, take what one request alone takes, as CUDA graphs of one size do."""
         full_s = config.batch_size / self.max_rate_hz(config)
-        return config.batching == "fixed" and math.isclose(self.quantile(config, 50.0).y[0], full_s, rel_tol=PADDED)
+        return config.batching == "fixed" and math.isclose(self.typical_s(config, 50.0), full_s, rel_tol=PADDED)
+
+    def typical_s(self, config: Config, percentile: float) -> float:
+        """What the server takes where hardly anything is asked."""
+        return self.quantile(config, percentile).y[0] - self.away_s(config)
 
     def stepped_law(self, config: Config) -> SteppedService | None:
         """Of action models whose rows go on one solver step at a time, if it is the law of what was measured."""
@@ -152,7 +163,10 @@ class Curves:
         return self._laws[config]
 
     def _shared_law(self, config: Config) -> ContinuousService | None:
-        mean_s, tail, half = np.array(self.mean(config).y), self.quantile(config, 99.0), self.quantile(config, 50.0)
+        away_s = self.away_s(config)
+        mean_s, tail, half = (
+            np.array(line.y) - away_s for line in (self.mean(config), *map(partial(self.quantile, config), (99.0, 50.0)))
+        )
         if len(mean_s) < 3:
             return None
         company = np.array(self.mean(config).x) * mean_s
@@ -160,7 +174,7 @@ class Curves:
         off = np.abs((alone_s + each_s * company) / mean_s - 1.0)
         if not 0.0 < each_s < alone_s or off.max() > EVENLY:
             return None
-        scatter = min(p99 / p50 for p99, p50 in zip(tail.y, half.y, strict=True)) - 1.0
+        scatter = float((tail / half).min()) - 1.0
         return ContinuousService(base_s=alone_s - each_s, per_request_s=each_s, jitter=scatter / NORMAL_P99)
 
     def capacity_hz(self, config: Config, slo: Slo) -> float:
@@ -175,14 +189,15 @@ class Curves:
         rows that come together do. The queue judges."""
         if (load_hz := self.capacity_hz(config, slo)) or not (law := self.stepped_law(config)):
             return load_hz
-        batches = [(n, law.mean_s(n)) for n in law.sizes]
-        kept = [n / s for n, s in batches if slo.response_s(s * (1 + NORMAL_P99 * law.jitter), s) <= slo.kept_s]
+        batches, away_s = [(n, law.mean_s(n)) for n in law.sizes], self.away_s(config)
+        kept = [n / s for n, s in batches if slo.response_s(away_s + s * (1 + NORMAL_P99 * law.jitter), away_s + s) <= slo.kept_s]
         return min(max(kept, default=0.0), self.max_rate_hz(config))
 
     def alone_s(self, config: Config, percentile: float) -> tuple[float, float]:
         """Latency at a percentile where hardly anything is asked, and its mean."""
         if law := self.stepped_law(config):
-            return law.mean_s(1) * (1 + NORMAL_P99 * law.jitter), law.mean_s(1)
+            away_s = self.away_s(config)
+            return away_s + law.mean_s(1) * (1 + NORMAL_P99 * law.jitter), away_s + law.mean_s(1)
         return self.quantile(config, percentile).y[0], self.mean(config).y[0]
 
     def share_s(self, config: Config, slo: Slo) -> float:
@@ -197,7 +212,8 @@ class Curves:
 
     def _near_capacity_hz(self, config: Config, slo: Slo) -> float:
         k, curve = config.slices, (config.model, config.gpu_type, config.batching, config.batch_size)
-        return self.profile.capacity_hz(*curve, slo.kept_s / k, slo.percentile) / k
+        away_s = self.away_s(config)
+        return self.profile.capacity_hz(*curve, away_s + (slo.kept_s - away_s) / k, slo.percentile) / k
 
     def _far_capacity_hz(self, config: Config, slo: Slo) -> float:
         mean, tail = self.mean(config), self.quantile(config, slo.percentile)
@@ -218,6 +234,7 @@ class Curves:
     def _line(self, config: Config, column: str) -> Line:
         if (config, column) not in self._lines:
             rates, _, columns = self.profile.curve_arrays(config.model, config.gpu_type, config.batching, config.batch_size)
-            k = config.slices
-            self._lines[config, column] = Line(tuple(float(r) / k for r in rates), tuple(k * float(y) for y in columns[column]))
+            k, away_s = config.slices, self.away_s(config)
+            latencies_s = tuple(away_s + k * (float(y) - away_s) if away_s else k * float(y) for y in columns[column])
+            self._lines[config, column] = Line(tuple(float(r) / k for r in rates), latencies_s)
         return self._lines[config, column]

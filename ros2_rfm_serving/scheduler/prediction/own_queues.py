@@ -42,7 +42,7 @@ class OwnQueues:
 
     def __init__(self, problem: Problem, curves: Curves, operation: Operation, rates: Rates) -> None:
         self._problem, self._curves, self._operation, self._rates = problem, curves, operation, rates
-        self._far = any(demand.slo.travel_s for demand in problem.demands)
+        self._far = any(demand.slo.travel_s for demand in problem.demands) or any(curves.away_s(h.config) for h in operation.hosts)
         self.work = 0.0
         """Done so far, in units of `Budget`."""
         self.short: tuple[int, ...] = ()

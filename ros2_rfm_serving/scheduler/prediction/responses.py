@@ -44,9 +44,11 @@ class Latency(Protocol):
 class ByCurve:
     mean_s: float
     at: Callable[[float], float]
+    away_s: float = 0.0
+    """Of the way to its host, beyond that to the nearest."""
 
     def response_s(self, slo: Slo) -> float:
-        return slo.response_s(self.at(slo.percentile), self.mean_s)
+        return slo.response_s(self.away_s + self.at(slo.percentile), self.away_s + self.mean_s)
 
     def travel_s(self, slo: Slo) -> float:
         server_s = self.at(slo.percentile)
@@ -120,22 +122,24 @@ class Responses:
     def _by_queue(self, host: Host) -> Waits | None:
         demands = [self._problem.demands[d] for d, _ in host.robots]
         if self.has_queue(host):
-            members = tuple(self._member(d, count) for d, (_, count) in zip(demands, host.robots, strict=True))
+            away_s = self._curves.away_s(host.config)
+            members = tuple(self._member(d, count, away_s) for d, (_, count) in zip(demands, host.robots, strict=True))
             steps = self._curves.stepped_law(host.config)
             return stepped_waits(members, steps, self._order(host)) if steps else waits(members, self._service(host))
         law = self._curves.shared_law(host.config)
         if not demands or law is None or any(d.calls == 1.0 for d in demands) or host in self._settled.saturated:
             return None
-        return shared_waits(tuple(self._paced(d, count) for d, (_, count) in zip(demands, host.robots, strict=True)), law)
+        away_s = self._curves.away_s(host.config)
+        return shared_waits(tuple(self._paced(d, count, away_s) for d, (_, count) in zip(demands, host.robots, strict=True)), law)
 
     def by_curve(self, host: Host) -> ByCurve:
         """A saturated server makes everybody wait until just the measured maximum is asked; the tail is no shorter than there."""
-        mean = self._curves.mean(host.config)
+        mean, away_s = self._curves.mean(host.config), self._curves.away_s(host.config)
         if host in self._settled.saturated:
-            response_s = self._settled.response_s[host]
-            return ByCurve(response_s, lambda p: response_s + max(self._curves.quantile(host.config, p).y[-1] - mean.y[-1], 0.0))
+            own_s = self._settled.response_s[host] - away_s
+            return ByCurve(own_s, lambda p: own_s + max(self._curves.quantile(host.config, p).y[-1] - mean.y[-1], 0.0), away_s)
         load_hz = self.load_hz(host)
-        return ByCurve(mean.at(load_hz), lambda p: self._curves.quantile(host.config, p).at(load_hz))
+        return ByCurve(mean.at(load_hz) - away_s, lambda p: self._curves.quantile(host.config, p).at(load_hz) - away_s, away_s)
 
     def share_s(self, host: Host, demand: Demand) -> float:
         """What is left of an SLO for this server."""
@@ -147,7 +151,7 @@ class Responses:
 
     # --- the closed queue ---
 
-    def _member(self, demand: Demand, count: int) -> Member:
+    def _member(self, demand: Demand, count: int, away_s: float) -> Member:
         task = self._problem.classes[demand.task]
         cap_hz = self._caps[demand.task] if self._caps else math.inf
         period_s = 1.0 / cap_hz if cap_hz > 0 else 0.0
@@ -160,28 +164,30 @@ class Responses:
             gives_way=task.gives_way or is_paced(period_s, task.cycle_s),
             calls=() if task.overlapped else tuple(self._call(d) for d in task.coupled if d.index != demand.index),
             slo_s=demand.slo.promised_s,
-            round_trip_s=task.network.round_trip_ms / 1e3,
+            round_trip_s=task.network.round_trip_ms / 1e3 + away_s,
             jitter_s=task.network.jitter_ms / 1e3,
         )
 
-    def _paced(self, demand: Demand, count: int) -> Member:
+    def _paced(self, demand: Demand, count: int, away_s: float) -> Member:
         """Of a server that is shared by all who ask: obligations, and calls that go with actions."""
         rate_hz = demand.rate_hz(self._settled.rates[demand.task])
         network = self._problem.classes[demand.task].network
-        trip_s, jitter_s = network.round_trip_ms / 1e3, network.jitter_ms / 1e3
+        trip_s, jitter_s = network.round_trip_ms / 1e3 + away_s, network.jitter_ms / 1e3
         return Member(count, 1.0 / rate_hz if rate_hz > 0 else LONGEST_S, 0.0, round_trip_s=trip_s, jitter_s=jitter_s)
 
     def _call(self, demand: Demand) -> tuple[float, float, float]:
         """A wait elsewhere: at the slowest server that its class has for it."""
         network = self._problem.classes[demand.task].network
-        slowest = max((self.by_curve(h) for h in self._hosts if demand.index in dict(h.robots)), key=lambda found: found.mean_s)
+        slowest = max(
+            (self.by_curve(h) for h in self._hosts if demand.index in dict(h.robots)), key=lambda found: found.away_s + found.mean_s
+        )
         if not math.isfinite(slowest.mean_s):
             return demand.calls, network.mean_s, 0.0
         scatter_s = math.hypot((slowest.at(99.0) - slowest.mean_s) / NORMAL_P99, network.jitter_ms / 1e3 / math.sqrt(2.0))
-        return demand.calls, slowest.mean_s + network.mean_s, scatter_s
+        return demand.calls, slowest.away_s + slowest.mean_s + network.mean_s, scatter_s
 
     def _service(self, host: Host) -> Service:
-        batch_s = min(host.config.batch_size / self._curves.max_rate_hz(host.config), self._curves.quantile(host.config, 50.0).y[0])
+        batch_s = min(host.config.batch_size / self._curves.max_rate_hz(host.config), self._curves.typical_s(host.config, 50.0))
         return Service(host.config.batch_size, batch_s, self._scatter(host), self._order(host))
 
     def _order(self, host: Host) -> str:
@@ -189,5 +195,5 @@ class Responses:
 
     def _scatter(self, host: Host) -> float:
         """Relative standard deviation of services: where hardly anything queues one in ten does not meet another."""
-        lines = [(self._curves.quantile(c, 90.0), self._curves.quantile(c, 50.0)) for c in self._curves.of(host.config.model)]
-        return min(p90.y[0] / p50.y[0] - 1.0 for p90, p50 in lines) / NORMAL_P90
+        alone = [(self._curves.typical_s(c, 90.0), self._curves.typical_s(c, 50.0)) for c in self._curves.of(host.config.model)]
+        return min(p90_s / p50_s - 1.0 for p90_s, p50_s in alone) / NORMAL_P90

@@ -64,6 +64,8 @@ class _Task:
     """Their last words that made a lot, and when."""
     answered: dict[str, int] = field(default_factory=dict)
     """Robot -> answers before the schedule in force."""
+    beyond_s: Mapping[str, float] = field(default_factory=dict)
+    """Server -> what of a round trip is known to be the way to its host."""
 
 
 class Factors:
@@ -73,17 +75,19 @@ class Factors:
         """Lots that say what no robot does."""
 
     def declare(self, factory: Factory) -> None:
-        """What plans are made with until something else is measured."""
+        """What plans are made with until something else is measured; of travels without what is known of servers' hosts."""
+        near = factory.without_away()
         self._tasks = {
             name: _Task(
-                travel=_Factor(Means(LEAST_TRAVEL_S), factory.network_of(name).mean_s, LEAST_TRAVEL_S, sharp=False),
-                tail=_Factor(Means(LEAST_TRAVEL_S), factory.network_of(name).at_s(99.0), LEAST_TRAVEL_S),
+                travel=_Factor(Means(LEAST_TRAVEL_S), near.network_of(name).mean_s, LEAST_TRAVEL_S, sharp=False),
+                tail=_Factor(Means(LEAST_TRAVEL_S), near.network_of(name).at_s(99.0), LEAST_TRAVEL_S),
                 cycle=_Factor(Means(), task.cycle_period_s) if task.execution.horizon.policy != "static" else None,
                 calls={
                     component: _Factor(Means(), ratio)
                     for component in task.components
                     if component != SYSTEM1 and (ratio := task.calls_per_action(component))
                 },
+                beyond_s=factory.beyond_s(name),
             )
             for name, task in factory.tasks.items()
         }
@@ -125,9 +129,9 @@ class Factors:
 
     def travels(self, factory: Factory) -> dict[str, Travel]:
         """Where they are not as declared."""
-        found: dict[str, Travel] = {}
+        found, near = dict[str, Travel](), factory.without_away()
         for name, task in self._tasks.items():
-            declared = factory.network_of(name)
+            declared = near.network_of(name)
             if task.travel.used != declared.mean_s or task.tail.used != declared.at_s(99.0):
                 found[name] = Travel(mean_s=task.travel.used, tail_s=max(task.tail.used, task.travel.used))
         return found
@@ -157,9 +161,10 @@ class Factors:
         answers, round_trips_s = deltas.get(SYSTEM1, (0, 0.0))
         if answers <= 0:
             return
-        self._add(task.travel, answers, round_trips_s / answers - latency_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)
+        known_s = task.beyond_s.get(word.server, 0.0)
+        self._add(task.travel, answers, round_trips_s / answers - latency_s - known_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)
         if _answers(word) - task.answered.setdefault(word.robot, _answers(before)) >= TAIL_ANSWERS:
-            self._add(task.tail, answers, word.round_trip_p99_s - latency_p99_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)
+            self._add(task.tail, answers, word.round_trip_p99_s - latency_p99_s - known_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)
         if task.cycle and (chunks := word.horizons - before.horizons) > 0:
             self._add(task.cycle, chunks, (word.horizons_s - before.horizons_s) / chunks, LEAST_CYCLE_S, MOST_RATIO)
         for component, factor in task.calls.items():

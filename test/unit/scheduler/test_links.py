@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Factory, Robot, parse_factory
+from ros2_rfm_serving.factory.descriptor import Standby
 from ros2_rfm_serving.scheduler import Fleet, fleet_of, plan_factory
 from ros2_rfm_serving.scheduler.links import Links, Way
 from ros2_rfm_serving.scheduler.planning import refit_by
@@ -173,11 +174,11 @@ def planned(declared: Factory) -> Fleet:
 
 @pytest.mark.parametrize("host", ["a", "b"])
 def test_what_needs_a_wide_link_is_where_there_is_one(host: str) -> None:
-    """20 KB at 10 robots' 2 Hz are 3.2 Mbit/s: no action is lost to the narrow link, whichever host has it; only by its delay."""
+    """20 KB at 10 robots' 2 Hz are 3.2 Mbit/s: beside its delay next to nothing is lost to a narrow link, whichever host has it."""
     free = plan_factory(factory(two_hosts(**{host: ", round_trip_ms: 80"}), carriers(10)), PROFILE, None)
     declared = factory(two_hosts(**{host: ", bandwidth_mbit_s: 2"}), carriers(10))  # type: ignore[arg-type]
     solution = plan_factory(declared, PROFILE, None)
-    assert solution.feasible and solution.objective >= 0.99 * free.objective
+    assert solution.feasible and solution.objective >= 0.95 * free.objective > 22, "20 where the delay is everybody's"
     schedule = fleet_of(declared, solution, declared.robots, PROFILE, None, epoch=1).schedule
     assert faults(declared, schedule, solution.notes) == []
 
@@ -224,16 +225,21 @@ def test_the_link_of_robots_own_host_counts_and_what_stays_there_does_not() -> N
 
 
 def test_a_standby_behind_a_narrow_link_is_none_and_the_note_says_so() -> None:
-    """Host a carries everybody's System 1; b could by its GPU, not by its link."""
+    """Host a carries everybody's System 1; the reserve on b could by its GPU, not by its link. With no reserve, b hosts nothing at
+    all: who is near is not kept waiting, and nobody is there whose link could be too narrow."""
     task = "carry:\n  pipeline: {action_period_ms: 400}\n  components: {system1: {model: policy, slo_ms: 900}}"
-    wide = factory(two_hosts(gpus=1), carriers(6), task, servers=2)
-    assert set(planned(wide).schedule.routes[0].standby) and not planned(wide).uncovered
-    narrow = factory(two_hosts(b=", bandwidth_mbit_s: 1.5", gpus=1), carriers(6), task, servers=2)
+    reserve = "standby: {num_servers: 1}"
+    wide = planned(factory(two_hosts(gpus=1), carriers(6), task, servers=2, more=reserve))
+    assert {route.standby for route in wide.schedule.routes} == {"server_2"} and not wide.uncovered
+    narrow = factory(two_hosts(b=", bandwidth_mbit_s: 1.5", gpus=1), carriers(6), task, servers=2, more=reserve)
     solution = plan_factory(narrow, PROFILE, None)
     assert any(note.startswith("no standby covers the loss of server_1") for note in solution.notes)
     assert any(note.startswith("without server_1: to host b may be sent ") for note in solution.notes)
     running = fleet_of(narrow, solution, narrow.robots, PROFILE, None, epoch=1)
     assert faults(narrow, running.schedule, solution.notes) == [] and "server_1" in running.uncovered
+    without = plan_factory(narrow.model_copy(update={"standby": Standby()}), PROFILE, None)
+    assert [server.server for server in without.servers] == ["server_1"] and without.objective > 14
+    assert without.notes == ("no standby covers the loss of server_1",)
 
 
 def test_nobody_is_admitted_whom_no_link_has_room_for() -> None:

@@ -23,7 +23,7 @@ def most_hz(declared: Factory, task: str, component: str) -> float:
     part, cycle_s = declared.tasks[task].components[component], declared.tasks[task].cycle_period_s
     if declared.tasks[task].execution.mode is ExecutionMode.SYNC:
         coupled = [name for name, other in declared.tasks[task].components.items() if not other.freq_hz]
-        cycle_s += declared.network_of(task).mean_s * sum(map(declared.tasks[task].calls_per_action, coupled))
+        cycle_s += declared.at_nearest().network_of(task).mean_s * sum(map(declared.tasks[task].calls_per_action, coupled))
     return part.freq_hz or declared.tasks[task].calls_per_action(component) / cycle_s
 
 
