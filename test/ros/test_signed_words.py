@@ -18,7 +18,7 @@ from rfm_serving import msg, srv
 from ros2_rfm_serving.errors import BadMessageError, UnprovenError
 from ros2_rfm_serving.ros.node.doorkeeper import Signing, check_answer, digest_of, screen, sign_answer, sign_ordered
 from ros2_rfm_serving.ros.node.said import Hearer
-from ros2_rfm_serving.ros.node.scheduled import MOST_NAMED, Contemporaries, Processes, ScheduleHearer
+from ros2_rfm_serving.ros.node.scheduled import MOST_NAMED, Contemporaries, Processes, ScheduleHearer, ScheduleSpeaker
 from ros2_rfm_serving.ros.robot.vouched import PATIENCE_S, SILENT_S, VOUCHED_S, Vouched
 from ros2_rfm_serving.ros.wire import bounded
 from ros2_rfm_serving.ros.wire.bounded import REMEMBERED, Repeated
@@ -31,6 +31,19 @@ S1, S2, GHOST = 11, 12, 13
 """Schedulers."""
 OLD, NEW, OTHER = 101, 102, 103
 """Processes of a server."""
+
+
+def test_without_a_certificate_a_word_has_no_byte_behind_its_message() -> None:
+    """rclpy serializes to more than that, where fields are aligned so, and readers of recordings refuse it."""
+    longer = 0
+    for names in range(1, 9):
+        for robots in range(3):
+            schedule = msg.Schedule(factory="x" * names, released=["arm"] * robots)
+            speaker = ScheduleSpeaker(None)
+            longer += len(serialize_message(schedule)) > len(word := speaker.put(schedule))
+            assert len(word) == bounded.check(word, msg.Schedule) == len(speaker.word(schedule.header.stamp))
+            assert bounded.read(word, msg.Schedule) == schedule
+    assert longer
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from rclpy.serialization import serialize_message
 
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, UnprovenError
 from ros2_rfm_serving.ros.node.doorkeeper import verifier_of_process
-from ros2_rfm_serving.ros.wire import convert
+from ros2_rfm_serving.ros.wire import bounded, convert
 from ros2_rfm_serving.ros.wire.proofs import Words, number_of, sayer_of_word
 from ros2_rfm_serving.security.proof import Says, Verifies
 from ros2_rfm_serving.types import Heard
@@ -46,7 +46,11 @@ class ScheduleSpeaker:
             with contextlib.suppress(ConfigurationError):  # `/diagnostics` says it
                 self._certificate = self._prover.certificate()
         message.certificate = self._certificate
-        self._data = self._words.put(message) if self._certificate else serialize_message(message)
+        if self._certificate:
+            self._data = self._words.put(message)
+        else:
+            data: bytes = serialize_message(message)
+            self._data = data[: bounded.check(data, type(message))]  # readers of recordings take no byte more
         return self._data
 
     def word(self, now: Any) -> bytes:
