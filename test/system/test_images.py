@@ -40,6 +40,7 @@ class Scores(Node):
 
 
 @pytest.mark.timeout(290)
+@pytest.mark.thorough  # two arms that draw their pictures take both cores for over a minute
 def test_arms_of_several_tasks_succeed_by_what_their_cameras_show(repository: Path, tmp_path: Path, ros_domain: int) -> None:
     declared = yaml.safe_load((repository / "config/factory_images.yaml").read_text())
     declared["server_cluster"]["num_servers"] = 1
