@@ -68,7 +68,6 @@ class TestContinuous:
             ("{engine: remote}", True),
             ("{engine: emulated}", True),
             ("{engine: bundle, bundle: metaworld_flow}", False),
-            ("{engine: remote, output: judgement}", False),
             ('{engine: "somebody.elses:build"}', False),
         ],
     )
