@@ -30,10 +30,23 @@ class BestSchedule:
     """False: the work that was allowed is done, and there may be a better one."""
     tuned: Operation | None = None
     """By the robots' own queues (see `own_queues`); None: by the curves."""
+    lost_hz: float = 0.0
+    """Weighted actions/s that going over to it takes, until the next change is expected (see `stable`)."""
+    in_place: bool = False
+    """Everybody stays where they are."""
 
     @property
     def objective(self) -> float:
         return self.problem.objective(self.rates)
+
+    @property
+    def worth(self) -> float:
+        return self.objective - self.lost_hz
+
+    @property
+    def unrest(self) -> tuple[float, bool]:
+        """Of two schedules the one that has less of it moves fewer robots."""
+        return self.lost_hz, not self.in_place
 
 
 def operated(found: BestSchedule, planned: Curves, curves: Curves) -> Operation:

@@ -193,9 +193,13 @@ def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list
         return bool(problem.far_s) and not waited_for, problem.models.index(host.config.model), host.robots
 
     for i in sorted(range(len(hosts)), key=place):
-        component = problem.demands[hosts[i].robots[0][0]].component if hosts[i].robots else "idle"
-        names[i] = f"{gpus[i]}_{component}" if gpus[i] else free[hosts[i].config.gpu_type].pop(0)
+        names[i] = name_on(problem, hosts[i], gpus[i]) if gpus[i] else free[hosts[i].config.gpu_type].pop(0)
     return names
+
+
+def name_on(problem: Problem, host: Host, gpu: str) -> str:
+    """Of a server that shares a GPU."""
+    return f"{gpu}_{problem.demands[host.robots[0][0]].component if host.robots else 'idle'}"
 
 
 def _server(problem: Problem, responses: Responses, operation: Operation, host: Host, settled: Equilibrium) -> ServerSolution:
