@@ -88,7 +88,7 @@ class Moves:
         """Weighted actions/s, until the next change is expected, that going over to these hosts takes; 0: nothing is in force.
 
         problem: whose demands the hosts have, for classes may be in parts. names: of the hosts, where they are not free."""
-        if self._before is None:
+        if self._before is None or not hosts:
             return 0.0
         seats = [self._before.seat(problem, host) for host in hosts]
         if names:
@@ -101,7 +101,7 @@ class Moves:
 
     def lost_by_hz(self, solution: Solution) -> float:
         """The same of a plan whose servers have their names."""
-        if self._before is None:
+        if self._before is None or not solution.servers:
             return 0.0
         seats = [self._before.seat_of(server) for server in solution.servers]
         return self._before.lost_in_all(seats, [self._before.seats[server.server] for server in solution.servers]) / HORIZON_S
