@@ -289,9 +289,9 @@ class _Best:
 
     def _staying(self) -> Iterator[BestSchedule]:
         """The placement in force, with caps; what is without them is noted as well."""
-        parts = self._there.parts_of(self._large) if self._there else ()
-        for parted_so in parts:
-            schedule = BestSchedule(parted_so.problem, parted_so.hosts, (), in_place=True)
+        there = self._there
+        for parts in there.parts_of(self._large) if there else ():
+            schedule = BestSchedule(parts.problem, parts.hosts, (), names=there.names if there else ())
             self._uncapped += self._free(schedule) if self._budget.work else ()
             search = RateSearch(schedule.problem, self._curves, schedule.hosts)
             rates = search.best()

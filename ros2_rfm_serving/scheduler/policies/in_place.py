@@ -18,6 +18,7 @@ class InPlace:
     """Servers, with the demands of the problem, and which of them robots have together."""
 
     problem: Problem
+    names: tuple[str, ...]
     hosts: tuple[Host, ...]
     robots: tuple[tuple[Seats, ...], ...]
     """Of each class."""
@@ -59,7 +60,7 @@ class _InPlace:
         hosts = tuple(Host(self._configs[server], tuple(sorted(self._robots[server].items()))) for server in used)
         at = {server: i for i, server in enumerate(used)}
         seats = tuple(tuple(tuple(at[server] for server in robot) for robot in robots) for robots in servers)
-        return InPlace(self._problem, hosts, seats)
+        return InPlace(self._problem, tuple(used), hosts, seats)
 
     def _stay(self, task: TaskClass, robots: Mapping[str, Mapping[str, str]]) -> list[list[str]]:
         """Of as many robots as there are now, the server of each demand; empty: it lost that one."""

@@ -20,6 +20,7 @@ from ros2_rfm_serving.scheduler.policies.in_place import in_place
 from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
 from ros2_rfm_serving.scheduler.prediction.stable import HORIZON_S, MIN_GAIN, Moves
 from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 from test.unit.scheduler.small_factories import small_factory
 from test.unit.scheduler.test_adaptation import factory
 
@@ -136,3 +137,16 @@ def test_the_same_robots_stay_where_they_are() -> None:
         fleet = start_fleet(small.factory, small.factory.robots, small.profile, None, epoch=1)
         _, move = anew(fleet, small.factory, small.profile)
         assert move.lost_actions == 0.0 and not move.moved_robots
+
+
+def test_robots_of_a_large_factory_keep_the_servers_that_they_have_together() -> None:
+    """Servers with as many robots of each kind are not the same: others of these robots' servers differ."""
+    case = random_factory(Size(servers=40, robots=320, classes=4, models=3), 3)
+    fleet = start_fleet(case.factory, case.factory.robots, case.profile, None, epoch=1)
+    rng = random.Random(1)
+    for _ in range(6):
+        fleet = fleet.release(rng.choice(fleet.robots).name)
+    for i in range(4):
+        fleet = fleet.admit(Robot(name=f"late_{i}", task=rng.choice(case.factory.robots).task, index=999))
+    made, move = anew(fleet, case.factory, case.profile)
+    assert not move.moved_robots and made.actions_hz() > (1 - MIN_GAIN) * fleet.actions_hz()
