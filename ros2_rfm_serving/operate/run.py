@@ -72,9 +72,9 @@ def _supervisor_of(factory: Factory, options: Options) -> Iterator[Make]:
         with needing("ray", "--on ray"):
             from ros2_rfm_serving.operate.on_ray.supervisor import OnRay, on_ray
 
-        with on_ray(factory, options) as (environment, cluster, planned):
+        with on_ray(factory, options) as (environment, joining):
             prepare_environment(options.domain, environment)
-            yield lambda nodes, around: OnRay(nodes, options, cluster, planned, around)
+            yield lambda nodes, around: OnRay(nodes, options, joining, around)
         return
     from ros2_rfm_serving.operate.supervisor import Supervisor
 

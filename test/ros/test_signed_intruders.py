@@ -146,22 +146,63 @@ def test_a_robot_moves_on_whatever_is_said_in_the_name_of_its_server_and_its_sch
     assert robot.status.state == msg.RobotStatus.STREAMING
 
 
-def test_a_newcomer_that_hears_a_recording_first_comes_to_its_own(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a robot that has just started nobody vouches: what it hears first it believes, and not for ever."""
-    monkeypatch.setattr("ros2_rfm_serving.ros.robot.vouched.PATIENCE_S", 8.0)
-    fleet, node = hall.fleet, hall.node
-    nowhere = convert.schedule_to(schedule("arm_1", server="s9"), "recorded")
-    nowhere.scheduler, nowhere.epoch = GHOST, 9
-    ghost = Herald(hall.plant.enclaves.root / "scheduler", fleet, nowhere)
-    fleet.wait(lambda: node._robots, what="the robot")
+class Recording:
+    """Of a scheduler that has gone, and of a process of the server that followed it."""
+
+    def __init__(self, hall: Hall) -> None:
+        nowhere = convert.schedule_to(schedule("arm_1", server="s9"), "recorded")
+        nowhere.scheduler, nowhere.epoch = GHOST, 9
+        enclaves, fleet = hall.plant.enclaves.root, hall.fleet
+        gone = speaker(enclaves / "s1")
+        ready = msg.ServerStatus(state=msg.ServerStatus.READY, challenge=b"x" * 16, scheduler=GHOST, hears=[GHOST])
+        ready.header.frame_id = "s1"
+        ghost = Herald(enclaves / "scheduler", fleet, nowhere, [gone.process])
+        statuses = fleet.create_publisher(msg.ServerStatus, STATUS.format("s1"), qos.SERVER_STATUS)
+        self.say_schedule = lambda: hall._plans.publish(ghost.word())
+        self.say_status = lambda: statuses.publish(gone.numbered(ready))
+
+
+def restarts(hall: Hall, before: Recording) -> None:
+    """The robot, after the recording's schedule, which is the first that it hears."""
+    node = hall.node
+    hall.fleet.wait(lambda: node._robots, what="the robot")
     assert node.trigger_deactivate() == SUCCESS and node.trigger_cleanup() == SUCCESS
-    hall._plans.publish(ghost.word())
+    before.say_schedule()
+    hall.robot.status = None
     assert node.trigger_configure() == SUCCESS and node.trigger_activate() == SUCCESS
-    fleet.wait(lambda: following(hall) == GHOST, what="the recording is believed")
-    every(fleet, 0.5, lambda: hall._plans.publish(ghost.word()))
+
+
+def test_a_newcomer_is_held_up_by_no_recording_while_its_server_says_who_lives(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks, and believes nobody meanwhile. The recording is there first, and all the time, statuses and all."""
+    monkeypatch.setattr("ros2_rfm_serving.ros.robot.vouched.HOLD_S", 60.0)
+    monkeypatch.setattr("ros2_rfm_serving.ros.robot.vouched.PATIENCE_S", 600.0)
+    is_in_force(hall)
+    recording = Recording(hall)
+    every(hall.fleet, 0.3, recording.say_schedule)
+    every(hall.fleet, 0.2, recording.say_status)
+    restarts(hall, recording)
+    began_s, followed = time.monotonic(), set[int]()
+    hall.fleet.wait(lambda: followed.add(following(hall)) or OURS in followed, what="its own is followed")
+    print(f"followed after {time.monotonic() - began_s:.1f} s")
+    assert followed <= {0, OURS}, "it has followed a recording"
+    hall.fleet.wait(lambda: counters(hall.robot.status, "untimely_schedule") > 3, what="counted")
+    hall.goal()
+    assert following(hall) == OURS
+
+
+def test_a_newcomer_whose_servers_say_nothing_yet_believes_what_it_hears_and_not_for_long(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No server follows anybody when it starts. From when one does its word counts, whatever was believed before."""
+    monkeypatch.setattr("ros2_rfm_serving.ros.robot.vouched.HOLD_S", 1.0)
+    monkeypatch.setattr("ros2_rfm_serving.ros.robot.vouched.PATIENCE_S", 600.0)
+    recording = Recording(hall)
+    every(hall.fleet, 0.5, recording.say_schedule)
+    restarts(hall, recording)
+    hall.fleet.wait(lambda: following(hall) == GHOST, what="the recording is believed")
     is_in_force(hall)
     refused = counters(hall.robot.status, "untimely_schedule")
-    fleet.wait(lambda: counters(hall.robot.status, "untimely_schedule") > refused + 3, what="counted")
+    hall.fleet.wait(lambda: counters(hall.robot.status, "untimely_schedule") > refused + 3, what="counted")
     assert following(hall) == OURS, "its server vouches for it"
 
 
