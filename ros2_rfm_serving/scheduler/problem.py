@@ -77,6 +77,8 @@ class TaskClass:
     """How long all lasts that such a one may execute of a chunk."""
     gives_way: bool = True
     """Its phase does, whatever its cap (`types/phase.py`): no frames, nor chunks that are not to be trusted further."""
+    in_frames: bool = False
+    """A pipelined session: its phase does not give way at any cap."""
 
     def __getstate__(self) -> dict[str, Any]:
         return _declared(self)
@@ -245,6 +247,7 @@ def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, 
         demands=demands,
         step_s=step_s if overlapped else 0.0,
         gives_way=gives_way,
+        in_frames=overlapped and task.pipelining is not None,
         chunk_s=step_s * chunk_steps(map(robot_settings, factory.tasks.values())) if overlapped and gives_way else math.inf,
     )
 

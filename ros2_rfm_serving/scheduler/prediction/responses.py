@@ -159,7 +159,7 @@ class Responses:
             think_s=task.execution_s,
             overlapped=task.overlapped,
             step_s=task.step_s,
-            gives_way=task.gives_way or is_paced(period_s, task.cycle_s),
+            gives_way=not task.in_frames and (task.gives_way or is_paced(period_s, task.cycle_s)),
             chunk_s=task.chunk_s,
             calls=() if task.overlapped else tuple(self._call(d) for d in task.coupled if d.index != demand.index),
             slo_s=demand.slo.promised_s,

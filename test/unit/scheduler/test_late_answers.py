@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
+from ros2_rfm_serving.profiles import load_profiles
+from ros2_rfm_serving.scheduler import plan_factory
+from ros2_rfm_serving.scheduler.planning import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction.askers import Member
 from ros2_rfm_serving.scheduler.prediction.closed_queue import Service, waits
+from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
+from ros2_rfm_serving.scheduler.prediction.responses import Responses
 
 CHUNK_S, EXECUTED_S = 0.15, 0.05
 ALONE = Member(num_robots=1, period_s=0.0, think_s=EXECUTED_S, overlapped=True, step_s=EXECUTED_S / 8, chunk_s=CHUNK_S)
@@ -48,3 +56,45 @@ def test_nobody_gives_way_beyond_what_is_left_of_its_chunk() -> None:
     """A cap so low that its chunk is over before it may ask: the robot can come earlier, and no later."""
     slow = Member(num_robots=1, period_s=0.2, think_s=EXECUTED_S, overlapped=True, gives_way=True, chunk_s=CHUNK_S)
     assert acts_hz(slow, 0.05) == pytest.approx(5.0, rel=0.01)
+
+
+FRAMES = "pipelining: {pp_perception: 1, pp_generation: 1}"
+
+
+def crowd(execution: str, slo_ms: float, batching: str = "fixed") -> Factory:
+    """Five on one server, at the pace of their actions."""
+    return parse_factory(
+        f"""
+server_cluster: {{num_servers: 1, gpu_type: NVIDIA H200, batching: {batching}}}
+robot_fleet: [{{task: carry, num_robots: 5, network: {{round_trip_ms: 16.5, jitter_ms: 9.7}}}}]
+carry:
+  pipeline: {{action_period_ms: 442}}
+  execution: {{mode: async, {execution}}}
+  components: {{system1: {{model: physical-intelligence/pi0.5, slo_ms: {slo_ms}, percentile: 95}}}}
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("factory", "depends"),
+    [
+        (crowd("num_steps: 10", 152), False),
+        (crowd("horizon: {policy: confidence, mean_period_ms: 442}", 152), True),
+        (crowd(FRAMES, 120, "continuous"), True),
+    ],
+    ids=["gives_way", "horizon", "pipelined"],
+)
+def test_a_promise_that_depends_on_the_start_says_so(factory: Factory, depends: bool, repository: Path) -> None:
+    """Horizons that a server sets, and pipelined sessions, keep the phases of their start."""
+    folder = repository / "config" / "profiles"
+    plan = plan_factory(factory, load_profiles(folder), Catalogue.load(folder / "models.yaml"), explained=False)
+    assert plan.feasible and any("of the ways to start" in note for note in plan.notes) is depends
+
+
+@pytest.mark.parametrize(("execution", "gives_way"), [("num_steps: 10", True), (FRAMES, False)])
+def test_pipelined_sessions_give_way_at_no_cap(execution: str, gives_way: bool, repository: Path) -> None:
+    folder = repository / "config" / "profiles"
+    profile, catalogue = load_profiles(folder), Catalogue.load(folder / "models.yaml")
+    problem = problem_of(crowd(execution, 120, "continuous"), Counter(carry=5), profile, catalogue)
+    responses = Responses(problem, curves_of(problem, profile), (), (1.0,), Equilibrium((1.0,), {}, frozenset()))
+    assert responses._member(problem.demands[0], 5, 0.0).gives_way is gives_way
