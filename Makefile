@@ -17,21 +17,22 @@ PIP = $(BIN)/python -m pip --quiet --disable-pip-version-check
 SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
   CMakeLists.txt package.xml pyproject.toml setup.cfg
 
-.PHONY: run test one-core install lint unit thorough ros system colcon engines compiled compiled-rooms gpu wheel wheel-test ray operate shift soak soak-short soak-ci in-turn fuzz mutants optimum audit doctor bench clean
+.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu wheel wheel-test ray operate shift soak soak-short soak-ci in-turn meanwhile fuzz mutants optimum audit doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
 
-# Two cores: first what keeps one busy, in pairs, each part's output in one piece when it is done; then what wants both, and beside
-# it five minutes of faults, most of which are waiting.
+# Two cores: first what keeps one busy, in pairs, each part's output in one piece when it is done; then what wants both. Beside that,
+# five minutes of faults, most of which are waiting; and what can wait has the moments in which all others do.
 test:
-	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going one-core
-	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going in-turn soak-ci
+	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going colcon engines
+	$(MAKE) --no-print-directory -j 3 --output-sync=target --keep-going in-turn soak-ci meanwhile
 
 in-turn: install
 	$(MAKE) --no-print-directory -j 1 --output-sync=none --keep-going unit ros system
 
-one-core: colcon engines compiled lint
+meanwhile: install
+	nice -n 19 $(MAKE) --no-print-directory -j 1 --keep-going lint compiled
 
 lint: install
 	$(BIN)/ruff check ros2_rfm_serving test launch
