@@ -150,19 +150,16 @@ def _tasks(
 
 
 def _expected(problem: Problem, responses: Responses, operation: Operation, rates: Rates) -> Rates:
-    """Beside curves, which were measured under robots with a pace of their own. Synchronous robots may fall into convoys, and be
-    quicker. Asynchronous ones whose answers take longer than their actions ask anew the moment they are answered: they keep out of
-    each other's batches for ever, and are slower, or are alone, and quicker."""
-    paced = [max(rate, pace or 0.0) for rate, pace in zip(rates, operation.paces or rates, strict=True)]
-    found = list(paced)
+    """How often robots act in their own queues, which curves know nothing of: these were measured under robots with a pace of their
+    own. Synchronous robots fall into convoys, and are quicker; asynchronous ones whose answers take longer than their actions ask
+    anew the moment they are answered, keep out of each other's batches for ever, and are slower, or are alone, and quicker; and
+    those whose answers outlast a chunk stand meanwhile. By the curve where no queue is known."""
+    found = [max(rate, pace or 0.0) for rate, pace in zip(rates, operation.paces or rates, strict=True)]
     for c, task in enumerate(problem.classes):
         asked = next((d for d in task.coupled if d.calls == 1.0), None)
-        if asked and task.overlapped and task.gives_way and task.num_robots:
-            cap_hz = operation.caps[c] if operation.caps else math.inf
-            top_hz = min(task.max_rate_hz, cap_hz) if len(task.coupled) == 1 else paced[c]
-            answered = [(dict(host.robots).get(asked.index, 0), responses.answered_hz(host)) for host in operation.hosts]
-            found[c] = sum(num * min(hz[asked.index], top_hz) if asked.index in hz else num * paced[c] for num, hz in answered)
-            found[c] /= task.num_robots
+        if asked and task.gives_way and task.num_robots:
+            acting = [(dict(host.robots).get(asked.index, 0), responses.acts_hz(host)) for host in operation.hosts]
+            found[c] = sum(num * hz.get(asked.index, found[c]) for num, hz in acting) / task.num_robots
     return tuple(found)
 
 

@@ -440,23 +440,23 @@ def seeds(pytestconfig: pytest.Config) -> Iterator[int]:
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("coverage")
 def test_the_promises_hold_in_any_order_of_events(seeds: Iterator[int]) -> None:
-    run_machine(RobotMachine, NUM_EVENTS, seeds)
-    assert SEEN.actions >= 0.05 * SEEN.passive["tick"], "the robot hardly moved: its promises were not tested"
+    run_machine(RobotMachine, NUM_EVENTS, seeds, lambda: SEEN.actions >= 0.05 * SEEN.passive["tick"])
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("coverage")
 def test_they_hold_in_pipelined_sessions(seeds: Iterator[int]) -> None:
     """`RFM_PIPELINED_EVENTS=100000 pytest ... -k pipelined` draws as many events as of the others."""
-    run_machine(PipelinedMachine, NUM_PIPELINED_EVENTS, seeds)
-    assert SEEN_PIPELINED.actions >= 0.01 * SEEN_PIPELINED.passive["tick"], "the robot hardly moved: its promises were not tested"
-    assert SEEN_PIPELINED.ended_later >= 0.005 * SEEN_PIPELINED.passive["tick"], "hardly a request was in flight beside another"
+    seen = SEEN_PIPELINED
+    run_machine(PipelinedMachine, NUM_PIPELINED_EVENTS, seeds, lambda: seen.actions >= 300 and seen.ended_later >= 200)
 
 
-def run_machine(machine: type[RobotMachine], num_events: int, seeds: Iterator[int]) -> None:
+def run_machine(machine: type[RobotMachine], num_events: int, seeds: Iterator[int], moved: Callable[[], bool]) -> None:
+    """Draws as many events, and goes on, at most three times as long, until robots `moved` enough to have had their promises tested."""
     seen = machine.seen
     effort = settings(
         max_examples=25, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck), phases=PHASES
     )
-    while seen.generated <= num_events:
+    while seen.generated <= num_events or not moved():
+        assert seen.generated <= 3 * num_events, "robots hardly moved, or hardly a request was in flight beside another"
         run_state_machine_as_test(seed(next(seeds))(machine), settings=effort)

@@ -254,7 +254,8 @@ def test_thousands_of_silent_connections_hold_up_nobody_who_looks_at_a_page(writ
     ):
         assert client.get("/api/schedule").status_code == 200
         with Looking(lambda: client.get("/api/schedule").raise_for_status()) as looking:
-            crowd(int(url.rpartition(":")[2].strip("/")), many)
+            while len(looking.took_s) + looking.failed < 5:
+                crowd(int(url.rpartition(":")[2].strip("/")), many)
         assert not looking.failed and max(looking.took_s) < 10.0
         with httpx.Client(base_url=url, trust_env=False, verify=trusted, timeout=20) as newcomer:
             assert newcomer.get("/api/schedule").status_code == 200
