@@ -11,8 +11,9 @@ import pytest
 from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.factory.descriptor import Network
 from ros2_rfm_serving.scheduler import PlanOrder, plan, plan_factory
+from ros2_rfm_serving.scheduler.answering import refit_by
 from ros2_rfm_serving.scheduler.enquiry import Enquiry, rooms
-from ros2_rfm_serving.scheduler.planning import curves_of, problem_of, refit_by
+from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
 from ros2_rfm_serving.scheduler.repair import seeing
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, Travel
 from ros2_rfm_serving.scheduler.watch.factors import Factors

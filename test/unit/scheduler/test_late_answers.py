@@ -11,7 +11,7 @@ import pytest
 from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.scheduler import plan_factory
-from ros2_rfm_serving.scheduler.planning import curves_of, problem_of
+from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction.askers import Member
 from ros2_rfm_serving.scheduler.prediction.closed_queue import Service, waits
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium

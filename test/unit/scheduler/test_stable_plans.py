@@ -15,8 +15,8 @@ from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.profiles import COLUMNS, Profile, parse_profiles
 from ros2_rfm_serving.scheduler import Fleet, PlanOrder, plan, start_fleet
 from ros2_rfm_serving.scheduler.migration import Migration, migration
-from ros2_rfm_serving.scheduler.planning import problem_of
 from ros2_rfm_serving.scheduler.policies.in_place import in_place
+from ros2_rfm_serving.scheduler.posed import problem_of
 from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
 from ros2_rfm_serving.scheduler.prediction.stable import HORIZON_S, MIN_GAIN, Moves
 from ros2_rfm_serving.scheduler.problem import Problem
