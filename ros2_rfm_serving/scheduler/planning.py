@@ -94,17 +94,27 @@ class _Planner:
     previous: Schedule | None
 
     def best(self) -> tuple[Problem, Solution]:
-        """Where hosts are not equally far, the better one of two plans: of one that reckons with the longest way for everybody and
-        of one that tells hosts apart."""
+        """Where hosts are not equally far, the better one of two plans: of one that tells hosts apart, and of one that reckons with
+        the longest way for everybody, if its bound lets it be any better."""
         alike = self._problem(by_host=False)
         if not self.factory.away_s or self.policy != SEARCHED:
             return alike, self._planned(alike)
         apart = self._problem(by_host=True)
-        solution, finer = self._planned(alike), self._planned(apart)
-        work = solution.work + finer.work
-        if _is_better(finer, solution, Moves(apart)):
+        finer, moves, budget = self._planned(apart), Moves(apart), Budget()
+        if finer.feasible and finer.objective - moves.lost_by_hz(finer) > (1 + WORTH) * self._bound_hz(alike, budget):
+            return apart, replace(finer, work=finer.work + budget.total)
+        solution = self._planned(alike)
+        work = solution.work + finer.work + budget.total
+        if _is_better(finer, solution, moves):
             return apart, replace(finer, work=work)
         return alike, replace(solution, bound=max(solution.bound, finer.bound), work=work)
+
+    def _bound_hz(self, problem: Problem, budget: Budget) -> float:
+        """No schedule that keeps its SLOs by the curves has a higher objective."""
+        curves = curves_of(problem, self.profile)
+        if explain.hopeless(problem, curves):
+            return -math.inf
+        return upper_bound(problem, curves, budget, gap=ROUGH_GAP if self.work == 0.0 else BOUND_GAP).objective
 
     def with_reserved(self, problem: Problem, solution: Solution) -> Solution:
         """With standbys, and what links carry."""

@@ -83,6 +83,7 @@ class _Best:
         """Of servers of a large factory: loads up to which their queues keep every SLO, as far as is known; 0: at no rate."""
         self._large = len(problem.servers) >= LARGE
         self._far = any(demand.slo.travel_s for demand in problem.demands)
+        """Curves know nothing of that; what hosts are farther than the nearest is in them (counted too, no plan was another)."""
 
     def run(self, rate_control: bool | None) -> BestSchedule | None:
         options = self._options(rate_control)
