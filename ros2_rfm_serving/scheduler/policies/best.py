@@ -28,7 +28,7 @@ from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import equilibrium
 from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, RESERVE, OwnQueues
 from ros2_rfm_serving.scheduler.prediction.parts import parted
-from ros2_rfm_serving.scheduler.prediction.predict import keeps_every_slo
+from ros2_rfm_serving.scheduler.prediction.predict import expected, keeps_every_slo
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.problem import Problem
 
@@ -50,6 +50,9 @@ COSTLY, ANEW = 0.01, 6
 NOTHING: Mapping[int, float] = MappingProxyType({})
 PAYS = 1e-4
 """Relative gain below which it does not."""
+NEARLY, LOOKS, CLEARLY = 0.85, 4, 0.01
+"""Of the best objective: schedules of asynchronous robots that may get more done in the robots' own queues, which are looked at;
+how many; and how much more makes up for an objective that is lower."""
 
 
 def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget, rate_control: bool | None = None) -> BestSchedule | None:
@@ -80,6 +83,7 @@ class _Best:
         """Of servers of a large factory: loads up to which their queues keep every SLO, as far as is known; 0: at no rate."""
         self._large = len(problem.servers) >= LARGE
         self._far = any(demand.slo.travel_s for demand in problem.demands)
+        self._overlapped = bool(budget.work) and not self._large and any(t.overlapped and t.gives_way for t in problem.classes)
 
     def run(self, rate_control: bool | None) -> BestSchedule | None:
         options = self._options(rate_control)
@@ -90,7 +94,7 @@ class _Best:
         if self._far and self._budget.work:
             near = self._near()
             found = self._chosen([under(self._problem, option) for option in near._options(rate_control)])
-            chosen = max((one for one in (chosen, found) if one), key=lambda one: one.objective, default=None)
+            chosen = self._better(chosen, found)
             complete &= near._complete and not near._budget.expired()
             self._budget.spend(near._budget.total)
         if not chosen or (self._large and chosen.tuned and self._costly(chosen)):
@@ -133,18 +137,38 @@ class _Best:
             first = next((option for option in best_first if option.capped), None)
             return first and (self._kept(first, tuning=True) or first)
         known: BestSchedule | None = None
-        vain = {True: 0, False: 0}
+        vain, looks = {True: 0, False: 0}, 0
         tuned: set[Hashable] = set()
-        for option in distinct(best_first) if self._far else best_first:
-            if known and not self._far and known.objective >= option.objective:
+        for option in distinct(best_first) if self._far or self._overlapped else best_first:
+            if known and self._suffices(known, option, looks):
                 break
             tuning = vain[option.capped] < TUNED and kind(option) not in tuned
             tuned.add(kind(option))
             if tuning or not known or option.objective > known.objective:
                 kept = self._kept(option, tuning=tuning)
                 vain[option.capped] += kept is not option
-                known = max((one for one in (known, kept) if one), key=lambda one: one.objective, default=None)
+                looks += kept is not None
+                known = self._better(known, kept)
         return known
+
+    def _suffices(self, known: BestSchedule, other: BestSchedule, looks: int) -> bool:
+        """Nothing is better that comes from there on. Of asynchronous robots that is by their own queues, which may get more done
+        where the curves have less."""
+        if self._overlapped and looks < LOOKS:
+            return other.objective < NEARLY * known.objective
+        return not self._far and known.objective >= other.objective
+
+    def _better(self, one: BestSchedule | None, other: BestSchedule | None) -> BestSchedule | None:
+        """By the objective; of equals the first. Of asynchronous robots by what they do in their own queues, if that differs
+        clearly."""
+        if one is None or other is None:
+            return one or other
+        if self._overlapped:
+            curves = self._curves
+            does, other_does = (expected(s.problem, curves, operated(s, curves, curves)) for s in (one, other))
+            if max(does, other_does) > min(does, other_does) * (1 + CLEARLY):
+                return one if does > other_does else other
+        return one if one.objective >= other.objective else other
 
     def _kept(self, option: BestSchedule, *, tuning: bool) -> BestSchedule | None:
         """As it is, or (if `tuning`) with such caps that robots keep every SLO by their own queues."""
