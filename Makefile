@@ -13,26 +13,26 @@ SOAK_SECONDS ?= 3600
 SOAK_SEED ?= -1
 FACTORY ?= config/factory_quickstart.yaml
 BIN := $(VENV)/bin
+PIP = $(BIN)/python -m pip --quiet --disable-pip-version-check
 SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
   CMakeLists.txt package.xml pyproject.toml setup.cfg
 
-.PHONY: run test one-core install lint unit thorough ros system colcon engines compiled compiled-rooms gpu wheel wheel-test ray operate shift soak soak-short soak-ci in-turn fuzz mutants optimum audit doctor bench clean
+.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu wheel wheel-test ray operate shift soak soak-short soak-ci in-turn meanwhile fuzz mutants optimum audit doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
 
-# Two cores: first what keeps one busy, in pairs, each part's output in one piece when it is done; then what wants both, and beside
-# it five minutes of faults, most of which are waiting.
+# Two cores: first what keeps one busy, in pairs, each part's output in one piece when it is done; then what wants both. Beside that,
+# five minutes of faults, most of which are waiting; and what can wait has the moments in which all others do.
 test:
-	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going one-core
-	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going in-turn soak-ci
+	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going colcon engines
+	$(MAKE) --no-print-directory -j 3 --output-sync=target --keep-going in-turn soak-ci meanwhile
 
 in-turn: install
 	$(MAKE) --no-print-directory -j 1 --output-sync=none --keep-going unit ros system
 
-one-core: colcon engines compiled lint
-
-install: $(VENV)/.installed
+meanwhile: install
+	nice -n 19 $(MAKE) --no-print-directory -j 1 --keep-going lint compiled
 
 lint: install
 	$(BIN)/ruff check ros2_rfm_serving test launch
@@ -177,23 +177,29 @@ bench: install
 	$(BIN)/rfm bench path
 	$(BIN)/rfm bench policy
 
-$(VENV)/.dependencies: pyproject.toml constraints.txt scripts/system_packages
+# `make -j 2`: what is downloaded and what is compiled do not wait for each other. Bytecode is made of what is imported.
+install: $(VENV)/.installed
+
+$(VENV)/.python: scripts/system_packages
 	scripts/system_packages
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
+	touch $@
+
+$(VENV)/.dependencies: pyproject.toml constraints.txt $(VENV)/.python
+	$(PIP) install --no-compile -c constraints.txt torch
 	$(BIN)/python scripts/requirements.py pyproject.toml torch metaworld plots metrics foxglove dashboard audit zenoh security dev build > $(VENV)/requirements.txt
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -r $(VENV)/requirements.txt
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps openpi-client==0.1.2  # pins numpy<2, and works with 2
+	$(PIP) install --no-compile -c constraints.txt -r $(VENV)/requirements.txt
+	$(PIP) install --no-compile --no-deps openpi-client==0.1.2  # pins numpy<2, and works with 2
 	touch $@
 
 # Both halves of a plain `pip install .`, isolated build and all: what a user without make types.
-$(VENV)/.wheel: $(VENV)/.dependencies $(SOURCES)
+$(VENV)/.wheel: $(VENV)/.python $(SOURCES)
 	rm -rf $(VENV)/wheel
-	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps --wheel-dir $(VENV)/wheel .
+	$(PIP) wheel --no-deps --wheel-dir $(VENV)/wheel .
 	touch $@
 
-$(VENV)/.installed: $(VENV)/.wheel
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --force-reinstall $(VENV)/wheel/*.whl
+$(VENV)/.installed: $(VENV)/.dependencies $(VENV)/.wheel
+	$(PIP) install --no-deps --force-reinstall $(VENV)/wheel/*.whl
 	touch $@
 
 clean:

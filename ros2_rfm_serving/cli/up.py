@@ -25,6 +25,9 @@ Cluster = Annotated[str, typer.Option(metavar="[ray]", help="Keep scheduler and 
 RayAddress = Annotated[
     str, typer.Option(metavar="ADDRESS", help="Of the cluster, as `ray start` names it; default: RAY_ADDRESS, or a local one")
 ]
+RayPatience = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0, help="How long a cluster's lost head is waited for; then all ends")
+]
 Seconds = Annotated[float, typer.Option(min=0, help="End by itself after this time; 0: run until Ctrl-C")]
 Episodes = Annotated[int, typer.Option(min=0, help="End when every robot did this many tasks; 0: no such end")]
 Domain = Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")]
@@ -57,6 +60,7 @@ def up(
     host: Host = "",
     on: Cluster = "",
     ray_address: RayAddress = "",
+    ray_patience: RayPatience = Options.ray_patience_s,
     seconds: Seconds = 0.0,
     episodes: Episodes = 0,
     domain: Domain = -1,
@@ -91,6 +95,7 @@ def up(
         host=host,
         on=on,
         ray_address=ray_address,
+        ray_patience_s=ray_patience,
         seconds=seconds,
         episodes=episodes,
         domain=domain,

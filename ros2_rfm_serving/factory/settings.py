@@ -7,7 +7,7 @@ time. What the scheduler reads besides (SLOs, rates, weights, servers) reaches b
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ros2_rfm_serving.errors import ConfigurationError
@@ -17,6 +17,9 @@ from ros2_rfm_serving.types import SYSTEM1, Fallback, Horizon, Pipelining, Place
 
 ASYNC_STEPS = 8
 """Control steps of what an asynchronous robot executes of one chunk: the grain at which it can overlap."""
+BRIDGED = 3
+"""Rows of a chunk where no robot says how long its own are, as a multiple of what is executed of it: enough for an inference twice
+as long as the execution."""
 WHOLE = 0.01
 """Share by which an action period may differ from a whole number of control steps."""
 
@@ -63,6 +66,11 @@ class RobotSettings:
             return self.execution_horizon(self.control_rate_hz or CONTROL_RATE_HZ)
         return 1 if self.synchronous else ASYNC_STEPS
 
+    @property
+    def mean_rows(self) -> int:
+        """Steps that are really executed of a chunk in virtual time, on average."""
+        return max(1, round(self.virtual_steps * self.mean_period_s / self.action_period_s))
+
     def execution_horizon(self, step_rate_hz: float) -> int:
         """Steps that are executed of one chunk. Raises: `ConfigurationError` where the action period is no whole number of them."""
         exact = self.action_period_s * step_rate_hz
@@ -100,6 +108,11 @@ class Settings:
     gpu_types: Mapping[str, ServerSettings]
     """Of the first group that has it."""
 
+    @property
+    def chunk_steps(self) -> int:
+        """Rows of every chunk in virtual time."""
+        return chunk_steps(self.robots.values())
+
     def of(self, placement: Placement) -> ServerSettings:
         """Of one that no group names, in a schedule that only a simulation knows: by its type, or else the first server's."""
         name = placement.gpu or placement.server
@@ -117,6 +130,12 @@ def settings_of(factory: Factory) -> Settings:
         servers={name: server_settings(group, largest_px) for name, group in factory.groups.items()},
         gpu_types={group.gpu_type: server_settings(group, largest_px) for group in reversed(factory.server_cluster)},
     )
+
+
+def chunk_steps(robots: Iterable[RobotSettings]) -> int:
+    """Rows of every chunk in virtual time."""
+    most = [max(one.virtual_steps, one.mean_rows if one.horizon.policy else 0) for one in robots]
+    return BRIDGED * max([ASYNC_STEPS, *most])
 
 
 def robot_settings(task: Task) -> RobotSettings:

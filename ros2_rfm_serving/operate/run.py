@@ -16,6 +16,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.plain import counted, plain
 from ros2_rfm_serving.operate.enclaves import secured
 from ros2_rfm_serving.operate.extras import needing
+from ros2_rfm_serving.operate.only_one import only_one
 from ros2_rfm_serving.operate.page import dashboard_page, read_door
 from ros2_rfm_serving.operate.running import (
     DISCOVERY_S,
@@ -60,7 +61,9 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     """Runs a factory to its end (time, episodes, `until` or Ctrl-C) and returns what was seen."""
     factory = factory if options.host else factory.on_one_machine()
     with _supervisor_of(factory, options) as make:
-        return _run(factory, options, make, until)
+        part = (ros_domain(), options.namespace, factory.discovery.partition, options.host)
+        with only_one(part, options.logs):
+            return _run(factory, options, make, until)
 
 
 @contextmanager
@@ -72,9 +75,9 @@ def _supervisor_of(factory: Factory, options: Options) -> Iterator[Make]:
         with needing("ray", "--on ray"):
             from ros2_rfm_serving.operate.on_ray.supervisor import OnRay, on_ray
 
-        with on_ray(factory, options) as (environment, cluster, planned):
+        with on_ray(factory, options) as (environment, joining):
             prepare_environment(options.domain, environment)
-            yield lambda nodes, around: OnRay(nodes, options, cluster, planned, around)
+            yield lambda nodes, around: OnRay(nodes, options, joining, around)
         return
     from ros2_rfm_serving.operate.supervisor import Supervisor
 

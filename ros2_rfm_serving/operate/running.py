@@ -69,6 +69,8 @@ class Options:
     """`RAY`: scheduler and servers on a Ray cluster; empty: on this machine."""
     ray_address: str = ""
     """Of the cluster; empty: RAY_ADDRESS, or a local one is started."""
+    ray_patience_s: float = 300.0
+    """With a cluster whose head is lost."""
 
     def __post_init__(self) -> None:
         if self.on not in ("", RAY):

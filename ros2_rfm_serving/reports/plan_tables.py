@@ -19,6 +19,8 @@ from ros2_rfm_serving.scheduler.solution import SLO_SLACK, LinkUse, ServerSoluti
 
 NONE = "-"
 SERVER = re.compile(r"server_\w+")
+WORTH_SAYING = 0.005
+"""Of the objective, by which what is expected differs from it."""
 REMEDY = "feasible with"
 """How the scheduler's remedies begin."""
 
@@ -46,9 +48,9 @@ def summary(solution: Solution) -> Text:
 
 
 def _expected(solution: Solution) -> str:
-    if solution.expected > solution.objective * (1 + 1e-6):
+    if solution.expected > solution.objective * (1 + WORTH_SAYING):
         return f"; {solution.expected:.2f} expected of robots that keep pace by themselves, which no curve counts"
-    if solution.expected < solution.objective * (1 - 1e-6):
+    if solution.expected < solution.objective * (1 - WORTH_SAYING):
         return f"; {solution.expected:.2f} expected of robots that wait longer in their own queue than by any curve"
     return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -10,7 +11,7 @@ from typing import Any
 
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.factory.descriptor import ExecutionMode, Network
-from ros2_rfm_serving.factory.settings import robot_settings
+from ros2_rfm_serving.factory.settings import chunk_steps, robot_settings
 from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.scheduler.links import Links, on_host
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
@@ -72,8 +73,12 @@ class TaskClass:
     """What `cycle_s` is at the nearest host, where it reckons with a farther one; 0: the same."""
     step_s: float = 0.0
     """Control step of one that asks while it executes: it can ask at these times only."""
+    chunk_s: float = math.inf
+    """How long all lasts that such a one may execute of a chunk."""
     gives_way: bool = True
     """Its phase does, whatever its cap (`types/phase.py`): no frames, nor chunks that are not to be trusted further."""
+    in_frames: bool = False
+    """A pipelined session: its phase does not give way at any cap."""
 
     def __getstate__(self) -> dict[str, Any]:
         return _declared(self)
@@ -226,6 +231,8 @@ def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, 
     """seen_s: execution time of what is executed of a chunk, where it is not as declared."""
     task, network = factory.tasks[name], factory.network_of(name)
     overlapped = task.execution.mode is ExecutionMode.ASYNC
+    step_s = (settings := robot_settings(task)).action_period_s / settings.virtual_steps
+    gives_way = not overlapped or (task.pipelining is None and not settings.horizon.policy)
     cycle_s = (seen_s or task.cycle_period_s) + (0.0 if overlapped else network.mean_s * sum(d.calls for d in demands))
     return TaskClass(
         name=name,
@@ -238,8 +245,10 @@ def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, 
         floor_hz=task.floor_hz(count) or min(LEAST_SHARE / cycle_s, LEAST_HZ),
         overlapped=overlapped,
         demands=demands,
-        step_s=(settings := robot_settings(task)).action_period_s / settings.virtual_steps if overlapped else 0.0,
-        gives_way=not overlapped or (task.pipelining is None and not robot_settings(task).horizon.policy),
+        step_s=step_s if overlapped else 0.0,
+        gives_way=gives_way,
+        in_frames=overlapped and task.pipelining is not None,
+        chunk_s=step_s * chunk_steps(map(robot_settings, factory.tasks.values())) if overlapped and gives_way else math.inf,
     )
 
 

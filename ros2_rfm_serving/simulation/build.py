@@ -7,16 +7,12 @@ from collections import Counter
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Factory, Robot
-from ros2_rfm_serving.factory.settings import ASYNC_STEPS, Settings
+from ros2_rfm_serving.factory.settings import Settings
 from ros2_rfm_serving.simulation.gpu import Gpu
 from ros2_rfm_serving.simulation.host import Host
-from ros2_rfm_serving.simulation.robot import mean_rows
 from ros2_rfm_serving.simulation.timing import Timing, build_gpu
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import Placement, Schedule
-
-BRIDGED = 3
-"""Rows of a chunk, as a multiple of what is executed of it: enough for an inference twice as long as the execution."""
 
 
 class Build:
@@ -25,14 +21,14 @@ class Build:
     def __init__(self, factory: Factory, settings: Settings, timing: Timing, world: World) -> None:
         self._settings, self._timing, self._world = settings, timing, world
         robots = settings.robots
-        self._rows = {r.name: mean_rows(robots[r.task]) for r in factory.robots if robots[r.task].horizon.policy}
-        self._chunk_length = BRIDGED * max(ASYNC_STEPS, *self._rows.values(), *(robot.virtual_steps for robot in robots.values()))
+        self._rows = {r.name: robots[r.task].mean_rows for r in factory.robots if robots[r.task].horizon.policy}
+        self._chunk_length = settings.chunk_steps
 
     def expect(self, robot: Robot) -> None:
         """One that nobody declared: models are as sure of its actions as of those of its task."""
         settings = self._settings.robots[robot.task]
         if settings.horizon.policy:
-            self._rows[robot.name] = mean_rows(settings)
+            self._rows[robot.name] = settings.mean_rows
 
     def host(self, placement: Placement, share: int = 1) -> Host:
         gpus, profile_s = self.machine(placement, share)

@@ -20,6 +20,8 @@ MOST_ROBOTS_EACH = 7
 """Robots per server, at the most."""
 ROUND_TRIPS_MS, JITTERS_MS = (2.0, 25.0), (1.0, 10.0)
 """A round trip takes 3 to 35 ms on average."""
+HURRIED_MS, LONG_TRIPS_MS, LONG_JITTERS_MS = (20.0, 250.0), (2.0, 80.0), (1.0, 20.0)
+"""Of robots that execute so little of a chunk that they may wait for longer."""
 
 
 def profiled_factory(seed: int, *, network: bool, batching: str = "fixed") -> Factory:
@@ -40,8 +42,42 @@ def profiled_factory(seed: int, *, network: bool, batching: str = "fixed") -> Fa
     )
 
 
-def _network(rng: np.random.Generator) -> Network:
-    return Network(round_trip_ms=round(float(rng.uniform(*ROUND_TRIPS_MS)), 1), jitter_ms=round(float(rng.uniform(*JITTERS_MS)), 1))
+def hurried_factory(seed: int) -> Factory:
+    """1 to 4 servers, up to 7 robots each, 1 or 2 classes, most of which execute 20 to 250 ms of a chunk while they wait: answers
+    that take as long, longer, or longer than the whole chunk lasts. Half of the classes have a network, SLOs are up to ten times a
+    request alone, and a fourth of the factories batch continuously."""
+    rng = np.random.default_rng([seed, 2])
+    servers = int(rng.integers(1, 5))
+    classes = int(rng.integers(1, min(2, servers) + 1))
+    fleet = {f"task_{i}": int(rng.integers(1, MOST_ROBOTS_EACH * servers // classes + 1)) for i in range(classes)}
+    batching = str(rng.choice(["fixed", "fixed", "fixed", "continuous"]))
+    networks = {name: _network(rng, LONG_TRIPS_MS, LONG_JITTERS_MS) if rng.random() < 0.5 else Network() for name in fleet}
+    return Factory(
+        name=f"hurried_{seed}",
+        file=f"<hurried factory {seed}>",
+        server_cluster=(ServerCluster(num_servers=servers, gpu_type=GPU_TYPE, batching=batching),),
+        robot_fleet=tuple(FleetEntry(task=name, num_robots=n, network=networks[name]) for name, n in fleet.items()),
+        tasks={name: _hurried_task(rng, networks[name]) for name in fleet},
+    )
+
+
+def _hurried_task(rng: np.random.Generator, network: Network) -> Task:
+    model = str(rng.choice(list(ACTIONS)))
+    mode = ExecutionMode.ASYNC if rng.random() < 0.85 else ExecutionMode.SYNC
+    period_ms = round(float(np.exp(rng.uniform(*np.log(HURRIED_MS)))))
+    slo_ms = round(ACTIONS[model] * float(np.exp(rng.uniform(*np.log((1.5, 10.0))))) + 1e3 * network.at_s(99.0), 1)
+    return Task(
+        pipeline=Pipeline(action_period_ms=period_ms, system2_to_system1_call_ratio=0.0),
+        execution=Execution(mode=mode),
+        components={SYSTEM1: Component(model=model, slo_ms=slo_ms)},
+        percentile=float(rng.choice([90, 95, 99, 99])),
+    )
+
+
+def _network(
+    rng: np.random.Generator, trips_ms: tuple[float, float] = ROUND_TRIPS_MS, jitters_ms: tuple[float, float] = JITTERS_MS
+) -> Network:
+    return Network(round_trip_ms=round(float(rng.uniform(*trips_ms)), 1), jitter_ms=round(float(rng.uniform(*jitters_ms)), 1))
 
 
 def _task(rng: np.random.Generator, network: Network, *, crowded: bool) -> Task:

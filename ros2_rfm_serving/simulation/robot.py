@@ -40,11 +40,6 @@ STATE = empty(0)
 UP = Direction.UP
 
 
-def mean_rows(settings: RobotSettings) -> int:
-    """Steps that are really executed of a chunk, on average."""
-    return max(1, round(settings.virtual_steps * settings.mean_period_s / settings.action_period_s))
-
-
 def robot_config(name: str, settings: RobotSettings, world: World) -> RobotConfig:
     """As the live body's, without a body: nothing is seen, nothing is commanded, and no verdict says anything, so that failures and
     lateness are counted (`goodput.py`) and not acted upon."""

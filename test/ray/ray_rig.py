@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import ray
 from ray.cluster_utils import Cluster
 
 from ros2_rfm_serving.operate.deploy.pods import HOST_LABEL
@@ -52,19 +55,87 @@ class RayNodes:
             assert pid > 1, "it is on no node"
         return pid
 
+    @property
+    def gcs(self) -> int:
+        """What the head is, beside its own part of Ray."""
+        return int(self._cluster.head_node.all_processes["gcs_server"][0].process.pid)
+
     def kill(self, raylet: int) -> None:
         """As if its power were cut."""
         for pid in [raylet, *below(raylet)]:
             kill(pid)
 
     def servers(self, name: str) -> list[int]:
-        """Processes of a node of the factory that Ray keeps."""
-        return [pid for pid in everybody() if f"{self.folder}/rfm_ray_" in line(pid) and f"/{name}.yaml" in line(pid)]
+        return servers(self.folder, name)
 
     @property
     def left(self) -> list[str]:
-        """What still runs of any factory."""
-        return [line(pid) for pid in everybody() if f"{self.folder}/" in line(pid) and "ros2_rfm_serving.ros." in line(pid)]
+        return left(self.folder)
+
+
+class StartedNodes:
+    """`ray start` for each node, as a user types it, whose service manager starts again what has ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.address = folder, f"{ray.util.get_node_ip_address()}:{free_port()}"
+        size = ["--num-cpus", "2", "--object-store-memory", str(STORE_BYTES), "--block"]
+        port = self.address.rpartition(":")[2]
+        self._commands = [
+            ["start", "--head", "--port", port, "--include-dashboard", "false", *size],
+            *[["start", "--address", self.address, *size]] * 2,
+        ]
+        self._running: list[subprocess.Popen[bytes] | None] = [None] * len(self._commands)
+        self._ending = threading.Event()
+        self._manager = threading.Thread(target=self._manage)
+        self._manager.start()
+
+    @property
+    def are_there(self) -> bool:
+        """All of them, as the head sees it; asked by a process of its own, which Ray ends when there is no head."""
+        program = "import ray, sys; ray.init(sys.argv[1]); print(sum(node['Alive'] for node in ray.nodes()))"
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", program, self.address], capture_output=True, text=True, check=False
+        )
+        return done.stdout.strip() == str(len(self._commands))
+
+    def kill_head(self) -> None:
+        """As if its power were cut."""
+        (head, *_) = self._running
+        assert head is not None
+        for pid in [head.pid, *below(head.pid)]:
+            kill(pid)
+
+    def shutdown(self) -> None:
+        self._ending.set()
+        self._manager.join()
+        for process in filter(None, self._running):
+            for pid in [*below(process.pid), process.pid]:
+                kill(pid)
+            process.wait()
+
+    def _manage(self) -> None:
+        with (self.folder / "nodes.txt").open("wb") as output:
+            while not self._ending.wait(1.0):
+                for i, command in enumerate(self._commands):
+                    process = self._running[i]
+                    if process is None or process.poll() is not None:
+                        line = [sys.executable, "-W", "ignore", "-m", "ray.scripts.scripts", *command]
+                        self._running[i] = subprocess.Popen(line, stdout=output, stderr=output, start_new_session=True)
+
+
+def servers(folder: Path, name: str) -> list[int]:
+    """Processes of a node of the factory that Ray keeps."""
+    return [pid for pid in everybody() if f"{folder}/rfm_ray_" in line(pid) and f"/{name}.yaml" in line(pid)]
+
+
+def left(folder: Path) -> list[str]:
+    """What still runs of any factory."""
+    return [line(pid) for pid in everybody() if f"{folder}/" in line(pid) and "ros2_rfm_serving.ros." in line(pid)]
+
+
+def free_port() -> int:
+    with socket.create_server(("", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 @contextmanager
@@ -87,6 +158,19 @@ def three_nodes() -> Iterator[RayNodes]:
     with short_folder() as folder:
         nodes = RayNodes(folder)
         try:
+            yield nodes
+        finally:
+            nodes.shutdown()
+
+
+@contextmanager
+def started_nodes() -> Iterator[StartedNodes]:
+    with short_folder() as folder:
+        nodes = StartedNodes(folder)
+        try:
+            end_s = time.monotonic() + READY_S
+            while not nodes.are_there:
+                assert time.monotonic() < end_s, (folder / "nodes.txt").read_text()[-3000:]
             yield nodes
         finally:
             nodes.shutdown()

@@ -18,14 +18,18 @@ from ros2_rfm_serving.shipped import shipped
 from test.ray.ray_rig import (
     HOSTS,
     RayNodes,
+    StartedNodes,
     environment,
     everybody,
     is_alive,
     kill,
+    left,
     line,
     parent,
     rfm_up,
+    servers,
     short_folder,
+    started_nodes,
     three_nodes,
     wait,
     watching,
@@ -150,9 +154,73 @@ def test_a_node_is_killed_and_its_server_comes_up_on_another_while_robots_go_on(
     assert "had to be killed" not in said(logs)
 
 
-def at_work(nodes: RayNodes, watched: Watched) -> bool:
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("ros_domain")
+def test_the_head_is_lost_and_comes_back_and_robots_go_on_with_servers_that_are_started_anew(
+    factory: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """By `ray start`, on three nodes that a service manager starts again. The new head knows nobody; nodes of the old one end."""
+    with started_nodes() as nodes, rfm_up(nodes.address, logs := nodes.folder / "head", factory) as driver:
+        with watching(tmp_path, *ROBOTS) as watched:
+            wait(lambda: at_work(nodes, watched), "both robots at work, and both servers", logs)
+            robots = {line(pid): pid for pid in everybody() if f"{logs}/" in line(pid) and "robot_node" in line(pid)}
+            before = {pid for server in SERVERS for pid in servers(nodes.folder, server)}
+            lost_s = time.monotonic()
+            nodes.kill_head()
+            wait(lambda: "It is waited for, 300 s (--ray-patience)" in said(logs), "that it is told", logs, 30.0)
+            told_s = time.monotonic()
+            wait(lambda: f"a Ray cluster is there again at {nodes.address}" in said(logs), "the new one", logs)
+            back_s = time.monotonic()
+            wait(lambda: not any(map(is_alive, before)), "the end of the old servers", logs)
+            gone_s = time.monotonic()
+            watched.wait(lambda: all(chunk_since_any(watched, robot, gone_s) for robot in ROBOTS), "robots go on", 120.0)
+            again_s = max(chunk_since_any(watched, robot, gone_s) for robot in ROBOTS)
+            wait(lambda: at_work(nodes, watched), "both robots at work, and both servers", logs)
+            for robot in ROBOTS:
+                num_executed, oldest_s = watched.executed(robot)
+                assert num_executed and oldest_s <= MAX_ACTION_AGE_S, f"executed an action of {oldest_s} s"
+            assert all(line(pid) == command for command, pid in robots.items()), "a robot's process was started again"
+            figures = {"told_s": told_s, "back_s": back_s, "old_servers_gone_s": gone_s, "robots_go_on_s": again_s}
+            figures = {name: round(at_s - lost_s, 1) for name, at_s in figures.items()}
+            record_property("head", figures)
+            print(json.dumps(figures))
+            driver.send_signal(signal.SIGINT)
+            assert driver.wait(90.0) == 0
+        assert left(nodes.folder) == [], "processes were left behind"
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.usefixtures("ros_domain")
+def test_without_its_head_all_goes_on_and_ctrl_c_ends_it_in_order(nodes: RayNodes, factory: Path, tmp_path: Path) -> None:
+    """The head alone is lost: `gcs_server`, and not its machine's part of Ray."""
+    logs = nodes.folder / "headless"
+    with rfm_up(nodes.address, logs, factory) as driver, watching(tmp_path, *ROBOTS) as watched:
+        wait(lambda: at_work(nodes, watched), "both robots at work, and both servers", logs)
+        kill(nodes.gcs)
+        lost_s = time.monotonic()
+        wait(lambda: "does not answer: what runs goes on, for 60 s by Ray's own word" in said(logs), "that it is told", logs, 30.0)
+        watched.wait(lambda: all(chunk_since_any(watched, robot, lost_s + 6.0) for robot in ROBOTS), "robots go on", 30.0)
+        driver.send_signal(signal.SIGINT)
+        assert driver.wait(60.0) == 0
+    assert nodes.left == [], "processes were left behind"
+    assert "had to be killed" not in said(logs)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.usefixtures("ros_domain")
+def test_a_head_that_stays_away_is_given_up_and_told(nodes: RayNodes, factory: Path, tmp_path: Path) -> None:
+    logs = nodes.folder / "given_up"
+    with rfm_up(nodes.address, logs, factory, "--ray-patience", "3") as driver, watching(tmp_path, *ROBOTS) as watched:
+        wait(lambda: at_work(nodes, watched), "both robots at work, and both servers", logs)
+        kill(nodes.gcs)
+        assert driver.wait(60.0) == 1
+    assert f"no head of the Ray cluster at {nodes.address} for 3 s, given up" in said(logs)
+    assert "gave up on: scheduler, server_1, server_2" in said(logs)
+
+
+def at_work(nodes: RayNodes | StartedNodes, watched: Watched) -> bool:
     """Both robots may be at work with one server, while the other one is still starting."""
-    return all(map(watched.works, ROBOTS)) and all(map(nodes.servers, SERVERS))
+    return all(map(watched.works, ROBOTS)) and all(servers(nodes.folder, server) for server in SERVERS)
 
 
 def said(logs: Path) -> str:
@@ -162,6 +230,11 @@ def said(logs: Path) -> str:
 
 def chunk_since(watched: Watched, robot: str, since_s: float, server: str) -> bool:
     return any(chunk.what == server for chunk in watched.lines("chunk", robot, since_s))
+
+
+def chunk_since_any(watched: Watched, robot: str, since_s: float) -> float:
+    """When the first came, of whichever server; 0: none."""
+    return next((chunk.s for chunk in watched.lines("chunk", robot, since_s)), 0.0)
 
 
 def nothing_moved_wrongly(watched: Watched, robot: str, lost: str, killed_s: float, again_s: float) -> None:

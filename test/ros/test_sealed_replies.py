@@ -27,7 +27,7 @@ from ros2_rfm_serving.errors import BadMessageError, UnprovenError
 from ros2_rfm_serving.ros.node.doorkeeper import sign
 from ros2_rfm_serving.ros.node.timers import OF_NODE
 from ros2_rfm_serving.ros.robot.proofs import Proofs, _Opened
-from ros2_rfm_serving.ros.robot.servers import Sessions
+from ros2_rfm_serving.ros.robot.sessions import Sessions
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.wire import bounded, cdr, convert, qos
 from ros2_rfm_serving.ros.wire.proofs import sealed_reply

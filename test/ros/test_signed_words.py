@@ -19,7 +19,7 @@ from ros2_rfm_serving.errors import BadMessageError, UnprovenError
 from ros2_rfm_serving.ros.node.doorkeeper import Signing, check_answer, digest_of, screen, sign_answer, sign_ordered
 from ros2_rfm_serving.ros.node.said import Hearer
 from ros2_rfm_serving.ros.node.scheduled import MOST_NAMED, Contemporaries, Processes, ScheduleHearer, ScheduleSpeaker
-from ros2_rfm_serving.ros.robot.vouched import PATIENCE_S, SILENT_S, VOUCHED_S, Vouched
+from ros2_rfm_serving.ros.robot.vouched import HOLD_S, PATIENCE_S, SILENT_S, VOUCHED_S, Vouched
 from ros2_rfm_serving.ros.wire import bounded
 from ros2_rfm_serving.ros.wire.bounded import REMEMBERED, Repeated
 from ros2_rfm_serving.security.signing import Prover, Verifier
@@ -174,6 +174,7 @@ def test_a_scheduler_hears_the_newest_process_of_a_server_alone() -> None:
 def test_a_robot_believes_the_scheduler_that_its_server_follows() -> None:
     """The session is of now, and so is what the process says that opened it."""
     vouched = Vouched()
+    assert not vouched.takes(GHOST, [OLD], -HOLD_S), "somebody may know better"
     assert vouched.takes(GHOST, [OLD], 0.0), "of whoever is heard first"
     assert vouched.lives("s1", OLD, 0.0) and not vouched.follows("s1", OLD, GHOST, 0.0), "nobody vouches for whoever names it"
     assert not vouched.takes(S1, [NEW], 1.0)
@@ -184,6 +185,18 @@ def test_a_robot_believes_the_scheduler_that_its_server_follows() -> None:
     assert not vouched.lives("s1", OLD, 5.0) and vouched.lives("s2", OTHER, 5.0)
     assert not vouched.follows("s1", OLD, GHOST, 5.0), "a recording of it"
     assert vouched.follows("s1", NEW, S2, 6.0) and vouched.takes(S2, [NEW], 6.0), "its server has turned to a successor"
+
+
+def test_a_robot_that_has_just_started_believes_no_recording_where_a_server_says_who_lives() -> None:
+    """It has asked, and has no session yet."""
+    vouched = Vouched()
+    assert not vouched.takes(GHOST, [OLD], 0.0) and not vouched.takes(S1, [NEW], 0.5) and not vouched.has_vouched(0.5)
+    assert not vouched.lives("s1", OLD, 0.6), "whom a schedule names that was not taken"
+    vouched.opened("s1", NEW)
+    assert vouched.follows("s1", NEW, S1, 1.0) and vouched.has_vouched(1.0) and vouched.takes(S1, [NEW], 1.0)
+    assert not vouched.takes(GHOST, [OLD], HOLD_S + 1.0)
+    at_s = 1.0 + VOUCHED_S + 0.1
+    assert not vouched.has_vouched(at_s) and not vouched.takes(GHOST, [OLD], at_s), "and for a while, while it is asked again"
 
 
 def test_a_robot_for_which_nobody_vouches_is_not_stranded() -> None:

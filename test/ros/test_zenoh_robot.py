@@ -13,15 +13,17 @@ import numpy as np
 import pytest
 import zenoh
 from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.logging import get_logger
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory
 from ros2_rfm_serving.robot import Sensors
 from ros2_rfm_serving.ros.node.draft import draft
+from ros2_rfm_serving.ros.node.timers import turns_of
 from ros2_rfm_serving.ros.robot.settings import robot_settings
 from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.ros.zenoh.format import Attachment
-from ros2_rfm_serving.ros.zenoh.robot import ZenohRobot, settings_of
+from ros2_rfm_serving.ros.zenoh.robot import ZenohRobot, _Ground, settings_of
 from ros2_rfm_serving.ros.zenoh.session import Outlet
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import EncodedImage, RobotState
@@ -252,3 +254,22 @@ def test_a_robot_that_the_factory_has_not_is_named_unless_it_comes_later() -> No
 def test_a_router_that_cannot_be_is_named() -> None:
     with pytest.raises(ConfigurationError, match="Zenoh cannot use it"):
         ZenohRobot(robot_settings(draft(GIVEN), "arm_1"), router="nonsense")
+
+
+def test_what_is_to_happen_later_does_without_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that a server is given up in whose name somebody else has answered."""
+    now_s, done = 100.0, list[str]()
+    monkeypatch.setattr("ros2_rfm_serving.ros.node.timers.clock", lambda: now_s)
+    ground: Any = _Ground(get_logger("ground"))
+    turns_of(ground).once(1.0, lambda: done.append("later"))
+    turns_of(ground).once(2.0, lambda: done.append("last"))
+    for now_s, so_far in (
+        (100.5, []),
+        (101.1, ["later"]),
+        (101.2, ["later"]),
+        (102.1, ["later", "last"]),
+        (103.0, ["later", "last"]),
+    ):
+        ground.ring(now_s)
+        assert done == so_far
+    assert not ground._timers

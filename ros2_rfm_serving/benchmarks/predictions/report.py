@@ -1,4 +1,4 @@
-"""`rfm bench predictions`: predicted p99 against virtual time, how far runs are apart, and what knowing a network does."""
+"""`rfm bench predictions`: predicted p99 and rates against virtual time, how far runs are apart, what knowing a network does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ Batching = Literal["fixed", "continuous"]
 
 
 def predictions(
-    factories: Annotated[int, typer.Option(min=1, help="Random factories of each kind: without and with networks")] = 35,
+    factories: Annotated[
+        int, typer.Option(min=1, help="Random factories of each kind: without networks, with them, with late answers")
+    ] = 35,
     runs: Annotated[int, typer.Option(min=2, help="Runs of each plan, which differ in when robots start")] = 6,
     seconds: Annotated[float, typer.Option(min=5, help="Virtual time of each, after the warm-up")] = 30.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the first factory")] = 0,
@@ -30,8 +32,8 @@ def predictions(
     Example:  rfm bench predictions --factories 5 --runs 3 --seconds 10
     """
     from ros2_rfm_serving.benchmarks.predictions.plot import scatter
-    from ros2_rfm_serving.benchmarks.predictions.run import Runs, cases
-    from ros2_rfm_serving.benchmarks.predictions.tables import KINDS, servers_of, show
+    from ros2_rfm_serving.benchmarks.predictions.run import KINDS, Runs, cases
+    from ros2_rfm_serving.benchmarks.predictions.tables import servers_of, show
     from ros2_rfm_serving.factory import Catalogue
     from ros2_rfm_serving.profiles import load_profiles
     from ros2_rfm_serving.reports import charts
@@ -44,9 +46,9 @@ def predictions(
     profile, catalogue = load_profiles(folder), Catalogue.load(folder / "models.yaml")
     how = Runs(count=runs, seconds=seconds, profile=profile, catalogue=catalogue, batching=batching)
     found = []
-    for network, name in KINDS.items():
+    for name in KINDS:
         with spinner(f"{factories} factories, {name}"):
-            of_kind = list(cases(range(seed, seed + factories), how, network=network))
+            of_kind = list(cases(range(seed, seed + factories), how, kind=name))
         found += [case for case in of_kind if not isinstance(case, int)]
         unserved = [str(case) for case in of_kind if isinstance(case, int)]
         if unserved:
@@ -55,5 +57,5 @@ def predictions(
     if json_file:
         write_text(json_file, json.dumps([asdict(case) for case in found], indent=1) + "\n")
     if plot:
-        panels = {name: servers for network, name in KINDS.items() if (servers := servers_of(found, network))}
+        panels = {name: servers for name in KINDS if (servers := servers_of(found, name))}
         charts.save(scatter(panels), plot)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
@@ -13,7 +13,7 @@ from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.solution import ServerSolution
 from ros2_rfm_serving.simulation import Report, simulate
-from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
+from ros2_rfm_serving.simulation.profiled_factories import hurried_factory, profiled_factory
 from ros2_rfm_serving.types import SYSTEM1
 
 NEAR = 0.1
@@ -46,24 +46,24 @@ class Server:
     @property
     def hits(self) -> float:
         """Share of the runs that the prediction is near."""
-        return fmean(_near(run_s, self.predicted_s) for run_s in self.runs_s)
+        return fmean(near(run_s, self.predicted_s) for run_s in self.runs_s)
 
     @property
     def is_right(self) -> bool:
         """Near the median run."""
-        return _near(median(self.runs_s), self.predicted_s)
+        return near(median(self.runs_s), self.predicted_s)
 
     @property
     def twins(self) -> float:
         """Share of the pairs of runs that are near each other."""
         pairs = [(a, b) for i, a in enumerate(self.runs_s) for j, b in enumerate(self.runs_s) if i != j]
-        return fmean(_near(a, b) for a, b in pairs)
+        return fmean(near(a, b) for a, b in pairs)
 
     @property
     def others(self) -> float:
         """Share of the runs that the median of all others is near: what a law hits that knows everything but the start."""
         rest = [[s for j, s in enumerate(self.runs_s) if j != i] for i in range(len(self.runs_s))]
-        return fmean(_near(run_s, median(others)) for run_s, others in zip(self.runs_s, rest, strict=True))
+        return fmean(near(run_s, median(others)) for run_s, others in zip(self.runs_s, rest, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +72,17 @@ class Plan:
 
     goodput: float
     """Actions in time /s, mean over the runs."""
+    expected: float
+    """Actions /s, as the plan says of itself."""
+    acted: float
+    """Actions /s, mean over the runs."""
     missed: tuple[str, ...]
     """SLOs that were kept by fewer requests than promised, beyond chance."""
     servers: tuple[Server, ...]
+
+    @property
+    def acts_as_expected(self) -> bool:
+        return near(self.acted, self.expected)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +90,8 @@ class Case:
     """One factory; `aware` and `blind`: planned with its network and without."""
 
     seed: int
-    network: bool
+    kind: str
+    """One of `KINDS`."""
     aware: Plan
     blind: Plan | None = None
 
@@ -93,18 +102,35 @@ class Case:
         return self.aware.goodput / self.blind.goodput - 1.0 if self.blind.goodput else math.inf
 
 
-def cases(seeds: Sequence[int], runs: Runs, *, network: bool) -> Iterator[Case | int]:
-    """A number: of a factory that no plan is known of."""
+def _far(seed: int, batching: str) -> Factory:
+    return profiled_factory(seed, network=True, batching=batching)
+
+
+def _near(seed: int, batching: str) -> Factory:
+    return profiled_factory(seed, network=False, batching=batching)
+
+
+def _hurried(seed: int, batching: str) -> Factory:
+    return hurried_factory(seed)
+
+
+FAR, HURRIED = "with networks", "late answers"
+KINDS: Mapping[str, Callable[[int, str], Factory]] = {"no network": _near, FAR: _far, HURRIED: _hurried}
+"""Of random factories, by seed and by how action models batch; those with late answers draw that themselves."""
+
+
+def cases(seeds: Sequence[int], runs: Runs, *, kind: str) -> Iterator[Case | int]:
+    """kind: of `KINDS`. A number: of a factory that no plan is known of."""
     for seed in seeds:
-        factory = profiled_factory(seed, network=network, batching=runs.batching)
+        factory = KINDS[kind](seed, runs.batching)
         aware = _planned(factory, runs)
         if not aware.feasible:
             yield seed
             continue
-        blind = _planned(_without_network(factory), runs) if network else None
+        blind = _planned(_without_network(factory), runs) if kind == FAR else None
         yield Case(
             seed=seed,
-            network=network,
+            kind=kind,
             aware=_run(aware, factory, runs),
             blind=_run(blind, factory, runs) if blind and blind.servers else None,
         )
@@ -124,6 +150,8 @@ def _run(solution: Solution, factory: Factory, runs: Runs) -> Plan:
     reports = [simulate(schedule, factory, runs.catalogue, seconds=runs.seconds, seed=seed) for seed in range(runs.count)]
     return Plan(
         goodput=fmean(report.goodput for report in reports),
+        expected=sum(task.expected_rate_hz * task.served for task in solution.tasks.values()),
+        acted=fmean(report.raw for report in reports),
         missed=tuple(_missed(reports, factory)),
         servers=tuple(s for server in solution.servers if (s := _server(server, reports)).runs_s),
     )
@@ -152,5 +180,5 @@ def _missed(reports: Sequence[Report], factory: Factory) -> Iterator[str]:
                 yield f"{component} of {name}: {100 * share:.1f} % of {100 * promised:g}"
 
 
-def _near(a: float, b: float) -> bool:
+def near(a: float, b: float) -> bool:
     return abs(a / b - 1.0) <= NEAR

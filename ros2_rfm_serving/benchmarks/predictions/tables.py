@@ -7,27 +7,35 @@ from statistics import fmean, median
 
 from rich.table import Table
 
-from ros2_rfm_serving.benchmarks.predictions.run import Case, Server
+from ros2_rfm_serving.benchmarks.predictions.run import KINDS, Case, Server
 from ros2_rfm_serving.operate.inputs import console
 
 WORSE = 0.03
 """Of the goodput: less is the scatter of a few runs."""
-KINDS = {False: "no network", True: "with networks"}
 
 
 def show(found: Sequence[Case]) -> None:
     console.print(_table(found))
-    for network, name in KINDS.items():
-        mine = [case for case in found if case.network == network]
+    for kind in KINDS:
+        mine = [case for case in found if case.kind == kind]
         broken = {case.seed: case.aware.missed for case in mine if case.aware.missed}
-        console.print(f"{name}: {len(mine)} factories; an SLO is missed beyond chance in {len(broken)}")
+        console.print(
+            f"{kind}: {len(mine)} factories; an SLO is missed beyond chance in {len(broken)}; "
+            f"actions/s within 10 % of what is expected in {sum(case.aware.acts_as_expected for case in mine)}{_farthest(mine)}"
+        )
         for seed, missed in broken.items():
             console.print(f"  {seed}: {'; '.join(missed)}")
     _compare([case for case in found if case.blind])
 
 
-def servers_of(found: Sequence[Case], network: bool) -> list[Server]:
-    return [server for case in found if case.network == network for server in case.aware.servers]
+def _farthest(mine: Sequence[Case]) -> str:
+    """The factory that is farthest from what was expected of it."""
+    worst = max(mine, key=lambda case: abs(case.aware.acted - case.aware.expected) / case.aware.expected, default=None)
+    return f" ({worst.aware.acted:.1f} of {worst.aware.expected:.1f} at worst, seed {worst.seed})" if worst else ""
+
+
+def servers_of(found: Sequence[Case], kind: str) -> list[Server]:
+    return [server for case in found if case.kind == kind for server in case.aware.servers]
 
 
 def _table(found: Sequence[Case]) -> Table:
@@ -36,8 +44,8 @@ def _table(found: Sequence[Case]) -> Table:
         table.add_column(heading)
     for heading in ("prediction, of a run", "of the median run", "two runs of each other", "a run, of the median of all others"):
         table.add_column(heading, justify="right")
-    for network, name in KINDS.items():
-        every = servers_of(found, network)
+    for name in KINDS:
+        every = servers_of(found, name)
         for kind in ("", *sorted({server.kind for server in every})):
             mine = [server for server in every if kind in ("", server.kind)]
             if mine:

@@ -13,11 +13,9 @@ from typing import Any
 import ray
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.operate.on_ray.head import ADDRESS, LOCAL
 from ros2_rfm_serving.operate.on_ray.planning import ClusterNode, Layout
 
-ADDRESS = "RAY_ADDRESS"
-LOCAL = "local"
-"""As Ray has it: one that is started, whatever else is there."""
 KNOCK_S = 5.0
 OBJECT_STORE_BYTES = 100 << 20
 """Of a local cluster. Nothing of ours is put there."""
@@ -40,11 +38,6 @@ class Cluster:
         )
 
 
-def asked_address(option: str) -> str:
-    """`LOCAL` where nobody has named a cluster."""
-    return option or os.environ.get(ADDRESS, "") or LOCAL
-
-
 @contextmanager
 def joined(address: str, layout: Layout) -> Iterator[Cluster]:
     """In a namespace of its own, so that factories may have actors of the same names.
@@ -53,7 +46,7 @@ def joined(address: str, layout: Layout) -> Iterator[Cluster]:
     """
     reached = _connect(address, layout)
     try:
-        yield Cluster(address=reached, own=ray.util.get_node_ip_address(), nodes=_nodes())
+        yield Cluster(address=reached, own=ray.util.get_node_ip_address(), nodes=nodes())
     finally:
         ray.shutdown()
 
@@ -87,7 +80,7 @@ def _knock(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
 
 
-def _nodes() -> tuple[ClusterNode, ...]:
+def nodes() -> tuple[ClusterNode, ...]:
     return tuple(
         ClusterNode(address=node["NodeManagerAddress"], resources=node["Resources"], labels=node["Labels"])
         for node in ray.nodes()

@@ -30,6 +30,8 @@ class Remote(Kept):
     last: Look | None = None
     """Its newest answer."""
     num_lives: int = 0
+    predecessors_until_s: float = 0.0
+    """Until then whoever cannot run as it is configured may have met what an earlier cluster kept; it is no failure."""
     ending_of: str = ""
     """The life whose end has been told."""
     is_silent: bool = False
@@ -65,7 +67,7 @@ class Remote(Kept):
         return None if self.gave_up or self.is_silent or not self.last else self.actor.end.remote(*self._heard())
 
     def end(self, ending: Any, deadline_s: float) -> bool:
-        """After `begin_end`: whether it ended in order. Nothing is left of it in either case."""
+        """After `begin_end`: whether it ended in order. Its actor is left, and whatever did not end."""
         in_order = ending is None
         try:
             if ending is not None:
@@ -74,7 +76,6 @@ class Remote(Kept):
                 in_order = not killed
         except RayError as error:
             self._write_line(_cause(error))
-        ray.kill(self.actor, no_restart=True)
         return in_order
 
     def _heard(self) -> tuple[str, int]:
@@ -114,6 +115,9 @@ class Remote(Kept):
         ran_before = (
             self.num_lives > 1 and look.code == EXIT_CONFIGURATION
         )  # what hinders it is somebody else, such as its predecessor
+        if ran_before and time.monotonic() < self.predecessors_until_s:
+            ray.kill(self.actor, no_restart=False)
+            return f"{self.node.name}: whom it follows is there still, Ray starts it again; see {self.log}"
         if given_up := self.ended(1 if ran_before else look.code):
             ray.kill(self.actor, no_restart=True)
             return given_up

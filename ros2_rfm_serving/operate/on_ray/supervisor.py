@@ -4,91 +4,143 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-import ray
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray import __version__ as ray_version
 
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.factory.nodes import NodeSpec
 from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.carried import entries_of, files
 from ros2_rfm_serving.operate.deploy.processes import Role
-from ros2_rfm_serving.operate.on_ray.actor import NodeActor
-from ros2_rfm_serving.operate.on_ray.cluster import LOCAL, Cluster, asked_address, joined
 from ros2_rfm_serving.operate.on_ray.errand import errand
-from ros2_rfm_serving.operate.on_ray.planning import KEPT, Layout, check_room, heard, layout
-from ros2_rfm_serving.operate.on_ray.remote import END_S, Remote
+from ros2_rfm_serving.operate.on_ray.head import LOCAL, Head, State, asked_address
+from ros2_rfm_serving.operate.on_ray.link import LOG, Link
+from ros2_rfm_serving.operate.on_ray.planning import KEPT, check_room, heard, layout
+from ros2_rfm_serving.operate.on_ray.words import Begin, End, Ended, Join, Joined, Refused, Told
 from ros2_rfm_serving.operate.running import Options, console
-from ros2_rfm_serving.operate.supervisor import Kept, Process, Supervisor
+from ros2_rfm_serving.operate.supervisor import STOP_TIMEOUT_S, Kept, Process, Supervisor
 from ros2_rfm_serving.shipped import shipped
 
-ANSWER_S = 0.2
-"""For all to say how they do, before those who have not are waited for until the next time."""
+END_S = STOP_TIMEOUT_S + 15.0
+"""For all that Ray keeps to end in order, wherever it is."""
+LEAVE_S = 15.0
+"""For a cluster that was started here to end, and for Ray to hear that the rest is over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joining:
+    """A cluster that has been joined; whoever speaks with it, and what is asked of it."""
+
+    link: Link
+    join: Join
+    there: Joined
+
+    @property
+    def is_local(self) -> bool:
+        return self.join.address == LOCAL
 
 
 class OnRay(Supervisor):
     """Ray starts again what it keeps, on another node if need be; what is said of it comes from the actors themselves."""
 
-    def __init__(
-        self, nodes: list[NodeSpec], options: Options, cluster: Cluster, planned: Layout, around: Sequence[NodeSpec] = ()
-    ) -> None:
+    def __init__(self, nodes: list[NodeSpec], options: Options, joining: Joining, around: Sequence[NodeSpec] = ()) -> None:
         mine = [node for node in nodes if Role.of(node.executable) not in KEPT]
         super().__init__(mine, options.logs, fleet_namespace=options.namespace, log_level=options.log_level, around=around)
-        self._nodes = [node for node in nodes if Role.of(node.executable) in KEPT]
-        self._options, self._cluster, self._planned = options, cluster, planned
-        self._remotes: list[Remote] = []
+        others = [node for node in nodes if Role.of(node.executable) in KEPT]
+        self._remotes = {node.name: Kept(node=node, log=options.logs / f"{node.name}.log") for node in others}
+        self._options, self._joining = options, joining
+        self._head = Head(
+            joining.link,
+            joining.there.address,
+            connect=lambda: Link.started(joining.join, options.logs),
+            again=self._again,
+            patience_s=options.ray_patience_s,
+            is_local=joining.is_local,
+        )
 
     @property
     def kept(self) -> Sequence[Kept]:
-        return [*self.processes, *self._remotes]
+        return [*self.processes, *self._remotes.values()]
 
     def start(self) -> None:
-        group = self._cluster.place(self._planned)
-        carried = dict(files(self._planned.factory, self._options.profiles))
-        self._remotes = [self._remote(node, group, carried) for node in self._nodes]
+        self._head.link.send(self._begin(again=False))
         super().start()
 
     def watch(self) -> list[str]:
-        asked = [remote.ask() for remote in self._remotes if not remote.gave_up]
-        if asked:
-            ray.wait(asked, num_returns=len(asked), timeout=ANSWER_S)
-        return [*super().watch(), *(event for remote in self._remotes for event in remote.watch())]
+        events, told = self._head.watch(time.monotonic())
+        for one in told:
+            events += self._take(one)
+        if self._head.state is State.GIVEN_UP:
+            for kept in self._remotes.values():
+                kept.gave_up = True
+        return [*super().watch(), *events]
+
+    def _take(self, told: Told) -> tuple[str, ...]:
+        for name, code in told.gave_up.items():
+            self._remotes[name].gave_up, self._remotes[name].last_exit = True, code
+        return told.events
 
     def _stop_others(self, robots: list[Process]) -> list[str]:
         """All at once, wherever they are."""
-        endings = [(remote, remote.begin_end()) for remote in self._remotes]
-        deadline_s = time.monotonic() + END_S
+        self._head.link.send(End())
+        deadline_s = time.monotonic() + (END_S if self._head.has_begun else 0.0)
         killed = super()._stop_others(robots)
-        return [*killed, *(remote.node.name for remote, ending in endings if not remote.end(ending, deadline_s))]
+        while (answer := self._head.link.wait(deadline_s - time.monotonic())) is not None:
+            if isinstance(answer, Ended):
+                killed += answer.killed
+                break
+        self._head.link.end(LEAVE_S if self._head.state is State.AT_WORK else 0.0)
+        return killed
 
-    def _remote(self, node: NodeSpec, group: object, carried: Mapping[str, str]) -> Remote:
-        told = errand(node, carried, os.environ, self._options.namespace, self._options.log_level)
-        index = self._planned.bundle_of(node.name)
-        where = {} if index is None else {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, index)}
-        actor = ray.remote(NodeActor).options(
-            name=node.name,
-            num_cpus=self._planned.num_cpus(node.name),
-            num_gpus=self._planned.num_gpus.get(node.name, 0),
-            max_restarts=-1,
-            max_task_retries=0,
-            **where,
+    def _begin(self, *, again: bool) -> Begin:
+        carried, options = dict(files(self._joining.join.layout.factory, self._options.profiles)), self._options
+        errands = (
+            errand(kept.node, carried, os.environ, options.namespace, options.log_level)
+            for kept in self._remotes.values()
+            if not kept.gave_up
         )
-        return Remote(node=node, log=self._options.logs / f"{node.name}.log", actor=actor.remote(told))
+        return Begin(tuple(errands), options.logs, again)
+
+    def _again(self, there: Joined) -> Begin:
+        """Raises: `ConfigurationError` while there is no room."""
+        check_room(self._joining.join.layout, there.nodes)
+        return self._begin(again=True)
 
 
 @contextmanager
-def on_ray(factory: Factory, options: Options) -> Iterator[tuple[dict[str, str], Cluster, Layout]]:
-    """What all processes find in their environment; the cluster, and what is asked of it. Raises: `ConfigurationError`."""
+def on_ray(factory: Factory, options: Options) -> Iterator[tuple[dict[str, str], Joining]]:
+    """What all processes find in their environment; and the cluster. Raises: `ConfigurationError`."""
     catalogue = Catalogue.load((options.profiles or shipped("config", "profiles")) / "models.yaml")
     address = asked_address(options.ray_address)
     planned = layout(factory, {entry.engine for entry in entries_of(factory, catalogue)}, one_machine=address == LOCAL)
-    with joined(address, planned) as cluster:
-        environment = heard(factory, {node.address for node in cluster.nodes}, cluster.own)
-        check_room(planned, cluster.nodes)
-        where = "started for this factory" if address == LOCAL else f"at {cluster.address}"
-        console.print(plain(f"Ray {ray.__version__}, {where}: nodes {', '.join(node.address for node in cluster.nodes)}"))
-        if address == LOCAL and factory.hosts:
+    with _joined(Join(address, planned), options) as joining:
+        there = joining.there
+        environment = heard(factory, {node.address for node in there.nodes}, there.own)
+        check_room(planned, there.nodes)
+        where = "started for this factory" if joining.is_local else f"at {there.address}"
+        console.print(plain(f"Ray {ray_version}, {where}: nodes {', '.join(node.address for node in there.nodes)}"))
+        if joining.is_local and factory.hosts:
             console.print("warning: one machine is all hosts of the descriptor: a robot's server and its standby share it")
-        yield environment, cluster, planned
+        yield environment, joining
+
+
+@contextmanager
+def _joined(join: Join, options: Options) -> Iterator[Joining]:
+    """Raises: `ConfigurationError` where no cluster answers."""
+    link = Link.started(join, options.logs)
+    try:
+        while (answer := link.wait(1.0)) is None and not link.ended:
+            pass
+        if isinstance(answer, Refused):
+            raise ConfigurationError(answer.problem, key=answer.key, fix=answer.fix)
+        if not isinstance(answer, Joined):
+            problem = f"what speaks with Ray has ended ({link.ended}); see {options.logs / LOG}"
+            raise ConfigurationError(problem, key="--on ray", fix="`ray status` says whether the cluster runs")
+        yield Joining(link=link, join=join, there=answer)
+    finally:
+        link.send(End())  # unless it has been told, or has been followed by another
+        link.end(LEAVE_S)

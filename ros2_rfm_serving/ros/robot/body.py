@@ -32,7 +32,8 @@ from ros2_rfm_serving.ros.node.timers import Turn, turns_of
 from ros2_rfm_serving.ros.robot.cameras import CameraSet
 from ros2_rfm_serving.ros.robot.declared import TickSource
 from ros2_rfm_serving.ros.robot.joints import StateReader
-from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, HEARD, Servers, Sessions
+from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, HEARD, Servers
+from ros2_rfm_serving.ros.robot.sessions import Sessions
 from ros2_rfm_serving.ros.robot.settings import RobotSettings
 from ros2_rfm_serving.ros.robot.sinks import make_sink
 from ros2_rfm_serving.ros.robot.status import Punctuality, Rhythm, diagnosis, status_message

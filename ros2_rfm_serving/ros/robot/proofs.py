@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ros2_rfm_serving.errors import BadMessageError, UnprovenError
+from ros2_rfm_serving.errors import BadMessageError, SessionError, UnprovenError
 from ros2_rfm_serving.ros.node.doorkeeper import prover_of_process, sign, verifier_of_process, who_answered
 from ros2_rfm_serving.ros.node.said import Hearer
 from ros2_rfm_serving.ros.node.scheduled import ScheduleHearer
@@ -64,6 +64,10 @@ class Proofs:
         """Whether its scheduler is known to live, or nobody's is. One that was refused counts once somebody vouches for it."""
         return not self._verifier or self._vouched.takes(schedule.scheduler, schedule.hears, now_s)
 
+    def is_in_doubt(self, now_s: float) -> bool:
+        """Nobody vouches for any scheduler, as when a robot has no session."""
+        return self._verifier is not None and not self._vouched.has_vouched(now_s)
+
     def hear(self, server: str, status: Any, now_s: float) -> Word:
         """Twice a second. Whose certificate is good no more is not heard any longer."""
         if not self._verifier:
@@ -104,6 +108,22 @@ class Proofs:
             told = self._challenges.get(server)
             if told and (process := told.get(asking.proof.challenge)):
                 self._vouched.opened(server, process)
+
+    def ask(self, server: str, status: Any, request: Any) -> Asking | None:
+        """Whether the process lives that tells this status. None: it or we have no certificate. Raises: `ConfigurationError`."""
+        challenge = bytes(status.challenge)
+        return sign(self._prover, request, server, challenge) if self._prover and challenge else None
+
+    def is_alive(self, server: str, process: int, request: Any, asking: Asking, answer: Any) -> bool:
+        """After `ask`, by this answer: it has looked at the proof, so the challenge was its own."""
+        if self._verifier is None or answer.error_code != SessionError.code:
+            return False
+        try:
+            who_answered(asking, self._verifier, server, request.robot, answer)
+        except UnprovenError:
+            return False
+        self._vouched.opened(server, process)
+        return True
 
     def ended(self, server: str, robot: str, component: str, epoch: int) -> None:
         """Nothing more is said in that session."""

@@ -10,33 +10,23 @@ from typing import Any, NamedTuple, Protocol
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
-from ros2_rfm_serving.errors import (
-    BadMessageError,
-    CapacityError,
-    ConfigurationError,
-    ContractError,
-    DrainingError,
-    RfmError,
-    UnprovenError,
-)
+from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.robot import RobotBrain
-from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.ros.following import describe, say
-from ros2_rfm_serving.ros.node.doorkeeper import GENUINE_S, screen
 from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import turns_of
 from ros2_rfm_serving.ros.origin import Origin
+from ros2_rfm_serving.ros.robot.inquiry import Inquiry
 from ros2_rfm_serving.ros.robot.proofs import Proofs
 from ros2_rfm_serving.ros.robot.status_watch import Hearing, StatusWatch
-from ros2_rfm_serving.ros.wire import bounded, convert, qos, session_messages
+from ros2_rfm_serving.ros.robot.vouched import HOLD_S
+from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.ros.wire.schedules import ScheduleReader
-from ros2_rfm_serving.types import Heard, ObservationRequest, Reply, Schedule, ServerState, SessionRequest
+from ros2_rfm_serving.types import Heard, ObservationRequest, Reply, Schedule, ServerState
 
 MOST_UNVOUCHED = 8
-FULL = (CapacityError.code, DrainingError.code, UnprovenError.code, ConfigurationError.code)
-"""Refused with one of these a robot turns to the route's other server."""
 FAREWELL_S = 0.2
 """For the answers of the last calls; then the clients go."""
 HEARD: Sequence[tuple[type, str, Callable[[Any], Reply]]] = (
@@ -102,6 +92,7 @@ class Servers:
         )
         self._unvouched: dict[int, Any] = {}
         """Schedulers' last words, for which nobody has vouched yet: few, as servers follow few."""
+        self._inquiry = Inquiry(self.proofs, self.call)
 
     def __contains__(self, server: str) -> bool:
         return server in self._servers
@@ -124,6 +115,7 @@ class Servers:
         clients = [client for server in self._servers.values() for client in server.clients.values()]
         self._servers.clear()
         self._users.clear()
+        self._unvouched.clear()
         turns_of(self._node).once(FAREWELL_S, lambda: [self.ends.destroy_client(client) for client in clients])
 
     def _refuse(self, error: BadMessageError) -> None:
@@ -136,10 +128,7 @@ class Servers:
     def _on_schedule(self, message: Any) -> None:
         self._unvouched.pop(message.scheduler, None)
         if not self.proofs.takes(message, clock()):
-            if len(self._unvouched) < MOST_UNVOUCHED:
-                self._unvouched[message.scheduler] = message
-            for robot in self._robots:
-                robot.brain.refused["untimely_schedule"] += 1
+            self._hold_back(message)
             return
         try:
             schedule = self._read(message)
@@ -153,6 +142,25 @@ class Servers:
         if any(robot.brain.following.schedule is schedule for robot in self._robots):
             self._origin.hear(message)
 
+    def _hold_back(self, message: Any) -> None:
+        """Until somebody vouches for its scheduler, such as one of the servers that it has for robots of this process."""
+        for robot in self._robots:
+            robot.brain.refused["untimely_schedule"] += 1
+        if not self._unvouched:
+            turns_of(self._node).once(HOLD_S, self._look_again)
+        if len(self._unvouched) < MOST_UNVOUCHED:
+            self._unvouched[message.scheduler] = message
+        mine = {robot.name for robot in self._robots}
+        routes = [route for route in message.routes if route.robot in mine]
+        for server in filter(None, {server for route in routes for server in (route.server, route.standby)}):
+            self._reach(server)
+
+    def _look_again(self) -> None:
+        """A schedule need not be repeated to count."""
+        now_s = clock()
+        if waiting := next((message for message in self._unvouched.values() if self.proofs.takes(message, now_s)), None):
+            self._on_schedule(waiting)
+
     def _follow(self, robot: ServedRobot, schedule: Schedule, now_s: float) -> None:
         following = robot.brain.following
         before = describe(following.schedule)
@@ -163,10 +171,15 @@ class Servers:
             return
         routes = schedule.routes_of(robot.name).values()
         for server in {server for route in routes for server in (route.server, route.standby) if server}:
-            if server not in self._servers:
-                self._servers[server] = self._connect(server)
-            if robot not in self._users[server]:
-                self._users[server].append(robot)
+            users = self._reach(server)
+            if robot not in users:
+                users.append(robot)
+
+    def _reach(self, server: str) -> list[ServedRobot]:
+        """Those with a route to it."""
+        if server not in self._servers:
+            self._servers[server] = self._connect(server)
+        return self._users[server]
 
     def _connect(self, server: str) -> _Server:
         """All that it takes to turn to a server, made ahead of need: discovery takes its time."""
@@ -192,6 +205,8 @@ class Servers:
         server, now_s = message.header.frame_id, clock()
         if server not in self._users:
             return
+        if self._robots:
+            self._inquiry.hear(server, message, self._robots[0].name, now_s)
         word = self.proofs.hear(server, message, now_s)
         if not word.counts:
             return
@@ -209,112 +224,3 @@ class Servers:
                 robot.safely(robot.brain.server_alive, server, clock())
             elif event.alive_count_change < 0:
                 robot.safely(robot.brain.server_lost, server, clock(), f"{server} is not alive")
-
-
-class Sessions:
-    """Opens, resets and closes the sessions of one robot, as its brain asks."""
-
-    def __init__(self, node: Node, servers: Servers, robot: ServedRobot) -> None:
-        self._node, self._servers, self._robot = node, servers, robot
-        self._opening: dict[str, Any] = {}
-        """By component: the future of the newest attempt."""
-        self._epochs: dict[tuple[str, str], int] = {}
-        """(server, component) -> epoch of the session that is open there."""
-
-    def open(self, server: str, opening: SessionRequest) -> None:
-        component = opening.component
-        request, proofs = session_messages.session_request_to(opening), self._servers.proofs
-        try:
-            asking = proofs.sign(server, request)
-        except RfmError as error:
-            self._warn(f"asks {server} for no session of {component}: {error}")
-            elsewhere = isinstance(error, UnprovenError)  # with its own certificate amiss, no server is any better
-            self._robot.brain.session_refused(component, server, str(error), clock(), full=elsewhere)
-            return
-        future = self._servers.call(server, srv.OpenSession, request)
-        if future is None:
-            self._robot.brain.session_refused(component, server, "its services are not there yet", clock())
-            return
-
-        def is_answer(answer: Any) -> bool:
-            try:
-                proofs.answered(server, request, asking, answer)
-            except UnprovenError as error:
-                self._on_unproven(component, server, future, error)
-                return False
-            return True
-
-        self._opening[component] = future
-        screen(future, is_answer)
-        future.add_done_callback(lambda done: self._robot.safely(self._on_opened, component, server, done))
-
-    def reset(self, reset: EpisodeReset) -> None:
-        """Tells the server of a new episode, and the brain what it says."""
-        request = srv.ResetEpisode.Request(
-            robot=self._robot.name, component=reset.component, session_epoch=reset.session_epoch, episode=reset.episode
-        )
-        future = self._servers.call(reset.server, srv.ResetEpisode, self._servers.proofs.seal(reset.server, request))
-        if future is None:
-            self._on_reset(reset, None)
-        else:
-            future.add_done_callback(lambda done: self._robot.safely(self._on_reset, reset, done.result()))
-
-    def close_all(self) -> None:
-        """Best effort: a server that is not there has nothing to close, one that misses it takes the next `open` instead."""
-        for server, component in list(self._epochs):
-            self._close(server, component)
-
-    def _close(self, server: str, component: str) -> None:
-        self._send_close(server, component, self._epochs.pop((server, component)))
-
-    def _send_close(self, server: str, component: str, epoch: int) -> None:
-        request = srv.CloseSession.Request(robot=self._robot.name, component=component, session_epoch=epoch)
-        proofs = self._servers.proofs
-        self._servers.call(server, srv.CloseSession, proofs.seal(server, request))
-        proofs.ended(server, self._robot.name, component, epoch)
-
-    def _on_opened(self, component: str, server: str, done: Any) -> None:
-        answer, now_s, brain = done.result(), clock(), self._robot.brain
-        if self._opening.get(component) is not done:  # it answers an attempt that was given up
-            brain.refused["late_session"] += 1
-            if answer.success and server in self._servers:
-                self._send_close(server, component, answer.session_epoch)
-            return
-        if not answer.success:
-            self._warn(f"{server} refuses a session for {component}: {answer.error_msg}")
-            unfit, full = answer.error_code == ContractError.code, answer.error_code in FULL
-            brain.session_refused(component, server, answer.error_msg, now_s, contract=unfit, full=full)
-            return
-        for warning in answer.warnings:
-            self._node.get_logger().warning(f"{self._robot.name}: {server}/{component}: {warning}")
-        try:
-            grant = session_messages.grant_from(answer)
-        except BadMessageError as error:
-            brain.refused[error.kind] += 1
-            brain.session_refused(component, server, str(error), now_s)
-            return
-        before = self._epochs.get((server, component), grant.session_epoch)
-        if before != grant.session_epoch:
-            self._servers.proofs.ended(server, self._robot.name, component, before)
-        self._epochs[server, component] = grant.session_epoch
-        brain.session_opened(component, server, grant, now_s)
-        for other in [s for s, c in self._epochs if c == component and s != server]:
-            self._close(other, component)  # of the server it has turned away from: room for somebody else
-
-    def _on_unproven(self, component: str, server: str, asked: Any, error: UnprovenError) -> None:
-        """Somebody else has answered. The server itself may still do so; if it does not, another one is asked."""
-        self._robot.brain.refused["unproven"] += 1
-        self._warn(f"no session of {component} with {server}: {error}")
-        turns_of(self._node).once(GENUINE_S, partial(self._robot.safely, self._give_up, component, server, asked, str(error)))
-
-    def _give_up(self, component: str, server: str, asked: Any, problem: str) -> None:
-        is_waited_for = self._opening.get(component) is asked
-        if is_waited_for and not asked.done():
-            del self._opening[component]
-            self._robot.brain.session_refused(component, server, problem, clock(), full=True)
-
-    def _on_reset(self, reset: EpisodeReset, answer: Any) -> None:
-        self._robot.brain.episode_reset(reset, bool(answer and answer.success))
-
-    def _warn(self, text: str) -> None:
-        self._node.get_logger().warning(f"{self._robot.name}: {text}", throttle_duration_sec=5.0)

@@ -2,8 +2,9 @@
 
 Signatures say who has said something, not when. A session is of now: its server has answered a number that the robot drew. So the
 process that opened it lives, what it says of itself is of now, and so is the scheduler that it says it follows. Whom such a
-scheduler names lives as well. Before there is any of that, as when a robot starts, the first one that is heard is believed for a
-while: no server serves by a schedule, and who waits in vain believes another.
+scheduler names lives as well. Before there is any of that, as when a robot starts, servers are asked (`inquiry.py`). Where none
+answers, the first one that is heard is believed for a while: no server serves by a schedule, and who waits in vain believes
+another.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterable
 
 VOUCHED_S = 10.0
 """After a server said last that it follows a scheduler."""
+HOLD_S = 5.0
+"""After the very first schedule, for a server to say who lives: to be found, to be asked, and to say its next status."""
 PATIENCE_S = 20.0
 """With a scheduler for which nobody vouches, while another one is heard."""
 SILENT_S = 3.0
@@ -29,13 +32,15 @@ class Vouched:
         self._heard_s: dict[str, float] = {}
         """Server -> when a process of it that lives was heard."""
         self._vouched_s: dict[int, float] = {}
+        self._first_s: float | None = None
+        """When the first schedule was heard."""
         self._believed, self._believed_s = 0, 0.0
         """A scheduler, and since when, or when somebody vouched for it; 0: none yet."""
 
     # --- servers ---
 
     def opened(self, server: str, process: int) -> None:
-        """A session, with a challenge of that process."""
+        """A session, or an answer to a question of ours, with a challenge of that process."""
         self._proven[server] = process
 
     def lives(self, server: str, process: int, now_s: float) -> bool:
@@ -59,10 +64,15 @@ class Vouched:
 
     # --- schedulers ---
 
+    def has_vouched(self, now_s: float) -> bool:
+        """Somebody has, lately, for some scheduler."""
+        return any(self._is_vouched(one, now_s) for one in self._vouched_s)
+
     def takes(self, scheduler: int, processes: Iterable[int], now_s: float) -> bool:
         """Whether its schedule counts; processes: that it names."""
         is_vouched = self._is_vouched(scheduler, now_s)
-        if not is_vouched and any(self._is_vouched(one, now_s) for one in self._vouched_s):
+        self._first_s = now_s if self._first_s is None else self._first_s
+        if not is_vouched and (self.has_vouched(now_s) or now_s - self._first_s < HOLD_S):
             return False
         if not is_vouched and self._believed not in (0, scheduler) and now_s - self._believed_s <= PATIENCE_S:
             return False

@@ -23,6 +23,7 @@ from ros2_rfm_serving.types import Following, SessionGrant, SessionRequest
 
 OPENINGS_HZ, OPENINGS_AT_ONCE = 2.0, 10
 """Sessions that one robot may ask for, of all its components."""
+OVER_QUOTA = f"{{robot}} asks for sessions more than {OPENINGS_HZ:g} times a second"
 MAX_NAME, MAX_SAID = 100, 1000
 """Characters of a name, and of all of it, in the log: a name is as long as whoever asks likes."""
 REFUSAL_SAID_S = 1.0
@@ -59,6 +60,8 @@ class Services:
         return answer
 
     def _answered(self, request: Any, response: Any) -> Any:
+        if self._openings and not request.component:
+            return self._living(self._openings, request, response)
         serving, refusal = self._serving(), self._refusal()
         if serving is None or refusal:
             return _refused(response, refusal or RfmError("not ready"))
@@ -71,6 +74,18 @@ class Services:
             self._node.get_logger().warning(said[:MAX_SAID], throttle_duration_sec=REFUSAL_SAID_S)
             return _refused(response, error)
         return response
+
+    def _living(self, openings: Openings, request: Any, response: Any) -> Any:
+        """Who asks for a session of nothing wants to know who lives, whatever is served now: that its proof is good says so."""
+        serving = self._serving()
+        try:
+            with _counting(serving.server) if serving else contextlib.nullcontext():
+                openings.check(request, clock())
+        except UnprovenError as error:
+            return _refused(response, error)
+        if not self._quotas.take(request.robot, OPENINGS_HZ, clock()):
+            return _refused(response, CapacityError(OVER_QUOTA.format(robot=request.robot)))
+        return _refused(response, SessionError("a session of no component: none is opened"))
 
     def _open(self, server: ModelServer, request: Any, response: Any) -> None:
         """Whoever asks in another's name has not used up that one's quota. Raises: `RfmError`."""
@@ -101,7 +116,7 @@ class Services:
         """Raises: `CapacityError`; counted."""
         if not self._quotas.take(robot, OPENINGS_HZ, clock()):
             server.count("opens_over_quota")
-            raise CapacityError(f"{robot} asks for sessions more than {OPENINGS_HZ:g} times a second")
+            raise CapacityError(OVER_QUOTA.format(robot=robot))
 
     def _granted(self, server: ModelServer, request: SessionRequest) -> SessionGrant:
         """With a topic for its replies. Raises: `RfmError`."""

@@ -17,6 +17,7 @@ import math
 import queue
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -33,7 +34,8 @@ from ros2_rfm_serving.robot import RobotBrain, Sensors, TaskGoal
 from ros2_rfm_serving.ros.node.draft import draft
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.said import Speaker
-from ros2_rfm_serving.ros.robot.servers import HEARD, Servers, Sessions
+from ros2_rfm_serving.ros.robot.servers import HEARD, Servers
+from ros2_rfm_serving.ros.robot.sessions import Sessions
 from ros2_rfm_serving.ros.robot.settings import RobotSettings, robot_settings
 from ros2_rfm_serving.ros.robot.status import Punctuality, status_message
 from ros2_rfm_serving.ros.robot.status_watch import StatusWatch
@@ -127,6 +129,7 @@ class ZenohRobot:
     def serve(self, until_s: float) -> None:
         """Takes what arrives, until a time of the monotonic clock. A chunk that has come before `tick` counts in it."""
         while True:
+            self._ground.ring(clock())
             try:
                 callback = self._waiting.get(timeout=max(0.0, until_s - clock()))
             except queue.Empty:
@@ -176,17 +179,38 @@ class ZenohRobot:
         self._status.publish(self._speaker.numbered(convert.stamped(status, self._ground)))
 
 
+@dataclass(eq=False)
+class _Timer:
+    period_s: float
+    callback: Callable[[], object]
+    next_s: float
+
+
 class _Ground:
     """As much of a node, of its faults on purpose and of its descriptor as reaching servers takes."""
 
     def __init__(self, log: Any) -> None:
         self._log, self._clock = log, Clock()
+        self._timers: list[_Timer] = []
 
     def get_logger(self) -> Any:
         return self._log
 
     def get_clock(self) -> Clock:
         return self._clock
+
+    def create_timer(self, period_s: float, callback: Callable[[], object], clock: object = None) -> _Timer:
+        self._timers.append(_Timer(period_s, callback, 0.0))
+        return self._timers[-1]
+
+    def destroy_timer(self, timer: _Timer) -> None:
+        self._timers.remove(timer)
+
+    def ring(self, now_s: float) -> None:
+        """Calls what is due."""
+        for timer in [timer for timer in self._timers if now_s >= timer.next_s]:
+            timer.next_s = now_s + timer.period_s
+            timer.callback()
 
     def passing(self, on: Callable[[Any], Any], direction: object, *, reliable: bool = False) -> Callable[[Any], Any]:
         return on

@@ -20,18 +20,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from ros2_rfm_serving.scheduler.prediction.queued import (
-    DRAWS,
-    Found,
-    Member,
-    Request,
-    Waits,
-    again,
-    answer,
-    in_order,
-    team,
-    watched,
-)
+from ros2_rfm_serving.scheduler.prediction.askers import DRAWS, Member, Request, again, in_order, team
+from ros2_rfm_serving.scheduler.prediction.queued import Found, Tally, Waits, answer, watched
 from ros2_rfm_serving.scheduler.prediction.ranks import ORDERS, patient, ranked
 
 REMEMBERED = 512
@@ -66,7 +56,7 @@ class _Run:
     def run(self, end_s: float) -> Found:
         size, mean_s, ranks = self._service.batch_size, self._service.mean_s, self._service.order in ORDERS
         coming = in_order(self._robots)
-        found: Found = [([], []) for _ in self._members]
+        found: Found = [Tally() for _ in self._members]
         factors, free_s = self._factors(), 0.0
         ready: list[Request] = []
         while coming or ready:

@@ -35,6 +35,8 @@ class Operation:
     paces: tuple[float | None, ...] = ()
     """Rates of classes that pace themselves (see `convoys`)."""
     gpus: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    """Of the servers, where they are given."""
     complete: bool = True
 
 
@@ -148,25 +150,22 @@ def _tasks(
 
 
 def _expected(problem: Problem, responses: Responses, operation: Operation, rates: Rates) -> Rates:
-    """Beside curves, which were measured under robots with a pace of their own. Synchronous robots may fall into convoys, and be
-    quicker. Asynchronous ones whose answers take longer than their actions ask anew the moment they are answered: they keep out of
-    each other's batches for ever, and are slower, or are alone, and quicker."""
-    paced = [max(rate, pace or 0.0) for rate, pace in zip(rates, operation.paces or rates, strict=True)]
-    found = list(paced)
+    """How often robots act in their own queues, which curves know nothing of: these were measured under robots with a pace of their
+    own. Synchronous robots fall into convoys, and are quicker; asynchronous ones whose answers take longer than their actions ask
+    anew the moment they are answered, keep out of each other's batches for ever, and are slower, or are alone, and quicker; and
+    those whose answers outlast a chunk stand meanwhile. By the curve where no queue is known."""
+    found = [max(rate, pace or 0.0) for rate, pace in zip(rates, operation.paces or rates, strict=True)]
     for c, task in enumerate(problem.classes):
         asked = next((d for d in task.coupled if d.calls == 1.0), None)
-        if asked and task.overlapped and task.gives_way and task.num_robots:
-            cap_hz = operation.caps[c] if operation.caps else math.inf
-            top_hz = min(task.max_rate_hz, cap_hz) if len(task.coupled) == 1 else paced[c]
-            answered = [(dict(host.robots).get(asked.index, 0), responses.answered_hz(host)) for host in operation.hosts]
-            found[c] = sum(num * min(hz[asked.index], top_hz) if asked.index in hz else num * paced[c] for num, hz in answered)
-            found[c] /= task.num_robots
+        if asked and task.gives_way and task.num_robots:
+            acting = [(dict(host.robots).get(asked.index, 0), responses.acts_hz(host)) for host in operation.hosts]
+            found[c] = sum(num * hz.get(asked.index, found[c]) for num, hz in acting) / task.num_robots
     return tuple(found)
 
 
 def _servers(problem: Problem, responses: Responses, operation: Operation, settled: Equilibrium) -> tuple[ServerSolution, ...]:
     gpus = operation.gpus or ("",) * len(operation.hosts)
-    names = _names(problem, operation.hosts, gpus)
+    names = operation.names or _names(problem, operation.hosts, gpus)
     order = sorted(range(len(names)), key=lambda i: (list(problem.servers).index(gpus[i] or names[i]), i))
     return tuple(
         replace(
@@ -179,7 +178,7 @@ def _servers(problem: Problem, responses: Responses, operation: Operation, settl
     )
 
 
-def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list[str]:
+def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> Sequence[str]:
     """Servers of the right type in the order of models, so that neighbours host the same; shared GPUs name model and component.
     Of hosts that are not equally far, the nearest for what robots wait for before they act."""
     free = {gpu_type: problem.nearest_first([s for s, g in problem.servers.items() if g == gpu_type]) for gpu_type in problem.gpus}
@@ -193,9 +192,13 @@ def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list
         return bool(problem.far_s) and not waited_for, problem.models.index(host.config.model), host.robots
 
     for i in sorted(range(len(hosts)), key=place):
-        component = problem.demands[hosts[i].robots[0][0]].component if hosts[i].robots else "idle"
-        names[i] = f"{gpus[i]}_{component}" if gpus[i] else free[hosts[i].config.gpu_type].pop(0)
+        names[i] = name_on(problem, hosts[i], gpus[i]) if gpus[i] else free[hosts[i].config.gpu_type].pop(0)
     return names
+
+
+def name_on(problem: Problem, host: Host, gpu: str) -> str:
+    """Of a server that shares a GPU."""
+    return f"{gpu}_{problem.demands[host.robots[0][0]].component if host.robots else 'idle'}"
 
 
 def _server(problem: Problem, responses: Responses, operation: Operation, host: Host, settled: Equilibrium) -> ServerSolution:

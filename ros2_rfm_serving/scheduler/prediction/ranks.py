@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from ros2_rfm_serving.scheduler.prediction.queued import WARM_UP_S, Found, Request
+from ros2_rfm_serving.scheduler.prediction.askers import WARM_UP_S, Request
+from ros2_rfm_serving.scheduler.prediction.queued import Found
 
 ORDERS = {"balanced": (0.5, 0.3), "best": (1.0, 0.0), "swift": (0.0, 0.3)}
 """Powers of a task's age and of what it had of the engine, by the server's order; any other counts as fifo."""
@@ -27,11 +28,10 @@ def ranked(waiting: Iterable[Request], order: str, now_s: float, batch_s: float)
     def urgency(request: Request) -> tuple[bool, float, float]:
         robot = request[2]
         due_s = robot.since_s + robot.member.slo_s
-        starves_s = robot.sent_s + robot.member.think_s if robot.member.overlapped else robot.since_s
         urgent = (now_s - robot.began_s) ** age / (FIRST_S + robot.had_s) ** thrift
         if this_s <= due_s < next_s:
             urgent *= LAST_CHANCE
-        return not (starves_s < next_s or due_s < next_s), -urgent, robot.since_s
+        return not (robot.starves_s < next_s or due_s < next_s), -urgent, robot.since_s
 
     return sorted(waiting, key=urgency)
 
@@ -44,5 +44,5 @@ def patient(request: Request, now_s: float, found: Found) -> Request:
     if now_s - arrived_s <= limit_s:
         return request
     if arrived_s > WARM_UP_S:
-        found[robot.index][1].append(limit_s)
+        found[robot.index].responses.append(limit_s)
     return arrived_s + limit_s, i, robot

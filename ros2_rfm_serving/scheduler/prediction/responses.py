@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ros2_rfm_serving.scheduler.prediction.askers import Member
 from ros2_rfm_serving.scheduler.prediction.closed_queue import Service, waits
 from ros2_rfm_serving.scheduler.prediction.curves import NORMAL_P90, NORMAL_P99, Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
-from ros2_rfm_serving.scheduler.prediction.queued import Member, Waited, Waits
+from ros2_rfm_serving.scheduler.prediction.queued import Waited, Waits
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
 from ros2_rfm_serving.scheduler.prediction.shared_queue import shared_waits
 from ros2_rfm_serving.scheduler.prediction.stepped_queue import stepped_waits
@@ -101,15 +102,12 @@ class Responses:
         demands = [self._problem.demands[d] for d, _ in host.robots]
         return bool(demands) and all(d.calls == 1.0 for d in demands) and self._curves.knows_queue(host.config)
 
-    def answered_hz(self, host: Host) -> dict[int, float]:
-        """Demand -> how often one of its robots is answered at the most, for it asks one thing at a time, and at its control steps:
-        by its own queue, of all starts together. Without those of which the curve alone says it."""
+    def acts_hz(self, host: Host) -> dict[int, float]:
+        """Demand -> how often one of its robots acts, by its own queue, of all starts together. Without those of which the curve
+        alone says it, or who hardly act."""
         found = self._by_queue(host) if self.has_queue(host) else None
-        if found is None:
-            return {}
-        steps_s = (self._problem.classes[self._problem.demands[d].task].step_s for d, _ in host.robots)
-        waits_s = (one.mean_response_s + 0.5 * step_s for one, step_s in zip(found.members, steps_s, strict=True))
-        return {d: 1.0 / wait_s for (d, _), wait_s in zip(host.robots, waits_s, strict=True)}
+        watched = zip(host.robots, found.members, strict=True) if found else ()
+        return {d: one.acts_hz for (d, _), one in watched if math.isfinite(one.acts_hz)}
 
     def unlucky(self, host: Host) -> float:
         """Share of the starts of its own queue after which robots miss an SLO."""
@@ -161,7 +159,8 @@ class Responses:
             think_s=task.execution_s,
             overlapped=task.overlapped,
             step_s=task.step_s,
-            gives_way=task.gives_way or is_paced(period_s, task.cycle_s),
+            gives_way=not task.in_frames and (task.gives_way or is_paced(period_s, task.cycle_s)),
+            chunk_s=task.chunk_s,
             calls=() if task.overlapped else tuple(self._call(d) for d in task.coupled if d.index != demand.index),
             slo_s=demand.slo.promised_s,
             round_trip_s=task.network.round_trip_ms / 1e3 + away_s,

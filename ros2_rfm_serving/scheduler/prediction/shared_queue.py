@@ -12,18 +12,8 @@ from functools import lru_cache
 import numpy as np
 
 from ros2_rfm_serving.profiles import ContinuousService, ProcessorSharing
-from ros2_rfm_serving.scheduler.prediction.queued import (
-    DRAWS,
-    Found,
-    Member,
-    Request,
-    Waits,
-    again,
-    answer,
-    in_order,
-    team,
-    watched,
-)
+from ros2_rfm_serving.scheduler.prediction.askers import DRAWS, Member, Request, again, in_order, team
+from ros2_rfm_serving.scheduler.prediction.queued import Found, Tally, Waits, answer, watched
 
 REMEMBERED = 256
 """Queues."""
@@ -41,7 +31,7 @@ def _run(members: tuple[Member, ...], law: ContinuousService, rng: np.random.Gen
     works = again(rng.gamma(law.jitter**-2, law.jitter**2, DRAWS) if law.jitter else np.ones(1))
     coming = in_order(robots)
     server: ProcessorSharing[Request] = ProcessorSharing(law)
-    found: Found = [([], []) for _ in members]
+    found: Found = [Tally() for _ in members]
     while coming or len(server):
         free_s = server.next_finish_s()
         if coming and coming[0][0] < free_s:

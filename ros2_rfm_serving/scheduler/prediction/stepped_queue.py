@@ -20,19 +20,9 @@ from functools import lru_cache
 import numpy as np
 
 from ros2_rfm_serving.profiles import SteppedService
+from ros2_rfm_serving.scheduler.prediction.askers import DRAWS, Member, Request, again, in_order, team
 from ros2_rfm_serving.scheduler.prediction.joining import Wholes, joining
-from ros2_rfm_serving.scheduler.prediction.queued import (
-    DRAWS,
-    Found,
-    Member,
-    Request,
-    Waits,
-    again,
-    answer,
-    in_order,
-    team,
-    watched,
-)
+from ros2_rfm_serving.scheduler.prediction.queued import Found, Tally, Waits, answer, watched
 from ros2_rfm_serving.scheduler.prediction.ranks import ORDERS, patient, ranked
 
 REMEMBERED = 512
@@ -60,12 +50,12 @@ class _Run:
 
     def __init__(self, members: Sequence[Member], law: SteppedService, order: str, rng: np.random.Generator) -> None:
         self._law, self._order = law, order
-        robots = team(members, law.mean_s(1), rng)
+        robots = team(members, law.mean_s(1), rng, moment_s=0.0)  # who asks at once is in the next round
         self._rule = rule = joining(law, len(robots))
         self._wholes = Wholes(rule, again(rng.standard_normal(DRAWS)))
         self._factors = again(rng.gamma(law.jitter**-2, law.jitter**2, DRAWS) if law.jitter else np.ones(1))
         self._coming = in_order(robots)
-        self._found: Found = [([], []) for _ in members]
+        self._found: Found = [Tally() for _ in members]
         self._ready: list[Request] = []
         self._groups: list[_Group] = []
         """In flight, in the order in which they entered."""
@@ -189,4 +179,4 @@ def _deadline_s(request: Request) -> float:
     robot = request[2]
     if not robot.member.overlapped:
         return -math.inf
-    return min(robot.since_s + robot.member.slo_s, robot.sent_s + robot.member.think_s)
+    return min(robot.since_s + robot.member.slo_s, robot.starves_s)

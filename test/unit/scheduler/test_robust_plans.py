@@ -19,10 +19,11 @@ from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.planning import curves_of, problem_of
 from ros2_rfm_serving.scheduler.policies import best
 from ros2_rfm_serving.scheduler.prediction import closed_queue, predict, ranks
+from ros2_rfm_serving.scheduler.prediction.askers import Member
 from ros2_rfm_serving.scheduler.prediction.closed_queue import Service
 from ros2_rfm_serving.scheduler.prediction.own_queues import OwnQueues
 from ros2_rfm_serving.scheduler.prediction.predict import Operation
-from ros2_rfm_serving.scheduler.prediction.queued import SPAN_S, Member, Waited
+from ros2_rfm_serving.scheduler.prediction.queued import SPAN_S, Waited
 from ros2_rfm_serving.scheduler.prediction.rates import Host
 from ros2_rfm_serving.scheduler.prediction.shared_queue import shared_waits
 from ros2_rfm_serving.scheduler.promises import broken
@@ -331,9 +332,9 @@ def test_dozens_of_robots_at_their_cap_are_in_time_from_every_start() -> None:
 
 
 @pytest.mark.parametrize("cap", [0.0, 0.442, 0.455])
-@pytest.mark.parametrize("count", [3, 6, 7])
+@pytest.mark.parametrize("count", [5, 6, 7])
 def test_robots_at_the_pace_of_their_actions_are_in_time_from_every_start(count: int, cap: float) -> None:
-    """7 of them are 82 % of what the server can. As they were, 57 to 100 % were in time, by the start."""
+    """7 of them are 82 % of what the server can. As they were, 47 to 100 % were in time, by the start."""
     crowd = Member(
         num_robots=count, period_s=cap, think_s=0.442, overlapped=True, step_s=0.442 / 8, round_trip_s=0.0165, jitter_s=0.0097
     )

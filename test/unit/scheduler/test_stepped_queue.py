@@ -15,9 +15,9 @@ from ros2_rfm_serving.profiles import Profile, SteppedService, load_profiles
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.planning import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction import stepped_queue
+from ros2_rfm_serving.scheduler.prediction.askers import WARM_UP_S, Member
 from ros2_rfm_serving.scheduler.prediction.curves import Config
 from ros2_rfm_serving.scheduler.prediction.joining import Joining, Wholes
-from ros2_rfm_serving.scheduler.prediction.queued import WARM_UP_S, Member
 from ros2_rfm_serving.scheduler.prediction.stepped_queue import stepped_waits
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.server.dispatch.flight import Flight
@@ -178,7 +178,8 @@ def test_a_queue_is_that_of_every_step_looked_at() -> None:
         law, robots, think_s = drawn(rng), int(rng.integers(1, 9)), float(rng.uniform(0.05, 0.5))
         run = stepped_queue._Run((Member(robots, 0.0, think_s),), law, "fifo", rng)
         starts_s = [request[0] for request in sorted(run._coming, key=lambda request: request[:2])]
-        ((found, _),) = run.run(WARM_UP_S + 6.0)
+        (tally,) = run.run(WARM_UP_S + 6.0)
+        found = tally.latencies
         plain = Plain(law, starts_s, think_s, WARM_UP_S + 6.0).run()
         served.append(len(found) / len(plain))
         near = np.allclose(np.percentile(found, (5, 50, 95)), np.percentile(plain, (5, 50, 95)), rtol=0.02)

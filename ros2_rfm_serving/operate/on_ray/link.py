@@ -1,0 +1,78 @@
+"""The process that speaks with Ray (`driver.py`), as it looks from `rfm up`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from ros2_rfm_serving.operate.on_ray.words import Answer, Join, Order
+from ros2_rfm_serving.operate.supervisor import how
+
+DRIVER = f"{__package__}.driver"
+LOG = "ray.log"
+"""What Ray says to whoever speaks with it."""
+
+
+class Link:
+    """One process, for one cluster. All methods are called on one thread; none raises when the process has ended."""
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: Connection) -> None:
+        self._process, self._connection = process, connection
+
+    @staticmethod
+    def started(join: Join, logs: Path) -> Link:
+        ours, theirs = Pipe()
+        logs.mkdir(parents=True, exist_ok=True)
+        with theirs, (logs / LOG).open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-W", "ignore", "-c", f"from {DRIVER} import main; main()", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                start_new_session=True,  # Ctrl-C is for `rfm up`, which ends all in order
+            )
+        link = Link(process, ours)
+        link.send(join)
+        return link
+
+    @property
+    def ended(self) -> str:
+        """How, in words; empty: it runs."""
+        code = self._process.poll()
+        return "" if code is None else how(code)
+
+    def send(self, order: Join | Order) -> None:
+        try:
+            self._connection.send(order)
+        except OSError:
+            self._process.kill()  # it has ended, or closed its end, and is of no more use
+
+    def heard(self) -> Iterator[Answer]:
+        """What it has said since the last time."""
+        while (answer := self.wait(0.0)) is not None:
+            yield answer
+
+    def wait(self, seconds: float) -> Answer | None:
+        """None: nothing until then, or it has ended."""
+        try:
+            return self._connection.recv() if self._connection.poll(max(0.0, seconds)) else None
+        except (EOFError, OSError):
+            self._connection.close()
+            return None
+
+    def end(self, patience_s: float = 0.0) -> None:
+        """By itself within `patience_s`, or at once then; and with it whatever Ray has started for it alone."""
+        deadline_s = time.monotonic() + patience_s
+        while self._process.poll() is None and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()

@@ -1,0 +1,284 @@
+"""Robots of a queue: who they are, and when each of them asks next.
+
+As the robot's brain has it (`robot/conversation/`): paced by its cap, its phase giving way (`types/phase.py`), at its control steps
+where it executes meanwhile, and for as long as its chunk lasts.
+
+Nothing here reads a clock; the random numbers are the same for the same queue.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ros2_rfm_serving.types.phase import Phase, Usual, is_paced
+
+WARM_UP_S = 5.0
+"""Within which all robots of a queue have started; what comes before its end does not count."""
+DRAWS = 1 << 12
+"""Of random numbers, before the same ones come again."""
+ROUNDING = 1e-6
+"""Of a control step."""
+MOMENT_S = 1e-6
+"""From an answer to the request of a robot that has waited for it, where its server has begun its next batch before."""
+WINDOW = 100
+"""Answers by whose median a robot expects the next (`robot/conversation/latency.py`)."""
+Seconds = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Member:
+    """Equal robots."""
+
+    num_robots: int
+    period_s: float
+    """Between two requests, by cap or declared rate; 0: as soon as they can."""
+    think_s: float
+    """From a reply to the next request at the earliest: execution."""
+    overlapped: bool = False
+    """They execute while they wait: `think_s` counts from the request."""
+    step_s: float = 0.0
+    """Of their control, each from its own start on: they ask at these times only; 0: at any."""
+    gives_way: bool = False
+    """Their phase does (`types/phase.py`): System 1 of those who may wait."""
+    chunk_s: float = math.inf
+    """That all lasts which may be executed of one chunk, if they execute while they wait."""
+    calls: tuple[tuple[float, float, float], ...] = ()
+    """(calls per request, mean and standard deviation in s): waits elsewhere before some of the next requests."""
+    slo_s: float = math.inf
+    """That the server knows of."""
+    round_trip_s: float = 0.0
+    """Of the network, at best."""
+    jitter_s: float = 0.0
+    """Mean of what is added to a round trip: half of it each way, exponentially distributed."""
+
+
+def cycle_s(member: Member, service_s: float) -> float:
+    return max(member.period_s, member.think_s + member.round_trip_s + service_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """All robots of one server, in one start."""
+
+    num_robots: int
+    trips_s: Iterator[float]
+    waits: np.random.Generator
+    usual: Usual
+    """Of its answers."""
+    moment_s: float
+    """As `MOMENT_S`."""
+
+
+class Expected:
+    """The median of the latest round trips of one robot, s."""
+
+    __slots__ = ("_in_order", "_latest")
+
+    def __init__(self) -> None:
+        self._latest: deque[float] = deque()
+        self._in_order: list[float] = []
+
+    def append(self, took_s: float) -> None:
+        latest, in_order = self._latest, self._in_order
+        if len(latest) == WINDOW:
+            del in_order[bisect_left(in_order, latest.popleft())]
+        latest.append(took_s)
+        insort(in_order, took_s)
+
+    @property
+    def median_s(self) -> float:
+        """0 while there is none."""
+        in_order = self._in_order
+        middle = len(in_order) // 2
+        if not in_order:
+            return 0.0
+        return in_order[middle] if len(in_order) % 2 else 0.5 * (in_order[middle - 1] + in_order[middle])
+
+
+class Rows:
+    """What an asynchronous robot has to execute meanwhile (`robot/conversation/due.py`). Whoever has nothing left stands, and goes
+    on with the answer; whose answers usually outlast a chunk executes first and asks then, as a synchronous one does."""
+
+    __slots__ = ("_expected", "_expected_s", "_from_s", "_left_s", "_member", "_moment_s", "_over_s", "_waits")
+
+    def __init__(self, member: Member, moment_s: float) -> None:
+        self._member, self._moment_s, self._expected, self._expected_s = member, moment_s, Expected(), 0.0
+        self._left_s = self._over_s = self._from_s = 0.0
+        """Of the newest chunk when the last request went out; and executed of it from which time on."""
+        self._waits = False
+        """It executes first, and asks then."""
+
+    def answered(self, sent_s: float, at_s: float, *, first: bool) -> None:
+        took_s, chunk_s = at_s - sent_s, self._member.chunk_s
+        if not first:
+            self._expected.append(took_s)
+            self._expected_s = self._expected.median_s
+        stood = took_s >= self._left_s
+        self._over_s = self._left_s if stood else self._whole_s(took_s)
+        self._from_s = at_s + self._moment_s if stood else sent_s + self._over_s
+        longest_s = max(self._expected_s, took_s if self._waits else 0.0)
+        self._waits = self._whole_s(longest_s) > chunk_s + ROUNDING * self._member.step_s
+
+    def ask_s(self, more_s: float, not_before_s: float) -> float:
+        """When the next request goes out: after `more_s` more than usual, and between two steps."""
+        member, from_s = self._member, self._from_s
+        in_time_s = member.chunk_s - self._whole_s(self._expected_s)
+        until_s = member.think_s if self._waits else min(member.think_s + more_s, in_time_s)
+        ready_s = from_s + self._whole_s(max(until_s - self._over_s, 0.0))
+        rows_s = 0.0 if self._waits else member.chunk_s - self._over_s
+        sent_s = max(ready_s, not_before_s)
+        if sent_s > ready_s and sent_s - from_s < rows_s:
+            sent_s = from_s + self._whole_s(sent_s - from_s)
+        self._left_s = max(rows_s - (sent_s - from_s), 0.0)
+        return sent_s
+
+    def last_until_s(self, sent_s: float) -> float:
+        """What the request's robot has."""
+        return sent_s + self._left_s
+
+    @property
+    def are_new(self) -> bool:
+        """Something is left of the answer that came last: what was executed meanwhile is skipped, and who executes first and asks
+        then executes no more than that."""
+        member = self._member
+        return self._over_s < (member.think_s if self._waits else member.chunk_s) * (1.0 - ROUNDING)
+
+    def most_s(self, cycle_s: float, took_s: float) -> float:
+        """By which a request may come later without a gap."""
+        return max(self._member.chunk_s - cycle_s - max(took_s, self._expected_s), 0.0)
+
+    def _whole_s(self, seconds: float) -> float:
+        step_s = self._member.step_s
+        return math.ceil(seconds / step_s - ROUNDING) * step_s if step_s else seconds
+
+
+class Robot:
+    __slots__ = (
+        "_trips_s",
+        "_waits",
+        "allowance_s",
+        "began_s",
+        "credit",
+        "had_s",
+        "index",
+        "later_s",
+        "member",
+        "moves",
+        "next_s",
+        "paced",
+        "phase",
+        "rows",
+        "sent_s",
+        "since_s",
+        "team",
+    )
+
+    def __init__(self, index: int, member: Member, begins_s: float, of: Team) -> None:
+        self.index, self.member, self._trips_s, self._waits, self.team = index, member, of.trips_s, of.waits, of
+        self.began_s = self.sent_s = self.since_s = begins_s
+        self.next_s = begins_s + member.period_s
+        self.had_s = self.allowance_s = 0.0
+        """Of the engine; and how much the pace makes up for beside one period."""
+        self.phase = Phase()
+        self.paced = not member.overlapped or is_paced(member.period_s, member.think_s)
+        """Its pace gives way; else it executes more of a chunk."""
+        self.later_s = 0.0
+        """So much, of the next one."""
+        self.rows = Rows(member, of.moment_s) if member.overlapped else None
+        self.moves = False
+        """Whoever executes while it waits has nothing to execute before its first answer."""
+        self.credit: list[float] = of.waits.random(len(member.calls)).tolist()
+        """Of each call elsewhere: at 1 it is made."""
+
+    @property
+    def starves_s(self) -> float:
+        """When it has nothing to execute, as far as its request says."""
+        return self.rows.last_until_s(self.sent_s) if self.rows else self.since_s
+
+    @property
+    def executes(self) -> bool:
+        """Anything of its last answer."""
+        return self.rows is None or self.rows.are_new
+
+    def way_s(self) -> float:
+        """One way."""
+        member = self.member
+        return 0.5 * (member.round_trip_s + member.jitter_s * next(self._trips_s)) if member.jitter_s else 0.5 * member.round_trip_s
+
+    def elsewhere_s(self) -> float:
+        """What it waits for before its next request; the pace makes up for that."""
+        total_s = 0.0
+        for i, (calls, mean_s, sd_s) in enumerate(self.member.calls):
+            self.credit[i] += calls
+            if self.credit[i] >= 1.0:
+                self.allowance_s = sum(max(0.0, self._waits.normal(mean_s, sd_s)) for _ in range(int(self.credit[i])))
+                self.credit[i] %= 1.0
+                total_s += self.allowance_s
+        return total_s
+
+    def send(self, answered_s: float, unusual_s: float) -> None:
+        """Its next request, after an answer for which its server took so much longer than usual. A late one does not delay those
+        after it, by up to one period (`robot/`, the pace)."""
+        member, rows = self.member, self.rows
+        if rows:
+            rows.answered(self.sent_s, answered_s, first=not self.moves)
+        if member.gives_way:
+            self._give_way(unusual_s, answered_s - self.sent_s)
+        self.moves = True
+        if rows:
+            self.sent_s = rows.ask_s(self._more_s(), self.next_s)
+        else:
+            self.sent_s = max(answered_s + member.think_s + (self.elsewhere_s() if member.calls else 0.0), self.next_s)
+        self.next_s = max(self.next_s, self.sent_s - member.period_s - self.allowance_s) + member.period_s
+
+    def _give_way(self, unusual_s: float, took_s: float) -> None:
+        """As `robot/conversation/link.py` has it: within what is left of a chunk."""
+        period_s, think_s, rows = self.member.period_s, self.member.think_s, self.rows
+        cycle_s = period_s if self.paced else max(period_s, think_s)
+        most_s = rows.most_s(cycle_s, took_s) if rows else math.inf
+        if self.paced:
+            self.next_s += self.phase.shift_s(unusual_s, period_s, most_s)
+        else:
+            self.later_s = min(self.later_s + self.phase.later_s(unusual_s, cycle_s), most_s)
+
+    def _more_s(self) -> float:
+        """That it executes of this chunk, in whole steps."""
+        step_s = self.member.step_s
+        more_s = int(self.later_s / step_s + ROUNDING) * step_s if step_s else self.later_s
+        self.later_s -= more_s
+        return more_s
+
+
+Request = tuple[float, int, Robot]
+"""(arrival at the server, number of the robot, robot)"""
+
+
+def in_order(robots: Sequence[Robot]) -> list[Request]:
+    """What each of them sends first, the earliest before all others (a heap)."""
+    coming = [(robot.sent_s + robot.way_s(), i, robot) for i, robot in enumerate(robots)]
+    heapq.heapify(coming)
+    return coming
+
+
+def team(members: Sequence[Member], service_s: float, rng: np.random.Generator, moment_s: float = MOMENT_S) -> list[Robot]:
+    """All of them, before one start: each begins at some time of its cycle."""
+    trips_s = again(rng.exponential(1.0, DRAWS)) if any(m.jitter_s for m in members) else iter(())
+    together = Team(sum(member.num_robots for member in members), trips_s, rng, Usual(), moment_s)
+    ends_s = [min(cycle_s(member, service_s), WARM_UP_S) for member in members]
+    return [
+        Robot(i, member, rng.random() * ends_s[i], together) for i, member in enumerate(members) for _ in range(member.num_robots)
+    ]
+
+
+def again(draws: Seconds) -> Iterator[float]:
+    values = draws.tolist()
+    while True:
+        yield from values

@@ -1,0 +1,100 @@
+"""Asynchronous robots whose answers outlast what they execute meanwhile: their queue goes by what the robot's brain does then."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
+from ros2_rfm_serving.profiles import load_profiles
+from ros2_rfm_serving.scheduler import plan_factory
+from ros2_rfm_serving.scheduler.planning import curves_of, problem_of
+from ros2_rfm_serving.scheduler.prediction.askers import Member
+from ros2_rfm_serving.scheduler.prediction.closed_queue import Service, waits
+from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
+from ros2_rfm_serving.scheduler.prediction.responses import Responses
+
+CHUNK_S, EXECUTED_S = 0.15, 0.05
+ALONE = Member(num_robots=1, period_s=0.0, think_s=EXECUTED_S, overlapped=True, step_s=EXECUTED_S / 8, chunk_s=CHUNK_S)
+
+
+def acts_hz(member: Member, service_s: float) -> float:
+    return waits((member,), Service(batch_size=1, mean_s=service_s, jitter=0.0)).members[0].acts_hz
+
+
+@pytest.mark.parametrize(
+    ("service_s", "cycle_s"),
+    [
+        (0.02, EXECUTED_S),  # it asks as often as its actions end
+        (0.1, 0.1),  # at its first step after an answer, which lasts for 16 steps
+        (0.14, 0.14),  # it has stood, and asks at once
+        (0.2, 0.2 + EXECUTED_S),  # longer than the chunk lasts: it executes first, and asks then
+    ],
+)
+def test_who_is_alone_asks_by_what_is_left_of_its_chunk(service_s: float, cycle_s: float) -> None:
+    assert acts_hz(ALONE, service_s) == pytest.approx(1.0 / cycle_s, rel=0.01)
+
+
+def test_who_hardly_acts_is_not_watched_for_long_enough() -> None:
+    quick = Member(num_robots=50, period_s=0.0, think_s=0.02)
+    assert math.isnan(waits((quick, Member(1, 20.0, 0.05)), Service(batch_size=8, mean_s=0.02, jitter=0.0)).members[1].acts_hz)
+
+
+def test_robots_that_take_turns_stay_out_of_each_others_batches() -> None:
+    """Three in batches of two: two are answered while the third asks, so that each is in every other batch; by the load alone it
+    would be in two of three. Such answers outlast the chunk: each executes first and asks then, until answers are quick enough for
+    the other way again, and of some answers everything is over when they come."""
+    three = Member(3, 0.0981, 0.039, overlapped=True, step_s=0.039 / 8, gives_way=True, chunk_s=0.117, slo_s=0.3987)
+    found = waits((three,), Service(batch_size=2, mean_s=0.0654, jitter=0.05, order="balanced")).members[0]
+    assert found.acts_hz < 0.8 / (2 * 0.0654)
+
+
+def test_nobody_gives_way_beyond_what_is_left_of_its_chunk() -> None:
+    """A cap so low that its chunk is over before it may ask: the robot can come earlier, and no later."""
+    slow = Member(num_robots=1, period_s=0.2, think_s=EXECUTED_S, overlapped=True, gives_way=True, chunk_s=CHUNK_S)
+    assert acts_hz(slow, 0.05) == pytest.approx(5.0, rel=0.01)
+
+
+FRAMES = "pipelining: {pp_perception: 1, pp_generation: 1}"
+
+
+def crowd(execution: str, slo_ms: float, batching: str = "fixed") -> Factory:
+    """Five on one server, at the pace of their actions."""
+    return parse_factory(
+        f"""
+server_cluster: {{num_servers: 1, gpu_type: NVIDIA H200, batching: {batching}}}
+robot_fleet: [{{task: carry, num_robots: 5, network: {{round_trip_ms: 16.5, jitter_ms: 9.7}}}}]
+carry:
+  pipeline: {{action_period_ms: 442}}
+  execution: {{mode: async, {execution}}}
+  components: {{system1: {{model: physical-intelligence/pi0.5, slo_ms: {slo_ms}, percentile: 95}}}}
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("factory", "depends"),
+    [
+        (crowd("num_steps: 10", 152), False),
+        (crowd("horizon: {policy: confidence, mean_period_ms: 442}", 152), True),
+        (crowd(FRAMES, 120, "continuous"), True),
+    ],
+    ids=["gives_way", "horizon", "pipelined"],
+)
+def test_a_promise_that_depends_on_the_start_says_so(factory: Factory, depends: bool, repository: Path) -> None:
+    """Horizons that a server sets, and pipelined sessions, keep the phases of their start."""
+    folder = repository / "config" / "profiles"
+    plan = plan_factory(factory, load_profiles(folder), Catalogue.load(folder / "models.yaml"), explained=False)
+    assert plan.feasible and any("of the ways to start" in note for note in plan.notes) is depends
+
+
+@pytest.mark.parametrize(("execution", "gives_way"), [("num_steps: 10", True), (FRAMES, False)])
+def test_pipelined_sessions_give_way_at_no_cap(execution: str, gives_way: bool, repository: Path) -> None:
+    folder = repository / "config" / "profiles"
+    profile, catalogue = load_profiles(folder), Catalogue.load(folder / "models.yaml")
+    problem = problem_of(crowd(execution, 120, "continuous"), Counter(carry=5), profile, catalogue)
+    responses = Responses(problem, curves_of(problem, profile), (), (1.0,), Equilibrium((1.0,), {}, frozenset()))
+    assert responses._member(problem.demands[0], 5, 0.0).gives_way is gives_way
