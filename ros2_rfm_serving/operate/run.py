@@ -16,6 +16,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.plain import counted, plain
 from ros2_rfm_serving.operate.enclaves import secured
 from ros2_rfm_serving.operate.extras import needing
+from ros2_rfm_serving.operate.only_one import only_one
 from ros2_rfm_serving.operate.page import dashboard_page, read_door
 from ros2_rfm_serving.operate.running import (
     DISCOVERY_S,
@@ -60,7 +61,9 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     """Runs a factory to its end (time, episodes, `until` or Ctrl-C) and returns what was seen."""
     factory = factory if options.host else factory.on_one_machine()
     with _supervisor_of(factory, options) as make:
-        return _run(factory, options, make, until)
+        part = (ros_domain(), options.namespace, factory.discovery.partition, options.host)
+        with only_one(part, options.logs):
+            return _run(factory, options, make, until)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from ros2_rfm_serving.scheduler.policies.schedules import POLICIES, STATIC, Judg
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
 from ros2_rfm_serving.scheduler.prediction.bounds import Bounds
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.stable import Moves
 from ros2_rfm_serving.scheduler.problem import Problem, task_classes
 from ros2_rfm_serving.scheduler.promises import seats
 from ros2_rfm_serving.scheduler.routes import to_schedule
@@ -92,7 +93,7 @@ def plan_factory(
     if factory.away_s and policy == SEARCHED:
         told_apart = problem_of(factory, counts, profile, catalogue, seen, previous)
         finer = planned(told_apart)
-        if _is_better(finer, solution):
+        if _is_better(finer, solution, Moves(told_apart)):
             problem, solution = told_apart, replace(finer, work=solution.work + finer.work)
         else:
             solution = replace(solution, bound=max(solution.bound, finer.bound), work=solution.work + finer.work)
@@ -134,14 +135,17 @@ def _solved(
     return replace(found, servers=servers, work=budget.total, bound=found.bound if servers else bound.objective)
 
 
-def _is_better(finer: Solution, coarse: Solution) -> bool:
+def _is_better(finer: Solution, coarse: Solution, moves: Moves) -> bool:
     """Of a plan that tells hosts by their distance from one that reckons with the longest and puts what robots wait for on the
-    nearest: which goes first, where it does not matter. Of two that are none, the one that is not hopeless says why."""
+    nearest: which goes first, where it does not matter, unless more moves for it. Of two that are none, the one that is not
+    hopeless says why."""
     if not finer.servers and not coarse.servers:
         return math.isnan(coarse.bound) and not math.isnan(finer.bound)
     if not (finer.servers and coarse.servers) or finer.feasible != coarse.feasible:
         return bool(finer.servers) and (finer.feasible or not coarse.servers)
-    return finer.objective > coarse.objective * (1 + WORTH)
+    lost_hz, lost_by_coarse_hz = moves.lost_by_hz(finer), moves.lost_by_hz(coarse)
+    margin = WORTH * coarse.objective if lost_by_coarse_hz <= lost_hz else 0.0
+    return finer.objective - lost_hz > coarse.objective - lost_by_coarse_hz + margin
 
 
 def default_work(num_servers: int) -> float:

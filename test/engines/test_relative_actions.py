@@ -180,16 +180,20 @@ def test_they_pass_their_gate_and_pipelined_sessions_are_refused(name: str, bund
         engine.require_pipelining(Pipelining(pp_perception=1, pp_generation=2))
 
 
+def wished(told: dict[str, Any], source: Path) -> Wishes:
+    """What the recording of a checkpoint was imported with, of its copy."""
+    told = told | ({"tokenizer": source / told["tokenizer"]} if "tokenizer" in told else {})
+    return Wishes(**{**told, "action_names": tuple(told.get("action_names", ()))})
+
+
 def test_what_is_said_of_relative_actions_has_to_fit(tmp_path: Path) -> None:
     def refusal(name: str, change: Callable[[Path], Any], **wishes: Any) -> str:
         folder = tmp_path / f"{name}_{len(list(tmp_path.iterdir()))}"
         recording = common.read(name)
         source = common.checkpoint(recording, folder / "source")
         change(source)
-        told = {**recording.wishes, **wishes}
-        told |= {"tokenizer": source / told["tokenizer"]} if "tokenizer" in told else {}
         with pytest.raises(ModelError) as raised:
-            import_checkpoint(source, folder / "bundle", Wishes(**{**told, "action_names": tuple(told.get("action_names", ()))}))
+            import_checkpoint(source, folder / "bundle", wished({**recording.wishes, **wishes}, source))
         assert not (folder / "bundle").exists()
         return str(raised.value)
 
@@ -223,6 +227,38 @@ def test_what_is_said_of_relative_actions_has_to_fit(tmp_path: Path) -> None:
     assert "relative_action is missing" in refusal("groot_n1_6", without)
     assert "'w' is none of the first 6 actions" in refusal("pi0_openpi", lambda source: None, relative=("x", "w"))
     assert "say themselves which actions are relative" in refusal("pi0", lambda source: None, relative=("x",))
+
+
+@pytest.mark.parametrize(
+    "change, named",
+    [
+        (lambda kwargs, own: kwargs.update(use_mean_std=True), "use_mean_std"),
+        (lambda kwargs, own: own["action"].update(mean_std_embedding_keys=["x"]), "action: mean_std_embedding_keys"),
+        (lambda kwargs, own: own["state"].update(mean_std_embedding_keys=["x"]), "state: mean_std_embedding_keys"),
+        (
+            lambda kwargs, own: [
+                own["state"].update(sin_cos_embedding_keys=["x"]),
+                kwargs.update(apply_sincos_state_encoding=True),
+            ],
+            "state: sin_cos_embedding_keys",
+        ),
+    ],
+)
+def test_a_groot_that_is_normalised_otherwise_is_refused_by_what_says_so(
+    change: Callable[[Any, Any], Any], named: str, tmp_path: Path
+) -> None:
+    """Imported as it is it would act on numbers of another scale."""
+    recording = common.read("groot_n1_7")
+    source = common.checkpoint(recording, tmp_path / "source")
+
+    def otherwise(processor: Any) -> None:
+        kwargs = processor["processor_kwargs"]
+        change(kwargs, next(iter(kwargs["modality_configs"].values())))
+
+    edited(source / "processor_config.json", otherwise)
+    with pytest.raises(ModelError, match=rf"processor_config\.json: .*{named}: not supported"):
+        import_checkpoint(source, tmp_path / "bundle", wished(recording.wishes, source))
+    assert not (tmp_path / "bundle").exists()
 
 
 def _poses(processor: Any) -> None:

@@ -34,6 +34,7 @@ from test.enclaves import Enclaves
 from .mirror_engine import NAMES
 from .server_fleet import JPEG, Fleet, serving
 from .test_scheduler_node import Rig, rig
+from .valid_flood import valid_flood
 
 __all__ = ["rig"]
 
@@ -436,3 +437,36 @@ def test_the_other_robots_slo_holds_while_each_of_them_is_at_work(plant: Plant) 
         lambda: fleet.refused("unproven") > 40 * (20 + 3 + 4 * 10) / 2 and fleet.refused("stale_sequence") > 0, what="counts"
     )
     assert all(value == 2.0 for _, chunk in fleet.chunks["arm_1"][-40:] for value in chunk.chunk_robot.data[:1])
+
+
+@pytest.mark.thorough
+def test_the_others_slo_holds_while_a_valid_robot_asks_a_thousand_times_a_second(plant: Plant, tmp_path: Path) -> None:
+    """Each of its observations is its own, newer than the last, and sealed. With -s it says the figures of docs/security.md."""
+    fleet, num = plant.fleet, 300
+    plant.open("arm_1"), plant.open("arm_2")
+    plant.is_served("arm_1", 1.0), plant.is_served("arm_2", 1.0)
+
+    def answers(what: str) -> list[float]:
+        """Of the other robot, which asks ten times a second."""
+        took_s = []
+        for _ in range(num):
+            fleet.spin(0.1)
+            took_s.append(plant.round_trip_s("arm_1", 2.0, lambda: None))
+        took_s.sort()
+        late = sum(each > SLO_S for each in took_s)
+        figures = (took_s[num // 2], took_s[round(0.99 * num) - 1], took_s[-1])
+        median, p99, longest = (f"{1e3 * each:.0f}" for each in figures)
+        load = Path("/proc/loadavg").read_text().split()[0]
+        print(f"{what}: median {median} ms, p99 {p99} ms, longest {longest} ms, {late} of {num} after {SLO_S} s; load {load}")
+        return took_s
+
+    answers("nobody floods")
+    observation = plant.observation("arm_2", 3.0)
+    before = fleet.status.superseded, fleet.status.served
+    with valid_flood(tmp_path, observation, plant.keys["arm_2"]) as told:
+        took_s = answers("a valid robot floods")
+        cost = fleet.status.superseded - before[0], fleet.status.served - before[1]
+    print(f"it asked {told()}; {cost[0]} of its requests were replaced by newer ones, {cost[1]} were answered")
+    answers("nobody floods any more")
+    assert cost[0] > num, "there was no flood"
+    assert sum(each > SLO_S for each in took_s) <= num // 20, took_s[-20:]

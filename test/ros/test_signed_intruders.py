@@ -7,7 +7,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +40,13 @@ from .test_sealed_replies import SUCCESS, Hall, hall
 __all__ = ["hall", "rig"]
 
 COUNTED = ("unproven", "untimely_schedule", "stale_schedule")
-SOME = ("status, another member", "schedule, gone")
-OURS, GHOST = 5, 66
-"""A scheduler that has gone, of which somebody has recordings."""
+SOME = ("status, another member", "schedule, gone", "schedule, ended")
+OURS, NEXT, GHOST = 5, 7, 66
+"""The last is a scheduler that has gone, of which somebody has recordings."""
 FIGURES = {
     "server_1: server": [f"refused {kind}" for kind in COUNTED],
     "scheduler: servers": ["statuses unproven", "statuses of servers that do not hear this scheduler"],
+    "scheduler: schedule": ["schedules unproven"],
 }
 SCHEDULE, STATUS = "/rfm/schedule", "/rfm/servers/{}/status"
 
@@ -54,14 +57,23 @@ def drains(server: str, **fields: Any) -> Any:
     return made
 
 
+@contextmanager
+def ended_of(enclaves: Enclaves, name: str) -> Iterator[None]:
+    """Its enclave has a certificate that has ended."""
+    own = enclaves.root / name
+    before = {file: file.read_bytes() for file in (own / "cert.pem", own / "key.pem")}
+    enclaves.make(name, begun_days=9, days=3)
+    yield
+    for file, text in before.items():
+        file.write_bytes(text)
+
+
 def forgeries(enclaves: Enclaves, server: str) -> dict[str, bytes]:
     """Statuses of nobody, of other members and authorities, and of a process of that server that has gone."""
     own = enclaves.root / server
     gone = speaker(own).numbered(drains(server, scheduler=GHOST, hears=[GHOST]))
-    certificate, key = (own / "cert.pem").read_bytes(), (own / "key.pem").read_bytes()
-    ended = speaker(enclaves.make(server, begun_days=9, days=3)).numbered(drains(server))
-    (own / "cert.pem").write_bytes(certificate)
-    (own / "key.pem").write_bytes(key)
+    with ended_of(enclaves, server):
+        ended = speaker(own).numbered(drains(server))
     return {
         "nobody": bytes(serialize_message(drains(server))),
         "another member": speaker(enclaves.root / "arm_1").numbered(drains(server)),
@@ -75,10 +87,14 @@ def plans(enclaves: Enclaves, node: Any, plan: Any) -> dict[str, list[bytes]]:
     """The same of schedules. `gone` has many words, as whoever recorded it."""
     own = enclaves.root / "scheduler"
     ghost = Herald(own, node, plan)
+    with ended_of(enclaves, "scheduler"):
+        herald = Herald(own, node, plan)
+        ended = [herald.word() for _ in range(100)]
     return {
         "nobody": [bytes(serialize_message(plan))],
         "another member": [Herald(enclaves.root / "arm_1", node, plan).word()],
         "another authority": [Herald(Enclaves(enclaves.root / "else").make("scheduler"), node, plan).word()],
+        "ended": ended,
         "gone": [ghost.word() for _ in range(3000)],
     }
 
@@ -143,6 +159,36 @@ def test_a_robot_moves_on_whatever_is_said_in_the_name_of_its_server_and_its_sch
         print(f"{what}: {rate_hz:.1f} commands/s, {100 * cpu_s / took_s:.0f} % of a core; {told()}")
         hall.goes_on()
         assert following(hall) == OURS and hall.node._robots[0].brain.system1_server == "s1"
+    assert robot.status.state == msg.RobotStatus.STREAMING
+
+
+def test_words_that_were_held_back_move_nobody_when_they_are_delivered(hall: Hall, tmp_path: Path) -> None:
+    """Nobody has heard them, and each is genuine: of the scheduler that is followed, and of the one that was before it."""
+    fleet, robot = hall.fleet, hall.robot
+    is_in_force(hall)
+
+    def delivered(name: str, words: list[bytes], *kinds: str) -> None:
+        """The server and the robot count them, and go on as they are."""
+        scheduler, refused = following(hall), counters(robot.status, *kinds)
+        refused_there = counters(fleet.status, *kinds)
+        with flood(tmp_path / name, msg.Schedule, SCHEDULE, words, 20.0):
+            fleet.wait(lambda: counters(robot.status, *kinds) > refused + 5, what=f"{name}: the robot counts them")
+            fleet.wait(lambda: counters(fleet.status, *kinds) > refused_there + 5, what=f"{name}: the server counts them")
+        hall.goes_on()
+        assert following(hall) == scheduler == fleet.status.scheduler
+
+    late = [hall.herald.word() for _ in range(100)]
+    hall._plans.publish(hall.herald.word())
+    fleet.spin(1.0)
+    delivered("of the same scheduler", late, "stale_schedule")
+
+    unheard = [hall.herald.word() for _ in range(100)]
+    plan = convert.schedule_to(schedule("arm_1"), "hall")
+    plan.scheduler = NEXT
+    hall.herald = Herald(hall.plant.enclaves.root / "scheduler", fleet, plan, [fleet.status.process])
+    fleet.wait(lambda: fleet.status.scheduler == NEXT and following(hall) == NEXT, what="the next one is followed")
+    hall.goes_on()
+    delivered("of the one before", unheard, "rival_schedule", "untimely_schedule")
     assert robot.status.state == msg.RobotStatus.STREAMING
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -227,3 +228,31 @@ def test_a_discovery_server_will_do_as_well(tmp_path: Path) -> None:
     with factory_on_hosts(file, tmp_path, ("gpu_a", "gpu_b", "robots")) as (_, watched):
         assert {watched.server_of(robot) for robot in ROBOTS} == {"server_1", "server_2"}
     assert pids(str(tmp_path)) == [], "processes were left behind"
+
+
+@pytest.mark.timeout(120)
+def test_the_same_host_twice_on_one_machine_is_refused_and_the_first_goes_on(ros_domain: int, tmp_path: Path) -> None:
+    """It is told who runs there; nothing of it is started."""
+    file = emulated("peers", tmp_path)
+    command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", "up", str(file), "--host", "gpu_a"]
+    command += ["--domain", str(ros_domain), "--logs"]
+    with (
+        (tmp_path / "first.txt").open("w") as output,
+        subprocess.Popen([*command, str(tmp_path / "first")], stdout=output, stderr=output, env=without_ros()) as first,
+    ):
+        try:
+            log = tmp_path / "first" / "server_1.log"
+            assert (
+                eventually(lambda: log.exists() or first.poll() is not None, 60.0, lambda: time.sleep(0.1)) and first.poll() is None
+            )
+            second = subprocess.run(
+                [*command, str(tmp_path / "second")], capture_output=True, text=True, env=without_ros(), check=False
+            )
+            told = " ".join(second.stderr.split())
+            assert second.returncode == 2 and "Traceback" not in told, told
+            assert f"rfm up --host gpu_a runs on this machine already, in ROS domain {ros_domain}: process {first.pid}" in told
+            assert str(tmp_path / "first") in told.replace(" ", "") and not list((tmp_path / "second").glob("server*"))
+            assert first.poll() is None
+        finally:
+            first.send_signal(signal.SIGINT)
+        assert first.wait(60.0) == 0

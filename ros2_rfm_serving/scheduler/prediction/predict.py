@@ -35,6 +35,8 @@ class Operation:
     paces: tuple[float | None, ...] = ()
     """Rates of classes that pace themselves (see `convoys`)."""
     gpus: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    """Of the servers, where they are given."""
     complete: bool = True
 
 
@@ -170,7 +172,7 @@ def _expected(problem: Problem, responses: Responses, operation: Operation, rate
 
 def _servers(problem: Problem, responses: Responses, operation: Operation, settled: Equilibrium) -> tuple[ServerSolution, ...]:
     gpus = operation.gpus or ("",) * len(operation.hosts)
-    names = _names(problem, operation.hosts, gpus)
+    names = operation.names or _names(problem, operation.hosts, gpus)
     order = sorted(range(len(names)), key=lambda i: (list(problem.servers).index(gpus[i] or names[i]), i))
     return tuple(
         replace(
@@ -183,7 +185,7 @@ def _servers(problem: Problem, responses: Responses, operation: Operation, settl
     )
 
 
-def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list[str]:
+def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> Sequence[str]:
     """Servers of the right type in the order of models, so that neighbours host the same; shared GPUs name model and component.
     Of hosts that are not equally far, the nearest for what robots wait for before they act."""
     free = {gpu_type: problem.nearest_first([s for s, g in problem.servers.items() if g == gpu_type]) for gpu_type in problem.gpus}
@@ -197,9 +199,13 @@ def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list
         return bool(problem.far_s) and not waited_for, problem.models.index(host.config.model), host.robots
 
     for i in sorted(range(len(hosts)), key=place):
-        component = problem.demands[hosts[i].robots[0][0]].component if hosts[i].robots else "idle"
-        names[i] = f"{gpus[i]}_{component}" if gpus[i] else free[hosts[i].config.gpu_type].pop(0)
+        names[i] = name_on(problem, hosts[i], gpus[i]) if gpus[i] else free[hosts[i].config.gpu_type].pop(0)
     return names
+
+
+def name_on(problem: Problem, host: Host, gpu: str) -> str:
+    """Of a server that shares a GPU."""
+    return f"{gpu}_{problem.demands[host.robots[0][0]].component if host.robots else 'idle'}"
 
 
 def _server(problem: Problem, responses: Responses, operation: Operation, host: Host, settled: Equilibrium) -> ServerSolution:

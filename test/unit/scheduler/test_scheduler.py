@@ -24,7 +24,7 @@ from ros2_rfm_serving.profiles import COLUMNS, Profile, load_profiles, parse_pro
 from ros2_rfm_serving.reports.placement import names
 from ros2_rfm_serving.reports.plan_tables import plan_report, summary
 from ros2_rfm_serving.scheduler import POLICIES, Solution, fleet_of, plan_factory, to_schedule
-from ros2_rfm_serving.scheduler.policies.best import CLEARLY
+from ros2_rfm_serving.scheduler.policies.comparison import CLEARLY
 from ros2_rfm_serving.scheduler.prediction.curves import Line
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.simulation import simulate
