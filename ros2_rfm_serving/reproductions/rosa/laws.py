@@ -18,8 +18,9 @@ from ros2_rfm_serving.profiles import FixedService
 from ros2_rfm_serving.profiles.measure import measure, rates_hz, subject_of
 from ros2_rfm_serving.profiles.service import ContinuousService, Wave
 from ros2_rfm_serving.profiles.table import Curve
+from ros2_rfm_serving.scheduler.prediction.askers import Member
 from ros2_rfm_serving.scheduler.prediction.closed_queue import Service, waits
-from ros2_rfm_serving.scheduler.prediction.queued import Member, Waited
+from ros2_rfm_serving.scheduler.prediction.queued import Waited
 
 ACT_S, SLO_S, CALLS = 0.2, 0.2, 0.1
 """Execution, System 1's SLO, System 2's calls per action (ROSA Table 1)."""
@@ -159,7 +160,8 @@ class Open:
 @cache
 def uncapped(laws: Laws, robots: int, size: int, call_s: float = 0.0) -> Open:
     found = _waited(laws, Member(robots, 0.0, ACT_S, calls=((CALLS, call_s, 0.05 * call_s),) if call_s else ()), size)
-    return Open(robots / (ACT_S + found.mean_response_s + CALLS * call_s), found)
+    response_s = float(np.mean(np.concatenate(found.responses)))
+    return Open(robots / (ACT_S + response_s + CALLS * call_s), found)
 
 
 def _waited(laws: Laws, member: Member, size: int) -> Waited:
