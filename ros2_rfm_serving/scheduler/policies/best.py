@@ -16,6 +16,7 @@ from types import MappingProxyType
 from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
 from ros2_rfm_serving.scheduler.policies import baselines
 from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement
+from ros2_rfm_serving.scheduler.policies.comparison import Comparison
 from ros2_rfm_serving.scheduler.policies.groups import Placement, groups_of, hosts_of
 from ros2_rfm_serving.scheduler.policies.in_place import in_place
 from ros2_rfm_serving.scheduler.policies.mixes import FEW_SERVERS, mixes
@@ -84,6 +85,8 @@ class _Best:
         self._large = len(problem.servers) >= LARGE
         self._far = any(demand.slo.travel_s for demand in problem.demands)
         """Curves know nothing of that; what hosts are farther than the nearest is in them (counted too, no plan was another)."""
+        overlapped = any(task.overlapped and task.gives_way for task in problem.classes)
+        self._compare = Comparison(curves, far=self._far, by_queues=overlapped and bool(budget.work) and not self._large)
 
     def run(self, rate_control: bool | None) -> BestSchedule | None:
         options = self._options(rate_control)
@@ -94,7 +97,7 @@ class _Best:
         if self._far and self._budget.work:
             near = self._near()
             others = [under(self._problem, option) for option in near._options(rate_control)]
-            chosen, options = _worthiest((chosen, self._chosen(others))), [*options, *others]
+            chosen, options = self._compare.better(chosen, self._chosen(others)), [*options, *others]
             complete &= near._complete and not near._budget.expired()
             self._budget.spend(near._budget.total)
         if not chosen or (self._large and chosen.tuned and self._costly(chosen)):
@@ -141,17 +144,18 @@ class _Best:
             first = next((option for option in best_first if option.capped), None)
             return first and (self._kept(first, tuning=True) or first)
         known: BestSchedule | None = None
-        vain = {True: 0, False: 0}
+        vain, looks = {True: 0, False: 0}, 0
         tuned: set[Hashable] = set()
-        for option in distinct(best_first) if self._far else best_first:
-            if known and not self._far and known.worth >= option.worth:
+        for option in distinct(best_first) if self._far or self._compare.by_queues else best_first:
+            if known and self._compare.suffices(known, option, looks):
                 break
             tuning = option.in_place or (vain[option.capped] < TUNED and kind(option) not in tuned)
             tuned.add(kind(option))
             if tuning or not known or option.worth > known.worth:
                 kept = self._kept(option, tuning=tuning)
                 vain[option.capped] += kept is not option
-                known = _worthiest((known, kept))
+                looks += kept is not None
+                known = self._compare.better(known, kept)
         return known
 
     def _calmest(self, chosen: BestSchedule, options: Iterable[BestSchedule]) -> BestSchedule:
@@ -159,7 +163,8 @@ class _Best:
         least = (1 - MIN_GAIN) * chosen.objective
         calmer = [option for option in options if option.objective >= least and option.unrest < chosen.unrest]
         for option in sorted(calmer, key=lambda option: (option.unrest, -option.objective)):
-            if (kept := self._kept(option, tuning=True)) and kept.objective >= least:
+            kept = self._kept(option, tuning=True)
+            if kept and kept.objective >= least and not self._compare.does_less(kept, chosen, MIN_GAIN):
                 return kept
         return chosen
 

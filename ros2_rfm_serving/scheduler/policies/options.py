@@ -80,7 +80,7 @@ def distinct(options: Iterable[BestSchedule]) -> Iterator[BestSchedule]:
 
 def kind(option: BestSchedule) -> Hashable:
     servers = Counter((host.config, sum(count for _, count in host.robots)) for host in option.hosts)
-    return option.capped, frozenset(servers.items()), 0.0 if option.capped else round(option.objective, DIGITS)
+    return option.capped, frozenset(servers.items()), 0.0 if option.capped else round(option.objective, DIGITS), option.in_place
 
 
 def under(problem: Problem, schedule: BestSchedule) -> BestSchedule:

@@ -63,19 +63,19 @@ def solution_of(
         if count > task.num_robots
     ]
     problems += sorted({text for texts in missed.values() for text in texts})
-    expected = _expected(problem, responses, operation, rates)
-    tasks = _tasks(problem, RateSearch(problem, curves, operation.hosts), rates, expected, declared)
+    acting = _expected(problem, responses, operation, rates)
+    tasks = _tasks(problem, RateSearch(problem, curves, operation.hosts), rates, acting, declared)
     return Solution(
         policy=policy,
         feasible=not problems,
         objective=_qualified(problem, rates, missed),
         bound=bound.objective,
-        expected=_qualified(problem, expected, missed),
+        expected=_qualified(problem, acting, missed),
         tasks=tasks,
         servers=servers,
         problems=tuple(problems),
         complete=operation.complete,
-        notes=(*_notes(tasks, servers, bound), *dict.fromkeys(_below_floor(problem, rates, expected))),
+        notes=(*_notes(tasks, servers, bound), *dict.fromkeys(_below_floor(problem, rates, acting))),
     )
 
 
@@ -147,6 +147,13 @@ def _tasks(
             expected_rate_hz=mean(expected, mine, served),
         )
     return solutions
+
+
+def expected(problem: Problem, curves: Curves, operation: Operation) -> float:
+    """The objective by what robots do in their own queues."""
+    settled = _settled(problem, curves, operation)
+    responses = Responses(problem, curves, operation.hosts, operation.caps, settled)
+    return problem.objective(_expected(problem, responses, operation, settled.rates))
 
 
 def _expected(problem: Problem, responses: Responses, operation: Operation, rates: Rates) -> Rates:
