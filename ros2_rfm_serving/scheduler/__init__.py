@@ -1,13 +1,14 @@
 """Factory and profiles in, schedule out."""
 
 from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.answering import answered, fleet_of, plan, rebuilt, start_fleet
 from ros2_rfm_serving.scheduler.enquiry import Rooms
 from ros2_rfm_serving.scheduler.in_force import InForce
 from ros2_rfm_serving.scheduler.lookout import Lookout
 from ros2_rfm_serving.scheduler.migration import Migration
 from ros2_rfm_serving.scheduler.orders import Order
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
-from ros2_rfm_serving.scheduler.planning import answered, fleet_of, plan, plan_factory, rebuilt, start_fleet
+from ros2_rfm_serving.scheduler.planning import plan_factory
 from ros2_rfm_serving.scheduler.policies.schedules import POLICIES
 from ros2_rfm_serving.scheduler.roster import DEFAULT_LEASE_S, LOOK_PERIOD_S, Roster, Word, newcomers, settled
 from ros2_rfm_serving.scheduler.routes import to_schedule

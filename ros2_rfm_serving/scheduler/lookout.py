@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.scheduler.answering import refit_by
 from ros2_rfm_serving.scheduler.in_force import InForce
-from ros2_rfm_serving.scheduler.planning import refit_by
 from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord, Watch
 
 

@@ -6,13 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from ros2_rfm_serving.scheduler.adaptation import Fleet
-from ros2_rfm_serving.scheduler.prediction.stable import MOVE_S
+from ros2_rfm_serving.scheduler.prediction.stable import HORIZON_S, MIN_GAIN, MOVE_S
 from ros2_rfm_serving.types import SYSTEM1, Schedule
-
-MIN_GAIN = 1e-3
-"""Relative gain below which predictions do not differ."""
-DEFAULT_HORIZON_S = 600.0
-"""For how long a schedule is expected to last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +28,7 @@ class Migration:
         return self.gained_actions > self.lost_actions
 
 
-def migration(fleet: Fleet, other: Schedule, *, horizon_s: float = DEFAULT_HORIZON_S) -> Migration:
+def migration(fleet: Fleet, other: Schedule, *, horizon_s: float = HORIZON_S) -> Migration:
     """What it takes to go over to `other`, planned for the same robots."""
     old = {p.server: p for p in fleet.schedule.placements}
     moved = tuple(p for p in other.placements if p.server not in old or old[p.server].model != p.model)

@@ -17,9 +17,9 @@ from dataclasses import replace
 
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.answering import Refit
 from ros2_rfm_serving.scheduler.enquiry import at_once
 from ros2_rfm_serving.scheduler.host import Host
-from ros2_rfm_serving.scheduler.planning import Refit
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.types import Placement, Route, Schedule
 

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 from ros2_rfm_serving.errors import ConfigurationError, PlannerError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.answering import Refit
 from ros2_rfm_serving.scheduler.enquiry import Enquiry, Rooms, taken
 from ros2_rfm_serving.scheduler.migration import migration
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
-from ros2_rfm_serving.scheduler.planning import Refit
 from ros2_rfm_serving.scheduler.promises import broken, is_judged
 from ros2_rfm_serving.scheduler.repair import deserted, seeing
 from ros2_rfm_serving.scheduler.roster import Roster, newcomers, settled

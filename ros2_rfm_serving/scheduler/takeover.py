@@ -16,9 +16,10 @@ from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Robot
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.answering import plan
 from ros2_rfm_serving.scheduler.host import host_of
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
-from ros2_rfm_serving.scheduler.planning import curves_of, plan, problem_of
+from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
 from ros2_rfm_serving.scheduler.promises import broken

@@ -13,7 +13,7 @@ from typing import Any
 from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Fleet
-from ros2_rfm_serving.scheduler.planning import DEFAULT_LOAD_S
+from ros2_rfm_serving.scheduler.posed import DEFAULT_LOAD_S
 from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.simulation.guests import GuestFigures, Guests, Turnover
 from ros2_rfm_serving.simulation.scheduler import NoBook, SimulatedScheduler

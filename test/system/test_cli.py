@@ -40,7 +40,7 @@ def test_plan_shows_the_schedule_and_says_when_profiles_are_missing(repository: 
 
 def test_plan_prints_nothing_but_json_on_stdout_whatever_it_finds(repository: Path) -> None:
     for robots, status in (("8", 0), ("400", 1)):
-        done = rfm("plan", "config/rosa/p4.yaml", "--robots", robots, "--policy", "rosa", "--json", cwd=repository)
+        done = rfm("plan", "config/rosa/p4.yaml", "--robots", robots, "--policy", "best", "--json", cwd=repository)
         assert done.returncode == status and json.loads(done.stdout)["feasible"] == (status == 0)
 
 
@@ -115,6 +115,7 @@ def test_help_has_examples(repository: Path, command: str) -> None:
     assert command in ("", "bench") or "Example" in done.stdout
 
 
+@pytest.mark.thorough  # every policy and both worlds; each one's own training is tried in test/unit/engines
 def test_train_makes_bundles_from_nothing(repository: Path, tmp_path: Path) -> None:
     few = (
         "--threads",

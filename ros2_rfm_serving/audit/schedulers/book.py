@@ -14,7 +14,7 @@ from ros2_rfm_serving.audit.journal import Journal
 from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.scheduler import Fleet, Planned, seen
 from ros2_rfm_serving.scheduler.admission import LOOKS
-from ros2_rfm_serving.scheduler.planning import Refit
+from ros2_rfm_serving.scheduler.answering import Refit
 from ros2_rfm_serving.scheduler.repair import seeing
 from ros2_rfm_serving.scheduler.watch import Finding
 from ros2_rfm_serving.types import Schedule

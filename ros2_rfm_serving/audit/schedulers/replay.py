@@ -12,7 +12,7 @@ from ros2_rfm_serving.errors import RfmError, ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.scheduler import Fleet, PlanOrder, rebuilt, resumed, seen, start_fleet
-from ros2_rfm_serving.scheduler.planning import refit_by
+from ros2_rfm_serving.scheduler.answering import refit_by
 from ros2_rfm_serving.types import Schedule
 
 GIVEN = "the schedule of its snapshot is taken as it is: what it was made from was not recorded"

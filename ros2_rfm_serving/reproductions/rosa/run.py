@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.reproductions.rosa.runs import Batching, Inputs, Point, Run, Setting, Sizing
 
 FIGURES = ("6", "7", "8", "9", "10", "11", "12", "14", "tables", "policies")
+LAWS = "laws"
+"""No figure of the paper, and not part of `all`: nothing is planned."""
 ROBOTS, PERIODS_MS = (1, 2, 4, 8, 12, 16), (50.0, 100.0, 200.0, 500.0, 1000.0)
 """Of Fig. 14."""
 QUICK_FLEETS, QUICK_S = (8, 32), 10.0
@@ -38,7 +40,11 @@ WORK = 5.0
 
 def rosa(
     figure: Annotated[
-        str, typer.Option(metavar="|".join((*FIGURES, "all")), help="policies: every policy, capped and not")
+        str,
+        typer.Option(
+            metavar="|".join((*FIGURES, "all", LAWS)),
+            help="policies: every policy, capped and not; laws: the service laws that honour most of the paper",
+        ),
     ] = "all",
     seconds: Annotated[float, typer.Option(min=1, help="Virtual time to measure per run, after the warm-up")] = 60.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same figures")] = 0,
@@ -57,14 +63,17 @@ def rosa(
     from ros2_rfm_serving.reproductions.rosa.claims import claims_of
     from ros2_rfm_serving.reproductions.rosa.runs import FLEETS, MIXED, SINGLE, Setting
 
-    if figure not in (*FIGURES, "all"):
-        fix = did_you_mean(figure, (*FIGURES, "all"))
+    if figure not in (*FIGURES, "all", LAWS):
+        fix = did_you_mean(figure, (*FIGURES, "all", LAWS))
         raise ConfigurationError(f"there is no {figure!r}", key="--figure", fix=fix)
     require_matplotlib()  # what would spoil the end of a long run is said at its beginning
     make_folder(out)
-    figures = FIGURES if figure == "all" else (figure,)
     setting = Setting(seconds=QUICK_S if quick else seconds, seed=seed, work=WORK)
     given = Given(profiles, gpu_type, system1)
+    if figure == LAWS:
+        _laws(setting, given, out, quick)
+        return
+    figures = FIGURES if figure == "all" else (figure,)
     results = _results(list(_jobs(figures, QUICK_FLEETS if quick else FLEETS, setting, given)), jobs)
     factories = {workload: _inputs(workload, given).factory for workload in (*SINGLE, *MIXED)}
     for name in figures:
@@ -145,6 +154,18 @@ def _results(jobs: Sequence[Job], processes: int) -> Results:
         sizings=tuple(sorted((d for d in done if isinstance(d, Sizing)), key=lambda s: (s.workload, s.num_robots, s.policy))),
         batchings=tuple(sorted((d for d in done if isinstance(d, Batching)), key=lambda b: (b.num_robots, b.period_ms))),
     )
+
+
+def _laws(setting: Setting, given: Given, out: Path, quick: bool) -> None:
+    from ros2_rfm_serving.reproductions.rosa import derivation
+    from ros2_rfm_serving.reproductions.rosa.fit import STARTS
+
+    derived = derivation.derive(_inputs("p4", given), setting, STARTS[:1] if quick else STARTS)
+    derivation.write(derived, out)
+    console.print(derivation.table(derived))
+    for line in derivation.lines(derived):
+        console.print(line)
+    console.print(f"data: {out}")
 
 
 def _order(run: Run) -> tuple[Any, ...]:

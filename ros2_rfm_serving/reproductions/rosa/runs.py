@@ -15,9 +15,9 @@ from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.factory.descriptor import COMPONENTS
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import POLICIES, Solution, plan_factory, to_schedule
-from ros2_rfm_serving.scheduler.planning import curves_of, problem_of
 from ros2_rfm_serving.scheduler.policies.baselines import equal, weighted
 from ros2_rfm_serving.scheduler.policies.groups import Group, hosts_of
+from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
 from ros2_rfm_serving.scheduler.prediction.bounds import Bounds
 from ros2_rfm_serving.scheduler.prediction.predict import Operation, solution_of

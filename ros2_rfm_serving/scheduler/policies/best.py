@@ -16,20 +16,23 @@ from types import MappingProxyType
 from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
 from ros2_rfm_serving.scheduler.policies import baselines
 from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement
+from ros2_rfm_serving.scheduler.policies.comparison import Comparison
 from ros2_rfm_serving.scheduler.policies.groups import Placement, groups_of, hosts_of
+from ros2_rfm_serving.scheduler.policies.in_place import in_place
 from ros2_rfm_serving.scheduler.policies.mixes import FEW_SERVERS, mixes
 from ros2_rfm_serving.scheduler.policies.options import BestSchedule, distinct, kind, operated, under
 from ros2_rfm_serving.scheduler.policies.packing import packed
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa, RosaSchedule
-from ros2_rfm_serving.scheduler.policies.search import LARGE, Candidate, Search
+from ros2_rfm_serving.scheduler.policies.search import LARGE, Candidate, Search, rated
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import equilibrium
 from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, RESERVE, OwnQueues
 from ros2_rfm_serving.scheduler.prediction.parts import parted
-from ros2_rfm_serving.scheduler.prediction.predict import keeps_every_slo
+from ros2_rfm_serving.scheduler.prediction.predict import keeps_every_slo, name_on
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
+from ros2_rfm_serving.scheduler.prediction.stable import MIN_GAIN, Moves
 from ros2_rfm_serving.scheduler.problem import Problem
 
 GOOD_ENOUGH = 2e-3
@@ -57,21 +60,22 @@ def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget, rate_c
 
     rate_control: False, of schedules without caps the best one that keeps every SLO; where none does, that with caps goes without.
     """
-    found = _Best(problem, curves, bound, budget).run(rate_control)
+    found = _Best(problem, curves, bound, budget, Moves(problem)).run(rate_control)
     return replace(found, capped=False, tuned=None) if found and rate_control is False else found
 
 
 class _Best:
     """Our search, and beside it what the other policies have."""
 
-    def __init__(self, problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> None:
-        self._problem, self._curves, self._bound, self._budget = problem, curves, bound, budget
-        self._search = Search(problem, curves, budget)
+    def __init__(self, problem: Problem, curves: Curves, bound: Bound, budget: Budget, moves: Moves) -> None:
+        self._problem, self._curves, self._bound, self._budget, self._moves = problem, curves, bound, budget, moves
+        self._search = Search(problem, curves, budget, moves)
         self._enough = bound.objective * (1 - GOOD_ENOUGH) if budget.work else -math.inf
         self._rivals: list[BestSchedule] = []
         self._uncapped: list[BestSchedule] = []
         """Where all robots settle without caps: whether SLOs are kept there is not known yet."""
         self._complete = True
+        self._there = in_place(problem, curves)
         self._found: Candidate | None = None
         """The search's best, by the curves."""
         self._asked: dict[tuple[tuple[Host, ...], Rates], tuple[OwnQueues, BestSchedule | None]] = {}
@@ -80,24 +84,27 @@ class _Best:
         """Of servers of a large factory: loads up to which their queues keep every SLO, as far as is known; 0: at no rate."""
         self._large = len(problem.servers) >= LARGE
         self._far = any(demand.slo.travel_s for demand in problem.demands)
+        """Curves know nothing of that; what hosts are farther than the nearest is in them (counted too, no plan was another)."""
+        overlapped = any(task.overlapped and task.gives_way for task in problem.classes)
+        self._compare = Comparison(curves, far=self._far, by_queues=overlapped and bool(budget.work) and not self._large)
 
     def run(self, rate_control: bool | None) -> BestSchedule | None:
         options = self._options(rate_control)
-        unsure = max((o for o in options if o.capped), key=lambda option: option.objective, default=None)
+        unsure = _worthiest(option for option in options if option.capped)
         """By the curves alone."""
         complete = self._complete and not self._budget.expired()
         chosen = self._chosen(options)
         if self._far and self._budget.work:
             near = self._near()
-            found = self._chosen([under(self._problem, option) for option in near._options(rate_control)])
-            chosen = max((one for one in (chosen, found) if one), key=lambda one: one.objective, default=None)
+            others = [under(self._problem, option) for option in near._options(rate_control)]
+            chosen, options = self._compare.better(chosen, self._chosen(others)), [*options, *others]
             complete &= near._complete and not near._budget.expired()
             self._budget.spend(near._budget.total)
         if not chosen or (self._large and chosen.tuned and self._costly(chosen)):
-            chosen = max((one for one in (chosen, self._relieved()) if one), key=lambda one: one.objective, default=unsure)
-        if rate_control is False:
-            chosen = self._chosen(self._uncapped) or chosen
-        return replace(chosen, complete=complete) if chosen else None
+            chosen = _worthiest((chosen, self._relieved())) or unsure
+        if rate_control is False and (uncapped := self._chosen(self._uncapped)):
+            chosen, options = uncapped, self._uncapped
+        return replace(self._calmest(chosen, options), complete=complete) if chosen else None
 
     def _near(self) -> _Best:
         """The same search without the network: what the curves know nothing of, the robots' own queues tell afterwards."""
@@ -106,20 +113,24 @@ class _Best:
             for task in self._problem.classes
         )
         near = replace(self._problem, classes=classes)
-        return _Best(near, self._curves, upper_bound(near, self._curves, self._budget), Budget(self._budget.work))
+        bound = upper_bound(near, self._curves, self._budget)
+        return _Best(near, self._curves, bound, Budget(self._budget.work), self._moves)
 
     def _options(self, rate_control: bool | None) -> list[BestSchedule]:
+        self._rivals += self._staying()
         statics = list(_statics(self._problem, self._curves))
         for static in statics:
             self._rivals += self._as_it_is(static.hosts, static.gpus)
         mixed = list(mixes(self._problem, self._curves, self._bound, self._budget))
         self._budget.set_aside(PROGRAMS_WORK * len(self._problem.servers))
-        found = self._searched([*mixed, *(groups_of(s.hosts) for s in statics if not s.gpus)], SEARCH_SHARE)
+        there = [groups_of(self._there.hosts)] if self._there else []
+        seeds = [*(() if self._large else there), *mixed, *(groups_of(s.hosts) for s in statics if not s.gpus)]
+        found = self._searched(seeds, SEARCH_SHARE)
         rosa = self._rosa(self._worth(found))
         if found and not self._large and self._worth(found) < self._enough:
             found = self._searched([found.placement, *([groups_of(rosa.hosts)] if rosa else [])], 1.0)
         if found and self._large and self._budget.work:
-            found = self._packed(found)
+            found = max(map(self._packed, (found, *map(self._at_their_own_rates, there))), key=lambda one: one.score)
         self._found = found
         capped = [*(self._own(found) if found else ()), *self._rivals]
         settled = [replace(option, capped=self._within_curves(option)) for option in self._uncapped]
@@ -128,23 +139,34 @@ class _Best:
     def _chosen(self, options: Iterable[BestSchedule]) -> BestSchedule | None:
         """Of those that keep every SLO the best, of equals the first. Robots' queues are looked at where that might decide: where
         there is a network the curves know nothing of it, and some of what they rank first has to be tuned."""
-        best_first = sorted(options, key=lambda option: -option.objective)
+        best_first = sorted(options, key=lambda option: -option.worth)
         if not self._budget.work:
             first = next((option for option in best_first if option.capped), None)
             return first and (self._kept(first, tuning=True) or first)
         known: BestSchedule | None = None
-        vain = {True: 0, False: 0}
+        vain, looks = {True: 0, False: 0}, 0
         tuned: set[Hashable] = set()
-        for option in distinct(best_first) if self._far else best_first:
-            if known and not self._far and known.objective >= option.objective:
+        for option in distinct(best_first) if self._far or self._compare.by_queues else best_first:
+            if known and self._compare.suffices(known, option, looks):
                 break
-            tuning = vain[option.capped] < TUNED and kind(option) not in tuned
+            tuning = option.in_place or (vain[option.capped] < TUNED and kind(option) not in tuned)
             tuned.add(kind(option))
-            if tuning or not known or option.objective > known.objective:
+            if tuning or not known or option.worth > known.worth:
                 kept = self._kept(option, tuning=tuning)
                 vain[option.capped] += kept is not option
-                known = max((one for one in (known, kept) if one), key=lambda one: one.objective, default=None)
+                looks += kept is not None
+                known = self._compare.better(known, kept)
         return known
+
+    def _calmest(self, chosen: BestSchedule, options: Iterable[BestSchedule]) -> BestSchedule:
+        """Of those that predictions do not tell from the best, the one with which least is lost."""
+        least = (1 - MIN_GAIN) * chosen.objective
+        calmer = [option for option in options if option.objective >= least and option.unrest < chosen.unrest]
+        for option in sorted(calmer, key=lambda option: (option.unrest, -option.objective)):
+            kept = self._kept(option, tuning=True)
+            if kept and kept.objective >= least and not self._compare.does_less(kept, chosen, MIN_GAIN):
+                return kept
+        return chosen
 
     def _kept(self, option: BestSchedule, *, tuning: bool) -> BestSchedule | None:
         """As it is, or (if `tuning`) with such caps that robots keep every SLO by their own queues."""
@@ -159,7 +181,7 @@ class _Best:
             return kept
         found = self._tuned(option, queues) if tuning else None
         self._budget.spend(queues.work)
-        return max((one for one in (kept, found) if one), key=lambda one: one.objective, default=None)
+        return _worthiest((kept, found))
 
     def _tuned(self, option: BestSchedule, queues: OwnQueues, known: Mapping[int, float] = NOTHING) -> BestSchedule | None:
         """With such caps that robots keep every SLO by their own queues; None: none are known."""
@@ -175,9 +197,9 @@ class _Best:
         for _ in range((ANEW if self._large else RELIEFS) if self._budget.work else 0):
             if found is None or found.rates is None:
                 break
-            option = BestSchedule(found.parts.problem, found.parts.hosts, found.rates)
+            option = BestSchedule(found.parts.problem, found.parts.hosts, found.rates, lost_hz=found.lost_hz)
             queues, tuned = self._asked.get((option.hosts, option.rates)) or self._looked_at(option, found.placement)
-            best = max((one for one in (best, tuned) if one), key=lambda one: one.objective, default=None)
+            best = _worthiest((best, tuned))
             if tuned and not (self._large and self._costly(tuned)):
                 break
             found = (self._repacked(found, queues) if self._large else None) or self._with_more(found, queues.short)
@@ -190,7 +212,7 @@ class _Best:
 
     def _costly(self, tuned: BestSchedule) -> bool:
         """What the queues take of what the curves promise, or that it is beyond these, where the bound is a loose one."""
-        far = self._found is not None and tuned.objective < (1 - COSTLY) * self._found.score
+        far = self._found is not None and tuned.worth < (1 - COSTLY) * self._found.score
         return far or not self._within_curves(tuned)
 
     def _looked_at(self, option: BestSchedule, placement: Placement) -> tuple[OwnQueues, BestSchedule | None]:
@@ -232,11 +254,12 @@ class _Best:
 
     def _at_their_own_rates(self, placement: Placement) -> Candidate:
         """A placement of a large factory, in which the search knows one rate for each class, with rates of all parts."""
-        parts = parted(self._problem, hosts_of(placement, self._problem))
+        hosts = hosts_of(placement, self._problem)
+        parts = parted(self._problem, hosts)
         search = RateSearch(parts.problem, self._curves, parts.hosts)
-        rates = search.best()
-        self._budget.spend(search.work)
-        return Candidate(placement, parts, rates, parts.problem.objective(rates) if rates is not None else -search.distance())
+        rates, lost_hz = search.best(), self._moves.lost_hz(self._problem, hosts)
+        self._budget.spend(search.work + self._moves.spent())
+        return rated(placement, parts, search, rates, lost_hz)
 
     def _within_curves(self, option: BestSchedule) -> bool:
         """Caps may hold them there: nothing is lost by that, and SLOs do not hang on how robots queue."""
@@ -248,7 +271,7 @@ class _Best:
 
     def _worth(self, found: Candidate | None) -> float:
         """Of the best that is known; 0: nothing is."""
-        known = [rival.objective for rival in self._rivals]
+        known = [rival.worth for rival in self._rivals]
         return max([*known, *([found.score] if found else [])], default=0.0)
 
     def _rosa(self, worth: float) -> RosaSchedule | None:
@@ -263,23 +286,38 @@ class _Best:
 
     def _own(self, found: Candidate) -> Iterator[BestSchedule]:
         equals = [found] if self._large else self._search.equals_of(found)
-        best = max(equals, key=lambda c: _expected(self._curves, c))
+        best = max(equals, key=lambda c: _expected(self._curves, c) - c.lost_hz)
         assert best.rates is not None
-        own = BestSchedule(best.parts.problem, best.parts.hosts, best.rates)
+        own = BestSchedule(best.parts.problem, best.parts.hosts, best.rates, lost_hz=best.lost_hz)
         hosts = tuple(hosts_of(best.placement, self._problem))
-        self._uncapped += self._without_caps(BestSchedule(self._problem, hosts, ()) if self._large else own)
+        self._uncapped += self._without_caps(replace(own, problem=self._problem, hosts=hosts, rates=()) if self._large else own)
         yield from (own, *(() if self._large else (self._parted(own),)))
+
+    def _staying(self) -> Iterator[BestSchedule]:
+        """The placement in force, with caps; what is without them is noted as well."""
+        there = self._there
+        for parts in there.parts_of(self._large) if there else ():
+            schedule = BestSchedule(parts.problem, parts.hosts, (), names=there.names if there else ())
+            self._uncapped += self._free(schedule) if self._budget.work else ()
+            search = RateSearch(schedule.problem, self._curves, schedule.hosts)
+            rates = search.best()
+            self._budget.spend(search.work)
+            if rates is not None:
+                yield replace(schedule, rates=rates)
 
     def _as_it_is(self, hosts: tuple[Host, ...], gpus: tuple[str, ...] = (), caps: Rates | None = None) -> Iterator[BestSchedule]:
         """Another policy's schedule with our caps, its own and none: it is not better for the way in which its rates were found."""
-        self._uncapped += self._without_caps(BestSchedule(self._problem, hosts, (), gpus))
+        named = [name_on(self._problem, host, gpu) for host, gpu in zip(hosts, gpus, strict=False)]
+        lost_hz = self._moves.lost_hz(self._problem, hosts, named)
+        schedule = BestSchedule(self._problem, hosts, (), gpus, lost_hz=lost_hz)
+        self._uncapped += self._without_caps(schedule)
         search = RateSearch(self._problem, self._curves, hosts)
         rates = search.best()
-        self._budget.spend(search.work)
+        self._budget.spend(search.work + self._moves.spent())
         if rates is not None:
-            capped = BestSchedule(self._problem, hosts, rates, gpus)
-            for schedule in (capped, *(self._settled(capped, caps) if caps else ())):
-                yield from (schedule, self._parted(schedule))
+            capped = replace(schedule, rates=rates)
+            for one in (capped, *(self._settled(capped, caps) if caps else ())):
+                yield from (one, self._parted(one))
 
     def _without_caps(self, schedule: BestSchedule) -> Iterator[BestSchedule]:
         """With the classes as they are, as another policy would have it, and where each robot goes at its own pace. Not where any
@@ -315,6 +353,11 @@ class _Best:
         rates = search.improved(parts.rates(schedule.rates))
         self._budget.spend(search.work)
         return replace(schedule, problem=parts.problem, hosts=parts.hosts, rates=rates)
+
+
+def _worthiest(schedules: Iterable[BestSchedule | None]) -> BestSchedule | None:
+    """Of equals the first."""
+    return max((one for one in schedules if one), key=lambda one: one.worth, default=None)
 
 
 def _expected(curves: Curves, candidate: Candidate) -> float:

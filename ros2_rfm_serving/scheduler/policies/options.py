@@ -30,17 +30,34 @@ class BestSchedule:
     """False: the work that was allowed is done, and there may be a better one."""
     tuned: Operation | None = None
     """By the robots' own queues (see `own_queues`); None: by the curves."""
+    lost_hz: float = 0.0
+    """Weighted actions/s that going over to it takes, until the next change is expected (see `stable`)."""
+    names: tuple[str, ...] = ()
+    """Of the hosts, where everybody stays in place; empty: any will do."""
 
     @property
     def objective(self) -> float:
         return self.problem.objective(self.rates)
+
+    @property
+    def worth(self) -> float:
+        return self.objective - self.lost_hz
+
+    @property
+    def unrest(self) -> tuple[float, bool]:
+        """Of two schedules the one that has less of it moves fewer robots."""
+        return self.lost_hz, not self.in_place
+
+    @property
+    def in_place(self) -> bool:
+        return bool(self.names)
 
 
 def operated(found: BestSchedule, planned: Curves, curves: Curves) -> Operation:
     """Caps as high as every SLO allows; nobody who needs none has one."""
     if found.tuned:
         return replace(found.tuned, complete=found.complete)
-    operation = Operation(hosts=found.hosts, caps=None, gpus=found.gpus, complete=found.complete)
+    operation = Operation(hosts=found.hosts, caps=None, gpus=found.gpus, names=found.names, complete=found.complete)
     if not found.capped:
         return operation
     search = RateSearch(found.problem, planned, found.hosts)
@@ -63,7 +80,7 @@ def distinct(options: Iterable[BestSchedule]) -> Iterator[BestSchedule]:
 
 def kind(option: BestSchedule) -> Hashable:
     servers = Counter((host.config, sum(count for _, count in host.robots)) for host in option.hosts)
-    return option.capped, frozenset(servers.items()), 0.0 if option.capped else round(option.objective, DIGITS)
+    return option.capped, frozenset(servers.items()), 0.0 if option.capped else round(option.objective, DIGITS), option.in_place
 
 
 def under(problem: Problem, schedule: BestSchedule) -> BestSchedule:

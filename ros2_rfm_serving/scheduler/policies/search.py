@@ -14,6 +14,7 @@ from ros2_rfm_serving.scheduler.policies.recombination import Recombination
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.parts import Parted, parted, undivided
 from ros2_rfm_serving.scheduler.prediction.rates import Rates, RateSearch
+from ros2_rfm_serving.scheduler.prediction.stable import Moves
 from ros2_rfm_serving.scheduler.problem import Problem
 
 LARGE = 32
@@ -22,6 +23,8 @@ REPAIRS, REPAIR_WORK = 40, 0.02
 """Moves that may be spent on a starting point that is not feasible, and work on all of them, per server and whatever the budget."""
 PLACEMENT_WORK = 1.5e-5
 """Per server of a placement that is looked at, beside that of its rates."""
+LEAST_SCORE = 1e-3
+"""Share of an objective that counts, whatever going over takes: what serves everybody is better than what does not."""
 EQUAL = 1e-6
 """Relative difference of scores that means nothing."""
 GIVERS, MOVED = 3, 12
@@ -41,14 +44,24 @@ class Candidate:
     rates: Rates | None
     """Of the parts; None: not even the floors are feasible."""
     score: float
-    """The objective, or how far from feasible (negative)."""
+    """The objective, without what going over to it takes; or how far from feasible (negative)."""
+    lost_hz: float = 0.0
+    """Of the objective, for going over (see `stable`)."""
+
+
+def rated(placement: Placement, parts: Parted, search: RateSearch, rates: Rates | None, lost_hz: float) -> Candidate:
+    """rates: those that `search` found."""
+    if rates is None:
+        return Candidate(placement, parts, None, -search.distance(), lost_hz)
+    objective = parts.problem.objective(rates)
+    return Candidate(placement, parts, rates, max(objective - lost_hz, LEAST_SCORE * objective), lost_hz)
 
 
 class Search:
     """Hill climbing with restarts from shaken placements. Deterministic."""
 
-    def __init__(self, problem: Problem, curves: Curves, budget: Budget, seed: int = 0) -> None:
-        self._problem, self._curves, self._budget = problem, curves, budget
+    def __init__(self, problem: Problem, curves: Curves, budget: Budget, moves: Moves, seed: int = 0) -> None:
+        self._problem, self._curves, self._budget, self._moves = problem, curves, budget, moves
         self._random = random.Random(seed)
         self._share = 1.0
         self._repairs = REPAIR_WORK * len(problem.servers)
@@ -66,14 +79,14 @@ class Search:
             hosts = hosts_of(groups, self._problem)
             parts = (undivided if large else parted)(self._problem, hosts)
             search = RateSearch(parts.problem, self._curves, parts.hosts)
-            rates = search.best(self._worth, self._near if large else None)
-            self._budget.spend(search.work + PLACEMENT_WORK * len(self._problem.servers))
-            score = parts.problem.objective(rates) if rates is not None else -search.distance()
-            self._known[groups] = Candidate(groups, parts, rates, score)
+            lost_hz = self._moves.lost_hz(self._problem, hosts)
+            rates = search.best(self._worth + lost_hz, self._near if large else None)
+            self._budget.spend(search.work + self._moves.spent() + PLACEMENT_WORK * len(self._problem.servers))
+            found = self._known[groups] = rated(groups, parts, search, rates, lost_hz)
             if rates is not None and not large:
                 self._recombination.add(hosts, parts, rates)
-            if score > self._worth:
-                self._worth, self._near = score, rates
+            if found.score > self._worth:
+                self._worth, self._near = found.score, rates
         return self._known[groups]
 
     def equals_of(self, best: Candidate) -> list[Candidate]:

@@ -8,7 +8,7 @@ which the rates of a placement are found, predicted and judged by the same code;
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
@@ -42,29 +42,36 @@ def parted(problem: Problem, hosts: Sequence[Host]) -> Parted:
     seats = {d.index: _seats(d.index, hosts) for d in problem.demands}
     if any(len(seats[d.index]) != problem.robots_of(d) for d in problem.demands):
         return undivided(problem, hosts)
+    return seated(problem, hosts, [list(zip(*(seats[d.index] for d in task.demands), strict=True)) for task in problem.classes])
+
+
+def seated(
+    problem: Problem, hosts: Sequence[Host], robots: Sequence[Sequence[Seats]], kinds: Sequence[Host] | None = None
+) -> Parted:
+    """With the seats of every robot of each class. kinds: of the hosts, where equal ones are told apart."""
     classes: list[TaskClass] = []
     of: list[int] = []
-    robots: list[Counter[int]] = [Counter() for _ in hosts]
+    counts: list[Counter[int]] = [Counter() for _ in hosts]
     first = 0
     for c, task in enumerate(problem.classes):
-        for members in _parts(task, seats, hosts):
+        for members in _parts(task, robots[c], kinds or hosts):
             demands = tuple(replace(d, index=first + i, task=len(classes)) for i, d in enumerate(task.demands))
             first += len(demands)
             classes.append(replace(task, num_robots=len(members), demands=demands))
             of.append(c)
             for robot in members:
                 for demand, host in zip(demands, robot, strict=True):
-                    robots[host][demand.index] += 1
-    finer = tuple(Host(host.config, tuple(sorted(mine.items()))) for host, mine in zip(hosts, robots, strict=True))
+                    counts[host][demand.index] += 1
+    finer = tuple(Host(host.config, tuple(sorted(mine.items()))) for host, mine in zip(hosts, counts, strict=True))
     return Parted(replace(problem, classes=tuple(classes)), finer, tuple(of))
 
 
-def _parts(task: TaskClass, seats: Mapping[int, Sequence[int]], hosts: Sequence[Host]) -> list[list[Seats]]:
+def _parts(task: TaskClass, robots: Sequence[Seats], kinds: Sequence[Host]) -> list[list[Seats]]:
     """The seats of the robots of every part; obligations make none, for their rate is the same everywhere."""
     coupled = [i for i, d in enumerate(task.demands) if d.goal_coupled]
     parts: dict[tuple[Host, ...], list[Seats]] = defaultdict(list)
-    for robot in zip(*(seats[d.index] for d in task.demands), strict=True):
-        parts[tuple(hosts[robot[i]] for i in coupled)].append(robot)
+    for robot in robots:
+        parts[tuple(kinds[robot[i]] for i in coupled)].append(robot)
     return list(parts.values()) or [[()] * task.num_robots]
 
 

@@ -35,6 +35,8 @@ class Operation:
     paces: tuple[float | None, ...] = ()
     """Rates of classes that pace themselves (see `convoys`)."""
     gpus: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    """Of the servers, where they are given."""
     complete: bool = True
 
 
@@ -61,19 +63,19 @@ def solution_of(
         if count > task.num_robots
     ]
     problems += sorted({text for texts in missed.values() for text in texts})
-    expected = _expected(problem, responses, operation, rates)
-    tasks = _tasks(problem, RateSearch(problem, curves, operation.hosts), rates, expected, declared)
+    acting = _expected(problem, responses, operation, rates)
+    tasks = _tasks(problem, RateSearch(problem, curves, operation.hosts), rates, acting, declared)
     return Solution(
         policy=policy,
         feasible=not problems,
         objective=_qualified(problem, rates, missed),
         bound=bound.objective,
-        expected=_qualified(problem, expected, missed),
+        expected=_qualified(problem, acting, missed),
         tasks=tasks,
         servers=servers,
         problems=tuple(problems),
         complete=operation.complete,
-        notes=(*_notes(tasks, servers, bound), *dict.fromkeys(_below_floor(problem, rates, expected))),
+        notes=(*_notes(tasks, servers, bound), *dict.fromkeys(_below_floor(problem, rates, acting))),
     )
 
 
@@ -147,6 +149,13 @@ def _tasks(
     return solutions
 
 
+def expected(problem: Problem, curves: Curves, operation: Operation) -> float:
+    """The objective by what robots do in their own queues."""
+    settled = _settled(problem, curves, operation)
+    responses = Responses(problem, curves, operation.hosts, operation.caps, settled)
+    return problem.objective(_expected(problem, responses, operation, settled.rates))
+
+
 def _expected(problem: Problem, responses: Responses, operation: Operation, rates: Rates) -> Rates:
     """How often robots act in their own queues, which curves know nothing of: these were measured under robots with a pace of their
     own. Synchronous robots fall into convoys, and are quicker; asynchronous ones whose answers take longer than their actions ask
@@ -163,7 +172,7 @@ def _expected(problem: Problem, responses: Responses, operation: Operation, rate
 
 def _servers(problem: Problem, responses: Responses, operation: Operation, settled: Equilibrium) -> tuple[ServerSolution, ...]:
     gpus = operation.gpus or ("",) * len(operation.hosts)
-    names = _names(problem, operation.hosts, gpus)
+    names = operation.names or _names(problem, operation.hosts, gpus)
     order = sorted(range(len(names)), key=lambda i: (list(problem.servers).index(gpus[i] or names[i]), i))
     return tuple(
         replace(
@@ -176,7 +185,7 @@ def _servers(problem: Problem, responses: Responses, operation: Operation, settl
     )
 
 
-def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list[str]:
+def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> Sequence[str]:
     """Servers of the right type in the order of models, so that neighbours host the same; shared GPUs name model and component.
     Of hosts that are not equally far, the nearest for what robots wait for before they act."""
     free = {gpu_type: problem.nearest_first([s for s, g in problem.servers.items() if g == gpu_type]) for gpu_type in problem.gpus}
@@ -190,9 +199,13 @@ def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list
         return bool(problem.far_s) and not waited_for, problem.models.index(host.config.model), host.robots
 
     for i in sorted(range(len(hosts)), key=place):
-        component = problem.demands[hosts[i].robots[0][0]].component if hosts[i].robots else "idle"
-        names[i] = f"{gpus[i]}_{component}" if gpus[i] else free[hosts[i].config.gpu_type].pop(0)
+        names[i] = name_on(problem, hosts[i], gpus[i]) if gpus[i] else free[hosts[i].config.gpu_type].pop(0)
     return names
+
+
+def name_on(problem: Problem, host: Host, gpu: str) -> str:
+    """Of a server that shares a GPU."""
+    return f"{gpu}_{problem.demands[host.robots[0][0]].component if host.robots else 'idle'}"
 
 
 def _server(problem: Problem, responses: Responses, operation: Operation, host: Host, settled: Equilibrium) -> ServerSolution:

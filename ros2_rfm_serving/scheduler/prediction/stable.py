@@ -1,82 +1,228 @@
-"""What need not move does not: a new plan names its servers so that models stay loaded and robots stay where they are.
+"""What need not move does not: what going over to another plan loses, and which server is which so that it loses least.
 
-A plan says how many servers host what; which of the equal ones is which is free. It is settled by an assignment that keeps the most
-actions which moving would cost (`adaptation.Migration` counts them alike).
+A plan says how many servers host what; which of the equal ones is which is free, and who goes where is settled later (`routes.py`).
+So what a placement loses is counted by kinds of robots, as if whoever can stay does, and all robots of a task went at its mean
+rate; `migration` counts it robot by robot for the schedule that is made of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from ortools.graph.python import linear_sum_assignment
+import numpy as np
+import numpy.typing as npt
+from ortools.graph.python import linear_sum_assignment, min_cost_flow
 
 from ros2_rfm_serving.scheduler.prediction.rates import Host
 from ros2_rfm_serving.scheduler.problem import Problem
-from ros2_rfm_serving.types import Schedule
+from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution
+from ros2_rfm_serving.types import SYSTEM1, Schedule
+
+Array = npt.NDArray[Any]
+Kind = tuple[str, str]
+"""(task, component)"""
 
 MOVE_S = 0.5
 """What a robot loses that turns to another server: a session is opened, and a request asked again. Between two emulated servers of
 one busy machine the chunk after a move came 5 ms late (median of eight; 128 ms at worst), and no control period was without an
 action: most of the half second is for ways that are longer, and for robots that have to find their phase anew beside others."""
+HORIZON_S = 600.0
+"""For how long a schedule is expected to last: what a move loses is lost once in that time."""
+MIN_GAIN = 1e-3
+"""Relative gain below which predictions do not differ."""
 GRAIN = 1e3
 """Parts of an action that are told apart."""
 SAME_MODEL, SAME_BATCH = 2, 1
 """Parts of an action that an idle server's model is worth, and any one's batch size."""
+PAIR_WORK = 1e-7
+"""Of a look at what one server loses by taking another one's place, in units of `Budget`."""
+
+
+class Seat(NamedTuple):
+    """A server, as far as moves tell it from others."""
+
+    model: str
+    gpu_type: str
+    robots: tuple[int, ...]
+    """Of each kind."""
+    stopped_hz: float = 0.0
+    """Weighted actions/s of all robots that ask it for something, which stand while it loads."""
 
 
 def names(problem: Problem, previous: Schedule, hosts: Sequence[Host], free: Mapping[str, Sequence[str]]) -> list[str]:
-    """Of these hosts. free: GPU type -> servers that may host them."""
+    """Of these hosts: those with which least is lost. free: GPU type -> servers that may host them."""
     found = [""] * len(hosts)
     before = _Before(problem, previous)
+    placements = {p.server: p for p in previous.placements}
     for gpu_type, servers in free.items():
         mine = [i for i, host in enumerate(hosts) if host.config.gpu_type == gpu_type]
-        for i, server in zip(mine, _assigned([[before.kept(hosts[i], s) for s in servers] for i in mine]), strict=True):
-            found[i] = servers[server]
+        if not mine:
+            continue
+        lost = before.lost([before.seat(problem, hosts[i]) for i in mine], [before.seats[server] for server in servers])
+        worth = -np.rint(GRAIN * lost).astype(np.int64)
+        for row, i in enumerate(mine):
+            for column, server in enumerate(servers):
+                if (there := placements.get(server)) and there.model == hosts[i].config.model:
+                    worth[row, column] += SAME_MODEL + SAME_BATCH * (there.batch_size == hosts[i].config.batch_size)
+        for i, column in zip(mine, _assigned(worth), strict=True):
+            found[i] = servers[column]
     return found
 
 
+class Moves:
+    """From the schedule in force to placements of one factory."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._before = _Before(problem, problem.previous) if problem.previous else None
+        self._known: dict[frozenset[tuple[Seat, int]], float] = {}
+        self._work = 0.0
+
+    def spent(self) -> float:
+        """Work, in units of `Budget`, since it was asked last."""
+        work, self._work = self._work, 0.0
+        return work
+
+    def lost_hz(self, problem: Problem, hosts: Sequence[Host], names: Sequence[str] = ()) -> float:
+        """Weighted actions/s, until the next change is expected, that going over to these hosts takes; 0: nothing is in force.
+
+        problem: whose demands the hosts have, for classes may be in parts. names: of the hosts, where they are not free."""
+        if self._before is None or not hosts:
+            return 0.0
+        seats = [self._before.seat(problem, host) for host in hosts]
+        if names:
+            return self._before.lost_in_all(seats, [self._before.seats[name] for name in names]) / HORIZON_S
+        key = frozenset(Counter(seats).items())
+        if key not in self._known:
+            self._work += PAIR_WORK * len(key) * self._before.num_kinds
+            self._known[key] = self._before.least_lost(Counter(seats)) / HORIZON_S
+        return self._known[key]
+
+    def lost_by_hz(self, solution: Solution) -> float:
+        """The same of a plan whose servers have their names."""
+        if self._before is None or not solution.servers:
+            return 0.0
+        seats = [self._before.seat_of(server) for server in solution.servers]
+        return self._before.lost_in_all(seats, [self._before.seats[server.server] for server in solution.servers]) / HORIZON_S
+
+
 class _Before:
+    """The schedule in force, as seats."""
+
     def __init__(self, problem: Problem, previous: Schedule) -> None:
-        self._problem = problem
-        self._placements = {p.server: p for p in previous.placements}
-        self._robots: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
-        """Server -> (task, component) -> robots."""
-        self._rates_hz: dict[str, float] = defaultdict(float)
+        values = {task.name: task.value for task in problem.classes}
+        acting = {r.robot: values.get(r.task, 0.0) * r.predicted_rate_hz for r in previous.routes if r.component == SYSTEM1}
+        robots: dict[str, Counter[Kind]] = defaultdict(Counter)
+        asking: dict[str, dict[str, None]] = defaultdict(dict)
+        members: dict[str, dict[str, None]] = defaultdict(dict)
         for route in previous.routes:
-            self._robots[route.server][route.task, route.component] += 1
-            self._rates_hz[route.server] += route.predicted_rate_hz
+            robots[route.server][route.task, route.component] += 1
+            asking[route.server][route.robot] = None
+            members[route.task][route.robot] = None
+        kinds = dict.fromkeys((task.name, d.component) for task in problem.classes for d in task.demands)
+        self._index = {kind: i for i, kind in enumerate(kinds)}
+        self._tasks: dict[str, list[int]] = defaultdict(list)
+        """Task -> its kinds."""
+        for (task, _), i in self._index.items():
+            self._tasks[task].append(i)
+        self._each_hz = {task: sum(acting.get(r, 0.0) for r in mine) / len(mine) for task, mine in members.items()}
+        """Task -> weighted action rate of one of its robots."""
+        shares = [MOVE_S * self._each_hz.get(task, 0.0) / len(self._tasks[task]) for task, _ in self._index]
+        self._staying = np.array(shares)
+        """Actions that one robot of a kind which stays is worth."""
+        self._load_s = problem.load_s
+        models = {p.server: p.model for p in previous.placements}
+        self.seats: dict[str, Seat] = defaultdict(lambda: Seat("", "", (0,) * len(self._index)))
+        """By server."""
+        for server in {**problem.servers, **models}:
+            stopped_hz = sum(acting.get(robot, 0.0) for robot in asking[server])
+            counts = self._counted(robots[server])
+            self.seats[server] = Seat(models.get(server, ""), problem.servers.get(server, ""), counts, round(stopped_hz, 9))
+        self._free = Counter(self.seats[server] for server in problem.servers)
+        self._all = np.sum([seat.robots for seat in self.seats.values()], axis=0)
+        self.num_kinds = len(self._free)
+        """Of servers that may be used."""
 
-    def kept(self, host: Host, server: str) -> int:
-        """Actions that are not lost if this host is that server, in parts."""
-        placement = self._placements.get(server)
-        if placement is None or placement.model != host.config.model:
-            return 0
-        loading = self._problem.load_s.get((placement.model, host.config.gpu_type), 0.0) * self._rates_hz[server]
-        staying = MOVE_S * sum(self._staying_hz(kind, count, server) for kind, count in self._kinds(host).items())
-        return SAME_MODEL + SAME_BATCH * (placement.batch_size == host.config.batch_size) + round(GRAIN * (loading + staying))
-
-    def _kinds(self, host: Host) -> Counter[tuple[str, str]]:
-        """(task, component) -> robots, whatever parts their classes are in."""
-        kinds: Counter[tuple[str, str]] = Counter()
+    def seat(self, problem: Problem, host: Host) -> Seat:
+        robots: Counter[Kind] = Counter()
         for index, count in host.robots:
-            demand = self._problem.demands[index]
-            kinds[self._problem.classes[demand.task].name, demand.component] += count
-        return kinds
+            demand = problem.demands[index]
+            robots[problem.classes[demand.task].name, demand.component] += count
+        return Seat(host.config.model, host.config.gpu_type, self._counted(robots))
 
-    def _staying_hz(self, kind: tuple[str, str], count: int, server: str) -> float:
-        robots = self._robots[server]
-        return min(count, robots[kind]) / max(robots.total(), 1) * self._rates_hz[server]
+    def seat_of(self, server: ServerSolution) -> Seat:
+        robots: Counter[Kind] = Counter()
+        for stream in server.streams:
+            robots[stream.task, stream.component] += stream.num_robots
+        return Seat(server.model, server.gpu_type, self._counted(robots))
+
+    def _counted(self, robots: Mapping[Kind, int]) -> tuple[int, ...]:
+        return tuple(robots.get(kind, 0) for kind in self._index)
+
+    def lost(self, seats: Sequence[Seat], there: Sequence[Seat]) -> Array:
+        """Actions that each of these seats loses in the place of each that is there; below 0: of those that it keeps."""
+        lost: Array = self._loading(seats, there) - self._kept(seats, there) @ self._staying
+        return lost
+
+    def lost_in_all(self, seats: Sequence[Seat], there: Sequence[Seat]) -> float:
+        """Actions, where each has the place of one."""
+        loading, kept = self._loading(seats, there), self._kept(seats, there)
+        return self._summed(float(np.trace(loading)), np.trace(kept), seats)
+
+    def least_lost(self, seats: Mapping[Seat, int]) -> float:
+        """Actions, where the servers have the places with which they lose least. seats: how many there are of each."""
+        rows, columns = list(seats), list(self._free)
+        loading, kept = self._loading(rows, columns), self._kept(rows, columns)
+        cost = np.rint(GRAIN * (loading - kept @ self._staying)).astype(np.int64)
+        fits = np.array([[row.gpu_type == column.gpu_type for column in columns] for row in rows])
+        number = _transported(cost, fits, np.array([seats[row] for row in rows]), np.array([self._free[c] for c in columns]))
+        everybody = [row for row in rows for _ in range(seats[row])]
+        return self._summed(float((number * loading).sum()), np.tensordot(number, kept, axes=2), everybody)
+
+    def _loading(self, seats: Sequence[Seat], there: Sequence[Seat]) -> Array:
+        """Actions lost while models load."""
+        load_s = np.array([self._load_s.get((seat.model, seat.gpu_type), 0.0) for seat in seats])
+        stopped_hz = np.array([seat.stopped_hz for seat in there])
+        return np.where(_alike(seats, there), 0.0, load_s[:, None] * stopped_hz)
+
+    def _kept(self, seats: Sequence[Seat], there: Sequence[Seat]) -> Array:
+        """Robots of each kind that stay."""
+        least = np.minimum(np.array([s.robots for s in seats])[:, None], np.array([s.robots for s in there])[None])
+        return np.where(_alike(seats, there)[..., None], least, 0)
+
+    def _summed(self, loading: float, kept: Array, seats: Iterable[Seat]) -> float:
+        """kept: robots of each kind. Of a task move as many as of its kind of which most do."""
+        missing = np.minimum(self._all, np.sum([seat.robots for seat in seats], axis=0)) - kept
+        moved = {task: max(int(missing[i]) for i in mine) for task, mine in self._tasks.items()}
+        return loading + MOVE_S * sum(num * self._each_hz.get(task, 0.0) for task, num in moved.items() if num > 0)
 
 
-def _assigned(worths: Sequence[Sequence[int]]) -> list[int]:
+def _alike(seats: Sequence[Seat], there: Sequence[Seat]) -> Array:
+    return np.array([[one.model == other.model for other in there] for one in seats])
+
+
+def _assigned(worth: Array) -> list[int]:
     """Of each row, a column of its own: the sum of what they are worth is the highest; of equal ones, the first."""
-    if not worths:
-        return []
-    solver, size = linear_sum_assignment.SimpleLinearSumAssignment(), len(worths[0])
+    solver, (num_rows, size) = linear_sum_assignment.SimpleLinearSumAssignment(), worth.shape
     for row in range(size):
         for column in range(size):
-            worth = worths[row][column] if row < len(worths) else 0
-            solver.add_arc_with_cost(row, column, -worth)
+            solver.add_arc_with_cost(row, column, -int(worth[row, column]) if row < num_rows else 0)
     assert solver.solve() == solver.OPTIMAL, "every row may have every column"
-    return [solver.right_mate(row) for row in range(len(worths))]
+    return [solver.right_mate(row) for row in range(num_rows)]
+
+
+def _transported(cost: Array, fits: Array, rows: Array, columns: Array) -> Array:
+    """How many of each row go to each column, so that it costs least; rows and columns: how many there are of each."""
+    solver, (num_rows, num_columns) = min_cost_flow.SimpleMinCostFlow(), cost.shape
+    sink = num_rows + num_columns
+    r, c = np.nonzero(fits)
+    arcs = solver.add_arcs_with_capacity_and_unit_cost(r, num_rows + c, np.minimum(rows[r], columns[c]), cost[r, c])
+    places = num_rows + np.arange(num_columns)
+    solver.add_arcs_with_capacity_and_unit_cost(places, np.full(num_columns, sink), columns, np.zeros(num_columns, np.int64))
+    solver.set_nodes_supplies(np.arange(num_rows), rows)
+    solver.set_node_supply(sink, -int(rows.sum()))
+    assert solver.solve() == solver.OPTIMAL, "there are no more servers than places"
+    number = np.zeros(cost.shape, np.int64)
+    number[r, c] = solver.flows(arcs)
+    return number

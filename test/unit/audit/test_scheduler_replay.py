@@ -16,7 +16,7 @@ from ros2_rfm_serving.audit.schedulers.replay import GIVEN, SchedulerReplay
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.admission import LOOKS
-from ros2_rfm_serving.scheduler.planning import refit_by
+from ros2_rfm_serving.scheduler.answering import refit_by
 from ros2_rfm_serving.scheduler.seen import Seen, Travel
 from ros2_rfm_serving.scheduler.watch import Finding
 from test.unit.scheduler.test_in_force import FACTORY, Running

@@ -452,7 +452,7 @@ def test_they_hold_in_pipelined_sessions(seeds: Iterator[int]) -> None:
 
 
 def run_machine(machine: type[RobotMachine], num_events: int, seeds: Iterator[int], moved: Callable[[], bool]) -> None:
-    """Draws as many events, and goes on, at most three times as long, until robots `moved` enough to have had their promises tested."""
+    """Draws as many events, and goes on, three times as long at most, until robots `moved` enough to have their promises tested."""
     seen = machine.seen
     effort = settings(
         max_examples=25, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck), phases=PHASES

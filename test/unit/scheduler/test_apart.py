@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.factory import Factory, parse_factory
 from ros2_rfm_serving.scheduler import PlanOrder, plan, plan_factory
+from ros2_rfm_serving.scheduler.answering import refit_by
 from ros2_rfm_serving.scheduler.apart import spread
 from ros2_rfm_serving.scheduler.host import hosts_of
-from ros2_rfm_serving.scheduler.planning import problem_of, refit_by
+from ros2_rfm_serving.scheduler.posed import problem_of
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.scheduler.repair import seeing

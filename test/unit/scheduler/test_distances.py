@@ -5,16 +5,20 @@ from __future__ import annotations
 import pickle
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.factory.descriptor import Network
-from ros2_rfm_serving.scheduler import PlanOrder, plan, plan_factory
+from ros2_rfm_serving.scheduler import PlanOrder, plan, plan_factory, planning
+from ros2_rfm_serving.scheduler.answering import refit_by
 from ros2_rfm_serving.scheduler.enquiry import Enquiry, rooms
-from ros2_rfm_serving.scheduler.planning import curves_of, problem_of, refit_by
+from ros2_rfm_serving.scheduler.policies import schedules
+from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
 from ros2_rfm_serving.scheduler.repair import seeing
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, Travel
+from ros2_rfm_serving.scheduler.solution import Solution
 from ros2_rfm_serving.scheduler.watch.factors import Factors
 from ros2_rfm_serving.scheduler.watch.words import Asked, RobotWord
 from test.unit.scheduler.test_adaptation import PROFILE
@@ -174,3 +178,18 @@ def test_hosts_that_are_equally_far_change_nothing() -> None:
     assert declared.away_s == {} and declared.at_nearest() == declared.without_away() == declared
     ways = [problem_of(declared, {"carry": 6}, PROFILE, None, by_host=by_host) for by_host in (True, False)]
     assert ways[0] == ways[1] and set(ways[0].servers.values()) == {"GPU"}
+
+
+@pytest.mark.parametrize(("far_ms", "robots", "plans"), [(20.0, 8, 1), (0.5, 2, 2)])
+def test_a_plan_that_reckons_with_the_longest_way_is_made_only_where_it_may_be_the_better_one(
+    far_ms: float, robots: int, plans: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[str]()
+
+    def run(policy: str, *given: Any) -> Solution:
+        made.append(policy)
+        return schedules.run(policy, *given)
+
+    monkeypatch.setattr(planning, "run", run)
+    assert plan_factory(at({"b": far_ms}, {"a": 2, "b": 2}, robots), PROFILE, None, explained=False).feasible
+    assert len(made) == plans

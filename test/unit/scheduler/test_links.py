@@ -13,8 +13,8 @@ from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Factory, Robot, parse_factory
 from ros2_rfm_serving.factory.descriptor import Standby
 from ros2_rfm_serving.scheduler import Fleet, fleet_of, plan_factory
+from ros2_rfm_serving.scheduler.answering import refit_by
 from ros2_rfm_serving.scheduler.links import Links, Way
-from ros2_rfm_serving.scheduler.planning import refit_by
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.scheduler.repair import seeing
 from ros2_rfm_serving.scheduler.seen import Seen

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from ros2_rfm_serving.scheduler.planning import curves_of, problem_of
 from ros2_rfm_serving.scheduler.policies import baselines
 from ros2_rfm_serving.scheduler.policies.packing import THINNED, packed
+from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.parts import Parted, parted
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch

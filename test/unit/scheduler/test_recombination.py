@@ -9,11 +9,11 @@ import pytest
 
 from ros2_rfm_serving.scheduler import plan_factory
 from ros2_rfm_serving.scheduler.budget import Budget
-from ros2_rfm_serving.scheduler.planning import curves_of, problem_of
 from ros2_rfm_serving.scheduler.policies import baselines
 from ros2_rfm_serving.scheduler.policies.groups import groups_of, hosts_of
 from ros2_rfm_serving.scheduler.policies.neighbours import alone, independent
 from ros2_rfm_serving.scheduler.policies.search import Search
+from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
 from ros2_rfm_serving.scheduler.problem import Problem

@@ -11,8 +11,8 @@ import pytest
 from ros2_rfm_serving.errors import PlannerError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Factory, Robot, parse_factory
 from ros2_rfm_serving.scheduler import Fleet, InForce, Lookout, Planned, PlanOrder, Rooms, Roster, answered, plan, rebuilt
+from ros2_rfm_serving.scheduler.answering import refit_by
 from ros2_rfm_serving.scheduler.migration import migration
-from ros2_rfm_serving.scheduler.planning import refit_by
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.scheduler.repair import deserted, seeing
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen

@@ -16,8 +16,8 @@ from ros2_rfm_serving.factory.descriptor import Network, Planning
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.adaptation import Fleet
-from ros2_rfm_serving.scheduler.planning import curves_of, problem_of
 from ros2_rfm_serving.scheduler.policies import best
+from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction import closed_queue, predict, ranks
 from ros2_rfm_serving.scheduler.prediction.askers import Member
 from ros2_rfm_serving.scheduler.prediction.closed_queue import Service

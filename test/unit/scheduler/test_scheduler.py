@@ -24,6 +24,7 @@ from ros2_rfm_serving.profiles import COLUMNS, Profile, load_profiles, parse_pro
 from ros2_rfm_serving.reports.placement import names
 from ros2_rfm_serving.reports.plan_tables import plan_report, summary
 from ros2_rfm_serving.scheduler import POLICIES, Solution, fleet_of, plan_factory, to_schedule
+from ros2_rfm_serving.scheduler.policies.comparison import CLEARLY
 from ros2_rfm_serving.scheduler.prediction.curves import Line
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.simulation import simulate
@@ -148,7 +149,8 @@ def test_no_policy_that_keeps_its_promises_predicts_more_than_best(seed: int) ->
         for rate_control in (False, True):
             other = plan_factory(small.factory, small.profile, policy=policy, rate_control=rate_control, explained=False)
             if other.feasible:
-                assert other.objective <= best.objective * (1 + 1e-6), f"{policy}, rate control {rate_control}"
+                does_less = other.expected < best.expected / (1 + CLEARLY)  # asynchronous robots, in their own queues
+                assert other.objective <= best.objective * (1 + 1e-6) or does_less, f"{policy}, rate control {rate_control}"
                 assert other.objective <= other.bound * (1 + 1e-6)
 
 

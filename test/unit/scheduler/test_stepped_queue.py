@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.profiles import Profile, SteppedService, load_profiles
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
-from ros2_rfm_serving.scheduler.planning import curves_of, problem_of
+from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction import stepped_queue
 from ros2_rfm_serving.scheduler.prediction.askers import WARM_UP_S, Member
 from ros2_rfm_serving.scheduler.prediction.curves import Config

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,8 @@ from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.faults import Delivery, Direction
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
+from ros2_rfm_serving.scheduler.policies import best, packing
+from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.simulation import Report, simulate
 from ros2_rfm_serving.simulation.conditions import Conditions, Network
 from ros2_rfm_serving.simulation.roads import Roads
@@ -70,6 +74,44 @@ def test_plan_and_virtual_time_agree_where_hosts_are_not_equally_far(run: object
     assert near_s < 0.03 and away_s == pytest.approx(far_ms / 1e3) and all(server.rate_hz > 5 for server in report.servers)
     far_hz, far = run(alike, alike)  # type: ignore[operator]
     assert far.goodput == pytest.approx(far_hz, rel=0.02) and planned_hz > 1.03 * far_hz
+
+
+TRIPS_MS = {"a": 0, "b": 15, "c": 40}
+LARGE = f"""
+server_cluster: {{num_servers: 36, gpu_type: EMULATED}}
+robot_fleet: [{{task: arm, num_robots: 120}}, {{task: calm, num_robots: 60}}]
+hosts:
+  a: {{address: 10.0.0.1, gpus: {{EMULATED: 12}}, round_trip_ms: {TRIPS_MS["a"]}}}
+  b: {{address: 10.0.0.2, gpus: {{EMULATED: 12}}, round_trip_ms: {TRIPS_MS["b"]}}}
+  c: {{address: 10.0.0.3, gpus: {{EMULATED: 12}}, round_trip_ms: {TRIPS_MS["c"]}}}
+arm: {{pipeline: {{action_period_ms: 200}}, components: {{system1: {{model: emulated/arm-policy, slo_ms: 60}}}}}}
+calm: {{pipeline: {{action_period_ms: 400}}, components: {{system1: {{model: emulated/arm-policy, slo_ms: 120}}}}}}
+"""
+
+
+def test_servers_put_together_anew_keep_what_each_distance_leaves(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """36 of them, on three hosts; links are those that the descriptor declares."""
+    folder = repository / "config" / "profiles"
+    profile, catalogue = load_profiles(folder), Catalogue.load(folder / "models.yaml")
+    anew = list[float]()
+
+    def packed(problem: Problem, *given: Any) -> packing.Packed:
+        anew.append(len(set(problem.gpus)))
+        return packing.packed(problem, *given)
+
+    monkeypatch.setattr(best, "packed", packed)
+    declared = parse_factory(LARGE)
+    solution = plan_factory(declared, profile, catalogue)
+    assert 3 in anew and solution.feasible and solution.objective <= solution.bound * (1 + 1e-6)
+    served = Counter[str]()
+    for server in solution.servers:
+        trip_s = TRIPS_MS[declared.seats[server.server].host] / 1e3
+        for stream in server.streams:
+            served[stream.task] += stream.num_robots
+            assert stream.latency_s + trip_s <= stream.slo_s * (1 + 1e-6), server
+    assert served == {"arm": 120, "calm": 60}
+    report = simulate(to_schedule(solution, declared.robots, epoch=1), declared, catalogue, profile, seconds=10, seed=0)
+    assert report.components[SYSTEM1].slo_attainment >= 0.99 and 0.97 * solution.objective <= report.goodput
 
 
 def test_a_network_that_is_given_replaces_links_too(run: object) -> None:

@@ -1,0 +1,135 @@
+"""Orders for plans, answered: a plan of a running factory with its fleet, ready to be adapted, or room for who asks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from ros2_rfm_serving.errors import ScheduleError
+from ros2_rfm_serving.factory import Catalogue, Factory, Robot
+from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.enquiry import Rooms, rooms
+from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
+from ros2_rfm_serving.scheduler.planning import default_work, plan_factory
+from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
+from ros2_rfm_serving.scheduler.promises import seats
+from ros2_rfm_serving.scheduler.routes import to_schedule
+from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
+from ros2_rfm_serving.scheduler.solution import Solution
+from ros2_rfm_serving.types import Schedule
+
+Refit = Callable[[Factory, Schedule, Sequence[Robot], Seen], Fleet]
+"""Those of the robots that the schedule serves, under it, as the factory is seen."""
+
+
+def start_fleet(
+    factory: Factory,
+    robots: Sequence[Robot],
+    profile: Profile,
+    catalogue: Catalogue | None,
+    *,
+    epoch: int,
+    previous: Schedule | None = None,
+    policy: str = "best",
+    seen: Seen = AS_DECLARED,
+    effort: int = 1,
+) -> Fleet:
+    """Plans a factory for these robots, ready to be adapted. Robots stay where they were in `previous` as far as they can.
+
+    Raises: `ScheduleError` with the reasons and remedies when it cannot be served; `ProfileError`.
+    """
+    order = PlanOrder(factory=factory, robots=tuple(robots), policy=policy, previous=previous, seen=seen, effort=effort)
+    solution = _served(order, profile, catalogue, None, True)
+    return fleet_of(factory, solution, robots, profile, catalogue, epoch=epoch, previous=previous, seen=seen)
+
+
+def plan(
+    order: PlanOrder, profile: Profile, catalogue: Catalogue | None, *, work: float | None = None, explained: bool = True
+) -> Planned:
+    """work, explained: as in `plan_factory`. Raises: as `start_fleet`."""
+    solution = _served(order, profile, catalogue, work, explained)
+    fleet = fleet_of(
+        order.factory, solution, order.robots, profile, catalogue, epoch=order.epoch, previous=order.previous, seen=order.seen
+    )
+    complete = solution.complete or work == 0.0  # twice nothing finds no more
+    return Planned(fleet, order.factory, order.previous, order.policy, solution.work, order.seen, complete, order.effort)
+
+
+def answered(
+    order: PlanOrder, profile: Profile, catalogue: Catalogue | None, *, work: float | None = None, explained: bool = True
+) -> Planned | Rooms:
+    """As `plan`, unless there is room for some of the robots without one."""
+    why = ""
+    if order.first:
+        try:
+            return rooms(order.first)
+        except ScheduleError as error:
+            why = f"; on the servers as they are: {error}"
+    if order.hopeless:
+        raise ScheduleError(order.hopeless)
+    try:
+        return plan(order, profile, catalogue, work=work, explained=explained)
+    except ScheduleError as error:
+        raise ScheduleError(f"{error}{why}") from None
+
+
+def _served(order: PlanOrder, profile: Profile, catalogue: Catalogue | None, work: float | None, explained: bool) -> Solution:
+    counts = Counter(robot.task for robot in order.robots)
+    if order.effort > 1:
+        work = order.effort * (default_work(len(order.factory.gpu_types)) if work is None else work)
+    solution = plan_factory(
+        order.factory,
+        profile,
+        catalogue,
+        policy=order.policy,
+        num_robots=counts,
+        work=work,
+        explained=explained,
+        seen=order.seen,
+        previous=order.previous,
+    )
+    if not solution.servers:
+        raise ScheduleError("; ".join(solution.problems))
+    return solution
+
+
+def fleet_of(
+    factory: Factory,
+    solution: Solution,
+    robots: Sequence[Robot],
+    profile: Profile,
+    catalogue: Catalogue | None,
+    *,
+    epoch: int,
+    previous: Schedule | None = None,
+    seen: Seen = AS_DECLARED,
+) -> Fleet:
+    """These robots under a solution, ready to be adapted."""
+    fleet = rebuilt(factory, to_schedule(solution, robots, epoch=epoch, previous=previous), robots, profile, catalogue, seen)
+    if solution.feasible:
+        fleet.held.update(seats(fleet))
+    return fleet
+
+
+def rebuilt(
+    factory: Factory,
+    schedule: Schedule,
+    robots: Sequence[Robot],
+    profile: Profile,
+    catalogue: Catalogue | None,
+    seen: Seen = AS_DECLARED,
+) -> Fleet:
+    """These robots under a schedule that was planned for them."""
+    problem = problem_of(factory, Counter(robot.task for robot in robots), profile, catalogue, seen)
+    return Fleet(problem, curves_of(problem, profile), schedule, robots)
+
+
+def refit_by(profile: Profile, catalogue: Catalogue | None) -> Refit:
+    """Of schedules to what was seen since they were planned."""
+
+    def refit(factory: Factory, schedule: Schedule, robots: Sequence[Robot], seen: Seen) -> Fleet:
+        served = {route.robot for route in schedule.routes}
+        return rebuilt(factory, schedule, [robot for robot in robots if robot.name in served], profile, catalogue, seen)
+
+    return refit

@@ -1,0 +1,53 @@
+"""Which of two schedules is better: by the curves, or, of asynchronous robots, by what these do in their own queues.
+
+These ask anew the moment they are answered where answers take longer than their actions, and stand where they outlast a chunk: what
+curves rank first may get a sixth less done than what they rank third.
+"""
+
+from __future__ import annotations
+
+from ros2_rfm_serving.scheduler.policies.options import BestSchedule, operated
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.predict import expected
+
+NEARLY, LOOKS = 0.85, 4
+"""Of the worth of the best: schedules of asynchronous robots that may get more done in the robots' own queues, which are looked at;
+and how many."""
+CLEARLY = 0.01
+"""How much more done makes up for being worth less by the curves."""
+
+
+class Comparison:
+    """Of the schedules of one factory."""
+
+    def __init__(self, curves: Curves, *, far: bool, by_queues: bool) -> None:
+        """far: networks are declared, of which the curves know nothing. by_queues: there are asynchronous robots to ask about."""
+        self._curves, self._far, self.by_queues = curves, far, by_queues
+
+    def suffices(self, known: BestSchedule, other: BestSchedule, looks: int) -> bool:
+        """Nothing is better that comes from there on, after so many looks."""
+        if self.by_queues and looks < LOOKS:
+            return other.worth < NEARLY * known.worth
+        return not self._far and known.worth >= other.worth
+
+    def better(self, *schedules: BestSchedule | None) -> BestSchedule | None:
+        """Of equals the first."""
+        best: BestSchedule | None = None
+        for one in schedules:
+            if best is None or (one is not None and self._is_better(one, best)):
+                best = one
+        return best
+
+    def does_less(self, one: BestSchedule, other: BestSchedule, share: float) -> bool:
+        """Clearly, of asynchronous robots."""
+        return self.by_queues and self._does_hz(one) < (1.0 - share) * self._does_hz(other)
+
+    def _is_better(self, one: BestSchedule, other: BestSchedule) -> bool:
+        if self.by_queues:
+            does_hz, other_does_hz = self._does_hz(one), self._does_hz(other)
+            if max(does_hz, other_does_hz) > (1.0 + CLEARLY) * min(does_hz, other_does_hz):
+                return does_hz > other_does_hz
+        return one.worth > other.worth
+
+    def _does_hz(self, schedule: BestSchedule) -> float:
+        return expected(schedule.problem, self._curves, operated(schedule, self._curves, self._curves)) - schedule.lost_hz

@@ -1,0 +1,121 @@
+"""A factory, as it is declared and as it was seen, as the problem that solvers have, and the curves that go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ros2_rfm_serving.errors import ScheduleError
+from ros2_rfm_serving.factory import Catalogue, Factory
+from ros2_rfm_serving.profiles import Profile, SteppedService
+from ros2_rfm_serving.scheduler.links import links_of, off_host
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.problem import Problem, task_classes
+from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, declared_type
+from ros2_rfm_serving.types import Schedule
+
+DEFAULT_LOAD_S = 30.0
+"""Of a model that the catalogue does not know on a GPU type."""
+
+
+def problem_of(
+    factory: Factory,
+    counts: Mapping[str, int],
+    profile: Profile,
+    catalogue: Catalogue | None,
+    seen: Seen = AS_DECLARED,
+    previous: Schedule | None = None,
+    *,
+    by_host: bool = True,
+) -> Problem:
+    """by_host: servers on hosts that are not equally far are told apart; else all are as far as the farthest. Raises:
+    `ScheduleError` when no task has robots, or no server lives."""
+    if by_host:
+        seen = replace(seen, away_s=factory.away_s)
+    without_away, nearest = factory.without_away(), factory.at_nearest()
+    reckoned = without_away if by_host else factory
+    classes = task_classes(seen.factory(reckoned, without_away), counts, seen)
+    if nearest.robot_fleet != reckoned.robot_fleet:
+        quickest = task_classes(seen.factory(nearest, without_away), counts, seen)
+        classes = tuple(replace(own, least_cycle_s=near.cycle_s) for own, near in zip(classes, quickest, strict=True))
+    if not classes:
+        raise ScheduleError("no task has any robot; nothing to serve")
+    types = seen.types(factory.gpu_types)
+    if not types:
+        raise ScheduleError("no server lives; nothing serves")
+    declared = {server: gpu for server, gpu in factory.gpu_types.items() if server in types}
+    memory: dict[tuple[str, str], float] = {}
+    load: dict[tuple[str, str], float] = {}
+    for model in dict.fromkeys(d.model for task in classes for d in task.demands):
+        for gpu_type in dict.fromkeys([*declared.values(), *types.values()]):
+            need = catalogue.footprint(model, declared_type(gpu_type)) if catalogue else None
+            if need and catalogue and not catalogue.fits(model, declared_type(gpu_type)):
+                continue
+            memory[model, gpu_type] = need.memory_gb if need else 1.0
+            load[model, gpu_type] = need.load_s if need else DEFAULT_LOAD_S
+    return Problem(
+        classes=classes,
+        servers=_normal(factory, types, previous),
+        memory_gb=memory,
+        load_s=load,
+        sizes_b=_sizes_b(dict.fromkeys(model for model, _ in load), catalogue),
+        continuous=factory.continuous,
+        steps=_steps(load, declared, types, catalogue, seen),
+        dispatch=factory.dispatch,
+        seen=seen,
+        declared=declared,
+        previous=previous,
+        hosts=factory.hosts_of_servers,
+        far_s=factory.round_trips_s,
+        same_host=factory.standby.same_host,
+        links=links_of(factory),
+    )
+
+
+def _sizes_b(models: Iterable[str], catalogue: Catalogue | None) -> dict[str, float]:
+    entries = catalogue.models if catalogue else {}
+    return {model: size for model in models if model in entries and (size := entries[model].size_b)}
+
+
+def _steps(
+    pairs: Iterable[tuple[str, str]],
+    declared: Mapping[str, str],
+    types: Mapping[str, str],
+    catalogue: Catalogue | None,
+    seen: Seen,
+) -> dict[tuple[str, str], SteppedService]:
+    """pairs: (model, GPU type). As the catalogue says, at the pace that was seen."""
+    paces = {types[server]: seen.paces[server] for server in declared if server in seen.paces}
+    found = {}
+    for model, gpu_type in pairs if catalogue else ():
+        assert catalogue
+        service = need.service if (need := catalogue.footprint(model, declared_type(gpu_type))) else None
+        if service and (law := service.stepped_law()):
+            pace = seen.models.get((model, declared_type(gpu_type)), 1.0)
+            if gpu_type != declared_type(gpu_type):
+                pace *= paces.get(gpu_type, 1.0)
+            found[model, gpu_type] = law.slower(pace) if pace != 1.0 else law
+    return found
+
+
+def _normal(factory: Factory, types: Mapping[str, str], previous: Schedule | None) -> dict[str, str]:
+    """All but the reserved standbys: the last ones, or those that nobody is on now. A reserve makes up for servers that are
+    lost."""
+    num_lost = len(factory.gpu_types) - len(types)
+    used = {route.server for route in previous.routes} if previous else set()
+    order = sorted(types, key=lambda server: bool(used) and server not in used)
+    normal = set(order[: len(types) - max(0, factory.standby.num_servers - num_lost)])
+    return {server: gpu_type for server, gpu_type in types.items() if server in normal}
+
+
+def curves_of(problem: Problem, profile: Profile, gpu_types: Iterable[str] = ()) -> Curves:
+    """gpu_types: more than those of the normal servers."""
+    seen, steps = problem.seen.profile(profile.batched(problem.continuous), problem.declared), problem.steps
+    away_s = problem.seen.away_of(problem.declared)
+    if problem.links and problem.links.tight:
+        of_hosts = {gpu_type: off_host(gpu_type) for gpu_type in problem.gpus if off_host(gpu_type) != gpu_type}
+        seen = seen.paced({(anywhere, gpu_type): 1.0 for gpu_type, anywhere in of_hosts.items()})
+        there = {(model, gpu_type): law for gpu_type, own in of_hosts.items() for (model, its), law in steps.items() if its == own}
+        steps = {**steps, **there}
+        away_s |= {gpu_type: away_s[anywhere] for gpu_type, anywhere in of_hosts.items() if anywhere in away_s}
+    return Curves(seen, problem.models, dict.fromkeys([*problem.gpus, *gpu_types]), problem.memory_gb, steps, away_s)
