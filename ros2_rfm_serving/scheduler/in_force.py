@@ -19,7 +19,8 @@ from ros2_rfm_serving.scheduler.enquiry import Enquiry, Rooms, taken
 from ros2_rfm_serving.scheduler.orders import Admit, Order, Release, Replan
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.roster import Roster, newcomers
-from ros2_rfm_serving.scheduler.standing import PATIENT, Book, Log, Standing
+from ros2_rfm_serving.scheduler.standing import PATIENT, Standing
+from ros2_rfm_serving.scheduler.told import Book, Log
 from ros2_rfm_serving.types import Schedule
 
 
@@ -160,7 +161,7 @@ class InForce(Standing):
     def _ask_for(self, order: Order) -> None:
         """Room, or a plan of the whole factory, unless there is neither for such a fleet."""
         asked = self._whole(order)
-        asked = replace(asked, hopeless=self._known_impossible(asked))
+        asked = replace(asked, hopeless=self._impossible.why(asked))
         if asked.hopeless and not (asked.first and asked.first.may_have_room):
             self._waiting.remove(order)
             order.close(ScheduleError(asked.hopeless))
@@ -194,7 +195,7 @@ class InForce(Standing):
             return
         self._waiting.remove(order)
         if isinstance(made, RfmError):
-            self._note_impossible(asked, made)
+            self._impossible.note(asked, made)
             if asked.first and not isinstance(made, PlannerError):
                 asked.first.note_no_room(str(made))
             order.close(made)

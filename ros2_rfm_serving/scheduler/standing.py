@@ -6,16 +6,15 @@ would be worth its price, is looked at in the background.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Protocol
 
-from ros2_rfm_serving.errors import ConfigurationError, PlannerError, RfmError, ScheduleError
+from ros2_rfm_serving.errors import ConfigurationError, PlannerError, RfmError
 from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.answering import Refit
 from ros2_rfm_serving.scheduler.enquiry import Enquiry, Rooms, taken
+from ros2_rfm_serving.scheduler.impossible import Impossible
 from ros2_rfm_serving.scheduler.migration import migration
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.promises import broken, is_judged
@@ -23,13 +22,12 @@ from ros2_rfm_serving.scheduler.repair import deserted, seeing
 from ros2_rfm_serving.scheduler.roster import Roster, newcomers, settled
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.scheduler.standby import uncovered
+from ros2_rfm_serving.scheduler.told import Book, Log
 from ros2_rfm_serving.scheduler.watch import Finding
 from ros2_rfm_serving.types import Schedule
 
 MOST_EFFORT = 16
 """Times the work of one plan that the last attempt at a better one may take."""
-REMEMBERED = 64
-"""Kinds of fleets without a plan."""
 PATIENT = 2
 """Plans in vain, for an order or a promise, before the others wait for it."""
 ATTEMPTS = 3
@@ -38,19 +36,6 @@ JUDGED = 1
 """Looks at the queue of a server's robots at a time, 10 to 40 ms."""
 LOOKS_BETWEEN = 120
 """Looks until the planner is asked again after those, a minute: memory that was short may not be any more."""
-
-
-class Log(Protocol):
-    def info(self, message: str) -> Any: ...
-    def warning(self, message: str) -> Any: ...
-
-
-class Book(Protocol):
-    """Hears of every schedule, and why, before it is published."""
-
-    def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None: ...
-    def changed(self, before: Fleet, after: Fleet, reason: str) -> None: ...
-    def saw(self, finding: Finding, after: Fleet) -> None: ...
 
 
 class Standing:
@@ -81,8 +66,6 @@ class Standing:
         """In force, and not as it was planned: no plan is needed for what a plan does not hold."""
         self._overtaken = 0
         """Times that a plan which is needed was begun anew, because the fleet had changed."""
-        self._impossible: dict[object, str] = {}
-        """Fleets of this factory that could not be planned: why. The same input gives the same answer."""
         self._uncovered: tuple[str, ...] = ()
         self._fleet = first.fleet
         self._run(first.factory)
@@ -131,7 +114,7 @@ class Standing:
         factory, before = self.factory, self._fleet
         fleet, refused = seeing(before, factory, finding.seen, finding.lost, finding.back, refit)
         self.seen, self._tried = finding.seen, ()
-        self._impossible.clear()
+        self._impossible.forget()
         self._stranded |= {robot: self.declared[robot] for robot in refused if robot in self.declared}
         self._log.warning(f"{finding.words}{''.join(f'; {why}' for why in dict.fromkeys(refused.values()))}")
         self._book.saw(finding, fleet)
@@ -172,7 +155,7 @@ class Standing:
         if order.needed and 0 < self._failures < ATTEMPTS:
             self._background = order
         if isinstance(made, RfmError):
-            self._note_impossible(order, made)
+            self._impossible.note(order, made)
             self._log.warning(f"the factory could not be planned anew: {made}")
             return
         if order.epoch != self.epoch + 1:
@@ -224,24 +207,13 @@ class Standing:
             order = self._order(self.factory, self._fleet.robots, needed=False)
             self._background = replace(order, effort=2 * made.effort)
 
-    def _note_impossible(self, order: PlanOrder, why: RfmError) -> None:
-        """The same input gives the same answer, unless the planner failed."""
-        if isinstance(why, ScheduleError) and not isinstance(why, PlannerError) and order.factory is self.factory:
-            self._impossible[_kind(order)] = str(why)
-            if len(self._impossible) > REMEMBERED:
-                del self._impossible[next(iter(self._impossible))]
-
-    def _known_impossible(self, order: PlanOrder) -> str:
-        """Why; empty: it may be possible."""
-        return self._impossible.get(_kind(order), "") if order.factory is self.factory else ""
-
     # --- parts ---
 
     def _run(self, factory: Factory) -> None:
         self.factory = factory
         self.declared = {robot.name: robot.task for robot in factory.robots}
         """Robot -> task."""
-        self._impossible.clear()
+        self._impossible = Impossible(factory)
         self._stranded = {robot: self.declared[robot] for robot in self._stranded if robot in self.declared}  # they wait on
 
     @property
@@ -253,7 +225,7 @@ class Standing:
     def _in_line(self, fleet: Fleet, but: str = "") -> list[Robot]:
         """Who waits for a server, and may find one in another plan: such robots come before newcomers."""
         waiting = newcomers(fleet, {robot: task for robot, task in self._expected.items() if robot != but})
-        if waiting and self._known_impossible(self._order(self.factory, [*fleet.robots, *waiting])):
+        if waiting and self._impossible.why(self._order(self.factory, [*fleet.robots, *waiting])):
             return []
         return waiting
 
@@ -327,8 +299,3 @@ class Standing:
             self._uncovered = fleet.uncovered
             self._log.info(uncovered(fleet.uncovered) if fleet.uncovered else "a standby covers the loss of any server")
         self._publish_it(fleet.schedule, self.factory)
-
-
-def _kind(order: PlanOrder) -> object:
-    """Robots of a task are alike."""
-    return order.policy, frozenset(Counter(robot.task for robot in order.robots).items())

@@ -29,7 +29,7 @@ from ros2_rfm_serving.scheduler import (
     resumed,
 )
 from ros2_rfm_serving.scheduler.planning import default_work
-from ros2_rfm_serving.scheduler.standing import Book
+from ros2_rfm_serving.scheduler.told import Book
 from ros2_rfm_serving.scheduler.watch import Finding, RobotWord, ServerWord
 from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.types import Admission, Schedule

@@ -1,0 +1,22 @@
+"""Who is told what becomes of the schedule in force: people in words, and the book."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.planned import Planned
+from ros2_rfm_serving.scheduler.watch import Finding
+
+
+class Log(Protocol):
+    def info(self, message: str) -> Any: ...
+    def warning(self, message: str) -> Any: ...
+
+
+class Book(Protocol):
+    """Hears of every schedule, and why, before it is published."""
+
+    def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None: ...
+    def changed(self, before: Fleet, after: Fleet, reason: str) -> None: ...
+    def saw(self, finding: Finding, after: Fleet) -> None: ...
