@@ -1,8 +1,9 @@
 """What the user declares: the factory descriptor and the model catalogue."""
 
 from ros2_rfm_serving.factory.catalogue import Catalogue, CatalogueEntry
-from ros2_rfm_serving.factory.descriptor import Component, Factory, Robot, Task
+from ros2_rfm_serving.factory.descriptor import Factory, Robot
 from ros2_rfm_serving.factory.reading import load_factory, parse_factory
+from ros2_rfm_serving.factory.task import Component, Task
 
 __all__ = [
     "Catalogue",

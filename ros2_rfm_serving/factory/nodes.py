@@ -12,9 +12,10 @@ from typing import Any
 import yaml
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory.descriptor import CONTROL_RATE_HZ, METAWORLD, Factory, Robot, World
+from ros2_rfm_serving.factory.descriptor import Factory, Robot
 from ros2_rfm_serving.factory.robot_file import RobotFile
 from ros2_rfm_serving.factory.settings import ServerSettings, robot_settings, settings_of
+from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, METAWORLD, World
 from ros2_rfm_serving.types import Horizon, Pipelining
 
 WORLD_EXECUTABLES = ("metaworld_robot_node", "simulated_robot_node")

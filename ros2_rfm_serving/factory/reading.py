@@ -10,31 +10,22 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from ros2_rfm_serving.factory import yaml_source
-from ros2_rfm_serving.factory.descriptor import (
-    CLUSTER,
+from ros2_rfm_serving.factory.cluster import CONTINUOUS, Planning, ServerCluster, Standby
+from ros2_rfm_serving.factory.descriptor import CLUSTER, DISCOVERY, FLEET, HOSTS, PLANNING, STANDBY, Factory
+from ros2_rfm_serving.factory.fleet import FleetEntry
+from ros2_rfm_serving.factory.reading_hosts import check_located, read_discovery, read_hosts
+from ros2_rfm_serving.factory.task import (
     COMPONENTS,
-    CONTINUOUS,
-    DISCOVERY,
-    FLEET,
-    HOSTS,
     LAST_RESORTS,
     METAWORLD,
     METAWORLD_ROBOT,
-    PLANNING,
     SIMULATED_TASKS,
     SIMULATORS,
-    STANDBY,
     Component,
-    Factory,
-    FleetEntry,
     Interface,
-    Planning,
-    ServerCluster,
-    Standby,
     Task,
     World,
 )
-from ros2_rfm_serving.factory.reading_hosts import check_located, read_discovery, read_hosts
 from ros2_rfm_serving.factory.yaml_source import YamlSource, did_you_mean
 from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2, Fallback
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.catalogue import AT_START
-from ros2_rfm_serving.factory.descriptor import CONTROL_RATE_HZ, ExecutionMode, Factory, Overflow, ServerCluster, Task
+from ros2_rfm_serving.factory.cluster import Overflow, ServerCluster
+from ros2_rfm_serving.factory.descriptor import Factory
+from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, ExecutionMode, Task
 from ros2_rfm_serving.types import SYSTEM1, Fallback, Horizon, Pipelining, Placement
 
 ASYNC_STEPS = 8

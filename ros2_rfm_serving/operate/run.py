@@ -189,8 +189,8 @@ def _await_recorder(observer: ObserverNode, supervisor: Supervisor, wanted: bool
 
 def _markers(factory: Factory, config: Path, namespace: str) -> NodeSpec:
     """With the description of Meta-World's arms, where there are no others."""
-    from ros2_rfm_serving.factory.descriptor import METAWORLD
     from ros2_rfm_serving.factory.nodes import NodeSpec
+    from ros2_rfm_serving.factory.task import METAWORLD
 
     simulators = {task.world.simulator for task in factory.tasks.values() if task.world}
     described = {"description_file": str(config / "robots" / "metaworld_arm.urdf")} if simulators == {METAWORLD} else {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.descriptor import COMPONENTS
+from ros2_rfm_serving.factory.task import COMPONENTS
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory.descriptor import Interface
+from ros2_rfm_serving.factory.task import Interface
 from ros2_rfm_serving.ros.node.parameters import Spec, Values, When, choice
 from ros2_rfm_serving.ros.node.runtime import run_node
 from ros2_rfm_serving.ros.simulated_robot_node import OF_ALL, SimulatedNode

@@ -10,8 +10,9 @@ from functools import cached_property
 from typing import Any
 
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.descriptor import ExecutionMode, Network
+from ros2_rfm_serving.factory.fleet import Network
 from ros2_rfm_serving.factory.settings import chunk_steps, robot_settings
+from ros2_rfm_serving.factory.task import ExecutionMode
 from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.scheduler.links import Links, on_host
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.descriptor import FleetEntry, Network
+from ros2_rfm_serving.factory.fleet import FleetEntry, Network
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.links import off_host
 

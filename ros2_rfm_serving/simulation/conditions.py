@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ros2_rfm_serving import faults
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory import descriptor
+from ros2_rfm_serving.factory import fleet
 from ros2_rfm_serving.faults import FaultPlan
 from ros2_rfm_serving.robot.config import LinkConfig
 
@@ -56,7 +56,7 @@ class Network:
         _check(rising, "network.trace", len(self.trace), "points in the order of their times")
 
     @classmethod
-    def declared(cls, network: descriptor.Network) -> Network:
+    def declared(cls, network: fleet.Network) -> Network:
         """As a descriptor has it: half of it each way."""
         return cls(latency_s=network.round_trip_ms / 2e3, jitter_s=network.jitter_ms / 2e3)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ros2_rfm_serving.errors import BadMessageError, RfmError, SessionError
-from ros2_rfm_serving.factory.descriptor import CONTINUOUS
+from ros2_rfm_serving.factory.cluster import CONTINUOUS
 from ros2_rfm_serving.factory.settings import ServerSettings
 from ros2_rfm_serving.faults import Direction, corrupt
 from ros2_rfm_serving.robot.config import EpisodeReset

@@ -8,7 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from ros2_rfm_serving.factory import Component, Factory, Task
-from ros2_rfm_serving.factory.descriptor import Execution, ExecutionMode, FleetEntry, Network, Pipeline, ServerCluster
+from ros2_rfm_serving.factory.cluster import ServerCluster
+from ros2_rfm_serving.factory.fleet import FleetEntry, Network
+from ros2_rfm_serving.factory.task import Execution, ExecutionMode, Pipeline
 from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2
 
 GPU_TYPE = "NVIDIA H200"

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ros2_rfm_serving.factory import Component, Factory, Task
-from ros2_rfm_serving.factory.descriptor import FleetEntry, Pipeline, ServerCluster
+from ros2_rfm_serving.factory.cluster import ServerCluster
+from ros2_rfm_serving.factory.fleet import FleetEntry
+from ros2_rfm_serving.factory.task import Pipeline
 from ros2_rfm_serving.profiles import ContinuousService, FixedService, Profile, ProfileRow, ServiceLaw
 from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2
 

@@ -15,7 +15,7 @@ from ros2_rfm_serving.engines.base import Engine, stepping
 from ros2_rfm_serving.engines.blank import SMALL_PX, blank_request
 from ros2_rfm_serving.engines.emulated import EmulatedSpec, EmulatedSteps
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.factory.descriptor import CONTINUOUS
+from ros2_rfm_serving.factory.cluster import CONTINUOUS
 from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.profiles.arrivals import Fleet, Load, Sent
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Work

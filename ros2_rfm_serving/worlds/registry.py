@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from typing import cast
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory.descriptor import METAWORLD, SIMULATORS
+from ros2_rfm_serving.factory.task import METAWORLD, SIMULATORS
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.worlds.base import MEMBERS, TAUGHT, Build, SimulatedRobot, Teaching, WorldSpec
 

@@ -19,8 +19,10 @@ from rclpy.parameter import Parameter
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory, parse_factory
-from ros2_rfm_serving.factory.descriptor import FleetEntry, Planning, ServerCluster, Standby, Task
+from ros2_rfm_serving.factory.cluster import Planning, ServerCluster, Standby
+from ros2_rfm_serving.factory.fleet import FleetEntry
 from ros2_rfm_serving.factory.nodes import NodeSpec, merged_parameters, node_list
+from ros2_rfm_serving.factory.task import Task
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.ros.node.draft import draft, flat

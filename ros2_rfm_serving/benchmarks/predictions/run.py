@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from ros2_rfm_serving.factory import Catalogue, Factory
-from ros2_rfm_serving.factory.descriptor import Network
+from ros2_rfm_serving.factory.fleet import Network
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.solution import ServerSolution

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from ros2_rfm_serving.factory import Catalogue, Factory
-from ros2_rfm_serving.factory.descriptor import COMPONENTS
+from ros2_rfm_serving.factory.task import COMPONENTS
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import POLICIES, Solution, plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.policies.baselines import equal, weighted

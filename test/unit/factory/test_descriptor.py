@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory, parse_factory
-from ros2_rfm_serving.factory.descriptor import Pipelining
 from ros2_rfm_serving.factory.nodes import node_list
+from ros2_rfm_serving.factory.task import Pipelining
 from ros2_rfm_serving.types import Fallback
 
 

@@ -20,8 +20,8 @@ import yaml
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory, parse_factory
-from ros2_rfm_serving.factory.descriptor import Interface
 from ros2_rfm_serving.factory.nodes import NodeSpec, node_list, write_parameters
+from ros2_rfm_serving.factory.task import Interface
 from ros2_rfm_serving.operate.commands import ENVIRONMENT
 from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ros2_rfm_serving.factory import Factory, Robot
-from ros2_rfm_serving.factory.descriptor import Network
+from ros2_rfm_serving.factory.fleet import Network
 from ros2_rfm_serving.scheduler import PlanOrder, plan, plan_factory, planning
 from ros2_rfm_serving.scheduler.answering import refit_by
 from ros2_rfm_serving.scheduler.enquiry import Enquiry, rooms

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Factory, Robot, parse_factory
-from ros2_rfm_serving.factory.descriptor import Standby
+from ros2_rfm_serving.factory.cluster import Standby
 from ros2_rfm_serving.scheduler import Fleet, fleet_of, plan_factory
 from ros2_rfm_serving.scheduler.answering import refit_by
 from ros2_rfm_serving.scheduler.links import Links, Way

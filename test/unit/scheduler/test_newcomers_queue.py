@@ -11,7 +11,7 @@ import pytest
 from ros2_rfm_serving.audit.schedulers.book import stepped, steps_of
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot, parse_factory
-from ros2_rfm_serving.factory.descriptor import Component
+from ros2_rfm_serving.factory.task import Component
 from ros2_rfm_serving.profiles import COLUMNS, load_profiles, parse_profiles
 from ros2_rfm_serving.scheduler import Fleet, admission, fleet_of, plan_factory, start_fleet
 from ros2_rfm_serving.scheduler.enquiry import AT_ONCE, Enquiry, at_once, rooms, taken

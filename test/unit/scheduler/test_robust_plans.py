@@ -12,7 +12,8 @@ import pytest
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory, parse_factory
-from ros2_rfm_serving.factory.descriptor import Network, Planning
+from ros2_rfm_serving.factory.cluster import Planning
+from ros2_rfm_serving.factory.fleet import Network
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.adaptation import Fleet

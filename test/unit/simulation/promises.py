@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.factory.catalogue import CatalogueEntry
-from ros2_rfm_serving.factory.descriptor import ActionRateFloor, ExecutionMode
+from ros2_rfm_serving.factory.task import ActionRateFloor, ExecutionMode
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.simulation import simulate
 from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ros2_rfm_serving.factory import Catalogue, load_factory
-from ros2_rfm_serving.factory.descriptor import Network
+from ros2_rfm_serving.factory.fleet import Network
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
 from ros2_rfm_serving.simulation import simulate

@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 from ros2_rfm_serving.cli.simulate_guests import turnover_of
 from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.descriptor import ActionRateFloor, Execution, ExecutionMode, Network, Standby
+from ros2_rfm_serving.factory.cluster import Standby
+from ros2_rfm_serving.factory.fleet import Network
 from ros2_rfm_serving.factory.hosts import Host
+from ros2_rfm_serving.factory.task import ActionRateFloor, Execution, ExecutionMode
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Fleet, Order, Planned, PlanOrder, plan
 from ros2_rfm_serving.scheduler.promises import broken

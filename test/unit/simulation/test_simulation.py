@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ConfigurationError, ModelError
-from ros2_rfm_serving.factory.descriptor import Execution
+from ros2_rfm_serving.factory.task import Execution
 from ros2_rfm_serving.faults import Direction, FaultPlan
 from ros2_rfm_serving.profiles import parse_profiles
 from ros2_rfm_serving.simulation import (

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from ros2_rfm_serving.factory import Factory, parse_factory
-from ros2_rfm_serving.factory.descriptor import Network as Declared
+from ros2_rfm_serving.factory.fleet import Network as Declared
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.profiles.measure import measure, rates_hz, subject_of
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule

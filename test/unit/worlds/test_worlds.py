@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ros2_rfm_serving.factory.descriptor import SIMULATED_TASKS
+from ros2_rfm_serving.factory.task import SIMULATED_TASKS
 from ros2_rfm_serving.worlds.metaworld import ALL_TASKS, CAMERAS, SEEN_TASKS, STATE_SIZE, TASKS, MetaworldArm, metaworld_arm
 
 

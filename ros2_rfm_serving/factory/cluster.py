@@ -1,0 +1,69 @@
+"""Sections of the descriptor: the servers, those that stand by, and how cautious plans are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from ros2_rfm_serving.factory.section import Section
+
+CONTINUOUS = "continuous"
+SLO_MARGIN = 0.0
+"""Unless it is declared."""
+
+
+class Overflow(Section):
+    """A server elsewhere that takes what a server of the group cannot answer in time (Kairos §3.2.3). Ours."""
+
+    url: str = Field(pattern=r"^wss?://")
+    """Of its door for clients without ROS (docs/gateway.md)."""
+    round_trip_ms: float = Field(gt=0)
+    batches_in_flight: int = Field(default=2, ge=1, le=8)
+    """On their way there or back at once: with one, the server elsewhere idles for a round trip between two batches."""
+    token_env: str = ""
+    """Environment variable with its token; empty: none."""
+
+
+class ServerCluster(Section):
+    num_servers: int = Field(ge=1, le=10_000)
+    dispatch: str = "balanced"
+    """Whose request runs next: `balanced`, `best`, `swift`, `fifo`, `least_attained`, `wait_ratio`, `deadline`, or one of one's own
+    (docs/server.md says what each is good at). Ours."""
+    batching: str = "fixed"
+    """How many run together: `fixed`, `saturation` or `wait`; `continuous`: models that can advance one solver step at a time let
+    requests join a running batch. Ours."""
+    refetch_after_ms: float = Field(default=0.0, ge=0)
+    """An observation that would be older when it is used is asked for again if that costs nothing; 0: never. Ours."""
+    overflow: Overflow | None = None
+    parity: Literal["on_request", "at_start"] = "on_request"
+    """`at_start`: each model is held against its reference before it is served, and not served when a block is further off than it
+    may be; `on_request`: those alone of which the catalogue says so. Ours."""
+    gpu_type: Annotated[str, BeforeValidator(str)] = Field(min_length=1)
+    hosts: tuple[str, ...] = ()
+    """Machines that its servers may run on; empty: any that has such GPUs. Ours."""
+
+    def __str__(self) -> str:
+        return f"{self.num_servers} x {self.gpu_type}" + (" (batching continuously)" if self.batching == CONTINUOUS else "")
+
+
+class Standby(Section):
+    """Servers that take over when another is lost (ROSA §3.4.4). Ours."""
+
+    num_servers: int = Field(default=0, ge=0)
+    """Of the cluster's, kept warm with a model loaded and out of the normal routes."""
+    peers: bool = True
+    """Where no reserved server covers a loss: another one with the same model, if it still meets every SLO."""
+    same_host: bool = False
+    """Of several `hosts`: a standby may be on the host of the server that it covers, if no other can. That helps when a process
+    ends, not when the host is lost."""
+
+
+class Planning(Section):
+    """How cautious a plan is. Ours."""
+
+    slo_margin: float = Field(default=SLO_MARGIN, ge=0, le=0.5)
+    """Share of every SLO that no prediction may use up: taken off first, before the network's part. Why none is the default:
+    docs/scheduler.md."""
+    link_share: float = Field(default=0.9, ge=0.05, le=1)
+    """Of a host's `bandwidth_mbit_s`, each way, that no plan asks for more than."""

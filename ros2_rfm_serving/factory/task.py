@@ -1,0 +1,220 @@
+"""Sections of the descriptor: a task, its components, and how its robots execute what they are given."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from ros2_rfm_serving.factory.section import Section
+from ros2_rfm_serving.types import MAX_ALPHA, MAX_STAGES, MONITOR, SAFETY, SYSTEM1, SYSTEM2, Fallback, contracts
+
+COMPONENTS = (SYSTEM1, SYSTEM2, SAFETY, MONITOR)
+LAST_RESORTS = (Fallback.STOP_AND_CALL_HUMAN, Fallback.RETURN_TO_SAFE_STATE)
+"""What may follow when retries or patience are used up: a person looks after it, or the task ends where it is safe."""
+CONTROL_RATE_HZ = 20.0
+"""Of a robot that does not say."""
+IMAGE_SIZE_PX = (640, 480)
+"""Width and height of what a real robot's cameras send unless it is declared: the most that its node lets through by default."""
+SIMULATED_IMAGE_SIZE_PX = (96, 96)
+"""Of a simulated robot, unless it is declared."""
+METAWORLD = "metaworld"
+SIMULATORS = "ros2_rfm_serving.worlds"
+"""Group of the entry points with which other packages add simulators."""
+SIMULATED_TASKS = (
+    *("reach", "push", "pick-place", "door-open", "visit-then-push"),
+    *("door-close", "drawer-open", "drawer-close", "button-press-topdown", "button-press", "window-open", "window-close"),
+    *("faucet-open", "faucet-close", "handle-press", "handle-press-side", "coffee-button"),
+)
+"""Of Meta-World."""
+METAWORLD_ROBOT = "metaworld_arm.yaml"
+
+
+class Pipeline(Section):
+    action_period_ms: float = Field(gt=0)
+    """Execution time of what one System 1 prediction commands, t_act (ROSA §3.4.2)."""
+    system2_to_system1_call_ratio: float = Field(default=0.0, ge=0, le=1)
+    """System 2 calls per System 1 call, 1/H; 0: no System 2."""
+
+
+class TaskRetry(Section):
+    max_task_retries: int = Field(default=3, ge=0)
+    on_max_task_retries: Fallback = Fallback.STOP_AND_CALL_HUMAN
+
+
+class SafetyAndSloViolation(Section):
+    max_consecutive_safety_replan: int = Field(default=10, ge=1)
+    max_consecutive_slo_violation: int = Field(default=3, ge=1)
+    on_max_violation: Fallback = Fallback.STOP_AND_CALL_HUMAN
+
+
+class Component(Section):
+    model: str = Field(min_length=1)
+    engine: str = ""
+    """Which of the model's entries in the catalogue: `<model>@<engine>`; empty: `<model>`. Ours."""
+    prompt: str = ""
+    slo_ms: float | None = Field(default=None, gt=0)
+    """Request to reply at the SLO percentile; None: no requirement."""
+    freq_hz: float | None = Field(default=None, gt=0, le=1000)
+    """Of periodic components (obligations); None for System 1 and 2."""
+    call_ratio: float | None = Field(default=None, gt=0, le=100)
+    """Calls per System 1 call, of a goal-coupled component beyond the four of Fig. 3 (those have theirs in `pipeline`)."""
+    percentile: float | None = Field(default=None, ge=50, le=99)
+    """Of `slo_ms`; None: the task's."""
+    fallback: Fallback = Fallback.STOP_AND_RESEND
+
+    @model_validator(mode="before")
+    @classmethod
+    def _engine_is_part_of_the_model(cls, data: object) -> object:
+        if isinstance(data, dict) and data.get("engine") and "@" not in str(data.get("model", "@")):
+            return {**data, "model": f"{data['model']}@{data['engine']}"}
+        return data
+
+
+class ExecutionMode(enum.Enum):
+    SYNC = "sync"
+    """Request, execute, request: a cycle lasts inference and execution (ROSA §3.4.1)."""
+    ASYNC = "async"
+    """Inference during execution: a cycle lasts the longer of the two."""
+
+
+class Horizon(Section):
+    policy: str = "static"
+    """`static`: the robot's own; else the server says: by `confidence` (Kairos §3.1), `curvature`, or a policy of one's own."""
+    threshold: float = Field(default=0.4, gt=-1)
+    """How unsure of an action a model may be (docs/server.md)."""
+    min_steps: int = Field(default=1, ge=1)
+    """H_min: never fewer actions."""
+    mean_period_ms: float | None = Field(default=None, gt=0)
+    """Mean execution time of what a policy really has executed of a chunk; None: `pipeline.action_period_ms`."""
+
+    @model_validator(mode="after")
+    def _static_has_no_mean(self) -> Horizon:
+        if self.policy == "static" and self.mean_period_ms is not None:
+            raise ValueError("mean_period_ms needs a policy: without one `pipeline.action_period_ms` of every chunk is executed")
+        return self
+
+
+class Pipelining(Section):
+    """Several requests of a robot in flight, one per action period, on one public context (AURAS §4). Ours."""
+
+    pp_perception: int = Field(default=1, ge=1, le=MAX_STAGES)
+    """Action periods until an observation is in the public context (§4.3.2)."""
+    pp_generation: int = Field(default=1, ge=1, le=MAX_STAGES)
+    """Action periods that the solver steps of one request are spread over."""
+    alpha: float = Field(default=0.0, ge=-MAX_ALPHA, le=MAX_ALPHA)
+    """Skew of that spread: stage i has a share of e^(i alpha)."""
+    fetch_offset: Literal[0, -1] = 0
+    """0: on the context of this action period's observation; -1: on the one before (§4.3.1)."""
+
+
+class Execution(Section):
+    mode: ExecutionMode = ExecutionMode.SYNC
+    horizon: Horizon = Horizon()
+    pipelining: Pipelining | None = None
+    """None: one request of a robot in flight."""
+    num_steps: int | None = Field(default=None, ge=1, le=1000)
+    """Solver steps of each of System 1's chunks, as far as its model lets robots choose (docs/engines.md); None: its own number.
+    Plans and virtual time reckon with the model's own number: fewer are sooner done than planned, more later. Ours."""
+
+    @model_validator(mode="after")
+    def _pipelined_robots_do_not_wait(self) -> Execution:
+        if self.pipelining is not None and self.mode is ExecutionMode.SYNC:
+            raise ValueError("pipelining needs `mode: async`: a robot that waits for each answer has one request in flight")
+        return self
+
+
+class ActionRateFloor(Section):
+    """F_c^min of ROSA eq. 1, said explicitly."""
+
+    per_robot: float | None = Field(default=None, gt=0)
+    per_class: float | None = Field(default=None, gt=0)
+    """Of all robots of the task together."""
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> ActionRateFloor:
+        if (self.per_robot is None) == (self.per_class is None):
+            raise ValueError("give one of `per_robot` and `per_class`")
+        return self
+
+
+class Interface(enum.Enum):
+    """How a simulated robot shows itself on the graph."""
+
+    NATIVE = "native"
+    """As the robot node expects it by default: compressed images, the state as an array."""
+    FOREIGN = "foreign"
+    """With names, types and an order of its own, as somebody else's robot; `Task.robot` maps it."""
+
+
+class World(Section):
+    """A simulated robot that `rfm up` starts with the task's robots. Ours; without it, real robots are expected."""
+
+    simulator: Annotated[str, Field(min_length=1)]
+    """`metaworld`, an entry point of other packages, or `package.module:function` (`worlds/registry.py`)."""
+    task: str
+    control_rate_hz: float = Field(default=CONTROL_RATE_HZ, ge=0.1, le=1000)
+    camera_rate_hz: float = Field(default=5.0, ge=0.01, le=200)
+    seed: int = Field(default=0, ge=0, le=1_000_000_000)
+    """Robot i of the task starts its episodes at seed + 10 000 i."""
+    interface: Interface = Interface.NATIVE
+
+
+Pixels = Annotated[int, Field(ge=8, le=2048)]
+
+
+class Task(Section):
+    pipeline: Pipeline
+    task_retry: TaskRetry = TaskRetry()
+    safety_and_slo_violation: SafetyAndSloViolation = SafetyAndSloViolation()
+    components: dict[str, Component] = Field(min_length=1)
+    value: float = Field(default=1.0, gt=0)
+    """Weight v_c of one action of this task (ROSA §3.4.1, eq. 1)."""
+    min_action_rate_hz: Annotated[float, Field(gt=0)] | ActionRateFloor | None = None
+    """Floor of the action rate. A plain number is per robot; `{per_class: ...}` is of all its robots together."""
+    execution: Execution = Execution()
+    percentile: float = Field(default=99.0, ge=50, le=99)
+    """Of every `slo_ms` of the task."""
+    world: World | None = None
+    robot: str = METAWORLD_ROBOT
+    """ROS parameters of the robot node: in config/robots, or a path relative to the descriptor, which it may not contradict."""
+    image_size_px: tuple[Pixels, Pixels] | None = None
+    """Width and height of the images that its robots send; None: 640 x 480, of simulated robots 96 x 96. Ours."""
+
+    @property
+    def pipelining(self) -> contracts.Pipelining | None:
+        """As a session asks for it."""
+        asked = self.execution.pipelining
+        return None if asked is None else contracts.Pipelining(**asked.model_dump())
+
+    @property
+    def cycle_period_s(self) -> float:
+        """Execution time of what is executed of one System 1 prediction, t_act (ROSA §3.4.2)."""
+        return (self.execution.horizon.mean_period_ms or self.pipeline.action_period_ms) / 1e3
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Width and height of the images that its robots send."""
+        return self.image_size_px or (SIMULATED_IMAGE_SIZE_PX if self.world else IMAGE_SIZE_PX)
+
+    def calls_per_action(self, component: str) -> float:
+        """Of a goal-coupled component: 1 for System 1, 1/H for System 2 (ROSA §3.4.2); 0 for a periodic one."""
+        if component == SYSTEM1:
+            return 1.0
+        if component == SYSTEM2:
+            return self.pipeline.system2_to_system1_call_ratio
+        return self.components[component].call_ratio or 0.0
+
+    def floor_hz(self, num_robots: int) -> float:
+        """Lowest action rate of one of `num_robots`, F_c^min / K_c; 0: none."""
+        floor = self.min_action_rate_hz
+        if isinstance(floor, ActionRateFloor):
+            return floor.per_robot if floor.per_robot is not None else self.class_floor_hz / max(num_robots, 1)
+        return floor or 0.0
+
+    @property
+    def class_floor_hz(self) -> float:
+        """Lowest action rate of all robots together, F_c^min; 0: none, or one of each robot."""
+        floor = self.min_action_rate_hz
+        return floor.per_class or 0.0 if isinstance(floor, ActionRateFloor) else 0.0
