@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.policies.groups import Group, hosts_of
@@ -86,6 +86,23 @@ def weighted(problem: Problem, curves: Curves) -> StaticPlacement:
     With 3, 7, 3 and 7 billion eight GPUs are 1:3:1:3 (Table 3)."""
     sizes = [_size(problem, model) for _, model in _components(problem)]
     return _partitioned(problem, curves, _proportional(len(problem.servers), sizes))
+
+
+def whole(problem: Problem, curves: Curves) -> Iterator[StaticPlacement]:
+    """Their placements that serve every robot."""
+    everybody = tuple(task.num_robots for task in problem.classes)
+    for static in (equal, weighted, per_model, per_robot):
+        try:
+            placement = static(problem, curves)
+        except TooFewServersError:
+            continue
+        if placement.served == everybody and _is_there(problem, placement):
+            yield placement
+
+
+def _is_there(problem: Problem, placement: StaticPlacement) -> bool:
+    """Models that share a GPU are servers of their own, and nobody starts one in a factory that runs."""
+    return problem.previous is None or set(placement.gpus) <= {there.gpu for there in problem.previous.placements}
 
 
 def _size(problem: Problem, model: str) -> float:

@@ -15,7 +15,6 @@ from types import MappingProxyType
 
 from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
 from ros2_rfm_serving.scheduler.policies import baselines
-from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement
 from ros2_rfm_serving.scheduler.policies.comparison import Comparison
 from ros2_rfm_serving.scheduler.policies.groups import Placement, groups_of, hosts_of
 from ros2_rfm_serving.scheduler.policies.in_place import in_place
@@ -24,13 +23,13 @@ from ros2_rfm_serving.scheduler.policies.options import BestSchedule, distinct, 
 from ros2_rfm_serving.scheduler.policies.packing import packed
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa, RosaSchedule
 from ros2_rfm_serving.scheduler.policies.search import LARGE, Candidate, Search, rated
+from ros2_rfm_serving.scheduler.policies.variants import Variants
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.equilibrium import equilibrium
 from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, RESERVE, OwnQueues
 from ros2_rfm_serving.scheduler.prediction.parts import parted
-from ros2_rfm_serving.scheduler.prediction.predict import keeps_every_slo, name_on
+from ros2_rfm_serving.scheduler.prediction.predict import keeps_every_slo
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.prediction.stable import MIN_GAIN, Moves
 from ros2_rfm_serving.scheduler.problem import Problem
@@ -72,8 +71,7 @@ class _Best:
         self._search = Search(problem, curves, budget, moves)
         self._enough = bound.objective * (1 - GOOD_ENOUGH) if budget.work else -math.inf
         self._rivals: list[BestSchedule] = []
-        self._uncapped: list[BestSchedule] = []
-        """Where all robots settle without caps: whether SLOs are kept there is not known yet."""
+        self._variants = Variants(problem, curves, budget, moves)
         self._complete = True
         self._there = in_place(problem, curves)
         self._found: Candidate | None = None
@@ -102,8 +100,8 @@ class _Best:
             self._budget.spend(near._budget.total)
         if not chosen or (self._large and chosen.tuned and self._costly(chosen)):
             chosen = _worthiest((chosen, self._relieved())) or unsure
-        if rate_control is False and (uncapped := self._chosen(self._uncapped)):
-            chosen, options = uncapped, self._uncapped
+        if rate_control is False and (uncapped := self._chosen(self._variants.uncapped)):
+            chosen, options = uncapped, self._variants.uncapped
         return replace(self._calmest(chosen, options), complete=complete) if chosen else None
 
     def _near(self) -> _Best:
@@ -117,10 +115,10 @@ class _Best:
         return _Best(near, self._curves, bound, Budget(self._budget.work), self._moves)
 
     def _options(self, rate_control: bool | None) -> list[BestSchedule]:
-        self._rivals += self._staying()
-        statics = list(_statics(self._problem, self._curves))
+        self._rivals += self._variants.staying(self._there, large=self._large) if self._there else ()
+        statics = list(baselines.whole(self._problem, self._curves))
         for static in statics:
-            self._rivals += self._as_it_is(static.hosts, static.gpus)
+            self._rivals += self._variants.as_it_is(static.hosts, static.gpus)
         mixed = list(mixes(self._problem, self._curves, self._bound, self._budget))
         self._budget.set_aside(PROGRAMS_WORK * len(self._problem.servers))
         there = [groups_of(self._there.hosts)] if self._there else []
@@ -133,7 +131,7 @@ class _Best:
             found = max(map(self._packed, (found, *map(self._at_their_own_rates, there))), key=lambda one: one.score)
         self._found = found
         capped = [*(self._own(found) if found else ()), *self._rivals]
-        settled = [replace(option, capped=self._within_curves(option)) for option in self._uncapped]
+        settled = [replace(option, capped=self._within_curves(option)) for option in self._variants.uncapped]
         return [*capped, *(option for option in settled if option.capped or not rate_control)]
 
     def _chosen(self, options: Iterable[BestSchedule]) -> BestSchedule | None:
@@ -280,7 +278,7 @@ class _Best:
             return None
         rosa = Rosa(self._problem, self._curves, self._budget, share=ROSA_SHARE, worth=worth).solve()
         if rosa:
-            self._rivals += self._as_it_is(rosa.hosts, caps=rosa.rates)
+            self._rivals += self._variants.as_it_is(rosa.hosts, caps=rosa.rates)
             self._complete &= not rosa.cut_short
         return rosa
 
@@ -290,69 +288,8 @@ class _Best:
         assert best.rates is not None
         own = BestSchedule(best.parts.problem, best.parts.hosts, best.rates, lost_hz=best.lost_hz)
         hosts = tuple(hosts_of(best.placement, self._problem))
-        self._uncapped += self._without_caps(replace(own, problem=self._problem, hosts=hosts, rates=()) if self._large else own)
-        yield from (own, *(() if self._large else (self._parted(own),)))
-
-    def _staying(self) -> Iterator[BestSchedule]:
-        """The placement in force, with caps; what is without them is noted as well."""
-        there = self._there
-        for parts in there.parts_of(self._large) if there else ():
-            schedule = BestSchedule(parts.problem, parts.hosts, (), names=there.names if there else ())
-            self._uncapped += self._free(schedule) if self._budget.work else ()
-            search = RateSearch(schedule.problem, self._curves, schedule.hosts)
-            rates = search.best()
-            self._budget.spend(search.work)
-            if rates is not None:
-                yield replace(schedule, rates=rates)
-
-    def _as_it_is(self, hosts: tuple[Host, ...], gpus: tuple[str, ...] = (), caps: Rates | None = None) -> Iterator[BestSchedule]:
-        """Another policy's schedule with our caps, its own and none: it is not better for the way in which its rates were found."""
-        named = [name_on(self._problem, host, gpu) for host, gpu in zip(hosts, gpus, strict=False)]
-        lost_hz = self._moves.lost_hz(self._problem, hosts, named)
-        schedule = BestSchedule(self._problem, hosts, (), gpus, lost_hz=lost_hz)
-        self._uncapped += self._without_caps(schedule)
-        search = RateSearch(self._problem, self._curves, hosts)
-        rates = search.best()
-        self._budget.spend(search.work + self._moves.spent())
-        if rates is not None:
-            capped = replace(schedule, rates=rates)
-            for one in (capped, *(self._settled(capped, caps) if caps else ())):
-                yield from (one, self._parted(one))
-
-    def _without_caps(self, schedule: BestSchedule) -> Iterator[BestSchedule]:
-        """With the classes as they are, as another policy would have it, and where each robot goes at its own pace. Not where any
-        schedule will do."""
-        if not self._budget.work:
-            return
-        yield from self._free(schedule)
-        if len(schedule.hosts) <= FEW_SERVERS:
-            parts = parted(schedule.problem, schedule.hosts)
-            if len(parts.problem.classes) > len(schedule.problem.classes):
-                yield from self._free(replace(schedule, problem=parts.problem, hosts=parts.hosts))
-
-    def _free(self, schedule: BestSchedule) -> Iterator[BestSchedule]:
-        problem = schedule.problem
-        if not RateSearch(problem, self._curves, schedule.hosts).carries([task.max_rate_hz for task in problem.classes]):
-            return  # nothing but caps keeps them from sending more than links take
-        rates = equilibrium(problem, self._curves, schedule.hosts, None).rates
-        if all(rate >= task.floor_hz for rate, task in zip(rates, problem.classes, strict=True)):
-            yield replace(schedule, rates=rates, capped=False)
-
-    def _settled(self, schedule: BestSchedule, caps: Rates) -> Iterator[BestSchedule]:
-        """Where the robots settle under these caps, if every SLO and floor is kept there."""
-        problem = schedule.problem
-        rates = equilibrium(problem, self._curves, schedule.hosts, caps).rates
-        floors = all(rate >= task.floor_hz for rate, task in zip(rates, problem.classes, strict=True))
-        if floors and RateSearch(problem, self._curves, schedule.hosts).feasible(rates):
-            yield replace(schedule, rates=rates)
-
-    def _parted(self, schedule: BestSchedule) -> BestSchedule:
-        """From there on, with rates for every part of a class."""
-        parts = parted(schedule.problem, schedule.hosts)
-        search = RateSearch(parts.problem, self._curves, parts.hosts)
-        rates = search.improved(parts.rates(schedule.rates))
-        self._budget.spend(search.work)
-        return replace(schedule, problem=parts.problem, hosts=parts.hosts, rates=rates)
+        self._variants.note_without_caps(replace(own, problem=self._problem, hosts=hosts, rates=()) if self._large else own)
+        yield from (own, *(() if self._large else (self._variants.parted(own),)))
 
 
 def _worthiest(schedules: Iterable[BestSchedule | None]) -> BestSchedule | None:
@@ -366,20 +303,3 @@ def _expected(curves: Curves, candidate: Candidate) -> float:
     assert rates is not None
     paces = self_paced(problem, curves, hosts, rates, RateSearch(problem, curves, hosts).closed_loops_hz(rates))
     return problem.objective(tuple(max(rate, pace or 0.0) for rate, pace in zip(rates, paces, strict=True)))
-
-
-def _statics(problem: Problem, curves: Curves) -> Iterator[StaticPlacement]:
-    """The baselines' placements that serve every robot."""
-    everybody = tuple(task.num_robots for task in problem.classes)
-    for static in (baselines.equal, baselines.weighted, baselines.per_model, baselines.per_robot):
-        try:
-            placement = static(problem, curves)
-        except baselines.TooFewServersError:
-            continue
-        if placement.served == everybody and _is_there(problem, placement):
-            yield placement
-
-
-def _is_there(problem: Problem, placement: StaticPlacement) -> bool:
-    """Models that share a GPU are servers of their own, and nobody starts one in a factory that runs."""
-    return problem.previous is None or set(placement.gpus) <= {there.gpu for there in problem.previous.placements}

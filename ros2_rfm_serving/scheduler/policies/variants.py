@@ -1,0 +1,90 @@
+"""Ways to run the servers of a placement that `best` compares: with caps, in parts of classes, and without any caps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ros2_rfm_serving.scheduler.budget import Budget
+from ros2_rfm_serving.scheduler.policies.in_place import InPlace
+from ros2_rfm_serving.scheduler.policies.mixes import FEW_SERVERS
+from ros2_rfm_serving.scheduler.policies.options import BestSchedule
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.equilibrium import equilibrium
+from ros2_rfm_serving.scheduler.prediction.parts import parted
+from ros2_rfm_serving.scheduler.prediction.predict import name_on
+from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
+from ros2_rfm_serving.scheduler.prediction.stable import Moves
+from ros2_rfm_serving.scheduler.problem import Problem
+
+
+class Variants:
+    """Of placements of one factory."""
+
+    def __init__(self, problem: Problem, curves: Curves, budget: Budget, moves: Moves) -> None:
+        self._problem, self._curves, self._budget, self._moves = problem, curves, budget, moves
+        self.uncapped: list[BestSchedule] = []
+        """Where all robots settle without caps: whether SLOs are kept there is not known yet."""
+
+    def staying(self, there: InPlace, *, large: bool) -> Iterator[BestSchedule]:
+        """The placement in force, with caps; what is without them is noted as well."""
+        for parts in there.parts_of(large):
+            schedule = BestSchedule(parts.problem, parts.hosts, (), names=there.names)
+            self.uncapped += self._free(schedule) if self._budget.work else ()
+            search = RateSearch(schedule.problem, self._curves, schedule.hosts)
+            rates = search.best()
+            self._budget.spend(search.work)
+            if rates is not None:
+                yield replace(schedule, rates=rates)
+
+    def as_it_is(self, hosts: tuple[Host, ...], gpus: tuple[str, ...] = (), caps: Rates | None = None) -> Iterator[BestSchedule]:
+        """Another policy's schedule with our caps, its own and none: it is not better for the way in which its rates were found."""
+        named = [name_on(self._problem, host, gpu) for host, gpu in zip(hosts, gpus, strict=False)]
+        lost_hz = self._moves.lost_hz(self._problem, hosts, named)
+        schedule = BestSchedule(self._problem, hosts, (), gpus, lost_hz=lost_hz)
+        self.note_without_caps(schedule)
+        search = RateSearch(self._problem, self._curves, hosts)
+        rates = search.best()
+        self._budget.spend(search.work + self._moves.spent())
+        if rates is not None:
+            capped = replace(schedule, rates=rates)
+            for one in (capped, *(self._settled(capped, caps) if caps else ())):
+                yield from (one, self.parted(one))
+
+    def note_without_caps(self, schedule: BestSchedule) -> None:
+        self.uncapped += self._without_caps(schedule)
+
+    def _without_caps(self, schedule: BestSchedule) -> Iterator[BestSchedule]:
+        """With the classes as they are, as another policy would have it, and where each robot goes at its own pace. Not where any
+        schedule will do."""
+        if not self._budget.work:
+            return
+        yield from self._free(schedule)
+        if len(schedule.hosts) <= FEW_SERVERS:
+            parts = parted(schedule.problem, schedule.hosts)
+            if len(parts.problem.classes) > len(schedule.problem.classes):
+                yield from self._free(replace(schedule, problem=parts.problem, hosts=parts.hosts))
+
+    def _free(self, schedule: BestSchedule) -> Iterator[BestSchedule]:
+        problem = schedule.problem
+        if not RateSearch(problem, self._curves, schedule.hosts).carries([task.max_rate_hz for task in problem.classes]):
+            return  # nothing but caps keeps them from sending more than links take
+        rates = equilibrium(problem, self._curves, schedule.hosts, None).rates
+        if all(rate >= task.floor_hz for rate, task in zip(rates, problem.classes, strict=True)):
+            yield replace(schedule, rates=rates, capped=False)
+
+    def _settled(self, schedule: BestSchedule, caps: Rates) -> Iterator[BestSchedule]:
+        """Where the robots settle under these caps, if every SLO and floor is kept there."""
+        problem = schedule.problem
+        rates = equilibrium(problem, self._curves, schedule.hosts, caps).rates
+        floors = all(rate >= task.floor_hz for rate, task in zip(rates, problem.classes, strict=True))
+        if floors and RateSearch(problem, self._curves, schedule.hosts).feasible(rates):
+            yield replace(schedule, rates=rates)
+
+    def parted(self, schedule: BestSchedule) -> BestSchedule:
+        """From there on, with rates for every part of a class."""
+        parts = parted(schedule.problem, schedule.hosts)
+        search = RateSearch(parts.problem, self._curves, parts.hosts)
+        rates = search.improved(parts.rates(schedule.rates))
+        self._budget.spend(search.work)
+        return replace(schedule, problem=parts.problem, hosts=parts.hosts, rates=rates)
