@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies.groups import Group, Placement, hosts_of, tidy
 from ros2_rfm_serving.scheduler.policies.neighbours import independent
 from ros2_rfm_serving.scheduler.policies.recombination import Recombination
+from ros2_rfm_serving.scheduler.policies.steps import Steps, replaced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.parts import Parted, parted, undivided
 from ros2_rfm_serving.scheduler.prediction.rates import Rates, RateSearch
@@ -62,6 +63,7 @@ class Search:
 
     def __init__(self, problem: Problem, curves: Curves, budget: Budget, moves: Moves, seed: int = 0) -> None:
         self._problem, self._curves, self._budget, self._moves = problem, curves, budget, moves
+        self._step = Steps(problem, curves)
         self._random = random.Random(seed)
         self._share = 1.0
         self._repairs = REPAIR_WORK * len(problem.servers)
@@ -91,7 +93,7 @@ class Search:
 
     def equals_of(self, best: Candidate) -> list[Candidate]:
         """All placements seen, and those a move away as far as the budget goes, that are as good."""
-        for move in (m for i in range(len(best.placement)) for m in self.moves(best.placement, i)):
+        for move in (m for i in range(len(best.placement)) for m in self._step.of(best.placement, i)):
             if self._expired():
                 break
             self.evaluate(move)
@@ -107,15 +109,19 @@ class Search:
             if taker not in groups:
                 return None
             i = groups.index(taker)
-            givers = [j for j, g in self._others(groups, i) if g.config.gpu_type == alike and g.num_servers > 1 and g not in takers]
+            givers = [
+                j for j, g in self._step.others(groups, i) if g.config.gpu_type == alike and g.num_servers > 1 and g not in takers
+            ]
             largest = sorted(givers, key=lambda j: -groups[j].num_servers)[:GIVERS]
             given = (
-                [{}] if self._free(groups).get(alike, 0) else [{j: groups[j].resized(groups[j].num_servers - 1)} for j in largest]
+                [{}]
+                if self._step.free(groups).get(alike, 0)
+                else [{j: groups[j].resized(groups[j].num_servers - 1)} for j in largest]
             )
             grown = {i: taker.resized(taker.num_servers + 1)}
-            moves = [self.evaluate(_replaced(groups, grown | changes)) for changes in given]
+            moves = [self.evaluate(replaced(groups, grown | changes)) for changes in given]
             if all(move.rates is None for move in moves):
-                moves = [self.evaluate(move) for move in islice(self._moved_robots(groups, i), MOVED)]
+                moves = [self.evaluate(move) for move in islice(self._step.moved_robots(groups, i), MOVED)]
             if not moves:
                 return None
             candidate = max(moves, key=lambda move: move.score)
@@ -166,7 +172,9 @@ class Search:
                 break
             before = self._budget.spent
             groups = candidate.placement
-            moves = (m for i in range(len(groups)) for m in (*self._shifted_servers(groups, i), *self._moved_robots(groups, i)))
+            moves = (
+                m for i in range(len(groups)) for m in (*self._step.shifted_servers(groups, i), *self._step.moved_robots(groups, i))
+            )
             nearer = (c for c in (self.evaluate(m) for m in moves) if c.score > candidate.score)
             candidate = next(nearer, candidate)
             self._repairs -= self._budget.spent - before
@@ -200,132 +208,13 @@ class Search:
     def _shaken(self, candidate: Candidate) -> Candidate:
         placement = candidate.placement
         for _ in range(self._random.randint(2, 4)):
-            moves = list(self.moves(placement, self._random.randrange(len(placement))))
+            moves = list(self._step.of(placement, self._random.randrange(len(placement))))
             if moves:
                 placement = tidy(self._random.choice(moves))
         return self.evaluate(placement)
 
     def _shuffled_moves(self, groups: Placement) -> Iterator[Placement]:
         for i in self._random.sample(range(len(groups)), len(groups)):
-            moves = list(self.moves(groups, i))
+            moves = list(self._step.of(groups, i))
             self._random.shuffle(moves)
             yield from moves
-
-    # --- moves of group i: every one keeps all robots served and uses no more servers than there are ---
-
-    def moves(self, groups: Placement, i: int) -> Iterator[Placement]:
-        yield from self._other_configs(groups, i)
-        yield from self._shifted_servers(groups, i)
-        yield from self._moved_robots(groups, i)
-        yield from self._exchanged_robots(groups, i)
-        yield from self._split(groups, i)
-        yield from self._merged(groups, i)
-        yield from self._swapped_types(groups, i)
-
-    def _other_configs(self, groups: Placement, i: int) -> Iterator[Placement]:
-        """Another batch size, or unused servers of another type."""
-        free, group = self._free(groups), groups[i]
-        for config in self._curves.of(group.config.model):
-            same_type = config.gpu_type == group.config.gpu_type
-            if config != group.config and (same_type or free.get(config.gpu_type, 0) >= group.num_servers):
-                yield _replaced(groups, {i: replace(group, config=config)})
-
-    def _shifted_servers(self, groups: Placement, i: int) -> Iterator[Placement]:
-        """One server more: an unused one, or one of another group."""
-        taker = groups[i]
-        grown = taker.resized(taker.num_servers + 1)
-        if self._free(groups).get(taker.config.gpu_type, 0):
-            yield _replaced(groups, {i: grown})
-        for j, giver in self._others(groups, i):
-            if giver.num_servers > 1 and giver.config.gpu_type == taker.config.gpu_type:
-                yield _replaced(groups, {i: grown, j: giver.resized(giver.num_servers - 1)})
-
-    def _moved_robots(self, groups: Placement, i: int) -> Iterator[Placement]:
-        giver = groups[i]
-        for j, taker in self._others(groups, i):
-            if giver.config.model == taker.config.model:
-                for demand, count in giver.robots:
-                    for moved in sorted({1, min(giver.num_servers, count), count // 2, count} - {0}):
-                        yield _replaced(groups, _moved(giver, taker, i, j, demand, moved))
-
-    def _exchanged_robots(self, groups: Placement, i: int) -> Iterator[Placement]:
-        """All robots of one demand against all of another."""
-        one = groups[i]
-        for j, other in self._others(groups, i):
-            if one.config.model == other.config.model:
-                for mine, given in one.robots:
-                    for theirs, taken in other.robots:
-                        if mine != theirs:
-                            changes = _moved(one, other, i, j, mine, given)
-                            yield _replaced(groups, _moved(changes[j], changes[i], j, i, theirs, taken))
-
-    def _split(self, groups: Placement, i: int) -> Iterator[Placement]:
-        """Some demands, or an even share of all, on servers of their own: split off, unused, or of another group."""
-        free, group = self._free(groups), groups[i]
-        for part, rest in _parts(group):
-            if group.num_servers > 1:
-                for taken in {1, group.num_servers // 2, group.num_servers - 1}:
-                    yield (*_replaced(groups, {i: rest.resized(group.num_servers - taken)}), part.resized(taken))
-            for config in self._curves.of(group.config.model):
-                own = replace(part, config=config, num_servers=1)
-                if free.get(config.gpu_type, 0):
-                    yield (*_replaced(groups, {i: rest}), own)
-                for j, giver in self._others(groups, i):
-                    if giver.num_servers > 1 and giver.config.gpu_type == config.gpu_type:
-                        yield (*_replaced(groups, {i: rest, j: giver.resized(giver.num_servers - 1)}), own)
-
-    def _merged(self, groups: Placement, i: int) -> Iterator[Placement]:
-        """Two groups in one; also with one server less, which somebody else may need more."""
-        one = groups[i]
-        for j, other in self._others(groups, i):
-            if (one.config.model, one.config.gpu_type) == (other.config.model, other.config.gpu_type):
-                robots = {d: one.count(d) + other.count(d) for d, _ in (*one.robots, *other.robots)}
-                merged = one.resized(one.num_servers + other.num_servers).with_robots(robots)
-                rest = tuple(g for k, g in enumerate(groups) if k not in (i, j))
-                yield (*rest, merged)
-                smaller = merged.resized(merged.num_servers - 1)
-                for k, taker in enumerate(rest):
-                    if taker.config.gpu_type == one.config.gpu_type:
-                        yield (*_replaced(rest, {k: taker.resized(taker.num_servers + 1)}), smaller)
-
-    def _swapped_types(self, groups: Placement, i: int) -> Iterator[Placement]:
-        """Two groups of as many servers trade GPU types, each with any batch size."""
-        one = groups[i]
-        for j, other in self._others(groups, i):
-            if one.num_servers == other.num_servers and one.config.gpu_type != other.config.gpu_type:
-                for mine in self._curves.configs.get((one.config.model, other.config.gpu_type), []):
-                    for theirs in self._curves.configs.get((other.config.model, one.config.gpu_type), []):
-                        yield _replaced(groups, {i: replace(one, config=mine), j: replace(other, config=theirs)})
-
-    def _others(self, groups: Placement, i: int) -> list[tuple[int, Group]]:
-        return [(j, group) for j, group in enumerate(groups) if j != i]
-
-    def _free(self, groups: Placement) -> dict[str, int]:
-        free = dict(self._problem.gpus)
-        for group in groups:
-            free[group.config.gpu_type] -= group.num_servers
-        return free
-
-
-def _replaced(groups: Placement, changes: dict[int, Group]) -> Placement:
-    return tuple(changes.get(i, group) for i, group in enumerate(groups))
-
-
-def _moved(giver: Group, taker: Group, i: int, j: int, demand: int, count: int) -> dict[int, Group]:
-    less = {**dict(giver.robots), demand: giver.count(demand) - count}
-    more = {**dict(taker.robots), demand: taker.count(demand) + count}
-    return {i: giver.with_robots(less), j: taker.with_robots(more)}
-
-
-def _parts(group: Group) -> Iterator[tuple[Group, Group]]:
-    """(part, rest): each demand alone, half of it, and a server's share of everything."""
-    robots = dict(group.robots)
-    for demand, count in group.robots:
-        for taken in sorted({count, count // 2, 1} - {0}):
-            rest = {**robots, demand: count - taken}
-            if any(rest.values()):
-                yield group.with_robots({demand: taken}), group.with_robots(rest)
-    if group.num_servers > 1:
-        share = {d: n // group.num_servers for d, n in group.robots}
-        if any(share.values()):
-            yield group.with_robots(share), group.with_robots({d: n - share[d] for d, n in group.robots})

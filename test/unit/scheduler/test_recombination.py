@@ -16,6 +16,7 @@ from ros2_rfm_serving.scheduler.policies.search import Search
 from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
+from ros2_rfm_serving.scheduler.prediction.stable import Moves
 from ros2_rfm_serving.scheduler.problem import Problem
 from test.optimum.exact import optimum
 from test.optimum.factories import eight_gpus
@@ -35,7 +36,7 @@ def test_servers_are_worth_by_themselves_what_they_are_worth_together(seed: int)
     curves, budget = curves_of(problem, small.profile), Budget(0.3)
     assert independent(problem)
     seeds = [groups_of(baselines.equal(problem, curves).hosts)]
-    found = Search(problem, curves, budget).run(seeds, good_enough=math.inf, rounds=1)
+    found = Search(problem, curves, budget, Moves(problem)).run(seeds, good_enough=math.inf, rounds=1)
     assert found and found.rates
     assert sum(worth_alone(problem, curves, host) for host in hosts_of(found.placement, problem)) == pytest.approx(
         found.score, rel=1e-3
