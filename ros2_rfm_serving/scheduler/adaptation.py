@@ -23,14 +23,13 @@ from ros2_rfm_serving.scheduler.admission import LOOKS, Admission
 from ros2_rfm_serving.scheduler.host import Host, Seat, hosts_of
 from ros2_rfm_serving.scheduler.links import Pledge, Traffic, pledge_of
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
+from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
 from ros2_rfm_serving.scheduler.queues import Queues, seated
+from ros2_rfm_serving.scheduler.rerouted import ROUNDING, at_rate, batched, quicker, route_of
 from ros2_rfm_serving.scheduler.reserve import with_reserved
 from ros2_rfm_serving.scheduler.room import Room
 from ros2_rfm_serving.scheduler.traffic import asked_by
-from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
-
-ROUNDING = 1e-6
+from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
 
 
 class Fleet:
@@ -227,13 +226,14 @@ class Fleet:
             rates_hz=found.rates_hz,
         )
         changed = self._with(robot, room)
-        return replace(room, strained=changed._looked_at(self._strained(changed, found.seats.values()), looks))
+        strained = quicker(self.schedule.routes, changed.schedule.routes) | set(found.seats.values())
+        return replace(room, strained=changed._looked_at(strained, looks))
 
     def _with(self, robot: Robot, room: Room) -> Fleet:
         """Where there is room for it."""
         task = self._classes[robot.task]
         hosts = {d.index: self._hosts[room.seats[d.index]] for d in task.demands}
-        mine = [_route(robot, d, hosts[d.index], room.cap_hz, room.rate_hz) for d in task.demands]
+        mine = [route_of(robot, d, hosts[d.index], room.cap_hz, room.rate_hz) for d in task.demands]
         changed = self._copy((*self.robots, robot), {**self._task_of, robot.name: robot.task})
         if room.rates_hz:
             return changed._adjusted(self, mine, room)
@@ -249,7 +249,7 @@ class Fleet:
         """Others make room for these."""
         kept_hz = {} if before.pledge else before._rates_hz()  # what links were found to carry are rates, not higher caps
         routes = (*(before._at(route, room.rates_hz, kept_hz) for route in before.schedule.routes), *mine)
-        placements = [before._batched(host.placement, room.batch_sizes) for host in before._hosts.values()]
+        placements = [batched(host.placement, room.batch_sizes) for host in before._hosts.values()]
         self._hosts = hosts_of(placements, before._problem.seen)
         self._seat(routes)
         gained_hz = sum(r.predicted_rate_hz for r in routes if r.component == SYSTEM1)
@@ -262,12 +262,6 @@ class Fleet:
         self.held.update(self.seated([server for server in servers if queues.judges(server)]))
         return self
 
-    def _strained(self, changed: Fleet, seats: Iterable[str]) -> set[str]:
-        """Servers that do more for somebody than they did, or otherwise: whatever holds at some rates holds at lower ones."""
-        before = {(route.robot, route.component): route.max_rate_hz for route in self.schedule.routes}
-        quicker = {r.server for r in changed.schedule.routes if r.max_rate_hz > before.get((r.robot, r.component), 0.0) + ROUNDING}
-        return quicker | set(seats)
-
     def _looked_at(self, servers: Iterable[str], looks: int) -> frozenset[str]:
         """Those whose queues can be run; they keep every SLO. Raises: `ScheduleError`."""
         queues = self.queues()
@@ -278,15 +272,8 @@ class Fleet:
         return judged
 
     def _at(self, route: Route, rates_hz: Mapping[str, float], now_hz: Mapping[str, float]) -> Route:
-        """With its class at this rate; as it is where that has not changed."""
         task = self._task_of[route.robot]
-        demand, rate_hz = self._demands[task, route.component], rates_hz[task]
-        if not demand.goal_coupled or abs(rate_hz - now_hz.get(task, math.inf)) <= ROUNDING * rate_hz:
-            return route
-        return replace(route, max_rate_hz=demand.rate_hz(rate_hz), predicted_rate_hz=demand.rate_hz(rate_hz))
-
-    def _batched(self, placement: Placement, sizes: Mapping[str, int]) -> Placement:
-        return replace(placement, batch_size=sizes.get(placement.server, placement.batch_size))
+        return at_rate(route, self._demands[task, route.component], rates_hz[task], now_hz.get(task, math.inf))
 
     def _rates_hz(self) -> dict[str, float]:
         """Task -> the highest action rate of its robots."""
@@ -325,16 +312,3 @@ class Fleet:
             predicted_actions_hz=self.schedule.predicted_actions_hz + gained_hz,
         )
         return self
-
-
-def _route(robot: Robot, demand: Demand, host: Host, cap_hz: float, rate_hz: float) -> Route:
-    return Route(
-        robot=robot.name,
-        component=demand.component,
-        server=host.placement.server,
-        max_rate_hz=demand.rate_hz(cap_hz),
-        predicted_rate_hz=demand.rate_hz(rate_hz),
-        slo_s=demand.slo.told_s,
-        standby=host.standby,
-        task=robot.task,
-    )

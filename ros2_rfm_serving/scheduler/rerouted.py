@@ -1,0 +1,45 @@
+"""Routes and placements as they become where a robot comes, and others make room for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ros2_rfm_serving.factory import Robot
+from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler.problem import Demand
+from ros2_rfm_serving.types import Placement, Route
+
+ROUNDING = 1e-6
+
+
+def route_of(robot: Robot, demand: Demand, host: Host, cap_hz: float, rate_hz: float) -> Route:
+    """Of a robot that comes, to this server."""
+    return Route(
+        robot=robot.name,
+        component=demand.component,
+        server=host.placement.server,
+        max_rate_hz=demand.rate_hz(cap_hz),
+        predicted_rate_hz=demand.rate_hz(rate_hz),
+        slo_s=demand.slo.told_s,
+        standby=host.standby,
+        task=robot.task,
+    )
+
+
+def at_rate(route: Route, demand: Demand, rate_hz: float, now_hz: float) -> Route:
+    """With its class at this action rate; as it is where that has not changed."""
+    if not demand.goal_coupled or abs(rate_hz - now_hz) <= ROUNDING * rate_hz:
+        return route
+    return replace(route, max_rate_hz=demand.rate_hz(rate_hz), predicted_rate_hz=demand.rate_hz(rate_hz))
+
+
+def batched(placement: Placement, sizes: Mapping[str, int]) -> Placement:
+    """sizes: of the servers where they change."""
+    return replace(placement, batch_size=sizes.get(placement.server, placement.batch_size))
+
+
+def quicker(routes: Iterable[Route], changed: Iterable[Route]) -> set[str]:
+    """Servers that do more for somebody than they did: whatever holds at some rates holds at lower ones."""
+    before = {(route.robot, route.component): route.max_rate_hz for route in routes}
+    return {r.server for r in changed if r.max_rate_hz > before.get((r.robot, r.component), 0.0) + ROUNDING}
