@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 import ray
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.operate.on_ray.head import ADDRESS, LOCAL
+from ros2_rfm_serving.operate.on_ray.head import ADDRESS, LOCAL, reach
 from ros2_rfm_serving.operate.on_ray.planning import ClusterNode, Layout
 
 KNOCK_S = 5.0
@@ -58,7 +57,7 @@ def _connect(address: str, layout: Layout) -> str:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        _knock(address)
+        reach(address, KNOCK_S)  # Ray itself would wait for minutes, and then end this process
         context = ray.init(address, log_to_driver=False, logging_level="warning", **(own if address == LOCAL else {}))
         return str(context.address_info["gcs_address"])
     except (RuntimeError, ValueError, OverflowError, OSError, SystemExit) as error:  # Ray ends who reaches something else there
@@ -71,13 +70,6 @@ def _connect(address: str, layout: Layout) -> str:
     finally:
         for number, handler in handlers.items():  # Ray takes SIGTERM
             signal.signal(number, handler)
-
-
-def _knock(address: str) -> None:
-    """Ray itself would wait for minutes, and then end this process."""
-    host, _, port = address.rpartition("//")[2].rpartition(":")
-    if host and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
 
 
 def nodes() -> tuple[ClusterNode, ...]:

@@ -60,13 +60,18 @@ def asked_address(option: str) -> str:
     return option or os.environ.get(ADDRESS, "") or LOCAL
 
 
-def knock(address: str) -> bool:
-    """Whether anybody listens there; True where the address is a name of Ray's own, which nobody can knock at."""
+def reach(address: str, patience_s: float) -> None:
+    """Whoever listens there; nobody where the address is a name of Ray's own, which nobody can knock at. Raises: `OSError`, or
+    `OverflowError` for what is no port."""
     host, _, port = address.rpartition("//")[2].rpartition(":")
-    if not (host and port.isdecimal()):
-        return True
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=patience_s).close()
+
+
+def knock(address: str) -> bool:
+    """Whether it can be reached."""
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
+        reach(address, KNOCK_S)
     except (OSError, OverflowError):
         return False
     return True
