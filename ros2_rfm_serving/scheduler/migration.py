@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.policies.comparison import NEARLY
 from ros2_rfm_serving.scheduler.prediction.stable import HORIZON_S, MIN_GAIN, MOVE_S
 from ros2_rfm_serving.types import SYSTEM1, Schedule
 
@@ -48,6 +49,16 @@ def migration(fleet: Fleet, other: Schedule, *, horizon_s: float = HORIZON_S) ->
         lost_actions=lost,
         gained_actions=gain_hz * horizon_s if gain_hz > MIN_GAIN * now_hz else 0.0,
     )
+
+
+def gives_up(fleet: Fleet, planned: Fleet) -> bool:
+    """A plan for the same robots gets less done than the schedule in force, and covers the loss of no more servers. Where `best`
+    chooses by robots' own queues, of which a schedule says nothing: by so much less that it would not have looked at them."""
+    if fleet.schedule.policy != planned.schedule.policy or dict(fleet.tasks) != dict(planned.tasks):
+        return False
+    by_queues = any(task.overlapped and task.gives_way for task in fleet.problem.classes)
+    least_hz = (NEARLY if by_queues else 1.0 - MIN_GAIN) * reached_hz(fleet)
+    return fleet.actions_hz(planned.schedule) < least_hz and len(planned.uncovered) >= len(fleet.uncovered)
 
 
 def reached_hz(fleet: Fleet) -> float:

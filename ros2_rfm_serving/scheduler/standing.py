@@ -15,7 +15,7 @@ from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.answering import Refit
 from ros2_rfm_serving.scheduler.enquiry import Enquiry, Rooms, taken
 from ros2_rfm_serving.scheduler.impossible import Impossible
-from ros2_rfm_serving.scheduler.migration import migration
+from ros2_rfm_serving.scheduler.migration import gives_up, migration
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.promises import broken, is_judged
 from ros2_rfm_serving.scheduler.repair import deserted, seeing
@@ -167,7 +167,7 @@ class Standing:
                 self._background = self._order(self.factory, order.robots)
             return
         move = migration(self._fleet, made.fleet.schedule)
-        published = order.needed or move.worth_it
+        published = (order.needed and not self._stays(made)) or move.worth_it
         told = (
             f"another schedule would gain {move.gained_actions:.0f} actions and lose {move.lost_actions:.0f} "
             f"({len(move.moved_servers)} servers and {len(move.moved_robots)} robots move): "
@@ -283,8 +283,19 @@ class Standing:
         """One is being made that some robots are not served without, or that a promise needs."""
         return self._background is not None and self._background.needed
 
+    def _stays(self, planned: Planned) -> bool:
+        """The schedule in force is known to hold, and a plan of the same factory with the same robots gets less done."""
+        if planned.factory != self.factory or planned.seen != self.seen or deserted(self._fleet.schedule, self.seen.lost):
+            return False
+        return gives_up(self._fleet, planned.fleet) and not self.is_unsure and not self.broken
+
     def _go_over(self, planned: Planned, why: str) -> None:
-        """To a plan of the whole factory."""
+        """To a plan of the whole factory, unless it gives up what is had."""
+        if self._stays(planned):
+            told = f"{why}: the schedule in force holds and gets more done than the one that was found: it stays"
+            self._log.info(told)
+            self._book.planned(planned, told, published=False)
+            return
         self._background, self._overtaken = None, 0
         once_declared = [robot for robot in planned.fleet.robots if robot.name in self.declared]
         self._run(planned.factory)

@@ -426,3 +426,35 @@ def test_who_finds_no_room_anywhere_is_told_what_there_is(running: Running) -> N
     order = running.fleet.admit("fast", "sprint")
     running.plan_what_is_wanted()
     assert "on the servers as they are" in refused(order) and "actions/s" in refused(order)
+
+
+def slower(made: Planned | Rooms | RfmError, share: float = 0.5) -> Planned:
+    """With that share of what it would do."""
+    assert isinstance(made, Planned)
+    fleet = copy(made.fleet)
+    routes = tuple(replace(r, predicted_rate_hz=share * r.predicted_rate_hz) for r in fleet.schedule.routes)
+    fleet.schedule = replace(fleet.schedule, routes=routes)
+    return made._replace(fleet=fleet)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_schedule_that_holds_does_not_give_way_to_a_worse_one(running: Running, ordered: bool) -> None:
+    """Neither where somebody has ordered a plan nor where one seemed to be needed."""
+    running.fleet.judge()
+    before = len(running.schedules)
+    order = running.replan() if ordered else None
+    if not ordered:
+        running.fleet._background = running.fleet._order(running.fleet.factory, running.fleet._fleet.robots)
+    wanted = running.fleet.wanted
+    assert wanted and wanted.needed
+    running.fleet.planned(wanted, slower(running.plan(wanted)))
+    assert len(running.schedules) == before and (order is None or order.answer == running.fleet.epoch)
+
+
+def test_a_schedule_that_does_not_hold_gives_way_to_a_worse_one(running: Running) -> None:
+    running.fleet.judge()
+    running.fleet.broken = ("server_1: an SLO",)
+    order, before = running.replan(), len(running.schedules)
+    assert running.fleet.wanted
+    running.fleet.planned(running.fleet.wanted, slower(running.plan(running.fleet.wanted)))
+    assert len(running.schedules) == before + 1 and order.answer == running.fleet.epoch
