@@ -152,7 +152,7 @@ class Host:
         except RfmError as error:
             answer = error
         self._traffic.dropped += waiting - self._server.num_waiting
-        for copy in client.wire.deliveries(DOWN, now_s, reliable=True):
+        for copy in self._roads.told(client.wire.deliveries(DOWN, now_s, reliable=True), client.name, self.name):
             self._events.at(now_s + copy.delay_s, client.session_answered, request.component, self.name, answer)
 
     def reset_episode(self, client: Client, reset: EpisodeReset) -> None:
@@ -165,7 +165,7 @@ class Host:
         except SessionError:
             ok = False
         self._traffic.dropped += waiting - self._server.num_waiting
-        for copy in client.wire.deliveries(DOWN, now_s, reliable=True):
+        for copy in self._roads.told(client.wire.deliveries(DOWN, now_s, reliable=True), client.name, self.name):
             self._events.at(now_s + copy.delay_s, client.episode_reset, reset, ok)
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
@@ -294,7 +294,7 @@ class Host:
         self._events.at(now_s + self._config.refetch_after_s / REFETCH_LOOKS, self._refetch)
         for request in self._server.refetches(now_s) if self._up else ():
             client = self.clients[request.robot]
-            for copy in client.wire.deliveries(DOWN, now_s):
+            for copy in self._roads.told(client.wire.deliveries(DOWN, now_s), client.name, self.name):
                 self._events.soon(copy.delay_s, client.ask_again, request)
 
     def _return(self, work: Work, answers: Answers) -> None:

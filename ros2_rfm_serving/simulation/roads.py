@@ -79,6 +79,13 @@ class Roads:
         more_s = self._waits_s(self._passages.get((task, server, direction), ()), now_s)
         return tuple([copy._replace(delay_s=max(copy.delay_s - nearer_s, 0.0) + more_s) for copy in copies])
 
+    def told(self, copies: tuple[Delivery, ...], robot: str, server: str) -> tuple[Delivery, ...]:
+        """A few bytes about a session, either way: they wait for nothing on the links."""
+        if not self.are_laid:
+            return copies
+        nearer_s = self._nearer_s.get((self._tasks[robot], server), 0.0)
+        return tuple([copy._replace(delay_s=max(copy.delay_s - nearer_s, 0.0)) for copy in copies])
+
     def _waits_s(self, passages: tuple[Passage, ...], now_s: float) -> float:
         at_s, more_s = now_s, 0.0
         for passage in passages:

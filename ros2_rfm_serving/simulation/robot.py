@@ -282,11 +282,11 @@ class SimulatedRobot:
             self._events.soon(copy.delay_s, self._traffic.arrives, self._hosts[server].receive, damaged)
 
     def _open(self, server: str, opening: SessionRequest, now_s: float) -> None:
-        for copy in self.wire.deliveries(UP, now_s, reliable=True):
+        for copy in self._roads.told(self.wire.deliveries(UP, now_s, reliable=True), self.name, server):
             self._events.at(now_s + copy.delay_s, self._hosts[server].open_session, self, opening)
 
     def _reset(self, reset: EpisodeReset, now_s: float) -> None:
-        for copy in self.wire.deliveries(UP, now_s, reliable=True):
+        for copy in self._roads.told(self.wire.deliveries(UP, now_s, reliable=True), self.name, reset.server):
             self._events.at(now_s + copy.delay_s, self._hosts[reset.server].reset_episode, self, reset)
 
     def finish(self) -> None:

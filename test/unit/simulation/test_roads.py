@@ -76,6 +76,16 @@ def test_plan_and_virtual_time_agree_where_hosts_are_not_equally_far(run: object
     assert far.goodput == pytest.approx(far_hz, rel=0.02) and planned_hz > 1.03 * far_hz
 
 
+@pytest.mark.parametrize("far_ms", [5000, 20000])
+def test_a_host_that_no_robot_uses_slows_nobody(run: object, far_ms: int) -> None:
+    """What robots and servers say about sessions goes as far as the server is, too."""
+    alone, beside = factory(robots=4), factory(b=f", round_trip_ms: {far_ms}", robots=4)
+    _, near = run(beside, alone)  # type: ignore[operator]
+    planned_hz, report = run(beside, beside)  # type: ignore[operator]
+    assert report.components[SYSTEM1].slo_attainment == 1.0 and report.counters.timeouts == report.counters.refused == 0
+    assert report.goodput == pytest.approx(near.goodput, rel=0.02) and report.goodput >= 0.98 * planned_hz
+
+
 TRIPS_MS = {"a": 0, "b": 15, "c": 40}
 LARGE = f"""
 server_cluster: {{num_servers: 36, gpu_type: EMULATED}}
