@@ -17,7 +17,7 @@ PIP = $(BIN)/python -m pip --quiet --disable-pip-version-check
 SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
   CMakeLists.txt package.xml pyproject.toml setup.cfg
 
-.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu wheel wheel-test ray operate shift soak soak-short soak-ci in-turn meanwhile fuzz mutants optimum audit doctor bench clean
+.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu wheel wheel-test ray operate shift soak soak-short soak-ci in-turn meanwhile patient fuzz mutants optimum audit doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
@@ -25,14 +25,14 @@ run: install
 # Two cores: first what keeps one busy, in pairs, each part's output in one piece when it is done; then what wants both. Beside that,
 # five minutes of faults, most of which are waiting; and what can wait has the moments in which all others do.
 test:
-	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going colcon engines
+	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going engines colcon lint
 	$(MAKE) --no-print-directory -j 3 --output-sync=target --keep-going in-turn soak-ci meanwhile
 
 in-turn: install
 	$(MAKE) --no-print-directory -j 1 --output-sync=none --keep-going unit ros system
 
 meanwhile: install
-	nice -n 19 $(MAKE) --no-print-directory -j 1 --keep-going lint compiled
+	nice -n 19 $(MAKE) --no-print-directory -j 1 --keep-going patient compiled
 
 lint: install
 	$(BIN)/ruff check ros2_rfm_serving test launch
@@ -41,7 +41,11 @@ lint: install
 	$(BIN)/lint-imports
 
 unit: install
-	$(BIN)/python -m pytest test/unit -q -n 2 -m "not thorough" --dist worksteal --durations 5
+	$(BIN)/python -m pytest test/unit -q -n 2 -m "not thorough and not patient" --dist worksteal --durations 5
+
+# What computes for long. Nobody waits for it: it may take as long as others need the cores.
+patient: install
+	$(BIN)/python -m pytest test/unit -q -m "patient and not thorough" --timeout 1500 --durations 5
 
 # What `unit` and `system` draw or try some of, as often as the documents say: some five minutes of one core.
 thorough: install

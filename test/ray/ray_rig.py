@@ -21,6 +21,7 @@ from ray.cluster_utils import Cluster
 from ros2_rfm_serving.operate.deploy.pods import HOST_LABEL
 from test.system.test_hosts import Watched
 
+UP = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", "up"]
 HOSTS = ("head", "gpu_a", "gpu_b")
 """What the nodes are labelled."""
 STORE_BYTES = 80 << 20
@@ -181,7 +182,7 @@ def started_nodes() -> Iterator[StartedNodes]:
 def rfm_up(address: str, logs: Path, file: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     """As a user starts it, in a process group of its own; what it prints is in `logs`/up.txt. address: empty: none is given."""
     logs.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", "up", str(file), "--on", "ray", "--logs", str(logs)]
+    command = [*UP, str(file), "--on", "ray", "--logs", str(logs)]
     command += [*(["--ray-address", address] if address else []), *more]
     with (logs / "up.txt").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)

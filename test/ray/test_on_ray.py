@@ -7,9 +7,9 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ import pytest
 from ros2_rfm_serving.shipped import shipped
 from test.ray.ray_rig import (
     HOSTS,
+    UP,
     RayNodes,
     StartedNodes,
     environment,
@@ -39,6 +40,7 @@ from test.system.test_hosts import MAX_ACTION_AGE_S, Watched
 
 ROBOTS = ("idle_arm_1", "idle_arm_2")
 SERVERS = ("server_1", "server_2")
+AT_WORK = "both robots at work, and both servers"
 CLUSTER = """\
 server_cluster: {num_servers: 2, gpu_type: EMULATED}
 hosts:
@@ -84,9 +86,7 @@ def factory(tmp_path: Path) -> Path:
 @pytest.mark.usefixtures("ros_domain")
 def test_nothing_outlives_whoever_kept_it(nodes: RayNodes, factory: Path, tmp_path: Path) -> None:
     """A server's owner is killed, then a node's part of Ray alone, then the driver, none of which can say a word."""
-    logs = nodes.folder / "outlives"
-    with rfm_up(nodes.address, logs, factory) as driver, watching(tmp_path, *ROBOTS) as watched:
-        wait(lambda: at_work(nodes, watched), "both robots at work, and both servers", logs)
+    with at_work(nodes, factory, tmp_path, "outlives") as (driver, _, logs):
         (served,) = nodes.servers("server_1")
         kill(parent(served))
         wait(lambda: not is_alive(served), "the process ends with its owner", logs, 30.0)
@@ -109,13 +109,11 @@ def test_a_node_is_killed_and_its_server_comes_up_on_another_while_robots_go_on(
     nodes: RayNodes, factory: Path, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """Both servers lie apart, before and after. What the moved one is there for is then shown: the other one is killed."""
-    logs = nodes.folder / "killed"
-    with rfm_up(nodes.address, logs, factory) as driver, watching(tmp_path, *ROBOTS) as watched:
-        wait(lambda: at_work(nodes, watched), "both robots at work, and both servers", logs)
+    with at_work(nodes, factory, tmp_path, "killed") as (driver, watched, logs):
         homes = {server: nodes.node_of(nodes.servers(server)[0]) for server in SERVERS}
         assert len(set(homes.values())) == 2, "both servers are on one node"
         lost = next(server for server in SERVERS if homes[server] != nodes.raylets[0])
-        (left,) = set(SERVERS) - {lost}
+        (stays,) = set(SERVERS) - {lost}
         (mine,) = [robot for robot in ROBOTS if watched.server_of(robot) == lost]
         (other,) = set(ROBOTS) - {mine}
 
@@ -124,8 +122,8 @@ def test_a_node_is_killed_and_its_server_comes_up_on_another_while_robots_go_on(
         loaded = log.read_text().count(" ready in ")
         killed_s = time.monotonic()
         nodes.kill(homes[lost])
-        watched.wait(lambda: watched.server_of(mine) == left, "the robot served by the other server", 60.0)
-        again_s = next(chunk.s for chunk in watched.lines("chunk", mine, killed_s) if chunk.what == left)
+        watched.wait(lambda: watched.server_of(mine) == stays, "the robot served by the other server", 60.0)
+        again_s = next(chunk.s for chunk in watched.lines("chunk", mine, killed_s) if chunk.what == stays)
         nothing_moved_wrongly(watched, mine, lost, killed_s, again_s)
         states = {state.what for state in watched.lines("state", other, killed_s)}
         assert states == {"STREAMING"}, f"the other robot noticed: {states}"
@@ -140,18 +138,16 @@ def test_a_node_is_killed_and_its_server_comes_up_on_another_while_robots_go_on(
         wait(lambda: f"{lost}: started again on" in said(logs), "that it is told", logs, 30.0)
         time.sleep(5.0)  # of the moved server's status, for robots and the scheduler
         second_s = time.monotonic()
-        for pid in nodes.servers(left):
+        for pid in nodes.servers(stays):
             kill(pid)
         watched.wait(lambda: all(chunk_since(watched, robot, second_s, lost) for robot in ROBOTS), "the moved server serves", 60.0)
-        wait(lambda: f"{left}: ended (SIGKILL), Ray starts it again" in said(logs), "that it is told", logs, 30.0)
+        wait(lambda: f"{stays}: ended (SIGKILL), Ray starts it again" in said(logs), "that it is told", logs, 30.0)
         figures = {"standby_s": again_s - killed_s, "process_again_s": up_s - killed_s, "ready_again_s": ready_s - killed_s}
         record_property("killed", figures)
         print(json.dumps(figures))
 
-        driver.send_signal(signal.SIGINT)
-        assert driver.wait(90.0) == 0
-    assert nodes.left == [], "processes were left behind"
-    assert "had to be killed" not in said(logs)
+        ends_in_order(driver)
+    nothing_was_left(nodes, logs)
 
 
 @pytest.mark.timeout(300)
@@ -160,9 +156,8 @@ def test_the_head_is_lost_and_comes_back_and_robots_go_on_with_servers_that_are_
     factory: Path, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """By `ray start`, on three nodes that a service manager starts again. The new head knows nobody; nodes of the old one end."""
-    with started_nodes() as nodes, rfm_up(nodes.address, logs := nodes.folder / "head", factory) as driver:
-        with watching(tmp_path, *ROBOTS) as watched:
-            wait(lambda: at_work(nodes, watched), "both robots at work, and both servers", logs)
+    with started_nodes() as nodes:
+        with at_work(nodes, factory, tmp_path, "head") as (driver, watched, logs):
             robots = {line(pid): pid for pid in everybody() if f"{logs}/" in line(pid) and "robot_node" in line(pid)}
             before = {pid for server in SERVERS for pid in servers(nodes.folder, server)}
             lost_s = time.monotonic()
@@ -175,7 +170,7 @@ def test_the_head_is_lost_and_comes_back_and_robots_go_on_with_servers_that_are_
             gone_s = time.monotonic()
             watched.wait(lambda: all(chunk_since_any(watched, robot, gone_s) for robot in ROBOTS), "robots go on", 120.0)
             again_s = max(chunk_since_any(watched, robot, gone_s) for robot in ROBOTS)
-            wait(lambda: at_work(nodes, watched), "both robots at work, and both servers", logs)
+            wait(lambda: are_at_work(nodes, watched), AT_WORK, logs)
             for robot in ROBOTS:
                 num_executed, oldest_s = watched.executed(robot)
                 assert num_executed and oldest_s <= MAX_ACTION_AGE_S, f"executed an action of {oldest_s} s"
@@ -184,8 +179,7 @@ def test_the_head_is_lost_and_comes_back_and_robots_go_on_with_servers_that_are_
             figures = {name: round(at_s - lost_s, 1) for name, at_s in figures.items()}
             record_property("head", figures)
             print(json.dumps(figures))
-            driver.send_signal(signal.SIGINT)
-            assert driver.wait(90.0) == 0
+            ends_in_order(driver)
         assert left(nodes.folder) == [], "processes were left behind"
 
 
@@ -193,34 +187,50 @@ def test_the_head_is_lost_and_comes_back_and_robots_go_on_with_servers_that_are_
 @pytest.mark.usefixtures("ros_domain")
 def test_without_its_head_all_goes_on_and_ctrl_c_ends_it_in_order(nodes: RayNodes, factory: Path, tmp_path: Path) -> None:
     """The head alone is lost: `gcs_server`, and not its machine's part of Ray."""
-    logs = nodes.folder / "headless"
-    with rfm_up(nodes.address, logs, factory) as driver, watching(tmp_path, *ROBOTS) as watched:
-        wait(lambda: at_work(nodes, watched), "both robots at work, and both servers", logs)
+    with at_work(nodes, factory, tmp_path, "headless") as (driver, watched, logs):
         kill(nodes.gcs)
         lost_s = time.monotonic()
         wait(lambda: "does not answer: what runs goes on, for 60 s by Ray's own word" in said(logs), "that it is told", logs, 30.0)
         watched.wait(lambda: all(chunk_since_any(watched, robot, lost_s + 6.0) for robot in ROBOTS), "robots go on", 30.0)
-        driver.send_signal(signal.SIGINT)
-        assert driver.wait(60.0) == 0
-    assert nodes.left == [], "processes were left behind"
-    assert "had to be killed" not in said(logs)
+        ends_in_order(driver, 60.0)
+    nothing_was_left(nodes, logs)
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("ros_domain")
 def test_a_head_that_stays_away_is_given_up_and_told(nodes: RayNodes, factory: Path, tmp_path: Path) -> None:
-    logs = nodes.folder / "given_up"
-    with rfm_up(nodes.address, logs, factory, "--ray-patience", "3") as driver, watching(tmp_path, *ROBOTS) as watched:
-        wait(lambda: at_work(nodes, watched), "both robots at work, and both servers", logs)
+    with at_work(nodes, factory, tmp_path, "given_up", "--ray-patience", "3") as (driver, _, logs):
         kill(nodes.gcs)
         assert driver.wait(60.0) == 1
     assert f"no head of the Ray cluster at {nodes.address} for 3 s, given up" in said(logs)
     assert "gave up on: scheduler, server_1, server_2" in said(logs)
 
 
-def at_work(nodes: RayNodes | StartedNodes, watched: Watched) -> bool:
+@contextmanager
+def at_work(
+    nodes: RayNodes | StartedNodes, factory: Path, tmp_path: Path, name: str, *more: str
+) -> Iterator[tuple[subprocess.Popen[bytes], Watched, Path]]:
+    """`rfm up`, what is seen of its robots, and its logs, when all of it is at work. more: options."""
+    logs = nodes.folder / name
+    with rfm_up(nodes.address, logs, factory, *more) as driver, watching(tmp_path, *ROBOTS) as watched:
+        wait(lambda: are_at_work(nodes, watched), AT_WORK, logs)
+        yield driver, watched, logs
+
+
+def are_at_work(nodes: RayNodes | StartedNodes, watched: Watched) -> bool:
     """Both robots may be at work with one server, while the other one is still starting."""
     return all(map(watched.works, ROBOTS)) and all(servers(nodes.folder, server) for server in SERVERS)
+
+
+def ends_in_order(driver: subprocess.Popen[bytes], seconds: float = 90.0) -> None:
+    """After Ctrl-C."""
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(seconds) == 0
+
+
+def nothing_was_left(nodes: RayNodes, logs: Path) -> None:
+    assert nodes.left == [], "processes were left behind"
+    assert "had to be killed" not in said(logs)
 
 
 def said(logs: Path) -> str:
@@ -284,18 +294,8 @@ def test_a_server_sees_the_gpu_that_ray_gave_it_on_a_host_that_it_is_bound_to(la
 def test_what_no_node_has_room_for_is_refused(lasting: RayNodes, tmp_path: Path, ros_domain: int) -> None:
     def refused(text: str, *more: str) -> str:
         (tmp_path / "factory.yaml").write_text(text)
-        command = [
-            sys.executable,
-            "-W",
-            "ignore",
-            "-m",
-            "ros2_rfm_serving.cli",
-            "up",
-            str(tmp_path / "factory.yaml"),
-            "--on",
-            "ray",
-        ]
-        command += ["--domain", str(ros_domain), "--logs", str(tmp_path / "logs"), "--ray-address", *more]
+        options = ["--domain", str(ros_domain), "--logs", str(tmp_path / "logs"), "--ray-address", *more]
+        command = [*UP, str(tmp_path / "factory.yaml"), "--on", "ray", *options]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=os.environ)
         assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
         return re.sub(r"\s+", " ", done.stderr)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import time
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
@@ -40,6 +42,7 @@ class Life(NamedTuple):
 class Samples:
     def __init__(self) -> None:
         self._of: dict[tuple[str, int], list[Sample]] = defaultdict(list)
+        self._started_s: dict[tuple[str, int], float] = {}
 
     def take(self, now_s: float, processes: dict[str, int]) -> None:
         """processes: name -> process id."""
@@ -47,6 +50,7 @@ class Samples:
             try:
                 status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
                 files = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+                self._started_s.setdefault((name, pid), now_s - _age_s(pid))
             except OSError:  # it has just ended
                 continue
             rss = [line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")]
@@ -54,8 +58,8 @@ class Samples:
                 self._of[name, pid].append(Sample(now_s, int(rss[0]) / 1024, files))
 
     def starts_s(self, name: str) -> list[float]:
-        """When each of its processes was seen first."""
-        return [samples[0].at_s for (of, _), samples in self._of.items() if of == name]
+        """When each of its processes was started, however much later it was seen first."""
+        return [at_s for (of, _), at_s in self._started_s.items() if of == name]
 
     def lives(self) -> list[Life]:
         """Those that were long enough."""
@@ -69,3 +73,13 @@ class Samples:
                 rss = median(one.rss_mb for one in first), median(one.rss_mb for one in last)
                 found.append(Life(name, seconds, rss, (median(o.files for o in first), median(o.files for o in last))))
         return found
+
+
+def _age_s(pid: int) -> float:
+    """Raises: `OSError`: it has ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[STARTED]) / os.sysconf("SC_CLK_TCK")
+
+
+STARTED = 19
+"""After its name, which may have blanks: in ticks since the machine's start (proc(5): field 22)."""

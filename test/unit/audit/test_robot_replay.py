@@ -77,6 +77,7 @@ def check(pages: list[Page]) -> None:
     REPLAYED["snapshots"] += again.snapshots
 
 
+@pytest.mark.patient
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("machine", [RecordedMachine, RecordedPipelinedMachine])
 def test_whatever_happens_is_decided_again(machine: type[RecordedMachine]) -> None:

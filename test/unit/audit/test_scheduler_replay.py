@@ -73,6 +73,7 @@ def profiles(repository: Path) -> Path:
     return repository / "config" / "profiles"
 
 
+@pytest.mark.patient
 def test_plans_are_made_again(lived: Records, profiles: Path) -> None:
     how = {record["how"] for record in lived if record["kind"] == "plan"}
     result = again(lived, profiles)

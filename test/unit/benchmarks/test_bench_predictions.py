@@ -34,6 +34,7 @@ def test_a_factory_is_drawn_by_its_seed_alone() -> None:
     assert all(not near.network_of(task).mean_s for task in near.tasks) and all(far.network_of(task).mean_s for task in far.tasks)
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("kind", ["no network", FAR])
 def test_plans_keep_what_they_promise_in_virtual_time(repository: Path, kind: str) -> None:
     """Of five factories; the command has seventy. Judged by the profile's curves alone one in four without a network does not."""

@@ -143,6 +143,7 @@ class TestClaims:
 
 
 class TestCommand:
+    @pytest.mark.patient
     def test_writes_data_plots_and_claims(self, tmp_path: Path) -> None:
         done = CliRunner().invoke(app, ["reproduce", "rosa", "--figure", "12", "--quick", "--jobs", "1", "--out", str(tmp_path)])
         assert done.exit_code == 0, done.output

@@ -48,6 +48,7 @@ def is_sensible(laws: Laws) -> bool:
     return all(a < b for a, b in pairwise(times_s)) and all(a < b for a, b in pairwise(carried_hz)) and cheaper
 
 
+@pytest.mark.patient
 def test_formulas_say_what_whole_factories_give_in_simulation() -> None:
     """The published runs were made with the shipped laws; the uncapped crowd's share is of chance and noise (`crowd.py`)."""
     simulated = {row["claim"]: float(row["ours"]) for row in rows("claims.csv")}
@@ -70,6 +71,7 @@ def test_whoever_shares_a_server_finds_as_many_as_its_rate_says() -> None:
     assert shared_s(law, 50.0) == float("inf")
 
 
+@pytest.mark.patient
 def test_safety_is_bound_from_three_sides() -> None:
     """64 Hz on one server and not 128 (Table 3), never in time on a quarter of a GPU (Fig. 7): there the shipped law often is."""
     pair = checking_ms()
@@ -78,6 +80,7 @@ def test_safety_is_bound_from_three_sides() -> None:
     assert next(claim for claim in bindings_of(shipped_laws(inputs())) if "quarter" in claim.text).holds is False
 
 
+@pytest.mark.patient
 def test_laws_are_found_that_no_figure_is_farther_from_than_15_percent() -> None:
     """Without the simulated crowd, from one start; the shipped laws are 19 % from ROSA's 8 robots."""
     fit = improved(STARTS[4], (195.0, 5.0))

@@ -93,6 +93,7 @@ def test_measurements_are_not_mixed(tmp_path: Path) -> None:
         run._require_alike(results, 52, tmp_path / "measured.json")
 
 
+@pytest.mark.patient
 def test_a_point_is_run_with_the_shipped_policy() -> None:
     from ros2_rfm_serving.reproductions.vlacpp.laboratory import Laboratory
 

@@ -255,6 +255,7 @@ def trouble(made: Floor) -> None:
         made.brain.abort(made.now_s)
 
 
+@pytest.mark.patient
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("config", "by_timer", "seed"), SHIFTS)
 def test_a_day_of_faults_never_commands_beyond_the_declared_limits(config: RobotConfig, by_timer: bool, seed: int) -> None:

@@ -437,6 +437,7 @@ def seeds(pytestconfig: pytest.Config) -> Iterator[int]:
     return itertools.count(first)
 
 
+@pytest.mark.patient
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("coverage")
 def test_the_promises_hold_in_any_order_of_events(seeds: Iterator[int]) -> None:

@@ -74,6 +74,7 @@ def test_release_is_the_inverse_of_admission() -> None:
     assert after.schedule.predicted_actions_hz == pytest.approx(before.schedule.predicted_actions_hz)
 
 
+@pytest.mark.patient
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=25, deadline=None)
 def test_no_sequence_of_changes_breaks_an_slo_or_moves_a_robot(seed: int) -> None:

@@ -114,6 +114,7 @@ def task_text(task: str, rng: random.Random) -> str:
     )
 
 
+@pytest.mark.patient
 @given(seed=st.integers(0, 1_000_000))
 @settings(max_examples=25, deadline=None)
 def test_nothing_that_is_called_feasible_asks_more_of_a_link_than_it_takes(seed: int) -> None:

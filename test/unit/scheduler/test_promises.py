@@ -30,6 +30,7 @@ def planned(seed: int, network: bool, shipped: tuple[Profile, Catalogue]) -> Fle
     return fleet_of(factory, solution, factory.robots, *shipped, epoch=1) if solution.feasible else None
 
 
+@pytest.mark.patient
 @given(seed=st.integers(0, 10_000), network=st.booleans(), data=st.data())
 @example(seed=5, network=False, data=None)
 @settings(max_examples=6, deadline=None)

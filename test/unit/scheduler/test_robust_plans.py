@@ -361,6 +361,7 @@ def test_a_promise_that_depends_on_the_start_says_so() -> None:
     assert note.startswith("s1: after 3 % of the ways to start")
 
 
+@pytest.mark.patient
 def test_where_no_rate_helps_a_crowd_it_gets_servers_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """133 robots once a hundred seconds are little load by the curve; those that start together wait too long for one server."""
     case = random_factory(Size(servers=6, robots=400, classes=3, models=2), 3)

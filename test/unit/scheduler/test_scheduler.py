@@ -79,6 +79,7 @@ def allocation(solution: Solution) -> list[int]:
 # --- against the optimum ---
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("part", range(NUM_TRIED // 20))
 def test_best_is_within_one_percent_of_the_optimum_and_below_its_bound(part: int) -> None:
     found = 0
@@ -388,6 +389,7 @@ print(repr(plan_factory(case.factory, case.profile, explained=False)))
 """
 
 
+@pytest.mark.patient
 def test_a_busy_machine_does_not_change_the_plan() -> None:
     """Of a factory for which the search does not come to its end."""
     plans = [sys.executable, "-c", PLANS]

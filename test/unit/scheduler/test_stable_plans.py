@@ -110,6 +110,7 @@ def test_a_plan_whose_gain_is_below_what_its_moves_cost_is_not_taken(slow_ms: fl
     assert made.actions_hz() == pytest.approx(fresh.actions_hz() if worth_it else stay_hz, rel=MIN_GAIN)
 
 
+@pytest.mark.patient
 @given(seed=st.integers(0, 400))
 @settings(max_examples=8, deadline=None)
 def test_whatever_moves_gains_more_than_it_costs(seed: int) -> None:

@@ -31,6 +31,7 @@ def found() -> tuple[Row, ...]:
     )
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("policy", OURS)
 def test_each_of_ours_holds_what_is_said_of_it(policy: str) -> None:
     worst = regrets(found())[policy]

@@ -240,6 +240,7 @@ EVENTS = [Day.comes, Day.many, Day.leaves, Day.crashes, Day.returns, Day.asks_ag
 EVENTS += [Day.comes, Day.comes, Day.leaves, Day.is_planned_anew]
 
 
+@pytest.mark.patient
 @given(
     seed=st.integers(0, 100_000),
     unit_s=st.sampled_from([1.0, 1_000.0]),
@@ -265,6 +266,7 @@ def test_every_promise_holds_after_every_event(
     day.class_floors_hold()
 
 
+@pytest.mark.patient
 def test_a_day_of_guests_adds_up_and_is_the_same_again() -> None:
     made = random_factory(Size(servers=2, robots=4, classes=1, models=1), 4)
     turnover = Turnover(arrivals_hz=60 / 3600, stay_s=600.0, crashed=0.3)

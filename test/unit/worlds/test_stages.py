@@ -53,6 +53,7 @@ def test_both_cameras_see_what_stands_in_the_way_and_physics_does_not(kind: str)
         assert all((arm.render()[camera] == before[camera]).all() for camera in before) and (arm.state == state).all()
 
 
+@pytest.mark.patient
 def test_frames_are_labelled_by_stage_and_by_what_stands_in_the_way() -> None:
     frames = collect_stages(2, seed=0)
     safety, monitor = for_safety(frames), for_monitor(frames)

@@ -29,13 +29,13 @@ supervisor.command_of = lambda executable: [sys.executable, "-c", sys.argv[1]]
 node = NodeSpec(name="server_1", executable="model_server_node", parameters={"factory_file": "elsewhere"})
 told = Errand(node=node, files={"factory.yaml": "its text", "dds.xml": "<dds/>"}, environment={"ROS_DOMAIN_ID": "63"})
 owner = actor.NodeActor(told)
-look, read = owner.look(), ""
+life, num_bytes, read = "", 0, ""
 while True:
-    look = owner.look(look.life, look.read)
-    read += look.log
+    look = owner.look(life, num_bytes)
+    life, num_bytes, read = look.life, look.read, read + look.log
     print(look.code, repr(read), flush=True)
     if sys.argv[2:] and "blocked" in read:
-        killed, last = owner.end(look.life, look.read)
+        killed, last = owner.end(life, num_bytes)
         print("ended", killed, repr(last.log), owner._folder.path.exists(), flush=True)
         break
     time.sleep(0.05)
