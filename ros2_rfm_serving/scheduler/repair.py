@@ -110,7 +110,9 @@ def covered(fleet: Fleet, epoch: int, rebuild: Rebuild, *, peers: bool) -> Fleet
     capacity_hz = functools.cache(lambda config, of: min((fleet.curves.capacity_hz(config, slo) for slo in of), default=math.inf))
 
     def carries(other: Host, host: Host) -> bool:
-        """Both loads, within every SLO."""
+        """Both loads, within every SLO; alone, and set up alike, whatever the robots keep where they are."""
+        if not other.sessions and other.config == host.config:
+            return True
         both = [slos[one.placement.server] for one in (other, host)]
         return other.load_hz + host.load_hz <= min(capacity_hz(other.config, of) for of in both)
 

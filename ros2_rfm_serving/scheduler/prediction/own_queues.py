@@ -64,6 +64,16 @@ class OwnQueues:
         assert self._operation.caps
         return all(self._keeps(host, self._operation.caps, self._rates, 0.0) for host in dict.fromkeys(self._operation.hosts))
 
+    def most(self) -> Rates | None:
+        """Rates where each server of actions does all that it may: its robots' own queue lets it do no more."""
+        responses = self._responses(self._rates, self._rates)
+        queued = [host for host in dict.fromkeys(self._operation.hosts) if responses.has_queue(host)]
+        limits = {host: BUSIEST * self._curves.max_rate_hz(host.config) for host in queued}
+        search = RateSearch(self._problem, self._curves, self._operation.hosts, limits)
+        rates = search.best()
+        self.work += search.work
+        return rates
+
     def tuned(self, known: Mapping[int, float] = MappingProxyType({})) -> Operation | None:
         """With caps and rates as high as every SLO is kept by the queues. None: none is known that serves every floor.
 
@@ -128,13 +138,10 @@ class OwnQueues:
         load_hz, most_hz = self._load_hz(host, self._rates), BUSIEST * self._curves.max_rate_hz(host.config)
         if not load_hz or not self._responses(self._rates, self._rates).has_queue(host):
             return None
-        curve_hz = self._curve_hz(host)
-        if not self._far and curve_hz and self._keeps_times(host, curve_hz / load_hz):
-            return curve_hz
         if self._keeps_times(host, most_hz / load_hz):
             return most_hz
         low, high = 0.0, most_hz / load_hz
-        for factor in (1.0, *self._quicker(high)):
+        for factor in self._factors(host, load_hz, high):
             if self._keeps_times(host, factor):
                 low = factor
             elif low:
@@ -147,9 +154,11 @@ class OwnQueues:
             low, high = (middle, high) if self._keeps_times(host, middle) else (low, middle)
         return low * load_hz
 
-    def _quicker(self, most: float) -> list[float]:
-        """Times the rates. Phases give way by answers: slow robots meet for longer than quicker ones do."""
-        return [factor for factor in QUICKER if factor < most]
+    def _factors(self, host: Host, load_hz: float, most: float) -> list[float]:
+        """Times the rates: as they are, as the curve has it, and quicker. Phases give way by answers: slow robots meet for longer
+        than quicker ones do."""
+        by_curve = 1.0 if self._far else max(self._curve_hz(host) / load_hz, 1.0)
+        return sorted(factor for factor in {1.0, by_curve, *QUICKER} if factor < most)
 
     def _keeps_times(self, host: Host, factor: float) -> bool:
         """With so many times the rates."""

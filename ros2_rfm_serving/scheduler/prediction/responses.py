@@ -186,8 +186,7 @@ class Responses:
         return demand.calls, slowest.away_s + slowest.mean_s + network.mean_s, scatter_s
 
     def _service(self, host: Host) -> Service:
-        batch_s = min(host.config.batch_size / self._curves.max_rate_hz(host.config), self._curves.typical_s(host.config, 50.0))
-        return Service(host.config.batch_size, batch_s, self._scatter(host), self._order(host))
+        return Service(host.config.batch_size, self._curves.batch_s(host.config), self._scatter(host), self._order(host))
 
     def _order(self, host: Host) -> str:
         return self._problem.dispatch.get(declared_type(host.config.gpu_type), "fifo")
