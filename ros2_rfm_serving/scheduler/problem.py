@@ -135,6 +135,8 @@ class Problem:
     """Model -> billions of parameters; only where they are known."""
     continuous: frozenset[str] = frozenset()
     """GPU types whose servers batch continuously what can be batched in both ways."""
+    waiting: frozenset[str] = frozenset()
+    """GPU types whose servers wait for one more in a batch where that pays (`types/patience.py`)."""
     steps: Mapping[tuple[str, str], SteppedService] = field(default_factory=dict)
     """(model, GPU type) -> what its solver steps take, where that is known."""
     dispatch: Mapping[str, str] = field(default_factory=dict)

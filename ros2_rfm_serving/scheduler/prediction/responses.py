@@ -186,7 +186,8 @@ class Responses:
         return demand.calls, slowest.away_s + slowest.mean_s + network.mean_s, scatter_s
 
     def _service(self, host: Host) -> Service:
-        return Service(host.config.batch_size, self._curves.batch_s(host.config), self._scatter(host), self._order(host))
+        waits = declared_type(host.config.gpu_type) in self._problem.waiting
+        return Service(host.config.batch_size, self._curves.batch_s(host.config), self._scatter(host), self._order(host), waits)
 
     def _order(self, host: Host) -> str:
         return self._problem.dispatch.get(declared_type(host.config.gpu_type), "fifo")
