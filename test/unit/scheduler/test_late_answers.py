@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,43 @@ def test_of_placements_that_is_chosen_whose_robots_do_most(seed: int, by_curves_
     report = simulate(to_schedule(plan, factory.robots, epoch=1), factory, catalogue, profile, seconds=8, seed=1)
     assert plan.feasible and report.raw == pytest.approx(plan.expected, rel=0.05)
     assert report.raw > 1.1 * by_curves_hz
+
+
+def test_a_server_that_waits_for_one_more_is_planned_so(repository: Path) -> None:
+    """Batches of two that wait take up to 223 ms; planned as if none ever waited (116 predicted), 96.2 % were in time of 99."""
+    folder = repository / "config" / "profiles"
+    profile, catalogue = load_profiles(folder), Catalogue.load(folder / "models.yaml")
+    factory = parse_factory("""
+server_cluster: {num_servers: 1, gpu_type: NVIDIA H200, batching: wait}
+robot_fleet: [{task: pick, num_robots: 4, network: {round_trip_ms: 82}}]
+pick:
+  pipeline: {action_period_ms: 300, system2_to_system1_call_ratio: 0}
+  execution: {mode: async}
+  components: {system1: {model: nvidia/GR00T-N1.6-3B, slo_ms: 200}}
+""")
+    plan = plan_factory(factory, profile, catalogue, explained=False)
+    schedule = to_schedule(plan, factory.robots, epoch=1)
+    assert plan.feasible and plan.objective > 13
+    for seed in range(3):
+        system1 = simulate(schedule, factory, catalogue, profile, seconds=20, seed=seed).components["system1"]
+        assert system1.slo_attainment >= 0.99
+
+
+def test_who_waits_for_one_more_has_fuller_batches_and_later_answers() -> None:
+    """Robots that still execute are not hurt by it; those who stand are, and synchronous ones stand whenever they ask."""
+    four = Member(4, 0.3, 0.3, overlapped=True, step_s=0.3 / 8, chunk_s=0.9, slo_s=0.5)
+    there_s, later_s = (
+        waits((four,), Service(batch_size=2, mean_s=0.06, jitter=0.0, waits=patience)).members[0] for patience in (False, True)
+    )
+    assert later_s.mean_s > 1.15 * there_s.mean_s and later_s.acts_hz == pytest.approx(there_s.acts_hz, rel=0.01)
+    hurried = replace(four, slo_s=0.1)
+    standing = Member(4, 0.5, 0.3, slo_s=0.5)
+    for member in (hurried, standing):
+        at_once, patient = (
+            waits((member,), Service(batch_size=2, mean_s=0.06, jitter=0.0, waits=patience)).members[0]
+            for patience in (False, True)
+        )
+        assert patient.at(99.0) == at_once.at(99.0)
 
 
 FRAMES = "pipelining: {pp_perception: 1, pp_generation: 1}"
