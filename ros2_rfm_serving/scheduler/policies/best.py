@@ -186,6 +186,8 @@ class _Best:
             return kept
         found = self._tuned(option, queues) if tuning else None
         self._budget.spend(queues.work)
+        if kept and found and self._raises:
+            return found if self._compare.gains(found, kept) else kept
         return _worthiest((kept, found))
 
     def _reach(self, option: BestSchedule) -> float:

@@ -16,6 +16,7 @@ from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction.askers import Member
 from ros2_rfm_serving.scheduler.prediction.closed_queue import Service, waits
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
+from ros2_rfm_serving.scheduler.prediction.queued import Waited
 from ros2_rfm_serving.scheduler.prediction.responses import Responses
 from ros2_rfm_serving.simulation import simulate
 from ros2_rfm_serving.simulation.profiled_factories import hurried_factory
@@ -93,21 +94,19 @@ pick:
         assert system1.slo_attainment >= 0.99
 
 
-def test_who_waits_for_one_more_has_fuller_batches_and_later_answers() -> None:
-    """Robots that still execute are not hurt by it; those who stand are, and synchronous ones stand whenever they ask."""
-    four = Member(4, 0.3, 0.3, overlapped=True, step_s=0.3 / 8, chunk_s=0.9, slo_s=0.5)
-    there_s, later_s = (
-        waits((four,), Service(batch_size=2, mean_s=0.06, jitter=0.0, waits=patience)).members[0] for patience in (False, True)
-    )
-    assert later_s.mean_s > 1.15 * there_s.mean_s and later_s.acts_hz == pytest.approx(there_s.acts_hz, rel=0.01)
-    hurried = replace(four, slo_s=0.1)
-    standing = Member(4, 0.5, 0.3, slo_s=0.5)
-    for member in (hurried, standing):
-        at_once, patient = (
-            waits((member,), Service(batch_size=2, mean_s=0.06, jitter=0.0, waits=patience)).members[0]
-            for patience in (False, True)
-        )
-        assert patient.at(99.0) == at_once.at(99.0)
+def test_who_waits_for_one_more_has_later_answers_and_hurts_nobody() -> None:
+    """Robots that still execute may wait; an SLO that is as short as a batch, and those who stand, as synchronous ones do whenever
+    they ask, let nobody wait."""
+
+    def seen(member: Member, *, waits_for_more: bool) -> Waited:
+        return waits((member,), Service(batch_size=2, mean_s=0.06, jitter=0.03, waits=waits_for_more)).members[0]
+
+    far = Member(4, 0.3, 0.3, overlapped=True, step_s=0.3 / 8, gives_way=True, chunk_s=0.9, slo_s=0.2, round_trip_s=0.082)
+    at_once, later = seen(far, waits_for_more=False), seen(far, waits_for_more=True)
+    assert later.mean_s > 1.1 * at_once.mean_s and later.at(99.0) > 2 * at_once.at(99.0)
+    assert later.acts_hz == pytest.approx(at_once.acts_hz, rel=0.01)
+    for unable in (replace(far, slo_s=0.06), Member(4, 0.5, 0.3, slo_s=0.5)):
+        assert seen(unable, waits_for_more=True).at(99.0) == seen(unable, waits_for_more=False).at(99.0)
 
 
 FRAMES = "pipelining: {pp_perception: 1, pp_generation: 1}"
