@@ -128,7 +128,7 @@ class Watching:
             self._node.destroy_subscription(heard.pop(name))
         for name in wanted - heard.keys():
             if leaf == SERVER_LEAF:
-                prove = functools.partial(self._hearer.check_server, name)
+                prove = functools.partial(self._hearer.check_own, name)
                 of = (msg.ServerStatus, self._names.server(name, leaf), functools.partial(self._on_server, name), qos.SERVER_STATUS)
             else:
                 prove = functools.partial(self._hearer.check_status, name, self._identity)

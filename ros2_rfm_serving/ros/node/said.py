@@ -80,10 +80,10 @@ class Hearer:
         if self.demands:
             self._check(self._numbers[self.is_of_now(status, scheduler)], robot, status, data)
 
-    def check_server(self, server: str, status: Any, data: memoryview) -> None:
-        """As `check_status`: of a server's."""
+    def check_own(self, name: str, status: Any, data: memoryview) -> None:
+        """As `check_status`, whichever scheduler it was said to: of a server's, or by who follows none itself."""
         if self.demands:
-            self._check(self._numbers[0], server, status, data)
+            self._check(self._numbers[0], name, status, data)
 
     def _check(self, heard: _Numbers, name: str, status: Any, data: memoryview) -> None:
         """What costs nothing is asked first."""
