@@ -18,6 +18,7 @@ from rfm_serving import msg
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.monitoring.board import SCHEDULE, Board, ComponentRow, Histograms, Score
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.said import UNPROVEN
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.proven import Proven
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
@@ -28,7 +29,6 @@ from ros2_rfm_serving.types.histogram import Histogram
 COUNTERS = ("refused", "transitions", "fallbacks")
 """Fields that are lists of `Counter`."""
 ALIVE_PERIOD_S = 1.0
-UNPROVEN = "unproven"
 SUCCEEDED_AFTER_S = 1.5 * REPEAT_PERIOD_S
 """Without a word of a scheduler, another one's counts."""
 
