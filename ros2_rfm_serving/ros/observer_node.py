@@ -18,7 +18,6 @@ from rfm_serving import msg
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.monitoring.board import SCHEDULE, Board, ComponentRow, Histograms, Score
 from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.ros.node.said import UNPROVEN
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.proven import Proven
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
@@ -64,8 +63,7 @@ class ObserverNode(Node):
 
     def _refuse(self, error: BadMessageError, about: str) -> None:
         self.refused[error.kind] += 1
-        if error.kind == UNPROVEN:
-            self._board.refuse(about)
+        self._proven.count(error, about)
 
     def _alive(self) -> None:
         self._board.looked_s = clock()

@@ -43,6 +43,15 @@ class Proven:
             raise BadMessageError(UNPROVEN, f"{name[:100]!r} tells how {status.header.frame_id[:100]!r} is")
         self._shown.take(name, status.process, self._hearer.is_of_now(status, self._board.scheduler), clock())
 
+    def count(self, error: BadMessageError, about: str) -> None:
+        """about: whose word was refused."""
+        if error.kind == UNPROVEN:
+            self._board.refuse(about)
+
+    @property
+    def proof(self) -> Proof:
+        return self._board.proof
+
     def _note(self, message: Any) -> None:
         if self._board.proof is Proof.NONE and len(message.certificate):
             self._board.proof = Proof.UNCHECKED
