@@ -28,7 +28,6 @@ from ros2_rfm_serving.types.histogram import Histogram
 COUNTERS = ("refused", "transitions", "fallbacks")
 """Fields that are lists of `Counter`."""
 ALIVE_PERIOD_S = 1.0
-UNPROVEN = "unproven"
 SUCCEEDED_AFTER_S = 1.5 * REPEAT_PERIOD_S
 """Without a word of a scheduler, another one's counts."""
 
@@ -64,8 +63,7 @@ class ObserverNode(Node):
 
     def _refuse(self, error: BadMessageError, about: str) -> None:
         self.refused[error.kind] += 1
-        if error.kind == UNPROVEN:
-            self._board.refuse(about)
+        self._proven.count(error, about)
 
     def _alive(self) -> None:
         self._board.looked_s = clock()

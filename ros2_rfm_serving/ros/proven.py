@@ -13,7 +13,7 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.monitoring.board import STALE_AFTER_S, Board, Proof
 from ros2_rfm_serving.ros.node.doorkeeper import verifier_of_process
 from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.ros.node.said import Hearer
+from ros2_rfm_serving.ros.node.said import UNPROVEN, Hearer
 from ros2_rfm_serving.ros.node.scheduled import ScheduleHearer
 
 
@@ -40,8 +40,17 @@ class Proven:
         if not self._hearer.demands:
             return
         if status.header.frame_id != name:
-            raise BadMessageError("unproven", f"{name[:100]!r} tells how {status.header.frame_id[:100]!r} is")
+            raise BadMessageError(UNPROVEN, f"{name[:100]!r} tells how {status.header.frame_id[:100]!r} is")
         self._shown.take(name, status.process, self._hearer.is_of_now(status, self._board.scheduler), clock())
+
+    def count(self, error: BadMessageError, about: str) -> None:
+        """about: whose word was refused."""
+        if error.kind == UNPROVEN:
+            self._board.refuse(about)
+
+    @property
+    def proof(self) -> Proof:
+        return self._board.proof
 
     def _note(self, message: Any) -> None:
         if self._board.proof is Proof.NONE and len(message.certificate):
@@ -69,5 +78,5 @@ class Shown:
         before = self._heard.get(name)
         is_another = before is not None and process != before.process and now_s - before.at_s <= STALE_AFTER_S
         if before is not None and is_another and (before.is_of_now or not is_of_now):
-            raise BadMessageError("unproven", f"another process of {name[:100]!r} is heard, or was recorded")
+            raise BadMessageError(UNPROVEN, f"another process of {name[:100]!r} is heard, or was recorded")
         self._heard[name] = _Heard(process, is_of_now, now_s)

@@ -73,7 +73,7 @@ def ear(enclaves: Enclaves) -> Repeated:
 def problem(read: Callable[[bytes], Any], data: bytes) -> str:
     with pytest.raises(BadMessageError) as refused:
         read(data)
-    assert refused.value.kind in ("unproven", "bad_message", "stale_schedule")
+    assert refused.value.kind in ("unproven", "bad_message", "stale_schedule", "stale_status")
     return str(refused.value)
 
 

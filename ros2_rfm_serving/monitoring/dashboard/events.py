@@ -133,7 +133,7 @@ class EventLine:
         """The one event that tells of somebody who is not of the factory."""
         for name in _more(board.unproven, self._unproven, now_s):
             kind = "robot" if name in board.robots else "server" if name in board.servers else "schedule"
-            why = f"{board.unproven[name]} in all are not by its certificate, or were said before"
+            why = f"{board.unproven[name]} in all are not by its certificate, or of another process"
             self.add(ERROR, kind, name if kind != "schedule" else "", "unproven messages, not shown", why)
         self._unproven.refused = board.unproven
 
