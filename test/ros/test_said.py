@@ -114,7 +114,7 @@ def test_what_was_said_before_is_refused_for_nothing(enclaves: Enclaves, monkeyp
 
 
 def test_a_status_that_a_middleware_repeats_is_nobodys_forgery(enclaves: Enclaves, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To a robot, whose `unproven` says that somebody is at work; on Zenoh two connections overlap when a router comes back."""
+    """To a robot, whose `unproven` says that somebody is at work."""
     monkeypatch.setenv(ENCLAVE, str(enclaves.make("s1")))
     speaker = Speaker()
     said = [speaker.numbered(server_status()) for _ in range(2)]
