@@ -39,8 +39,7 @@ class Proven:
         self._hearer.check_own(name, status, data)
         if not self._hearer.demands:
             return
-        if status.header.frame_id != name:
-            raise BadMessageError(UNPROVEN, f"{name[:100]!r} tells how {status.header.frame_id[:100]!r} is")
+        is_of(name, status)
         self._shown.take(name, status.process, self._hearer.is_of_now(status, self._board.scheduler), clock())
 
     def count(self, error: BadMessageError, about: str) -> None:
@@ -55,6 +54,12 @@ class Proven:
     def _note(self, message: Any) -> None:
         if self._board.proof is Proof.NONE and len(message.certificate):
             self._board.proof = Proof.UNCHECKED
+
+
+def is_of(name: str, status: Any) -> None:
+    """What is said on the topic of `name` is of nobody else. Raises: `BadMessageError`."""
+    if status.header.frame_id != name:
+        raise BadMessageError(UNPROVEN, f"{name[:100]!r} tells how {status.header.frame_id[:100]!r} is")
 
 
 class _Heard(NamedTuple):
