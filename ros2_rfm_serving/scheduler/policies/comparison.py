@@ -9,7 +9,6 @@ from __future__ import annotations
 from ros2_rfm_serving.scheduler.policies.options import BestSchedule, operated
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.predict import expected
-from ros2_rfm_serving.scheduler.prediction.stable import MIN_GAIN
 
 NEARLY, LOOKS = 0.85, 4
 """Of the worth of the best: schedules of asynchronous robots that may get more done in the robots' own queues, which are looked at;
@@ -44,8 +43,9 @@ class Comparison:
         return self.by_queues and self._does_hz(one) < (1.0 - share) * self._does_hz(other)
 
     def gains(self, raised: BestSchedule, kept: BestSchedule) -> bool:
-        """Caps beyond the curves, of what the curves promise and of what robots then do: those that pace themselves may do more."""
-        return raised.worth > (1.0 + MIN_GAIN) * kept.worth and self._does_hz(raised) > self._does_hz(kept)
+        """Whether caps beyond the curves are clearly worth that SLOs then hang on how robots queue; and robots do more, of whom those
+        that pace themselves might do less."""
+        return raised.worth > (1.0 + CLEARLY) * kept.worth and self._does_hz(raised) > self._does_hz(kept)
 
     def _is_better(self, one: BestSchedule, other: BestSchedule) -> bool:
         if self.by_queues:

@@ -29,6 +29,7 @@ from ros2_rfm_serving.scheduler.prediction.queued import SPAN_S, Waited
 from ros2_rfm_serving.scheduler.prediction.rates import Host
 from ros2_rfm_serving.scheduler.prediction.shared_queue import shared_waits
 from ros2_rfm_serving.scheduler.promises import broken
+from ros2_rfm_serving.scheduler.repair import bare
 from ros2_rfm_serving.scheduler.slo import Slo, slo_of
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Stream
 from ros2_rfm_serving.simulation import simulate
@@ -356,6 +357,9 @@ def test_a_reserved_standby_set_up_alike_carries_what_only_the_queue_lets_its_se
     plan = plan_factory(factory, *shipped, explained=False)
     beyond = {server.server for server in plan.servers if any(stream.by_own_queue for stream in server.streams)}
     assert beyond and beyond <= set(plan.standby_of)
+    problem = problem_of(factory, Counter(robot.task for robot in factory.robots), *shipped)
+    running = Fleet(problem, curves_of(problem, shipped[0]), to_schedule(plan, factory.robots, epoch=1), factory.robots)
+    assert not beyond & set(bare(running)), "nor is it forgotten while robots run"
 
 
 @pytest.mark.parametrize(("slo_ms", "finds"), [(40, False), (60, True)])
