@@ -160,6 +160,8 @@ class _Best:
                 kept = self._kept(option, tuning=tuning)
                 vain[option.capped] += kept is not option
                 looks += kept is not None
+                if self._raises and known and kept and kept.tuned and not known.tuned and not self._compare.gains(kept, known):
+                    continue
                 known = self._compare.better(known, kept)
         return known
 

@@ -43,8 +43,8 @@ class Comparison:
         return self.by_queues and self._does_hz(one) < (1.0 - share) * self._does_hz(other)
 
     def gains(self, raised: BestSchedule, kept: BestSchedule) -> bool:
-        """Whether caps beyond the curves are clearly worth that SLOs then hang on how robots queue; and robots do more, of whom those
-        that pace themselves might do less."""
+        """Whether caps beyond the curves are clearly worth that SLOs then hang on how robots queue; and robots do more, of whom
+        those that pace themselves might do less."""
         return raised.worth > (1.0 + CLEARLY) * kept.worth and self._does_hz(raised) > self._does_hz(kept)
 
     def _is_better(self, one: BestSchedule, other: BestSchedule) -> bool:
