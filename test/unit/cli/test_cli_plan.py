@@ -155,10 +155,10 @@ class TestPlan:
 
     def test_an_infeasible_factory_is_explained_with_status_1(self, tmp_path: Path) -> None:
         small = edited(tmp_path, ("num_servers: 8", "num_servers: 4"))
-        done = rfm("plan", small, "--robots", "100")
+        done = rfm("plan", small, "--robots", "130")
         assert done.exit_code == 1 and "infeasible with policy best" in done.stdout
         assert "problem: " in done.stdout and "remedy: feasible with" in done.stdout
-        plan = rfm_json("plan", small, "--robots", "100", exit_code=1)
+        plan = rfm_json("plan", small, "--robots", "130", exit_code=1)
         assert not plan["feasible"] and plan["problems"] and plan["servers"] == []
 
     def test_an_slo_that_is_missed_by_many_servers_is_one_line(self) -> None:
