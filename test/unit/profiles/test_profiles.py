@@ -268,8 +268,8 @@ def test_derived_profiles_say_so_and_agree_with_the_figures_they_come_from(repos
 
 
 FARTHEST = 0.114
-"""ROSA's 8 capped robots (Fig. 6) want System 2 slower, its 32 uncapped ones (Fig. 10) faster: by no law are both nearer, and the laws share that
-out among all figures."""
+"""ROSA's 8 capped robots (Fig. 6) want System 2 slower, its 32 uncapped ones (Fig. 10) faster: by no law are both much nearer; the
+laws share that out among all figures."""
 
 
 def test_the_laws_honour_rosas_figures_of_saturated_and_of_idle_servers(repository: Path) -> None:

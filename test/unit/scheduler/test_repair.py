@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -12,9 +13,9 @@ from ros2_rfm_serving.errors import PlannerError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Factory, Robot, parse_factory
 from ros2_rfm_serving.scheduler import Fleet, InForce, Lookout, Planned, PlanOrder, Rooms, Roster, answered, plan, rebuilt
 from ros2_rfm_serving.scheduler.answering import refit_by
-from ros2_rfm_serving.scheduler.migration import migration
+from ros2_rfm_serving.scheduler.migration import gives_up, migration
 from ros2_rfm_serving.scheduler.promises import broken
-from ros2_rfm_serving.scheduler.repair import deserted, seeing
+from ros2_rfm_serving.scheduler.repair import bare, deserted, seeing
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.scheduler.standing import ATTEMPTS
 from ros2_rfm_serving.scheduler.watch import Finding, ServerWord
@@ -110,11 +111,65 @@ def test_one_that_comes_back_stands_by_without_moving_anybody() -> None:
     assert placement.standby and lost in {route.standby for route in after.schedule.routes}
 
 
+def test_a_standby_that_has_become_too_slow_covers_nobody_any_more() -> None:
+    declared = factory("{num_servers: 2}", robots=12, servers=6)
+    before = planned(declared).fleet
+    assert not bare(before) and not before.uncovered
+    slow = Seen(paces={p.server: 3.0 for p in before.schedule.placements if p.standby})
+    after, _ = seeing(before, declared, slow, (), (), REFIT)
+    assert after.schedule is before.schedule and not after.uncovered and not broken(after)
+    assert set(bare(after)) == {r.server for r in before.schedule.routes if r.standby in slow.paces} != set()
+    assert gives_up(before, slower(before)) and not gives_up(after, slower(before)), "standbys of before were quick enough"
+
+
+def slower(fleet: Fleet) -> Fleet:
+    """It gets half as much done."""
+    other = copy(fleet)
+    routes = tuple(replace(r, predicted_rate_hz=0.5 * r.predicted_rate_hz) for r in fleet.schedule.routes)
+    other.schedule = replace(fleet.schedule, routes=routes)
+    return other
+
+
 def test_a_loss_that_leaves_nothing_leaves_the_schedule() -> None:
     declared = factory("{num_servers: 0}", servers=2)
     before = planned(declared).fleet
     after, _ = without(before, declared, "server_1")
     assert after.schedule.routes == before.schedule.routes or "server_1" not in where(after.schedule).values()
+
+
+def test_whoever_sees_that_no_server_lives_goes_on_and_plans_when_one_is_back() -> None:
+    """They say so themselves: all of them hang. A scheduler that heard nobody would call nobody lost."""
+    declared = factory("{num_servers: 0}", robots=2, servers=3)
+    schedules: list[Schedule] = []
+    log = logging.getLogger("test")
+    brain = InForce(planned(declared), Roster(1), lambda schedule, _: schedules.append(schedule), log, NoBook())
+    lookout, now_s = Lookout(brain, PROFILE, None), 0.0
+
+    def hear(*states: ServerState, looks: int) -> None:
+        nonlocal now_s
+        for _ in range(looks):
+            now_s += 0.5
+            models = {p.server: p.model for p in brain.fleet.schedule.placements}
+            for server, state in zip(declared.servers, states, strict=True):
+                lookout.hear_server(ServerWord(server=server, state=state, model=models.get(server, "")), now_s)
+            lookout.look(now_s)
+            brain.settle()
+            while (order := brain.wanted) is not None:
+                try:
+                    made: Planned | Rooms | RfmError = answered(order, PROFILE, None)
+                except RfmError as error:
+                    made = error
+                brain.planned(order, made)
+
+    hear(*[ServerState.READY] * 3, looks=4)
+    hear(*[ServerState.HUNG] * 3, looks=20)
+    assert set(brain.seen.lost) == set(declared.servers) and len(schedules) == 1 and brain.is_short
+    order = brain.replan(declared, declared_anew=False)
+    hear(*[ServerState.HUNG] * 3, looks=1)
+    assert "no server lives" in str(order.answer)
+    hear(*[ServerState.READY] * 2, ServerState.HUNG, looks=200)
+    assert brain.seen.lost == tuple(declared.servers[2:])
+    assert not brain.is_short and set(where(brain.fleet.schedule).values()) <= set(declared.servers[:2])
 
 
 def test_a_plan_without_a_lost_server_moves_only_who_has_to() -> None:
