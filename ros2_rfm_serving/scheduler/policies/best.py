@@ -99,7 +99,7 @@ class _Best:
             complete &= near._complete and not near._budget.expired()
             self._budget.spend(near._budget.total)
         if not chosen or (self._large and chosen.tuned and self._costly(chosen)):
-            chosen = _worthiest((chosen, self._relieved())) or unsure
+            chosen = self._compare.better(chosen, self._relieved()) or unsure
         if rate_control is False and (uncapped := self._chosen(self._variants.uncapped)):
             chosen, options = uncapped, self._variants.uncapped
         return replace(self._calmest(chosen, options), complete=complete) if chosen else None
@@ -149,7 +149,7 @@ class _Best:
                 break
             tuning = option.in_place or (vain[option.capped] < TUNED and kind(option) not in tuned)
             tuned.add(kind(option))
-            if tuning or not known or option.worth > known.worth:
+            if tuning or not known or option.worth > known.worth or not self._compare.keeps_floors(known):
                 kept = self._kept(option, tuning=tuning)
                 vain[option.capped] += kept is not option
                 looks += kept is not None
