@@ -83,7 +83,7 @@ class _Best:
         self._large = len(problem.servers) >= LARGE
         self._far = any(demand.slo.travel_s for demand in problem.demands)
         """Curves know nothing of that; what hosts are farther than the nearest is in them (counted too, no plan was another)."""
-        overlapped = any(task.overlapped and task.gives_way for task in problem.classes)
+        overlapped = any(task.overlapped for task in problem.classes)
         self._compare = Comparison(curves, far=self._far, by_queues=overlapped and bool(budget.work) and not self._large)
 
     def run(self, rate_control: bool | None) -> BestSchedule | None:

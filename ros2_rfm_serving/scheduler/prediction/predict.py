@@ -101,8 +101,8 @@ def keeping_hosts(problem: Problem, curves: Curves, operation: Operation, hosts:
 def _keeps_floors(problem: Problem, curves: Curves, operation: Operation, host: Host) -> bool:
     """By the queue of its robots, where one is known."""
     responses = Responses(problem, curves, operation.hosts, operation.caps, _settled(problem, curves, operation))
-    tasks = {d: problem.classes[problem.demands[d].task] for d, _ in host.robots}
-    return all(hz >= SURE * tasks[d].floor_hz for d, hz in responses.acts_hz(host).items() if tasks[d].gives_way)
+    floors = {d: problem.classes[problem.demands[d].task].floor_hz for d, _ in host.robots}
+    return all(hz >= SURE * floors[d] for d, hz in responses.acts_hz(host).items())
 
 
 def floors_in_doubt(problem: Problem, rates: Rates) -> bool:
@@ -200,7 +200,7 @@ def _expected(problem: Problem, responses: Responses, operation: Operation, rate
     slowest = list(mean)
     for c, task in enumerate(problem.classes):
         asked = next((d.index for d in task.coupled if d.calls == 1.0), None)
-        if asked is not None and task.gives_way and task.num_robots:
+        if asked is not None and task.num_robots and not task.in_frames:
             there = [(num, host) for host in operation.hosts if (num := dict(host.robots).get(asked))]
             acting = [(num, responses.acts_hz(host).get(asked, mean[c])) for num, host in there]
             slowest[c] = min((hz for _, hz in acting), default=mean[c])
