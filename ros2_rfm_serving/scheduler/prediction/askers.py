@@ -147,7 +147,8 @@ class Rows:
         member, from_s = self._member, self._from_s
         in_time_s = min(member.chunk_s, self._until_s) - self._whole_s(self._expected_s)
         think_s = math.inf if member.trusted else self._think_s
-        until_s = self._think_s if self._waits else min(think_s + more_s, in_time_s)
+        executes_s = self._until_s if member.trusted else self._think_s
+        until_s = executes_s if self._waits else min(think_s + more_s, in_time_s)
         ready_s = from_s + self._whole_s(max(until_s - self._over_s, 0.0))
         rows_s = 0.0 if self._waits else member.chunk_s - self._over_s
         sent_s = max(ready_s, not_before_s)
@@ -259,8 +260,11 @@ class Robot:
 
     def _think_s(self) -> float:
         """Of what it executes of a chunk."""
-        trusted, think_s = self.member.trusted, self.member.think_s
-        return think_s * int(self._waits.integers(1, 2 * trusted.mean_rows)) / trusted.mean_rows if trusted else think_s
+        member, trusted = self.member, self.member.trusted
+        if trusted is None:
+            return member.think_s
+        rows = int(self._waits.integers(1, 2 * trusted.mean_rows))
+        return member.think_s / trusted.mean_rows * (rows if member.overlapped else max(rows, trusted.least_rows))
 
     def _give_way(self, unusual_s: float, took_s: float) -> None:
         """As `robot/conversation/link.py` has it: within what is left of a chunk."""

@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+
 from ros2_rfm_serving.scheduler.prediction import stable
 from ros2_rfm_serving.scheduler.prediction.bound import Bound
 from ros2_rfm_serving.scheduler.prediction.bounds import Bounds, Kind
@@ -202,10 +204,23 @@ def _expected(problem: Problem, responses: Responses, operation: Operation, rate
         asked = next((d.index for d in task.coupled if d.calls == 1.0), None)
         if asked is not None and task.num_robots and not task.in_frames:
             there = [(num, host) for host in operation.hosts if (num := dict(host.robots).get(asked))]
-            acting = [(num, responses.acts_hz(host).get(asked, mean[c])) for num, host in there]
+            acting = [
+                (num, responses.acts_hz(host).get(asked, _without_queue_hz(task, mean[c], responses, host))) for num, host in there
+            ]
             slowest[c] = min((hz for _, hz in acting), default=mean[c])
             mean[c] = sum(num * hz for num, hz in acting) / task.num_robots
     return Acting(tuple(mean), tuple(slowest))
+
+
+def _without_queue_hz(task: TaskClass, rate_hz: float, responses: Responses, host: Host) -> float:
+    """By the curve; of who executes, of each chunk, as much as its server says: while little is left of one, it waits."""
+    trusted = task.trusted
+    if trusted is None or not task.overlapped:
+        return rate_hz
+    wait_s = responses.of(host).mean_s + task.round_trip_s
+    rows = np.arange(1, 2 * trusted.mean_rows)
+    executes_s = np.maximum(rows * task.step_s, trusted.least_rows * task.step_s - wait_s)
+    return min(rate_hz, float(1.0 / np.mean(np.maximum(executes_s, wait_s))))
 
 
 def _servers(problem: Problem, responses: Responses, operation: Operation, settled: Equilibrium) -> tuple[ServerSolution, ...]:
