@@ -93,13 +93,14 @@ carry:
     ("factory", "depends"),
     [
         (crowd("num_steps: 10", 152), False),
-        (crowd("horizon: {policy: confidence, mean_period_ms: 442}", 152), True),
+        (crowd("horizon: {policy: confidence, mean_period_ms: 442}", 152), False),
         (crowd(FRAMES, 120, "continuous"), True),
     ],
     ids=["gives_way", "horizon", "pipelined"],
 )
 def test_a_promise_that_depends_on_the_start_says_so(factory: Factory, depends: bool, repository: Path) -> None:
-    """Horizons that a server sets, and pipelined sessions, keep the phases of their start."""
+    """Pipelined sessions keep the phases of their start; who executes as much of a chunk as its server says, now less and now more,
+    does not."""
     folder = repository / "config" / "profiles"
     plan = plan_factory(factory, load_profiles(folder), Catalogue.load(folder / "models.yaml"), explained=False)
     assert plan.feasible and any("of the ways to start" in note for note in plan.notes) is depends
