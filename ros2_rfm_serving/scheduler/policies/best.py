@@ -27,12 +27,13 @@ from ros2_rfm_serving.scheduler.policies.variants import Variants
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, RESERVE, OwnQueues
+from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, OwnQueues
 from ros2_rfm_serving.scheduler.prediction.parts import parted
 from ros2_rfm_serving.scheduler.prediction.predict import keeps_every_slo
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.prediction.stable import MIN_GAIN, Moves
 from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.solution import RESERVE
 
 GOOD_ENOUGH = 2e-3
 """Gap to the bound at which the search ends."""

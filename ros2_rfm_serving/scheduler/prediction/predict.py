@@ -18,7 +18,15 @@ from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium, equil
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.prediction.responses import Responses
 from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
-from ros2_rfm_serving.scheduler.solution import SLO_SLACK, ServerSolution, Solution, Stream, TaskSolution
+from ros2_rfm_serving.scheduler.solution import (
+    RESERVE,
+    SLO_SLACK,
+    ServerSolution,
+    Solution,
+    Stream,
+    TaskSolution,
+    limit_s,
+)
 
 NEGLECTED = 0.05
 """Share of its closed loop below which a robot counts as one that hardly acts."""
@@ -125,9 +133,10 @@ def _kept(
 ) -> Iterator[tuple[Host, bool]]:
     responses = Responses(problem, curves, operation.hosts, operation.caps, _settled(problem, curves, operation))
     for host in hosts:
-        slos = [problem.demands[d].slo for d, _ in host.robots]
-        judged = zip(slos, responses.of_each(host), strict=True)
-        yield host, all(responses.judged_s(own, host, slo) <= slo.kept_s * (1 - reserve) * SLO_SLACK for slo, own in judged)
+        curve = responses.by_curve(host)
+        judged = zip([problem.demands[d].slo for d, _ in host.robots], responses.of_each(host), strict=True)
+        limits = ((responses.judged_s(own, host, slo), limit_s(slo, curve.response_s(slo), reserve)) for slo, own in judged)
+        yield host, all(judged_s <= most_s for judged_s, most_s in limits)
 
 
 def _is_fixed(host: Host) -> bool:
@@ -303,7 +312,7 @@ def _missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
             if not stream.keeps_slo:
                 text = (
                     f"{stream.component} of {stream.task!r} on {server.server}: {_predicted(stream)}, "
-                    f"the SLO is {1e3 * stream.slo_s:.0f} ms{_margin(stream)}"
+                    f"the SLO is {1e3 * stream.slo_s:.0f} ms{_margin(stream)}{_reserve(stream)}"
                 )
                 texts[stream.task].append(text)
     return dict(texts)
@@ -321,6 +330,12 @@ def _on_the_way(stream: Stream) -> str:
 
 def _margin(stream: Stream) -> str:
     return f", of which the margin leaves {1e3 * stream.slo.kept_s:.0f}" if stream.slo.margin else ""
+
+
+def _reserve(stream: Stream) -> str:
+    """Of what the robots' own queue alone would keep."""
+    spent = stream.judged_s <= stream.slo.kept_s * SLO_SLACK
+    return f", of which {RESERVE:.0%} are in reserve, for the curve does not keep it" if spent else ""
 
 
 def _neglected(tasks: Mapping[str, TaskSolution]) -> Iterator[str]:
