@@ -23,7 +23,7 @@ run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
 
 # Two cores: first what keeps one busy, in pairs, each part's output in one piece when it is done; then what wants both. Beside that,
-# five minutes of faults, most of which are waiting; and what can wait has the moments in which all others do.
+# five minutes of faults, most of which are waiting; and machine code has the moments in which all others do.
 test:
 	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going engines colcon lint
 	$(MAKE) --no-print-directory -j 3 --output-sync=target --keep-going in-turn soak-ci meanwhile
@@ -32,7 +32,7 @@ in-turn: install
 	$(MAKE) --no-print-directory -j 1 --output-sync=none --keep-going unit ros system
 
 meanwhile: install
-	nice -n 19 $(MAKE) --no-print-directory -j 1 --keep-going patient compiled
+	nice -n 19 $(MAKE) --no-print-directory -j 1 compiled
 
 lint: install
 	$(BIN)/ruff check ros2_rfm_serving test launch
@@ -43,7 +43,7 @@ lint: install
 unit: install
 	$(BIN)/python -m pytest test/unit -q -n 2 -m "not thorough and not patient" --dist worksteal --durations 5
 
-# What computes for long. Nobody waits for it: it may take as long as others need the cores.
+# What computes for long: some five minutes of one core, and no part of `test`.
 patient: install
 	$(BIN)/python -m pytest test/unit -q -m "patient and not thorough" --timeout 1500 --durations 5
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,9 @@ from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.inputs import console
 
 if TYPE_CHECKING:
+    from ros2_rfm_serving.audit.bag import Bag
     from ros2_rfm_serving.audit.verify import Verified
+    from ros2_rfm_serving.ros.monitor.recorded import Proofs
 
 app = typer.Typer(help="What was decided, why, and that nobody has changed it since.", no_args_is_help=True)
 MOST_TOLD = 50
@@ -29,14 +32,18 @@ app.command()(safety.safety)
 def verify(
     bag: Annotated[Path, typer.Argument(help="Recording, of `rfm record` or `rfm up --record`; a folder or one of its files")],
     as_json: Annotated[bool, typer.Option("--json", help="One line, for programs")] = False,
+    enclave: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also who has said each status and schedule, by this enclave's authority")
+    ] = None,
 ) -> None:
     """Finds any record of the audit log that was changed, dropped, repeated, reordered or cut off, and says where.
 
     What it prints as `head` is another one for any other recording: kept elsewhere, it tells one that was written anew as a whole.
 
-    Example:  rfm audit verify /tmp/shift
+    Examples:  rfm audit verify /tmp/shift   |   rfm audit verify /tmp/shift --enclave security/enclaves/observer
 
-    Exit code: 0 when all is as it was written, 1 when something is not, 2 when it cannot be read.
+    Exit code: 0 when all is as it was written, 1 when something is not, or is of nobody who has proven to say it, 2 when it cannot
+    be read.
     """
     with needing("audit", "rfm audit verify"):
         from ros2_rfm_serving.audit.bag import Bag
@@ -46,11 +53,29 @@ def verify(
     found, damages = verified(recording.pages), list(recording.damages)
     if not found.chains and not damages:
         raise RfmError(f"{bag} has no audit log; record with `rfm up --record` or `rfm record`")
+    proofs = _proofs(recording, enclave) if enclave else None
     if as_json:
-        print(json.dumps(_as_json(found, damages)))
+        print(json.dumps(_as_json(found, damages) | ({"proofs": vars(proofs)} if proofs else {})))
     else:
         _show(found, damages)
-    raise typer.Exit(1 if found.flaws or damages else 0)
+        for line in _told(proofs) if proofs else ():
+            console.print(plain(line), soft_wrap=True)
+    raise typer.Exit(1 if found.flaws or damages or (proofs and proofs.unproven) else 0)
+
+
+def _proofs(recording: Bag, enclave: Path) -> Proofs:
+    """Raises: `ConfigurationError`."""
+    with needing("security", "rfm audit verify --enclave"):
+        from ros2_rfm_serving.ros.monitor.recorded import KINDS, check
+
+    return check(recording.messages(*KINDS), enclave)
+
+
+def _told(proofs: Proofs) -> Iterator[str]:
+    for topic, number in sorted(proofs.unproven.items()):
+        yield f"{topic}: {number} unproven, the first: {proofs.problems[topic]}"
+    unproven = f"; {sum(proofs.unproven.values())} UNPROVEN" if proofs.unproven else ""
+    yield f"{proofs.proven} statuses and schedules are proven, {proofs.repeated} repeat one{unproven}"
 
 
 def _show(found: Verified, damages: list[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ros2_rfm_serving.operate.enclaves import is_members
 from ros2_rfm_serving.operate.page import DASHBOARD_PORT, dashboard_page
 from ros2_rfm_serving.operate.running import observing, prepare_environment, stop_signals
 
@@ -32,10 +33,11 @@ def dashboard(
     prepare_environment(domain)
     from ros2_rfm_serving.monitoring.board import Board
 
+    member = tls if tls and is_members(tls) else None
     board, stop = Board([], []), threading.Event()
     with (
         stop_signals(stop),
-        observing(board, namespace, discover=True) as node,
+        observing(board, namespace, discover=True, enclave=member) as node,
         dashboard_page(board, node, namespace, address, port, token_file, tls),
     ):
         stop.wait()

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ros2_rfm_serving.operate.enclaves import is_members
 from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.running import METRICS_PORT, console, observing, prepare_environment, stop_signals
 
@@ -34,11 +35,12 @@ def metrics(
     with needing("metrics", "rfm metrics"):
         from ros2_rfm_serving.monitoring.metrics.exporter import exporting
 
+    member = tls if tls and is_members(tls) else None
     board, stop = Board([], [server] if server else []), threading.Event()
     made = ServerTls(tls, "--tls") if tls else None
     with (
         stop_signals(stop),
-        observing(board, namespace, discover=not server),
+        observing(board, namespace, discover=not server, enclave=member),
         exporting(board, address, port, disk, server, made) as url,
     ):
         console.print(f"{url}, /healthz, /livez, /readyz")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.monitoring.board import AS_SAID
 from ros2_rfm_serving.monitoring.plain import counted, plain
 from ros2_rfm_serving.operate.running import console, prepare_environment, stop_signals
 
@@ -79,13 +80,15 @@ def _as_json(look: Look, found: list[Finding]) -> dict[str, object]:
         "robots": len(look.robots),
         "servers": len(look.servers),
         "findings": [asdict(one) for one in found],
+        "doubts": look.doubts,
     }
 
 
 def _lines(look: Look, found: list[Finding]) -> list[str]:
     seen = f"{counted(len(look.robots), 'robot')} and {counted(len(look.servers), 'server')}, seen for {look.seconds:.1f} s"
+    doubts = [f"{doubt}; so are diagnoses (`says`)" if doubt == AS_SAID else doubt for doubt in look.doubts]
     if not found:
-        return [f"nothing is wrong: {seen}"]
+        return [f"nothing is wrong: {seen}", *doubts]
     lines: list[str] = []
     for place, (cause, alike) in enumerate(groupby(found, lambda one: one.cause), start=1):
         told = list(alike)
@@ -94,4 +97,4 @@ def _lines(look: Look, found: list[Finding]) -> list[str]:
             lines.append(f"   mend: {one.mend}")
         if more := [one.about for one in told[MOST_ALIKE:]]:
             lines.append(f"   and {len(more)} more: {', '.join(more)}")
-    return [*lines, f"{seen}; {RUNBOOK} has more on each"]
+    return [*lines, f"{seen}; {RUNBOOK} has more on each", *doubts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections import defaultdict
 from collections.abc import Iterable
@@ -12,8 +13,26 @@ from ros2_rfm_serving.types.histogram import Histogram
 
 STALE_AFTER_S = 3.0
 """Of silence: robots and servers speak twice a second."""
+SCHEDULE = "schedule"
 Histograms = dict[str, dict[str, Histogram]]
 """What was counted -> of which component (empty: none in particular) -> how often."""
+
+
+class Proof(enum.Enum):
+    """Of statuses and schedules, which are signed where a factory has certificates. What else is shown has no place for a
+    signature: scores and paces of worlds, answers to robots, cameras, `/diagnostics`, the middleware's liveliness."""
+
+    NONE = "none"
+    """Nobody signs: everything is as anybody says it."""
+    CHECKED = "checked"
+    """They are shown of who has proven to say them, alone."""
+    UNCHECKED = "unchecked"
+    """They are signed, and whoever looks has no certificate to check by."""
+
+
+UNCHECKED = "unproven: the factory signs, and nobody checks it here; RFM_SERVING_ENCLAVE=DIR/enclaves/observer does"
+AS_SAID = "without a proof: success, real time"
+"""Of what is shown beside statuses that are proven."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +183,9 @@ class Board:
         """When two schedulers were last heard in turn; the one that was there first counts here."""
         self.looked_s = -math.inf
         """When who fills this board last looked at the graph."""
+        self.proof = Proof.NONE
+        self.unproven: dict[str, int] = {}
+        """Whose statuses were not shown, as it did not say them, and how many; `SCHEDULE`: words of schedulers."""
         self.planned_robots: frozenset[str] = frozenset()
         self.planned_servers: frozenset[str] = frozenset()
         """Of the schedule."""
@@ -184,6 +206,20 @@ class Board:
     def forget(self, name: str) -> None:
         self.robots = {robot: row for robot, row in self.robots.items() if robot != name}
         self.servers = {server: row for server, row in self.servers.items() if server != name}
+
+    def refuse(self, about: str) -> None:
+        """A status or schedule that is not proven."""
+        self.unproven = {**self.unproven, about: self.unproven.get(about, 0) + 1}
+
+    @property
+    def doubts(self) -> list[str]:
+        """What is shown without a proof where there are certificates, and what was not shown for want of one; empty: neither."""
+        if self.proof is Proof.NONE:
+            return []
+        if self.proof is Proof.UNCHECKED:
+            return [UNCHECKED]
+        refused = ", ".join(f"{name} {count}" for name, count in sorted(self.unproven.items()))
+        return [AS_SAID, *([f"unproven messages, not shown: {refused}"] if refused else [])]
 
     def score(self, robot: str, episode: int, score: Score) -> None:
         """The newest word on an episode. Episode 0 is the world before its first reset: nobody worked on it."""

@@ -54,7 +54,8 @@ def render(board: Board, duration_s: float, logs: Path, *, ended_s: float = -mat
         for name, row in board.robots.items()
         for f in row.failovers
     ]
-    return [tasks, robots, components, servers, *map(plain, (*failovers, line))]
+    doubts = (f"{doubt}\n" for doubt in board.doubts)
+    return [tasks, robots, components, servers, *map(plain, (*failovers, *doubts, line))]
 
 
 def _real_time(row: RobotRow) -> str:
@@ -113,7 +114,8 @@ def _figures(board: Board) -> dict[str, Any]:
     }
     components = {name: {**vars(row), "slo_attained": row.attained} for name, row in board.components().items()}
     servers = {name: dict(vars(row)) for name, row in board.servers.items()}
-    return {"tasks": tasks, "robots": robots, "components": components, "servers": servers}
+    proof = {"statuses": board.proof.value, "unproven": board.unproven}
+    return {"tasks": tasks, "robots": robots, "components": components, "servers": servers, "proof": proof}
 
 
 def _interval(scores: list[Score]) -> tuple[float, float]:

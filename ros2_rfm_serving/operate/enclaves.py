@@ -8,10 +8,12 @@ from pathlib import Path
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.nodes import NodeSpec
-from ros2_rfm_serving.security.folder import CERTIFICATE, KEY, Folder
+from ros2_rfm_serving.security.folder import CERTIFICATE, IDENTITY_CA, KEY, Folder
 from ros2_rfm_serving.security.own import member_environment
 
 OPERATOR = "operator"
+LOOKS = ("observer", "dashboard", OPERATOR)
+"""Members that may look, and have nothing else in that process to prove."""
 
 
 def secured(nodes: list[NodeSpec], folder: Path | None) -> list[NodeSpec]:
@@ -38,6 +40,20 @@ def secured_newcomer(nodes: list[NodeSpec], folder: Path, fix: str) -> list[Node
         replace(node, environment={**node.environment, **member_environment(folder, name)})
         for node, name in zip(nodes, whose, strict=True)
     ]
+
+
+def looks_by(folder: Path | None, nodes: Iterable[NodeSpec]) -> Path | None:
+    """An enclave by whose authority, and revocations, a process can prove what it shows: of those that are on this machine the
+    first. nodes: that are started here, and have one. folder: None: nobody has."""
+    if folder is None:
+        return None
+    found = (Folder(folder).enclave(name) for name in (*LOOKS, *(node.name for node in nodes)))
+    return next((enclave for enclave in found if is_members(enclave)), None)
+
+
+def is_members(enclave: Path) -> bool:
+    """Of `rfm security`, and not any folder with a certificate for TLS."""
+    return (enclave / IDENTITY_CA).is_file()
 
 
 def check_enclaves(members: Iterable[str], folder: Path, fix: str = "rfm security init, for this descriptor") -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.plain import counted, plain
-from ros2_rfm_serving.operate.enclaves import secured
+from ros2_rfm_serving.operate.enclaves import looks_by, secured
 from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.only_one import only_one
 from ros2_rfm_serving.operate.page import dashboard_page, read_door
@@ -102,7 +102,7 @@ def _run(factory: Factory, options: Options, make: Make, until: Callable[[], boo
     with stop_signals(stop):  # to the last word: pressed again, Ctrl-C changes nothing
         discover = options.metrics >= 0 or bool(options.dashboard)
         with (
-            observing(board, options.namespace, discover=discover) as observer,
+            observing(board, options.namespace, discover=discover, enclave=looks_by(options.security, nodes)) as observer,
             _metrics(board, options),
             _dashboard(board, observer, options),
         ):

@@ -186,13 +186,14 @@ def choose_profile(nodes: list[NodeSpec], partition: str = "", folder: Path = Pa
 
 
 @contextmanager
-def observing(board: Board, namespace: str, *, discover: bool = False) -> Iterator[ObserverNode]:
-    """Feeds the board from the graph, on a thread of its own. discover: also from robots and servers that it does not know yet."""
+def observing(board: Board, namespace: str, *, discover: bool = False, enclave: Path | None = None) -> Iterator[ObserverNode]:
+    """Feeds the board from the graph, on a thread of its own. discover: also from robots and servers that it does not know yet.
+    enclave: by whose authority what is heard is proven where the environment names none. Raises: `ConfigurationError`."""
     from ros2_rfm_serving.ros.monitor.discovery import DiscoveringNode
     from ros2_rfm_serving.ros.observer_node import ObserverNode
 
     kind = DiscoveringNode if discover else ObserverNode
-    with spinning(lambda: kind(board, namespace)) as node:
+    with spinning(lambda: kind(board, namespace, enclave)) as node:
         yield node
 
 

@@ -32,7 +32,7 @@ def picture(factory: str, board: Board, events: list[str]) -> Group:
     servers = FittingTable(*SERVER_COLUMNS, wraps=wraps, dispensable=DISPENSABLE_OF_SERVERS)
     for name, server in board.servers.items():
         servers.add_row(name, *_server(server, now_s))
-    return Group(robots, servers, *map(plain, events))
+    return Group(robots, servers, *map(plain, (*board.doubts, *events)))
 
 
 def _robot(row: RobotRow, board: Board, name: str, now_s: float) -> list[str]:

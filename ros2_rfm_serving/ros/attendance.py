@@ -15,7 +15,7 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.followers import HARDWARE
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.ros.node.said import Hearer
+from ros2_rfm_serving.ros.node.said import STALE, UNPROVEN, Hearer
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, InForce, Roster, Word
@@ -110,7 +110,7 @@ class Attendance:
             self._hearer.check_status(robot, self._identity, status, data)
 
     def _refuse(self, error: BadMessageError) -> None:
-        if error.kind == "unproven":
+        if error.kind in (UNPROVEN, STALE):
             self._unsaid += 1
         else:
             self._unreadable += 1

@@ -11,11 +11,13 @@ from rclpy.node import Node
 from std_msgs.msg import String
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.ros.monitor.discovery import look
 from ros2_rfm_serving.ros.monitor.markers import DESCRIPTION, Look, RobotMarkers
 from ros2_rfm_serving.ros.node.parameters import Spec, Values, declare
 from ros2_rfm_serving.ros.node.runtime import fleet_names, run_node
 from ros2_rfm_serving.ros.node.timers import every
+from ros2_rfm_serving.ros.proven import Proven
 
 LOOK_PERIOD_S = 1.0
 SPECS = {
@@ -36,6 +38,8 @@ SPECS = {
 
 class MarkersNode(Node):
     def __init__(self) -> None:
+        """Raises: `ConfigurationError`."""
+        self._proven = Proven(Board([], []))
         super().__init__("markers", enable_rosout=False)
         declare(self, SPECS)
         values = Values(self, SPECS)
@@ -54,7 +58,7 @@ class MarkersNode(Node):
 
     def _attend(self) -> None:
         for robot in sorted(look(self, self._names).robots - self._robots.keys()):
-            self._robots[robot] = RobotMarkers(self, self._names, robot, self._look)
+            self._robots[robot] = RobotMarkers(self, self._names, robot, self._look, self._proven)
             if self._description:
                 described = self.create_publisher(String, self._names.robot(robot, "robot_description"), DESCRIPTION)
                 described.publish(String(data=self._description))

@@ -6,6 +6,8 @@ import enum
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rclpy.event_handler import SubscriptionEventCallbacks
@@ -14,9 +16,10 @@ from rclpy.qos import QoSProfile
 from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.monitoring.board import Board, ComponentRow, Histograms, Score
+from ros2_rfm_serving.monitoring.board import SCHEDULE, Board, ComponentRow, Histograms, Score
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
+from ros2_rfm_serving.ros.proven import Proven
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.types import RobotState, ServerState, TaskPhase
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
@@ -30,26 +33,37 @@ SUCCEEDED_AFTER_S = 1.5 * REPEAT_PERIOD_S
 
 
 class ObserverNode(Node):
-    def __init__(self, board: Board, fleet_namespace: str = "") -> None:
+    def __init__(self, board: Board, fleet_namespace: str = "", enclave: Path | None = None) -> None:
+        """enclave: by whose authority statuses and schedules are proven where the environment names none.
+
+        Raises: `ConfigurationError`."""
+        self._proven = Proven(board, enclave)
         super().__init__("rfm_observer", enable_rosout=False, start_parameter_services=False)
         self._board = board
         self.refused: Counter[str] = Counter()
-        """Messages that could not be read."""
+        """Messages that could not be read, or proven."""
         self._rival_s = -math.inf
         """When another scheduler than the board's was heard."""
         names = self._names = qos.Names(fleet_namespace)
-        self._schedules = self._hear(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
+        check = self._proven.check_schedule
+        self._schedules = self._hear(
+            msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD, SCHEDULE, repeated=True, prove=check
+        )
         every(self, ALIVE_PERIOD_S, self._alive)
         for server in board.servers:
             self.watch_server(server)
         for robot in board.robots:
             self.watch_robot(robot)
 
-    def _hear(self, kind: type, topic: str, callback: Callable[[Any], None], profile: QoSProfile, **options: Any) -> Any:
-        return bounded.hear(self, kind, topic, callback, profile, self._refuse, **options)
+    def _hear(
+        self, kind: type, topic: str, callback: Callable[[Any], None], profile: QoSProfile, about: str, **options: Any
+    ) -> Any:
+        """about: whose word it is."""
+        return bounded.hear(self, kind, topic, callback, profile, partial(self._refuse, about=about), **options)
 
-    def _refuse(self, error: BadMessageError) -> None:
+    def _refuse(self, error: BadMessageError, about: str) -> None:
         self.refused[error.kind] += 1
+        self._proven.count(error, about)
 
     def _alive(self) -> None:
         self._board.looked_s = clock()
@@ -57,13 +71,14 @@ class ObserverNode(Node):
     def watch_server(self, server: str) -> Any:
         """Its status' subscription."""
         events = SubscriptionEventCallbacks(liveliness=lambda event: self._on_liveliness(server, event))
-        topic = self._names.server(server, "status")
-        return self._hear(msg.ServerStatus, topic, self._on_server, qos.SERVER_STATUS, event_callbacks=events)
+        topic, check = self._names.server(server, "status"), partial(self._proven.check_status, server)
+        return self._hear(msg.ServerStatus, topic, self._on_server, qos.SERVER_STATUS, server, prove=check, event_callbacks=events)
 
     def watch_robot(self, robot: str) -> Any:
         """Its status' subscription."""
-        self._hear(msg.EpisodeScore, self._names.robot(robot, "world/score"), self._on_score, qos.SCORE)
-        return self._hear(msg.RobotStatus, self._names.robot(robot, "rfm/status"), self._on_robot, qos.ROBOT_STATUS)
+        self._hear(msg.EpisodeScore, self._names.robot(robot, "world/score"), self._on_score, qos.SCORE, robot)
+        topic, check = self._names.robot(robot, "rfm/status"), partial(self._proven.check_status, robot)
+        return self._hear(msg.RobotStatus, topic, self._on_robot, qos.ROBOT_STATUS, robot, prove=check)
 
     def factory_is_running(self) -> bool:
         """Whether somebody publishes a schedule that is heard here: the graph also shows those of other DDS partitions."""
@@ -102,7 +117,7 @@ class ObserverNode(Node):
         try:
             schedule = convert.schedule_from(message)
         except BadMessageError as error:
-            self._refuse(error)
+            self._refuse(error, SCHEDULE)
             return
         board.placements, board.routes = schedule.placements, schedule.routes
         board.scheduler, board.placed_epoch = schedule.scheduler, schedule.epoch

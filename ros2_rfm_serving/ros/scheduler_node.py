@@ -194,7 +194,8 @@ class SchedulerNode(Node):
                 return response
         else:
             response = await self._answered(response, ask)
-            answer = f"schedule {response.schedule_epoch}" if response.success else response.error_msg
+            answer = f"schedule {response.schedule_epoch}" if response.success else ""
+            answer = ": ".join(filter(None, (answer, response.error_msg)))
             self._book.person(what, answer, response.success)
         sign_ordered(self._prover, request, response)
         return response
@@ -217,12 +218,12 @@ class SchedulerNode(Node):
     async def _answered(self, response: Any, ask: Callable[[], Order]) -> Any:
         """A schedule that is published is not in force yet: somebody else's may be."""
         try:
-            epoch = await self._decided(ask())
+            epoch = await self._decided(order := ask())
         except RfmError as error:
             return self._refuse(response, error.code, str(error))
         if problem := await self._followers.take(epoch):
             return self._refuse(response, ScheduleError.code, f"schedule {epoch} is published, and {problem}")
-        response.success, response.schedule_epoch = True, epoch
+        response.success, response.schedule_epoch, response.error_msg = True, epoch, order.note
         return response
 
     async def _decided(self, order: Order) -> int:

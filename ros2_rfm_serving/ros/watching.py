@@ -15,7 +15,7 @@ from ros2_rfm_serving.ros.attendance import LEAF as ROBOT_LEAF
 from ros2_rfm_serving.ros.followers import HARDWARE
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.ros.node.said import Hearer
+from ros2_rfm_serving.ros.node.said import STALE, UNPROVEN, Hearer
 from ros2_rfm_serving.ros.node.scheduled import Processes
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import bounded, qos
@@ -128,7 +128,7 @@ class Watching:
             self._node.destroy_subscription(heard.pop(name))
         for name in wanted - heard.keys():
             if leaf == SERVER_LEAF:
-                prove = functools.partial(self._hearer.check_server, name)
+                prove = functools.partial(self._hearer.check_own, name)
                 of = (msg.ServerStatus, self._names.server(name, leaf), functools.partial(self._on_server, name), qos.SERVER_STATUS)
             else:
                 prove = functools.partial(self._hearer.check_status, name, self._identity)
@@ -136,7 +136,7 @@ class Watching:
             heard[name] = bounded.hear(self._node, *of, self._refuse, prove=prove)
 
     def _refuse(self, error: BadMessageError | None = None) -> None:
-        if error is not None and error.kind == "unproven":
+        if error is not None and error.kind in (UNPROVEN, STALE):
             self._unproven += 1
         else:
             self._refused += 1

@@ -204,7 +204,7 @@ class InForce(Standing):
             assert asked.first and isinstance(order, Admit)
             self._change(taken(asked.first, made), f"admitted {order.robot!r}")
         else:
-            self._go_over(made, order.why)
+            order.note = self._go_over(made, order.why)
         if asked.seen != self.seen:
             self._background = self._order(self.factory, self._fleet.robots)
         if isinstance(order, Admit):

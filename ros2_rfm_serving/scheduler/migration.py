@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.policies.comparison import NEARLY
 from ros2_rfm_serving.scheduler.prediction.stable import HORIZON_S, MIN_GAIN, MOVE_S
+from ros2_rfm_serving.scheduler.repair import bare
 from ros2_rfm_serving.types import SYSTEM1, Schedule
 
 
@@ -58,7 +59,7 @@ def gives_up(fleet: Fleet, planned: Fleet) -> bool:
         return False
     by_queues = any(task.overlapped for task in fleet.problem.classes)
     least_hz = (NEARLY if by_queues else 1.0 - MIN_GAIN) * reached_hz(fleet)
-    return fleet.actions_hz(planned.schedule) < least_hz and len(planned.uncovered) >= len(fleet.uncovered)
+    return fleet.actions_hz(planned.schedule) < least_hz and len(bare(planned)) >= len(bare(fleet))
 
 
 def reached_hz(fleet: Fleet) -> float:

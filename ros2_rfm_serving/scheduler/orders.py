@@ -15,6 +15,8 @@ class Order:
     """Epoch of the schedule that fulfils it, or why it is refused; None: not known yet."""
     why: str = ""
     """The whole factory has to be planned for it."""
+    note: str = ""
+    """What else whoever asks should know of the answer."""
     in_vain: int = 0
     """Plans that were made for it, of a fleet that had changed meanwhile."""
     watchers: list[Callable[[], None]] = field(default_factory=list)

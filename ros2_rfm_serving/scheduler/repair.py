@@ -20,6 +20,7 @@ from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.answering import Refit
 from ros2_rfm_serving.scheduler.enquiry import at_once
 from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler.promises import ROUNDING
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.types import Placement, Route, Schedule
 
@@ -78,6 +79,20 @@ def reinforced(fleet: Fleet, servers: Iterable[str], rebuild: Rebuild, *, peers:
         if placement := _standing_by(changed, server):
             changed = rebuild(replace(changed.schedule, placements=(*changed.schedule.placements, placement)))
     return covered(changed, before.epoch + 1, rebuild, peers=peers) if changed is not fleet else fleet
+
+
+def bare(fleet: Fleet) -> list[str]:
+    """Servers with robots that no standby carries beside its own, by what is known now: figures may be others than when it was
+    named."""
+    return [name for name, host in fleet.hosts.items() if host.sessions and not _is_carried(host, fleet)]
+
+
+def _is_carried(host: Host, fleet: Fleet) -> bool:
+    standby = fleet.hosts.get(host.standby)
+    if standby is None or _gpu(standby.placement) in fleet.problem.seen.lost:
+        return False
+    most_hz = standby.capacity_hz([*host.slos, *standby.slos], fleet.curves)
+    return host.load_hz + standby.load_hz <= most_hz * (1 + ROUNDING)
 
 
 def deserted(schedule: Schedule, lost: Collection[str]) -> bool:

@@ -36,6 +36,7 @@ JUDGED = 1
 """Looks at the queue of a server's robots at a time, 10 to 40 ms."""
 LOOKS_BETWEEN = 120
 """Looks until the planner is asked again after those, a minute: memory that was short may not be any more."""
+STAYS = "the schedule in force holds and gets more done than the one that was found: it stays"
 
 
 class Standing:
@@ -287,15 +288,19 @@ class Standing:
         """The schedule in force is known to hold, and a plan of the same factory with the same robots gets less done."""
         if planned.factory != self.factory or planned.seen != self.seen or deserted(self._fleet.schedule, self.seen.lost):
             return False
+        if self._fleet.problem.seen != planned.fleet.problem.seen:  # it was taken by figures of before, and judged by them
+            return False
         return gives_up(self._fleet, planned.fleet) and not self.is_unsure and not self.broken
 
-    def _go_over(self, planned: Planned, why: str) -> None:
-        """To a plan of the whole factory, unless it gives up what is had."""
+    def _go_over(self, planned: Planned, why: str) -> str:
+        """To a plan of the whole factory, unless it gives up what is had: then why that stays."""
         if self._stays(planned):
-            told = f"{why}: the schedule in force holds and gets more done than the one that was found: it stays"
-            self._log.info(told)
-            self._book.planned(planned, told, published=False)
-            return
+            self._log.info(f"{why}: {STAYS}")
+            self._book.planned(planned, f"{why}: {STAYS}", published=False)
+            if not self._needs_plan:
+                self._background = None  # it would be this plan
+                self._look_further(planned)
+            return STAYS
         self._background, self._overtaken = None, 0
         once_declared = [robot for robot in planned.fleet.robots if robot.name in self.declared]
         self._run(planned.factory)
@@ -303,6 +308,7 @@ class Standing:
         self._book.planned(planned, why)
         self._publish(planned.fleet)
         self._look_further(planned)
+        return ""
 
     def _publish(self, fleet: Fleet) -> None:
         self._fleet = fleet

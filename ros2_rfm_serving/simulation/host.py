@@ -72,6 +72,8 @@ class Host:
         self.listeners: list[Client] = []
         self._gpus, self._events, self._traffic, self._warm_up_s = gpus, world.events, world.traffic, world.warm_up_s
         self._roads = world.roads
+        if placement.gpu:
+            self._roads.share(self.name, placement.gpu)
         self._faults_rng = source(world.seed, "faults", self.name)
         self._config = server_config(placement, settings, profile_s, gpus[0])
         self._round_trips_s = [0.0, *(s.round_trip_ms / 1e3 for s in (settings.overflow,) if s)]

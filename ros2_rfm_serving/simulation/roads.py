@@ -33,6 +33,10 @@ class Roads:
         """Robot -> task."""
         self._nearer_s: dict[tuple[str, str], float] = {}
         """(task, server) -> how much shorter than declared each way is."""
+        self._words_nearer_s: dict[tuple[str, str], float] = {}
+        """The same of a few bytes, of which the links take next to nothing."""
+        self._gpus: dict[str, str] = {}
+        """Server -> the one whose GPU it shares."""
         self._passages: dict[tuple[str, str, Direction], tuple[Passage, ...]] = {}
         """Of a message between robots of a task and a server; in the order of its way."""
         self._free_s: dict[Way, float] = defaultdict(float)
@@ -45,6 +49,7 @@ class Roads:
             far_ms = {server: host.round_trip_with_ms(own.request_kb) for server, host in seated.items()}
             for server, ms in far_ms.items():
                 self._nearer_s[task, server] = (max(far_ms.values()) - ms) / 2e3
+                self._words_nearer_s[task, server] = (max(far_ms.values()) - seated[server].round_trip_ms) / 2e3
                 for direction in Direction:
                     self._passages[task, server, direction] = ()
         if links:
@@ -69,21 +74,25 @@ class Roads:
         """Where this robot is."""
         self._tasks[robot] = task
 
+    def share(self, server: str, gpu: str) -> None:
+        """A server is where that one is, whose GPU it shares."""
+        self._gpus[server] = gpu
+
     def delivered(
         self, copies: tuple[Delivery, ...], robot: str, server: str, direction: Direction, now_s: float
     ) -> tuple[Delivery, ...]:
         """A message that sets out now, as it would arrive through the declared network. One that is lost was on the links all the
         same."""
-        task = self._tasks[robot]
-        nearer_s = self._nearer_s.get((task, server), 0.0)
-        more_s = self._waits_s(self._passages.get((task, server, direction), ()), now_s)
+        task, seat = self._tasks[robot], self._gpus.get(server, server)
+        nearer_s = self._nearer_s.get((task, seat), 0.0)
+        more_s = self._waits_s(self._passages.get((task, seat, direction), ()), now_s)
         return tuple([copy._replace(delay_s=max(copy.delay_s - nearer_s, 0.0) + more_s) for copy in copies])
 
     def told(self, copies: tuple[Delivery, ...], robot: str, server: str) -> tuple[Delivery, ...]:
-        """A few bytes about a session, either way: they wait for nothing on the links."""
+        """A few bytes about a session, either way: links take nothing for them, and they wait for nothing there."""
         if not self.are_laid:
             return copies
-        nearer_s = self._nearer_s.get((self._tasks[robot], server), 0.0)
+        nearer_s = self._words_nearer_s.get((self._tasks[robot], self._gpus.get(server, server)), 0.0)
         return tuple([copy._replace(delay_s=max(copy.delay_s - nearer_s, 0.0)) for copy in copies])
 
     def _waits_s(self, passages: tuple[Passage, ...], now_s: float) -> float:

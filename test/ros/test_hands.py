@@ -16,6 +16,7 @@ from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.operate.running import observing
 from ros2_rfm_serving.ros.monitor import hands
 from ros2_rfm_serving.security.own import ENCLAVE
+from test.enclaves import Enclaves
 from test.ros.spinning import living
 from test.ros.test_dashboard import NAMES
 
@@ -56,7 +57,9 @@ class Asking(Node):
 def test_an_order_that_cannot_be_signed_is_answered_and_holds_up_no_other(
     ros_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(ENCLAVE, str(tmp_path / "half_copied"))
+    enclave = Enclaves(tmp_path).make("dashboard")
+    (enclave / "cert.pem").unlink()  # half copied
+    monkeypatch.setenv(ENCLAVE, str(enclave))
     with observing(Board([], []), "plant") as node, living(Asking, ros_domain):
         ordering = hands.Hands(node, NAMES)
         for _ in range(2):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from visualization_msgs.msg import Marker, MarkerArray
 from ros2_rfm_serving.ros.markers_node import MarkersNode
 from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.security.own import ENCLAVE
+from test.enclaves import Enclaves
+from test.ros.herald import speaker
 
 CHUNK = "/arm_1/rfm/action_chunk"
 
@@ -107,3 +111,35 @@ def test_a_chunk_that_is_none_is_the_robots_business(rig: Rig) -> None:
     rig.status.publish(msg.RobotStatus(state=17, staleness_s=math.nan))
     rig.wait(lambda: "state" in rig.drawn)
     assert rig.drawn["state"].text == "arm_1: 17"
+
+
+def test_a_forged_status_is_not_drawn(ros_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enclaves = Enclaves(tmp_path)
+    monkeypatch.setenv(ENCLAVE, str(enclaves.make("markers")))
+    rclpy.init()
+    rig, says = Rig(), speaker(enclaves.make("arm_1"))
+
+    def status(state: int) -> Any:
+        made = msg.RobotStatus(state=state)
+        made.header.frame_id = "arm_1"
+        return made
+
+    def said() -> Any:
+        for word in (says.numbered(status(msg.RobotStatus.STREAMING)), status(msg.RobotStatus.DEAD)):
+            rig.status.publish(word)
+            rig.executor.spin_once(timeout_sec=0.05)
+        return "state" in rig.drawn
+
+    try:
+        rig.wait(lambda: rig.peer.count_publishers("/arm_1/rfm/markers"))
+        eyes = rig.look()
+        rig.wait(said)
+        drawn = set()
+        rig.wait(lambda: said() and (drawn.add(rig.drawn["state"].text) or rig.tested._proven._board.unproven["arm_1"] > 20))
+        assert drawn == {"arm_1: STREAMING\nstale 0 ms\npath: unproven"}
+        rig.peer.destroy_subscription(eyes)
+    finally:
+        rig.executor.shutdown()
+        rig.peer.destroy_node()
+        rig.tested.destroy_node()
+        rclpy.try_shutdown()

@@ -19,16 +19,17 @@ from ros2_rfm_serving.errors import BadMessageError, CapacityError, SessionError
 from ros2_rfm_serving.monitoring.dashboard.control import Answer
 from ros2_rfm_serving.ros.fleet_client import FleetClient
 from ros2_rfm_serving.ros.monitor.hands import Hands
-from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, sign, sign_answer
+from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Doorkeeper, sign, sign_answer
 from ros2_rfm_serving.ros.node.said import Speaker
 from ros2_rfm_serving.ros.robot.proofs import Proofs
+from ros2_rfm_serving.ros.server.openings import Openings
 from ros2_rfm_serving.ros.wire import cdr, convert, qos
 from ros2_rfm_serving.ros.wire.proofs import fields_of, is_call_sealed, proof_from, proof_to, seal_call, sealed_observation
 from ros2_rfm_serving.ros.wire.session_messages import session_request_to
 from ros2_rfm_serving.security.own import ENCLAVE
-from ros2_rfm_serving.security.proof import NO_CERTIFICATE, Proof, text_of
+from ros2_rfm_serving.security.proof import NO_CERTIFICATE, Keys, Proof, seal, text_of
 from ros2_rfm_serving.security.signing import SIGNED, Prover, Verifier
-from ros2_rfm_serving.types import SessionRequest
+from ros2_rfm_serving.types import RequestId, SessionRequest
 from test.enclaves import Enclaves
 
 from .mirror_engine import NAMES
@@ -240,6 +241,39 @@ def test_the_end_of_a_session_that_another_has_followed_is_no_forgery(plant: Pla
     plant.is_served("arm_1", 1.0)
     plant.fleet.wait(lambda: plant.fleet.status.sessions == 1, what="the session goes on")
     assert plant.fleet.refused("unproven") == 0
+
+
+def test_what_is_on_its_way_when_another_session_follows_is_no_forgery(tmp_path: Path) -> None:
+    """Robots that wait in vain ask for another session while the answer is being made."""
+    enclaves = Enclaves(tmp_path)
+    server, robot = enclaves.make("s1"), Prover(enclaves.make("arm_1"))
+    openings, key = Openings(Doorkeeper("s1", Verifier(server)), Prover(server)), ("arm_1", "system1")
+
+    def opened(epoch: int) -> Keys:
+        request = session_request_to(SessionRequest(robot="arm_1", component="system1"))
+        sign(robot, request, "s1", openings.challenge(0.0))
+        public_key, keys = openings.answer(proven := openings.check(request, 0.0))
+        openings.opened(proven, public_key, keys, request, srv.OpenSession.Response(session_epoch=epoch))
+        return keys
+
+    def request(epoch: int) -> RequestId:
+        return RequestId("arm_1", "system1", epoch, 1, 1)
+
+    def refusal(epoch: int, by: bytes) -> str:
+        with pytest.raises(BadMessageError) as refused:
+            openings.check_observation(request(epoch), b"what" + seal(by, b"what"))
+        return refused.value.kind
+
+    first, second = opened(1), opened(2)
+    for _ in range(2):
+        assert (openings.reply_key(request(1)), openings.reply_key(request(2))) == (first.answers, second.answers)
+        openings.check_observation(request(2), b"what" + seal(second.asks, b"what"))
+        assert refusal(1, first.asks) == "stale_epoch" and refusal(1, second.asks) == refusal(3, second.asks) == "unproven"
+        openings.keep([key])
+    openings.keep([])
+    assert openings.reply_key(request(1)) is None and openings.reply_key(request(2)) == second.answers, "just closed"
+    openings.keep([])
+    assert openings.reply_key(request(2)) is None and not openings._former
 
 
 def test_who_is_revoked_is_shut_out_at_once(plant: Plant) -> None:

@@ -20,7 +20,8 @@ from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
 from ros2_rfm_serving.ros.node.own_name import claim
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 from ros2_rfm_serving.ros.node.runtime import executor
-from ros2_rfm_serving.ros.node.said import MOST_PROCESSES, Hearer, Speaker
+from ros2_rfm_serving.ros.node.said import MOST_PROCESSES, STALE, UNPROVEN, Hearer, Speaker
+from ros2_rfm_serving.ros.robot.proofs import Proofs
 from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.ros.wire.proofs import signed
 from ros2_rfm_serving.ros.zenoh.carriers import NOBODY, CarriedRobot
@@ -46,6 +47,12 @@ def status(robot: str = "arm_1", scheduler: int = 7) -> Any:
     return made
 
 
+def server_status() -> Any:
+    made = msg.ServerStatus(state=msg.ServerStatus.READY)
+    made.header.frame_id = "s1"
+    return made
+
+
 def hear(hearer: Hearer, data: bytes, robot: str = "arm_1") -> Any:
     found, end = bounded.measured(data, msg.RobotStatus)
     hearer.check_status(robot, 7, found, memoryview(data)[:end])
@@ -55,7 +62,7 @@ def hear(hearer: Hearer, data: bytes, robot: str = "arm_1") -> Any:
 def problem(hearer: Hearer, data: bytes, robot: str = "arm_1") -> str:
     with pytest.raises(BadMessageError) as refused:
         hear(hearer, data, robot)
-    assert refused.value.kind == "unproven"
+    assert refused.value.kind == (STALE if "said before" in str(refused.value) else UNPROVEN)
     return str(refused.value)
 
 
@@ -104,6 +111,22 @@ def test_what_was_said_before_is_refused_for_nothing(enclaves: Enclaves, monkeyp
     monkeypatch.setattr(Hearer, "who", lambda *_: pytest.fail("verified"))
     for _ in range(100):
         assert "said before" in problem(hearer, recorded)
+
+
+def test_a_status_that_a_middleware_repeats_is_nobodys_forgery(enclaves: Enclaves, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To a robot, whose `unproven` says that somebody is at work."""
+    monkeypatch.setenv(ENCLAVE, str(enclaves.make("s1")))
+    speaker = Speaker()
+    said = [speaker.numbered(server_status()) for _ in range(2)]
+    monkeypatch.setenv(ENCLAVE, str(enclaves.make("arm_1")))
+    proofs, kinds = Proofs(), list[str]()
+    for data in (said[0], said[1], said[1], said[0]):  # repeated, and overtaken
+        found, end = bounded.measured(data, msg.ServerStatus)
+        try:
+            proofs.check_status("s1", found, memoryview(data)[:end])
+        except BadMessageError as error:
+            kinds.append(error.kind)
+    assert kinds == [STALE, STALE]
 
 
 def test_a_key_that_cannot_be_read_stops_no_robot(enclaves: Enclaves, monkeypatch: pytest.MonkeyPatch) -> None:

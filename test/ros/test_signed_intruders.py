@@ -39,7 +39,7 @@ from .test_sealed_replies import SUCCESS, Hall, hall
 
 __all__ = ["hall", "rig"]
 
-COUNTED = ("unproven", "untimely_schedule", "stale_schedule")
+COUNTED = ("unproven", "untimely_schedule", "stale_schedule", "stale_status")
 SOME = ("status, another member", "schedule, gone", "schedule, ended")
 OURS, NEXT, GHOST = 5, 7, 66
 """The last is a scheduler that has gone, of which somebody has recordings."""

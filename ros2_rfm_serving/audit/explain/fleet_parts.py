@@ -35,7 +35,8 @@ def schedule_part(found: Moment) -> Part:
     calls = found.log.within(ROBOT + found.robot, -math.inf, found.tick.stamp_s, "call")
     follows = [one for one in calls if one.body.get("do") == "follow"]
     schedule = ((follows[-1].body.get("args") or NONE).get("schedule") or NONE) if follows else NONE
-    plan = found.log.last(SCHEDULER, found.tick.stamp_s, "plan")
+    plans = found.log.within(SCHEDULER, -math.inf, found.tick.stamp_s, "plan")
+    plan = next((plan for plan in reversed(plans) if plan.body.get("published", True)), None)
     epoch = schedule.get("epoch")
     facts = {"epoch": epoch, "scheduler": schedule.get("scheduler")}
     lines = [f"epoch {epoch}"] if epoch is not None else []

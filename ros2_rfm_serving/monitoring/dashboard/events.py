@@ -73,6 +73,7 @@ class EventLine:
         self._schedule = (0, 0)
         self._routes: dict[tuple[str, str], Route] = {}
         self._scheduler_silent = self._disputed = False
+        self._unproven = _Seen()
         self._began_s, self._settles = math.inf, True
         self._time_s = 0.0
 
@@ -93,6 +94,7 @@ class EventLine:
         self._time_s, self._began_s = time_s, min(self._began_s, now_s)
         self._settles = now_s - self._began_s < SETTLES_S
         self._look_at_schedule(board, now_s)
+        self._look_at_proofs(board, now_s)
         for name, robot in board.robots.items():
             self._look_at_robot(name, robot, now_s)
         for name, server in board.servers.items():
@@ -126,6 +128,14 @@ class EventLine:
             successor = "by another scheduler; " if schedule[0] != self._schedule[0] else ""
             self.add(NEWS, "schedule", f"schedule {schedule[1]}", "replanned", successor + _changes(self._routes, routes))
         self._schedule, self._routes = schedule, routes
+
+    def _look_at_proofs(self, board: Board, now_s: float) -> None:
+        """The one event that tells of somebody who is not of the factory."""
+        for name in _more(board.unproven, self._unproven, now_s):
+            kind = "robot" if name in board.robots else "server" if name in board.servers else "schedule"
+            why = f"{board.unproven[name]} in all are not by its certificate, or of another process"
+            self.add(ERROR, kind, name if kind != "schedule" else "", "unproven messages, not shown", why)
+        self._unproven.refused = board.unproven
 
     # --- robots ---
 
@@ -211,15 +221,23 @@ class EventLine:
         return True
 
     def _refused(self, kind: str, name: str, refused: dict[str, int], seen: _Seen, now_s: float) -> None:
-        if refused == seen.refused:
-            return
-        for reason in seen.told_s.keys() - refused.keys():
-            del seen.told_s[reason]
-        for reason, count in refused.items():
-            new = count - seen.refused.get(reason, 0)
-            if new > 0 and now_s - seen.told_s.get(reason, -math.inf) > REFUSED_PERIOD_S:
-                seen.told_s[reason] = now_s
-                self.add(WARNING, kind, name, "refused", f"{reason}, {count} in all")
+        for reason in _more(refused, seen, now_s):
+            self.add(WARNING, kind, name, "refused", f"{reason}, {refused[reason]} in all")
+
+
+def _more(counts: dict[str, int], seen: _Seen, now_s: float) -> list[str]:
+    """Reasons of which there are more than at the last look, each once in `REFUSED_PERIOD_S`."""
+    if counts == seen.refused:
+        return []
+    for reason in seen.told_s.keys() - counts.keys():
+        del seen.told_s[reason]
+    more = [
+        reason
+        for reason, count in counts.items()
+        if count > seen.refused.get(reason, 0) and now_s - seen.told_s.get(reason, -math.inf) > REFUSED_PERIOD_S
+    ]
+    seen.told_s.update(dict.fromkeys(more, now_s))
+    return more
 
 
 def _changes(before: dict[tuple[str, str], Route], after: dict[tuple[str, str], Route]) -> str:

@@ -43,6 +43,7 @@ def schedule(board: Board, now_s: float) -> View:
         "real_hz": _number(sum(row.chunk_rate_hz for row in spoken)) if spoken else None,
         "stale": silent_s > SILENT_AFTER_S,
         "silent_s": _silent_s(silent_s) if silent_s > SILENT_AFTER_S else None,
+        "proof": board.proof.value,
     }
 
 

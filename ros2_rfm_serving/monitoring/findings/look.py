@@ -81,6 +81,8 @@ class Look:
     clocks_s: dict[str, list[float]] = field(default_factory=dict)
     """How far the wall clock behind the stamps of each is ahead of the looker's, s; none: stamps are of a simulation."""
     disk: Disk | None = None
+    doubts: list[str] = field(default_factory=list)
+    """What was seen without a proof where there are certificates, and what was refused for want of one."""
 
     @property
     def seconds(self) -> float:

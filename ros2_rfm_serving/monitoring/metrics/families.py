@@ -13,7 +13,7 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
+from ros2_rfm_serving.monitoring.board import Board, Proof, RobotRow, ServerRow
 from ros2_rfm_serving.monitoring.metrics.health import is_up
 from ros2_rfm_serving.types import RobotState, ServerState
 from ros2_rfm_serving.types.histogram import Histogram
@@ -63,10 +63,22 @@ class BoardCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         now_s, board = self._clock(), self._board
         servers = {name: row for name, row in board.servers.items() if self._server in ("", name)}
+        yield from _proofs(board)
         yield from _servers(servers, now_s)
         if not self._server:
             yield from _schedule(board, now_s)
             yield from _robots(board.robots, now_s)
+
+
+def _proofs(board: Board) -> Iterator[Metric]:
+    family = GaugeMetricFamily("rfm_proof", "1: this is so of statuses and schedules, docs/security.md", labels=["statuses"])
+    for proof in Proof:
+        family.add_metric([proof.value], board.proof is proof)
+    yield family
+    unproven = CounterMetricFamily("rfm_unproven_messages", "Statuses and schedules that count for nothing here", labels=["about"])
+    for name, count in _bounded(board.unproven).items():
+        unproven.add_metric([name], count)
+    yield unproven
 
 
 def _schedule(board: Board, now_s: float) -> Iterator[Metric]:

@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rclpy.node import Node
@@ -72,8 +73,8 @@ class DiscoveringNode(ObserverNode):
     Subscriptions are never let go of: they cost nothing, and destroying one may crash the executor (ros2/rclpy#1644).
     """
 
-    def __init__(self, board: Board, fleet_namespace: str = "") -> None:
-        super().__init__(board, fleet_namespace)
+    def __init__(self, board: Board, fleet_namespace: str = "", enclave: Path | None = None) -> None:
+        super().__init__(board, fleet_namespace, enclave)
         self._ears: tuple[dict[str, Any], dict[str, Any]] = dict.fromkeys(board.robots), dict.fromkeys(board.servers)
         """Robots and servers that are watched -> the subscription to their status; None: since before there was a look."""
         self._there_s: dict[str, float] = {}

@@ -8,7 +8,7 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticArray
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.monitoring.board import Board
+from ros2_rfm_serving.monitoring.board import SCHEDULE, Board
 from ros2_rfm_serving.monitoring.findings.look import Diagnosis, HeardSchedule, Look
 from ros2_rfm_serving.ros.monitor.discovery import DiscoveringNode
 from ros2_rfm_serving.ros.node.diagnostics import TOPIC
@@ -36,6 +36,7 @@ class LookingNode(DiscoveringNode):
         self.heard, heard.ended_s = Look(begun_s=now_s, ended_s=now_s), now_s
         heard.robots = {robot: heard.robots.get(robot, []) for robot in board.robots}
         heard.servers = {server: heard.servers.get(server, []) for server in board.servers}
+        heard.doubts = board.doubts
         if self.count_publishers(SIMULATED_TIME):
             heard.clocks_s.clear()
         known = {*heard.robots, *heard.servers, *OWNERS}
@@ -55,7 +56,7 @@ class LookingNode(DiscoveringNode):
         try:
             schedule = convert.schedule_from(message)
         except BadMessageError as error:
-            self._refuse(error)
+            self._refuse(error, SCHEDULE)
             return
         self.heard.schedules.append(HeardSchedule(schedule=schedule, factory=message.factory, heard_s=clock()))
 

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,20 @@ from std_msgs.msg import ColorRGBA, Float32MultiArray, String
 from visualization_msgs.msg import Marker, MarkerArray
 
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
+from ros2_rfm_serving.monitoring.board import Proof
 from ros2_rfm_serving.monitoring.kinematics import Arm
 from ros2_rfm_serving.monitoring.paths import Points, colour, path
 from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.ros.proven import Proven
+from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.types import RobotState
 
 DESCRIPTION = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 EXECUTED_RGBA, EXECUTING_RGBA, TEXT_RGBA = (0.1, 0.5, 1.0, 1.0), (1.0, 1.0, 1.0, 0.35), (1.0, 1.0, 1.0, 1.0)
 TROUBLE_RGBA = (1.0, 0.3, 0.2, 1.0)
 TEXT_ABOVE_M, TEXT_HEIGHT_M = 0.2, 0.05
+DOUBTS = {Proof.NONE: "", Proof.CHECKED: "path: unproven", Proof.UNCHECKED: "unproven"}
+"""Chunks are sealed for their robot alone, and states are not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +49,8 @@ class Look:
 class RobotMarkers:
     """Publishes `<robot>/rfm/markers`. `attend`, now and then, begins and ends what it takes; `publish` draws."""
 
-    def __init__(self, node: Node, names: qos.Names, robot: str, look: Look) -> None:
-        self._node, self._robot, self._settings = node, robot, look
+    def __init__(self, node: Node, names: qos.Names, robot: str, look: Look, proven: Proven) -> None:
+        self._node, self._robot, self._settings, self._proven = node, robot, look, proven
         self._topic: Callable[[str], str] = lambda leaf: names.robot(robot, leaf)
         self._publisher = node.create_publisher(MarkerArray, self._topic("rfm/markers"), 1)
         self._heard: list[Any] = []
@@ -58,7 +63,7 @@ class RobotMarkers:
             hear = self._node.create_subscription
             self._heard = [
                 hear(msg.ActionChunk, self._topic("rfm/action_chunk"), self._on_chunk, qos.REPLY),
-                hear(msg.RobotStatus, self._topic("rfm/status"), self._on_status, qos.ROBOT_STATUS),
+                self._hear_status(),
                 hear(String, self._topic("robot_description"), self._on_description, DESCRIPTION),
             ]
             if self._settings.position_in_state >= 0:
@@ -70,6 +75,11 @@ class RobotMarkers:
                 self._node.destroy_subscription(subscription)
             self._heard.clear()
             self._forget()
+
+    def _hear_status(self) -> Any:
+        proven, topic = self._proven, self._topic("rfm/status")
+        check, refuse = partial(proven.check_status, self._robot), partial(proven.count, about=self._robot)
+        return bounded.hear(self._node, msg.RobotStatus, topic, self._on_status, qos.ROBOT_STATUS, refuse, prove=check)
 
     def publish(self) -> None:
         if not self._heard:
@@ -161,7 +171,8 @@ class RobotMarkers:
         marker.color = _rgba(TEXT_RGBA if streams else TROUBLE_RGBA)
         state = RobotState(status.state).name if status.state in set(RobotState) else str(status.state)
         stale = "" if math.isnan(status.staleness_s) else f"stale {status.staleness_s * 1e3:.0f} ms"
-        lines = [f"{self._robot}: {state}", status.reason or status.stop_reason, stale, "paused" if status.paused else ""]
+        lines = [f"{self._robot}: {state}", status.reason or status.stop_reason, stale]
+        lines += ["paused" if status.paused else "", DOUBTS[self._proven.proof]]
         marker.text = "\n".join(line for line in lines if line)
         return marker
 

@@ -11,6 +11,8 @@ from ros2_rfm_serving.ros.node.doorkeeper import prover_of_process, verifier_of_
 from ros2_rfm_serving.ros.wire.proofs import sayer, signed
 from ros2_rfm_serving.security.proof import Verifies, Who
 
+UNPROVEN, STALE = "unproven", "stale_status"
+"""Kinds of what is refused: of nobody who may say it; said before."""
 MOST_PROCESSES = 256
 """Of one robot, of which numbers are remembered: its restarts under one scheduler."""
 
@@ -69,7 +71,7 @@ class Hearer:
         try:
             return sayer(message, data, self._verifier)
         except UnprovenError as error:
-            raise BadMessageError("unproven", str(error)) from error
+            raise BadMessageError(UNPROVEN, str(error)) from error
 
     def is_of_now(self, status: Any, scheduler: int) -> bool:
         """A status was said since that scheduler has drawn its identity, which nobody knew before."""
@@ -80,17 +82,18 @@ class Hearer:
         if self.demands:
             self._check(self._numbers[self.is_of_now(status, scheduler)], robot, status, data)
 
-    def check_server(self, server: str, status: Any, data: memoryview) -> None:
-        """As `check_status`: of a server's."""
+    def check_own(self, name: str, status: Any, data: memoryview) -> None:
+        """As `check_status`, whichever scheduler it was said to: of a server's, or by who follows none itself."""
         if self.demands:
-            self._check(self._numbers[0], server, status, data)
+            self._check(self._numbers[0], name, status, data)
 
     def _check(self, heard: _Numbers, name: str, status: Any, data: memoryview) -> None:
         """What costs nothing is asked first."""
         if len(status.certificate) and status.number <= heard.get(name, {}).get(status.process, 0):
-            raise BadMessageError("unproven", f"a status of {name[:100]!r} that was said before")
+            # A middleware itself repeats, after a cut: that is nobody's forgery.
+            raise BadMessageError(STALE, f"a status of {name[:100]!r} that was said before")
         if (who := self.who(status, data)) and who.name != name:
-            raise BadMessageError("unproven", f"{who.name} tells how {name[:100]!r} is")
+            raise BadMessageError(UNPROVEN, f"{who.name} tells how {name[:100]!r} is")
         numbers = heard.setdefault(name, OrderedDict())
         numbers[status.process] = status.number
         numbers.move_to_end(status.process)

@@ -58,7 +58,7 @@ class Proofs:
 
     def check_status(self, server: str, status: Any, data: memoryview) -> None:
         """For `bounded.hear`. Raises: `BadMessageError`."""
-        self._hearer.check_server(server, status, data)
+        self._hearer.check_own(server, status, data)
 
     def takes(self, schedule: Any, now_s: float) -> bool:
         """Whether its scheduler is known to live, or nobody's is. One that was refused counts once somebody vouches for it."""

@@ -32,6 +32,8 @@ class Openings:
     def __init__(self, doorkeeper: Doorkeeper, prover: Prover) -> None:
         self._doorkeeper, self._prover = doorkeeper, prover
         self._opened: dict[SessionKey, _Opened] = {}
+        self._former: dict[SessionKey, _Opened] = {}
+        """The session before, or one that has just ended: what is on its way, either way, was sealed in it."""
 
     @staticmethod
     def of_process(server: str) -> Openings | None:
@@ -61,19 +63,26 @@ class Openings:
     def opened(self, proven: Proven, public_key: bytes, keys: Keys, request: Any, answer: Any) -> None:
         """The answer, of which nothing may change any more, is signed. Raises: `ConfigurationError`."""
         sign_answer(self._prover, request, request.robot, answer, public_key)
-        self._opened[request.robot, request.component] = _Opened(answer.session_epoch, keys, proven.who)
+        key = request.robot, request.component
+        if key in self._opened:
+            self._former[key] = self._opened[key]
+        self._opened[key] = _Opened(answer.session_epoch, keys, proven.who)
 
     def reply_key(self, request: RequestId) -> bytes | None:
-        """That seals what is said in this session; None: it is over. On any thread."""
-        opened = self._find((request.robot, request.component), request.session_epoch)
+        """That seals what is said in this session; None: it has long been over. On any thread."""
+        opened = self._find(self._opened, request) or self._find(self._former, request)
         return opened.keys.answers if opened else None
 
     def check_observation(self, request: RequestId, data: bytes) -> None:
         """Raises: `BadMessageError`."""
-        opened = self._find((request.robot, request.component), request.session_epoch)
-        if opened is None or not is_observation_sealed(data, opened.keys.asks):
-            problem = "an observation that whoever opened the session did not send"
-            raise BadMessageError("unproven", f"{request.robot}/{request.component}: {problem}")
+        opened = self._find(self._opened, request)
+        if opened is not None and is_observation_sealed(data, opened.keys.asks):
+            return
+        former = self._find(self._former, request)
+        if former is not None and is_observation_sealed(data, former.keys.asks):
+            raise BadMessageError("stale_epoch", f"{request.robot}/{request.component}: of a session that another has followed")
+        problem = "an observation that whoever opened the session did not send"
+        raise BadMessageError("unproven", f"{request.robot}/{request.component}: {problem}")
 
     def check_call(self, request: Any, open_now: Collection[SessionKey]) -> None:
         """To close a session, or begin an episode in it. Raises: `UnprovenError` for one that is open, and not of whoever asks.
@@ -85,11 +94,15 @@ class Openings:
             raise UnprovenError(f"this session of {request.robot}/{request.component} is not of whoever asks")
 
     def keep(self, open_now: Collection[SessionKey]) -> list[tuple[SessionKey, int]]:
-        """Forgets what is not open any more; those (and epochs) that are to be closed, as their certificate is good no more."""
+        """Forgets what is not open any more, one call later; those (and epochs) that are to be closed, as their certificate is good
+        no more."""
+        ended = {key: opened for key, opened in self._opened.items() if key not in open_now}
+        self._former = {key: opened for key, opened in self._former.items() if key in open_now} | ended
         self._opened = {key: opened for key, opened in self._opened.items() if key in open_now}
         is_good = self._doorkeeper.verifier.is_good
         return [(key, opened.epoch) for key, opened in self._opened.items() if not is_good(opened.who)]
 
-    def _find(self, key: SessionKey, epoch: int) -> _Opened | None:
-        opened = self._opened.get(key)
-        return opened if opened is not None and opened.epoch == epoch else None
+    @staticmethod
+    def _find(among: dict[SessionKey, _Opened], request: RequestId) -> _Opened | None:
+        opened = among.get((request.robot, request.component))
+        return opened if opened is not None and opened.epoch == request.session_epoch else None

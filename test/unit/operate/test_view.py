@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ros2_rfm_serving.monitoring.board import STALE_AFTER_S, Board, Score
+from ros2_rfm_serving.monitoring.board import AS_SAID, STALE_AFTER_S, UNCHECKED, Board, Proof, Score
 from ros2_rfm_serving.monitoring.plain import counted
 from ros2_rfm_serving.monitoring.summary import render
 from ros2_rfm_serving.operate.view import picture
@@ -102,3 +102,15 @@ def test_scores_may_come_while_others_read_them() -> None:
 
     made.score("arm_1", 1, Late("push", 1, True, 5, True))
     assert len(made.episodes("arm_1")) == 1 and len(made.by_task()["push"]) >= 2
+
+
+def test_what_is_shown_without_a_proof_is_said_to_be_so() -> None:
+    made = board(time.monotonic())
+    assert not made.doubts, "nobody signs anything"
+    made.proof = Proof.UNCHECKED
+    for shown in (picture("f", made, []), *render(made, 1.0, Path("logs"))[-2:-1]):
+        assert UNCHECKED in text(shown)
+    made.proof = Proof.CHECKED
+    made.refuse("arm_1")
+    shown = text(picture("f", made, []))
+    assert AS_SAID in shown and "not shown: arm_1 1" in shown and "19.4" in shown

@@ -15,6 +15,10 @@ from ros2_rfm_serving.errors import ConfigurationError, PlannerError, RfmError, 
 from ros2_rfm_serving.factory import Catalogue, load_factory
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.scheduler import InForce, Order, Planned, PlanOrder, Rooms, Roster, Word, answered, resumed
+from ros2_rfm_serving.scheduler.answering import refit_by
+from ros2_rfm_serving.scheduler.seen import Seen
+from ros2_rfm_serving.scheduler.standing import PATIENT, STAYS
+from ros2_rfm_serving.scheduler.watch import Finding
 from ros2_rfm_serving.types import NOT_ADMITTED, Admission, Schedule
 from test.unit.scheduler.kept_plans import KeptPlans
 
@@ -438,7 +442,9 @@ def slower(made: Planned | Rooms | RfmError, share: float = 0.5) -> Planned:
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_a_schedule_that_holds_does_not_give_way_to_a_worse_one(running: Running, ordered: bool) -> None:
+def test_a_schedule_that_holds_does_not_give_way_to_a_worse_one(
+    running: Running, ordered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """Neither where somebody has ordered a plan nor where one seemed to be needed."""
     running.fleet.judge()
     before = len(running.schedules)
@@ -447,8 +453,10 @@ def test_a_schedule_that_holds_does_not_give_way_to_a_worse_one(running: Running
         running.fleet._background = running.fleet._order(running.fleet.factory, running.fleet._fleet.robots)
     wanted = running.fleet.wanted
     assert wanted and wanted.needed
-    running.fleet.planned(wanted, slower(running.plan(wanted)))
-    assert len(running.schedules) == before and (order is None or order.answer == running.fleet.epoch)
+    with caplog.at_level(logging.INFO):
+        running.fleet.planned(wanted, slower(running.plan(wanted)))
+    assert len(running.schedules) == before and (order is None or (order.answer, order.note) == (running.fleet.epoch, STAYS))
+    assert (STAYS if ordered else "not worth it") in caplog.text
 
 
 def test_a_schedule_that_does_not_hold_gives_way_to_a_worse_one(running: Running) -> None:
@@ -458,3 +466,31 @@ def test_a_schedule_that_does_not_hold_gives_way_to_a_worse_one(running: Running
     assert running.fleet.wanted
     running.fleet.planned(running.fleet.wanted, slower(running.plan(running.fleet.wanted)))
     assert len(running.schedules) == before + 1 and order.answer == running.fleet.epoch
+
+
+def test_a_schedule_that_was_taken_by_figures_of_before_gives_way_to_a_plan_by_those_of_now(running: Running) -> None:
+    """By its own it may hold and get more done: they are not so any more."""
+    refit = refit_by(running.profile, running.catalogue)
+    order = running.replan()
+    for pace in [1.02 + 0.02 * i for i in range(PATIENT)] + [1.5]:  # it changes while it is planned, until nobody waits for that
+        asked = running.fleet.wanted
+        assert asked
+        made, seen = running.plan(asked), Seen(models={("emulated/arm-policy", "EMULATED"): pace})
+        running.fleet.see(Finding(seen, (), (), "slower"), refit)
+        running.fleet.planned(asked, made)
+    assert order.answer == running.fleet.epoch
+    running.fleet.judge()
+    assert not running.fleet.broken and not running.fleet.is_unsure and running.fleet.fleet.problem.seen != seen
+    running.plan_what_is_wanted()
+    assert running.fleet.fleet.problem.seen == seen and running.fleet.epoch == running.schedules[-1].epoch
+
+
+def test_an_order_that_found_a_worse_plan_is_looked_further_for_if_it_was_cut_short(running: Running) -> None:
+    running.plan_what_is_wanted()
+    running.fleet.judge()
+    running.replan()
+    asked = running.fleet.wanted
+    assert asked
+    running.fleet.planned(asked, cut_short(slower(running.plan(asked))))
+    better = running.fleet.wanted
+    assert better and better.effort == 2 and not better.needed

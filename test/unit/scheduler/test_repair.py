@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -12,9 +13,9 @@ from ros2_rfm_serving.errors import PlannerError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Factory, Robot, parse_factory
 from ros2_rfm_serving.scheduler import Fleet, InForce, Lookout, Planned, PlanOrder, Rooms, Roster, answered, plan, rebuilt
 from ros2_rfm_serving.scheduler.answering import refit_by
-from ros2_rfm_serving.scheduler.migration import migration
+from ros2_rfm_serving.scheduler.migration import gives_up, migration
 from ros2_rfm_serving.scheduler.promises import broken
-from ros2_rfm_serving.scheduler.repair import deserted, seeing
+from ros2_rfm_serving.scheduler.repair import bare, deserted, seeing
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.scheduler.standing import ATTEMPTS
 from ros2_rfm_serving.scheduler.watch import Finding, ServerWord
@@ -108,6 +109,25 @@ def test_one_that_comes_back_stands_by_without_moving_anybody() -> None:
     assert where(after.schedule) == where(repaired.schedule) and after.schedule.epoch == repaired.schedule.epoch + 1
     (placement,) = [p for p in after.schedule.placements if p.server == lost]
     assert placement.standby and lost in {route.standby for route in after.schedule.routes}
+
+
+def test_a_standby_that_has_become_too_slow_covers_nobody_any_more() -> None:
+    declared = factory("{num_servers: 2}", robots=12, servers=6)
+    before = planned(declared).fleet
+    assert not bare(before) and not before.uncovered
+    slow = Seen(paces={p.server: 3.0 for p in before.schedule.placements if p.standby})
+    after, _ = seeing(before, declared, slow, (), (), REFIT)
+    assert after.schedule is before.schedule and not after.uncovered and not broken(after)
+    assert set(bare(after)) == {r.server for r in before.schedule.routes if r.standby in slow.paces} != set()
+    assert gives_up(before, slower(before)) and not gives_up(after, slower(before)), "standbys of before were quick enough"
+
+
+def slower(fleet: Fleet) -> Fleet:
+    """It gets half as much done."""
+    other = copy(fleet)
+    routes = tuple(replace(r, predicted_rate_hz=0.5 * r.predicted_rate_hz) for r in fleet.schedule.routes)
+    other.schedule = replace(fleet.schedule, routes=routes)
+    return other
 
 
 def test_a_loss_that_leaves_nothing_leaves_the_schedule() -> None:

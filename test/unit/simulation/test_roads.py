@@ -43,8 +43,13 @@ def run(repository: Path) -> object:
     folder = repository / "config" / "profiles"
     profile, catalogue = load_profiles(folder), Catalogue.load(folder / "models.yaml")
 
-    def run(planned_for: Factory, there: Factory, conditions: Conditions = Conditions()) -> tuple[float, Report]:  # noqa: B008
-        solution = plan_factory(planned_for, profile, catalogue, work=0.02)
+    def run(
+        planned_for: Factory,
+        there: Factory,
+        conditions: Conditions = Conditions(),  # noqa: B008
+        policy: str = "best",
+    ) -> tuple[float, Report]:
+        solution = plan_factory(planned_for, profile, catalogue, policy=policy, work=0.02)
         schedule = to_schedule(solution, planned_for.robots, epoch=1)
         return solution.objective, simulate(schedule, there, catalogue, profile, seconds=10, seed=0, conditions=conditions)
 
@@ -84,6 +89,15 @@ def test_a_host_that_no_robot_uses_slows_nobody(run: object, far_ms: int) -> Non
     planned_hz, report = run(beside, beside)  # type: ignore[operator]
     assert report.components[SYSTEM1].slo_attainment == 1.0 and report.counters.timeouts == report.counters.refused == 0
     assert report.goodput == pytest.approx(near.goodput, rel=0.02) and report.goodput >= 0.98 * planned_hz
+
+
+def test_models_that_share_a_gpu_are_on_its_host(run: object) -> None:
+    """Of two robots with a GPU each, one is near."""
+    apart = factory(b=", round_trip_ms: 40", robots=2)
+    _, report = run(apart, apart, policy="baseline1")  # type: ignore[operator]
+    assert {server.server for server in report.servers} == {"server_1_system1", "server_2_system1"}
+    system1 = report.components[SYSTEM1]
+    assert system1.p50_s < 0.03 and system1.p99_s == pytest.approx(system1.p50_s + 0.04)
 
 
 TRIPS_MS = {"a": 0, "b": 15, "c": 40}
@@ -151,6 +165,16 @@ def test_messages_go_one_after_the_other_each_way_by_itself() -> None:
     assert arrives_s(roads, "server_2", DOWN) == pytest.approx(0.1), "the other way is free"
     assert arrives_s(roads, "server_1", UP) == pytest.approx(0.1 - 0.0336), "nobody is in the way of the other host"
     assert arrives_s(roads, "server_2", UP, now_s=5.0) == pytest.approx(5.1), "they are gone"
+
+
+def test_words_about_sessions_take_nothing_of_a_link() -> None:
+    """What is declared is the way of an observation, to the farthest."""
+    roads = Roads()
+    roads.lay(factory(a=", bandwidth_mbit_s: 10, round_trip_ms: 4", b=", bandwidth_mbit_s: 1"))
+    roads.lead("arm_1", "arm")
+    declared_s = (0.64 + 0.032) / 2  # each way, of `server_2`
+    arrive_s = [roads.told((Delivery(declared_s),), "arm_1", server)[0].delay_s for server in ("server_1", "server_2")]
+    assert arrive_s == pytest.approx([0.002, 0.0], abs=1e-9)
 
 
 def test_the_link_of_the_robots_own_host_is_on_the_way_too() -> None:

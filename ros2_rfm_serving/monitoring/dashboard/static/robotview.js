@@ -45,6 +45,7 @@ export function robotView(name) {
   const facts = Object.fromEntries(Object.keys(FACTS).map((key) => [key, h("dd", { "data-figure": key })]));
   const cameras = h("div", { class: "cameras" }), events = eventList(30, (event) => event.name === name);
   const decisions = decisionTable(), routes = routeTable(`What ${name} asks for`), chunk = chunkChart();
+  const unproven = h("p", { class: "faint note", hidden: true }, "Pictures, the chunk and the decisions have no proof for who looks: anybody may have sent them.");
   let slo = null;
   const latency = chart("Latency of System 1, request to chunk", [["network", "--network", true], ["queue", "--queue", true], ["inference", "--inference", true]],
     { unit: ms, limit: () => slo, limitName: "SLO" });
@@ -74,6 +75,7 @@ export function robotView(name) {
 
   function update() {
     events.update();
+    unproven.hidden = state.schedule.proof !== "checked";
     const row = state.robots[name];
     if (!row) return;
     word.update(robotState(row)); chip.hidden = !row.emulated;
@@ -90,7 +92,7 @@ export function robotView(name) {
     root: h("section", { class: "view" },
       h("header", { class: "title" }, h("h1", {}, name), word.root, chip, h("span", { class: "spring" }),
         ["pause", "resume", "abort", "release"].map((action) => orderButton(action, name))),
-      why, problem,
+      why, problem, unproven,
       h("div", { class: "split" },
         h("div", {}, cameras, h("dl", { class: "facts" }, Object.entries(FACTS).flatMap(([key, label]) => [h("dt", {}, label), facts[key]])), section("Events", events.root)),
         h("div", {}, latency.root, h("p", { class: "faint note" }, "Round trip: mean of this robot's requests. Queue and inference: of its own answers while this page is open, before that the mean of its server's; the network is the rest."),

@@ -7,6 +7,10 @@ import { ask, state } from "./store.js";
 
 const PERIOD_MS = 1000;
 const BEHIND = 0.8; // of the planned rate
+const PROOF = {
+  checked: "States, figures and schedule are proven by certificates; success, real time, pictures and answers are as anybody says them.",
+  unchecked: "Unproven: the factory signs what it says, and this page has no certificate to check it by.",
+};
 
 export function routeTable(label) {
   const columns = [["robot"], ["component"], ["server"], ["standby"], ["planned/s", "number"], ["real/s", "number"], ["SLO", "number"], ["in time", "number"]];
@@ -37,15 +41,16 @@ export function routeTable(label) {
 
 export function scheduleFacts() {
   const facts = Object.fromEntries(["epoch", "policy", "real", "planned", "gap"].map((key) => [key, h("dd", { "data-figure": key })]));
-  const stale = h("p", { class: "problem" });
+  const stale = h("p", { class: "problem" }), proof = h("p", { class: "faint", "data-figure": "proof" });
   const labels = { epoch: "schedule", policy: "policy", real: "predictions/s", planned: "planned", gap: "gap to the bound" };
   return {
-    root: h("div", {}, h("dl", { class: "tiles" }, Object.entries(labels).map(([key, label]) => h("div", {}, h("dt", {}, label), facts[key]))), stale),
+    root: h("div", {}, h("dl", { class: "tiles" }, Object.entries(labels).map(([key, label]) => h("div", {}, h("dt", {}, label), facts[key]))), stale, proof),
     update() {
       const told = state.schedule;
       text(facts.epoch, told.epoch ? count(told.epoch) : NONE); text(facts.policy, told.policy || NONE);
       text(facts.planned, hz(told.planned_hz)); text(facts.real, hz(told.real_hz)); text(facts.gap, percent(told.gap, 1));
       text(stale, !told.stale ? "" : told.silent_s === null ? "No schedule was heard." : `The scheduler is ${ago(told.silent_s)}; this is its last word.`);
+      text(proof, PROOF[told.proof] ?? "");
     },
   };
 }

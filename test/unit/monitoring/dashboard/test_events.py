@@ -126,3 +126,16 @@ def test_an_empty_board_has_no_events() -> None:
     line = EventLine()
     line.look(Board([], []), 0.0, 0.0)
     assert line.since(0) == [] and line.last == 0
+
+
+def test_messages_of_nobody_who_may_say_them_are_an_event_now_and_then() -> None:
+    watched = Watched()
+    for name in ("arm_1", "arm_1", "s1", "schedule"):
+        watched.board.refuse(name)
+    told = watched.look()
+    assert [(name, what) for name, what, _ in told] == [(name, "unproven messages, not shown") for name in ("arm_1", "s1", "")]
+    assert "2 in all" in told[0][2] and {e.kind for e in watched.line.since(0)} == {"robot", "server", "schedule"}
+    watched.board.refuse("arm_1")
+    assert watched.look() == [], "an intruder fills no page"
+    watched.board.refuse("arm_1")
+    assert "4 in all" in watched.look(seconds=REFUSED_PERIOD_S)[0][2]

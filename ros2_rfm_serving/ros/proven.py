@@ -1,0 +1,87 @@
+"""Statuses and schedules as they are shown: where there are certificates, of who says them alone.
+
+Whoever looks follows nobody and asks nobody anything. So what was said some time ago is told from what is said now by what the
+looker has heard itself: each word once, and of two processes of one name one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.monitoring.board import STALE_AFTER_S, Board, Proof
+from ros2_rfm_serving.ros.node.doorkeeper import verifier_of_process
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.said import UNPROVEN, Hearer
+from ros2_rfm_serving.ros.node.scheduled import ScheduleHearer
+
+
+class Proven:
+    """Of one looker. Without a certificate it demands none, and the board says where there would be something to check."""
+
+    def __init__(self, board: Board, enclave: Path | None = None) -> None:
+        """enclave: whose authority counts where the environment names none. Raises: `ConfigurationError`."""
+        verifier = verifier_of_process(enclave)
+        self._board, self._shown = board, Shown()
+        self._hearer, self._schedules = Hearer(verifier), ScheduleHearer(verifier)
+        if verifier:
+            board.proof = Proof.CHECKED
+
+    def check_schedule(self, schedule: Any, word: memoryview) -> None:
+        """For `bounded.hear`, of what is repeated. Raises: `BadMessageError`."""
+        self._note(schedule)
+        self._schedules.check(schedule, word)
+
+    def check_status(self, name: str, status: Any, data: memoryview) -> None:
+        """For `bounded.hear`: on the topic of `name`. Raises: `BadMessageError`."""
+        self._note(status)
+        self._hearer.check_own(name, status, data)
+        if not self._hearer.demands:
+            return
+        is_of(name, status)
+        self._shown.take(name, status.process, self._hearer.is_of_now(status, self._board.scheduler), clock())
+
+    def count(self, error: BadMessageError, about: str) -> None:
+        """about: whose word was refused."""
+        if error.kind == UNPROVEN:
+            self._board.refuse(about)
+
+    @property
+    def proof(self) -> Proof:
+        return self._board.proof
+
+    def _note(self, message: Any) -> None:
+        if self._board.proof is Proof.NONE and len(message.certificate):
+            self._board.proof = Proof.UNCHECKED
+
+
+def is_of(name: str, status: Any) -> None:
+    """What is said on the topic of `name` is of nobody else. Raises: `BadMessageError`."""
+    if status.header.frame_id != name:
+        raise BadMessageError(UNPROVEN, f"{name[:100]!r} tells how {status.header.frame_id[:100]!r} is")
+
+
+class _Heard(NamedTuple):
+    process: int
+    is_of_now: bool
+    at_s: float
+
+
+class Shown:
+    """Of each name the process that is heard: figures that alternate would help nobody, and one of the two may be a recording."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[str, float] = {}
+        self._heard: dict[str, _Heard] = {}
+
+    def take(self, name: str, process: int, is_of_now: bool, now_s: float) -> None:
+        """is_of_now: it was said to the scheduler whose schedule is shown. What was not waits for what was; another process takes
+        over from one that is silent, and one that is of now from one that is not. Raises: `BadMessageError`."""
+        if name not in self._heard and not is_of_now and now_s - self._since_s.setdefault(name, now_s) <= STALE_AFTER_S:
+            raise BadMessageError("untimely_status", f"{name[:100]!r} follows another scheduler, or did when that was recorded")
+        before = self._heard.get(name)
+        is_another = before is not None and process != before.process and now_s - before.at_s <= STALE_AFTER_S
+        if before is not None and is_another and (before.is_of_now or not is_of_now):
+            raise BadMessageError(UNPROVEN, f"another process of {name[:100]!r} is heard, or was recorded")
+        self._heard[name] = _Heard(process, is_of_now, now_s)
