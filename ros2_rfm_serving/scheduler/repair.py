@@ -31,8 +31,10 @@ Rebuild = Callable[[Schedule], Fleet]
 def seeing(
     fleet: Fleet, factory: Factory, seen: Seen, lost: Collection[str], back: Collection[str], refit: Refit
 ) -> tuple[Fleet, dict[str, str]]:
-    """The fleet as the factory is seen now, and who finds no room: robot -> why."""
+    """The fleet as the factory is seen now, and who finds no room: robot -> why. Where no server lives it is left as it is."""
     robots = fleet.robots
+    if not seen.types(factory.gpu_types):
+        return fleet, dict.fromkeys((robot.name for robot in robots), "no server lives")
 
     def rebuild(schedule: Schedule) -> Fleet:
         return refit(factory, schedule, robots, seen).owing(fleet)

@@ -137,6 +137,41 @@ def test_a_loss_that_leaves_nothing_leaves_the_schedule() -> None:
     assert after.schedule.routes == before.schedule.routes or "server_1" not in where(after.schedule).values()
 
 
+def test_whoever_sees_that_no_server_lives_goes_on_and_plans_when_one_is_back() -> None:
+    """They say so themselves: all of them hang. A scheduler that heard nobody would call nobody lost."""
+    declared = factory("{num_servers: 0}", robots=2, servers=3)
+    schedules: list[Schedule] = []
+    log = logging.getLogger("test")
+    brain = InForce(planned(declared), Roster(1), lambda schedule, _: schedules.append(schedule), log, NoBook())
+    lookout, now_s = Lookout(brain, PROFILE, None), 0.0
+
+    def hear(*states: ServerState, looks: int) -> None:
+        nonlocal now_s
+        for _ in range(looks):
+            now_s += 0.5
+            models = {p.server: p.model for p in brain.fleet.schedule.placements}
+            for server, state in zip(declared.servers, states, strict=True):
+                lookout.hear_server(ServerWord(server=server, state=state, model=models.get(server, "")), now_s)
+            lookout.look(now_s)
+            brain.settle()
+            while (order := brain.wanted) is not None:
+                try:
+                    made: Planned | Rooms | RfmError = answered(order, PROFILE, None)
+                except RfmError as error:
+                    made = error
+                brain.planned(order, made)
+
+    hear(*[ServerState.READY] * 3, looks=4)
+    hear(*[ServerState.HUNG] * 3, looks=20)
+    assert set(brain.seen.lost) == set(declared.servers) and len(schedules) == 1 and brain.is_short
+    order = brain.replan(declared, declared_anew=False)
+    hear(*[ServerState.HUNG] * 3, looks=1)
+    assert "no server lives" in str(order.answer)
+    hear(*[ServerState.READY] * 2, ServerState.HUNG, looks=200)
+    assert brain.seen.lost == tuple(declared.servers[2:])
+    assert not brain.is_short and set(where(brain.fleet.schedule).values()) <= set(declared.servers[:2])
+
+
 def test_a_plan_without_a_lost_server_moves_only_who_has_to() -> None:
     declared = factory("{num_servers: 0}", robots=9)
     before = planned(declared).fleet
