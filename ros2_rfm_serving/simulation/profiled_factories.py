@@ -14,9 +14,9 @@ from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, Execution, ExecutionM
 from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2
 
 GPU_TYPE = "NVIDIA H200"
-ACTIONS = {"nvidia/GR00T-N1.6-3B": 47.5, "physical-intelligence/pi0.5": 51.8}
+ACTIONS = {"nvidia/GR00T-N1.6-3B": 47.2, "physical-intelligence/pi0.5": 51.8}
 """Model -> ms of one request alone."""
-TEXTS = {"Qwen2.5-VL-7B-Instruct": 230.0, "Qwen2.5-VL-3B-Instruct": 128.0}
+TEXTS = {"Qwen2.5-VL-7B-Instruct": 450.0, "Qwen2.5-VL-3B-Instruct": 200.0}
 FEWEST_SERVERS, MOST_SERVERS = 2, 6
 MOST_ROBOTS_EACH = 7
 """Robots per server, at the most."""
