@@ -27,12 +27,13 @@ from ros2_rfm_serving.scheduler.policies.variants import Variants
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, RESERVE, OwnQueues
+from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, OwnQueues
 from ros2_rfm_serving.scheduler.prediction.parts import parted
 from ros2_rfm_serving.scheduler.prediction.predict import keeps_every_slo
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.prediction.stable import MIN_GAIN, Moves
 from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.solution import RESERVE
 
 GOOD_ENOUGH = 2e-3
 """Gap to the bound at which the search ends."""
@@ -83,7 +84,7 @@ class _Best:
         self._large = len(problem.servers) >= LARGE
         self._far = any(demand.slo.travel_s for demand in problem.demands)
         """Curves know nothing of that; what hosts are farther than the nearest is in them (counted too, no plan was another)."""
-        overlapped = any(task.overlapped and task.gives_way for task in problem.classes)
+        overlapped = any(task.overlapped for task in problem.classes)
         self._compare = Comparison(curves, far=self._far, by_queues=overlapped and bool(budget.work) and not self._large)
 
     def run(self, rate_control: bool | None) -> BestSchedule | None:
@@ -99,7 +100,7 @@ class _Best:
             complete &= near._complete and not near._budget.expired()
             self._budget.spend(near._budget.total)
         if not chosen or (self._large and chosen.tuned and self._costly(chosen)):
-            chosen = _worthiest((chosen, self._relieved())) or unsure
+            chosen = self._compare.better(chosen, self._relieved()) or unsure
         if rate_control is False and (uncapped := self._chosen(self._variants.uncapped)):
             chosen, options = uncapped, self._variants.uncapped
         return replace(self._calmest(chosen, options), complete=complete) if chosen else None
@@ -149,7 +150,7 @@ class _Best:
                 break
             tuning = option.in_place or (vain[option.capped] < TUNED and kind(option) not in tuned)
             tuned.add(kind(option))
-            if tuning or not known or option.worth > known.worth:
+            if tuning or not known or option.worth > known.worth or not self._compare.keeps_floors(known):
                 kept = self._kept(option, tuning=tuning)
                 vain[option.capped] += kept is not option
                 looks += kept is not None

@@ -279,7 +279,7 @@ carry:
     report = simulate(to_schedule(solution, declared.robots, epoch=1), declared, shipped[1], shipped[0], seconds=10, seed=1)
     assert solution.expected == pytest.approx(report.raw, rel=0.05)
     assert solution.objective != pytest.approx(report.raw, rel=0.15)
-    assert any("below their floor of 9" in note for note in solution.notes) is (robots == 2)
+    assert any("below their floor of 9" in problem for problem in solution.problems) is (not solution.feasible) is (robots == 2)
     assert "expected of robots that " + ("keep pace", "wait longer")[robots - 1] in summary(solution).plain
 
 
