@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,8 +13,20 @@ from ros2_rfm_serving.operate import bundles
 from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.inputs import JsonFlag, console, print_json
 
+if TYPE_CHECKING:
+    from ros2_rfm_serving.engines.architectures.importers.importing import Made
+
 app = typer.Typer(help="Model bundles: what one is, whether it is whole, how two differ.", no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Bundle: a folder with config.json and model.safetensors")]
+FORMATS = "lerobot, openpi, groot, groot_n1_6, groot_n1_7, evo1, bitvla; default: whichever recognises it"
+Format = Annotated[str, typer.Option("--as", metavar="FORMAT", help=FORMATS)]
+StateWords = Annotated[
+    int, typer.Option(min=0, help="Columns of the state in pi0.5's prompt, padded: 32 if LeRobot before 0.5 trained it")
+]
+Relative = Annotated[
+    str, typer.Option(metavar="A,B,..", help="Actions that are relative to the state, where training made them so (openpi)")
+]
+Embodiment = Annotated[str, typer.Option(help="GR00T, Evo-1: which embodiment's weights and statistics, where there are several")]
 
 
 @app.command()
@@ -68,28 +80,15 @@ def diff(one: Folder, other: Folder) -> None:
 def import_(
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Folder with the checkpoint of another project")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that becomes the bundle; it must not exist")],
-    format_: Annotated[
-        str,
-        typer.Option(
-            "--as",
-            metavar="FORMAT",
-            help="lerobot, openpi, groot, groot_n1_6, groot_n1_7, evo1, bitvla; default: whichever recognises it",
-        ),
-    ] = "",
+    format_: Format = "",
     action_names: Annotated[str, typer.Option(metavar="A,B,..", help="Of the action columns, in the robot's order")] = "",
     cameras: Annotated[str, typer.Option(metavar="A,B,..", help="As the robot names them, in the network's order (openpi)")] = "",
     state_size: Annotated[int, typer.Option(min=0, help="Columns of the state (openpi); 0: as many as its statistics")] = 0,
-    state_words: Annotated[
-        int, typer.Option(min=0, help="Columns of the state in pi0.5's prompt, padded: 32 if LeRobot before 0.5 trained it")
-    ] = 0,
-    relative: Annotated[
-        str, typer.Option(metavar="A,B,..", help="Actions that are relative to the state, where training made them so (openpi)")
-    ] = "",
+    state_words: StateWords = 0,
+    relative: Relative = "",
     control_rate_hz: Annotated[float, typer.Option(min=0, help="Of the demonstrations; 0: any")] = 0.0,
     tokenizer: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder or file with its tokenizer.json")] = None,
-    kind: Annotated[
-        str, typer.Option(help="GR00T, Evo-1: which embodiment's weights and statistics, where there are several")
-    ] = "",
+    kind: Embodiment = "",
     licence: Annotated[str, typer.Option(help="Of the weights, for the card; default: as the checkpoint's card says")] = "",
 ) -> None:
     """Makes a bundle of a checkpoint: SmolVLA, pi0, pi0.5 (LeRobot, openpi), GR00T N1.5 to N1.7, Evo-1, BitVLA.
@@ -118,10 +117,14 @@ def import_(
         licence=licence,
         kind=kind,
     )
-    made = import_checkpoint(source, folder, wishes, format_)
-    promise = made.imported.manifest.contract
+    _tell(folder, import_checkpoint(source, folder, wishes, format_))
+
+
+def _tell(folder: Path, made: Made) -> None:
+    manifest = made.imported.manifest
+    promise = manifest.contract
     console.print(
-        f"{folder}: {made.imported.manifest.architecture} from a {made.importer} checkpoint, {len(promise.action_names)} actions, "
+        f"{folder}: {manifest.architecture} from a {made.importer} checkpoint, {len(promise.action_names)} actions, "
         f"cameras {', '.join(promise.cameras) or 'none'}, hash {made.content_hash[:12]}",
         soft_wrap=True,
     )

@@ -12,7 +12,15 @@ from ros2_rfm_serving.operate.inputs import FactoryFile, Inputs, Profiles, conso
 from ros2_rfm_serving.ros.node.process import LogLevel
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.operate.deploy.options import Options
+    from ros2_rfm_serving.operate.deploy.options import Kind, Options
+
+Door = Annotated[
+    int, typer.Option(min=0, max=65535, metavar="PORT", help="Open the servers' websocket doors, with a token; 0: closed")
+]
+Security = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Certificates, as of `rfm security init`: each process finds its own; none is written"),
+]
 
 
 def deploy(
@@ -28,16 +36,11 @@ def deploy(
     log_level: Annotated[LogLevel, typer.Option(help="Of every node")] = LogLevel.INFO,
     foreman: Annotated[bool, typer.Option(help="Give every robot its task over and over; off: send goals yourself")] = True,
     host_network: Annotated[bool, typer.Option("--host-network", help="Containers have their machine's addresses")] = False,
-    door: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="PORT", help="Open the servers' websocket doors, with a token; 0: closed")
-    ] = 0,
+    door: Door = 0,
     metrics: Annotated[int, typer.Option(min=1, max=65000, metavar="PORT", help="Of `rfm metrics`, which probes ask")] = 9464,
     image: Annotated[str, typer.Option(metavar="NAME", help="Of the images: NAME/robot, NAME/server")] = "rfm_serving",
     tag: Annotated[str, typer.Option(help="Of the images")] = "latest",
-    security: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Certificates, as of `rfm security init`: each process finds its own; none is written"),
-    ] = None,
+    security: Security = None,
     etc: Annotated[str, typer.Option(metavar="DIR", help="systemd: where the files will be on the machine")] = "/etc/rfm_serving",
     prefix: Annotated[str, typer.Option(metavar="DIR", help="systemd: rfm_serving's environment there; default: this one")] = "",
 ) -> None:
@@ -50,19 +53,14 @@ def deploy(
     Exit code: 0, or 2 when something is wrong with the descriptor, or a file would be overwritten.
     """
     from ros2_rfm_serving.factory.environment import discovery_environment
-    from ros2_rfm_serving.operate.deploy.options import Kind, Options
+    from ros2_rfm_serving.operate.deploy.options import Options
     from ros2_rfm_serving.operate.running import prepare_environment, ros_domain
 
-    asked = {Kind.KUBERNETES: kubernetes, Kind.COMPOSE: compose, Kind.SYSTEMD: systemd}
-    kinds = [kind for kind, wanted in asked.items() if wanted]
-    if len(kinds) != 1:
-        raise ConfigurationError(
-            f"{len(kinds)} kinds of manifests are asked for", key="deploy", fix="give one of --kubernetes, --compose, --systemd"
-        )
+    kind = _kind(kubernetes=kubernetes, compose=compose, systemd=systemd)
     inputs = load_inputs(file, profiles, profiles / "models.yaml" if profiles else None)
     prepare_environment(domain, discovery_environment(inputs.factory))
     options = Options(
-        kind=kinds[0],
+        kind=kind,
         namespace=namespace or inputs.factory.discovery.namespace,
         domain=ros_domain(),
         log_level=log_level.value,
@@ -78,6 +76,18 @@ def deploy(
         prefix=prefix.rstrip("/"),
     )
     _write(folder, inputs, options, force)
+
+
+def _kind(**asked: bool) -> Kind:
+    """Raises: `ConfigurationError` unless it is one."""
+    from ros2_rfm_serving.operate.deploy.options import Kind
+
+    kinds = [kind for kind, wanted in asked.items() if wanted]
+    if len(kinds) != 1:
+        raise ConfigurationError(
+            f"{len(kinds)} kinds of manifests are asked for", key="deploy", fix="give one of --kubernetes, --compose, --systemd"
+        )
+    return Kind[kinds[0].upper()]
 
 
 def _write(folder: Path, inputs: Inputs, options: Options, force: bool) -> None:

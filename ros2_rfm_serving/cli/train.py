@@ -18,31 +18,31 @@ class Head(Enum):
     FLOW = "flow"
 
 
+StagedSteps = Annotated[int, typer.Option(min=1, help="Training steps of the staged policy, which goes on from the policy")]
+DiffusionSteps = Annotated[int, typer.Option(min=1, help="Training steps of the diffusion policy, which goes on from the policy")]
+AutoregressiveSteps = Annotated[
+    int, typer.Option(min=1, help="Training steps of the autoregressive policy, which sets out from the policy's eyes")
+]
+Simulator = Annotated[str, typer.Option(help="Policy: of another world, as a descriptor's `simulator` names it (docs/worlds.md)")]
+
+
 def train(
     what: Annotated[str, typer.Argument(help=f"{', '.join(WHAT[:-1])}, or all but the last of these")] = "all",
     out: Annotated[Path, typer.Option(help="Folder that gets the bundles; demonstrations are kept below it")] = Path("models"),
     episodes: Annotated[int, typer.Option(min=1, help="Successful demonstrations per task")] = 200,
     steps: Annotated[int, typer.Option(min=1, help="Training steps of the policy")] = 8000,
     judge_steps: Annotated[int, typer.Option(min=1, help="Training steps of the judge")] = 2500,
-    staged_steps: Annotated[
-        int, typer.Option(min=1, help="Training steps of the staged policy, which goes on from the policy")
-    ] = 1500,
+    staged_steps: StagedSteps = 1500,
     staged_episodes: Annotated[int, typer.Option(min=1, help="Demonstrations of the two-stage task, for the staged policy")] = 150,
-    diffusion_steps: Annotated[
-        int, typer.Option(min=1, help="Training steps of the diffusion policy, which goes on from the policy")
-    ] = 5000,
-    autoregressive_steps: Annotated[
-        int, typer.Option(min=1, help="Training steps of the autoregressive policy, which sets out from the policy's eyes")
-    ] = 3500,
+    diffusion_steps: DiffusionSteps = 5000,
+    autoregressive_steps: AutoregressiveSteps = 3500,
     small_steps: Annotated[int, typer.Option(min=1, help="Training steps of safety and monitor; a third of the planner's")] = 800,
     stage_episodes: Annotated[int, typer.Option(min=10, help="Episodes of the two-stage task, for safety and monitor")] = 120,
     seed: Annotated[int, typer.Option(help="Of demonstrations, initial weights and batches")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 2,
     dataset: Annotated[Path | None, typer.Option(help="Policy: goes on from --start with what `rfm export` wrote here")] = None,
     start: Annotated[Path | None, typer.Option(help="With --dataset: the policy to go on from; default: the shipped one")] = None,
-    simulator: Annotated[
-        str, typer.Option(help="Policy: of another world, as a descriptor's `simulator` names it (docs/worlds.md)")
-    ] = "",
+    simulator: Simulator = "",
     task: Annotated[str, typer.Option(help="With --simulator: the task, which also names the bundle: <task>_flow")] = "",
     head: Annotated[Head, typer.Option(help="Image policy: one pass, or solver steps, which say how sure")] = Head.REGRESSION,
     resume: Annotated[bool, typer.Option("--resume", help="Image policy: goes on from its checkpoint below --out")] = False,
@@ -57,35 +57,35 @@ def train(
     from ros2_rfm_serving.operate.training import judges, policies
     from ros2_rfm_serving.operate.training.workshop import Workshop
 
+    _check(what, dataset, simulator, task)
+    torch.set_num_threads(threads)
+    workshop = Workshop(out, seed, threads, episodes, staged_episodes, stage_episodes)
+    if dataset is not None:
+        policies.recorded(out, dataset, start, steps, seed)
+    elif simulator:
+        policies.simulated(workshop, simulator, task, steps, compiled=compiled)
+    elif what == "image-policy":
+        policies.images(workshop, steps, head=head.value, compiled=compiled, resume=resume)
+    else:
+        lessons: Mapping[str, Callable[[Workshop], None]] = {
+            "planner": partial(judges.planner, steps=3 * small_steps),
+            "safety": partial(judges.safety, steps=small_steps),
+            "monitor": partial(judges.monitor, steps=small_steps),
+            "staged-policy": partial(policies.staged, steps=staged_steps),
+            "diffusion": partial(policies.diffusion, steps=diffusion_steps, compiled=compiled),
+            "autoregressive": partial(policies.autoregressive, steps=autoregressive_steps),
+            "policy": partial(policies.flow, steps=steps, compiled=compiled),
+            "judge": partial(judges.judge, steps=judge_steps),
+        }
+        for name in lessons if what == "all" else (what,):
+            lessons[name](workshop)
+
+
+def _check(what: str, dataset: Path | None, simulator: str, task: str) -> None:
+    """Raises: `typer.BadParameter`."""
     if what not in WHAT:
         raise typer.BadParameter(f"{what!r} is not one of {', '.join(WHAT)}")
-    torch.set_num_threads(threads)
-    if dataset is not None:
-        if what != "policy":
-            raise typer.BadParameter(f"a data set of robots trains a policy: rfm train policy, not {what}")
-        policies.recorded(out, dataset, start, steps, seed)
-        return
-    if simulator:
-        if what != "policy" or not task:
-            raise typer.BadParameter("of another world a policy is trained, of one task: rfm train policy --simulator X --task Y")
-        policies.simulated(
-            Workshop(out, seed, threads, episodes, staged_episodes, stage_episodes), simulator, task, steps, compiled=compiled
-        )
-        return
-    if what == "image-policy":
-        workshop = Workshop(out, seed, threads, episodes, staged_episodes, stage_episodes)
-        policies.images(workshop, steps, head=head.value, compiled=compiled, resume=resume)
-        return
-    lessons: Mapping[str, Callable[[Workshop], None]] = {
-        "planner": partial(judges.planner, steps=3 * small_steps),
-        "safety": partial(judges.safety, steps=small_steps),
-        "monitor": partial(judges.monitor, steps=small_steps),
-        "staged-policy": partial(policies.staged, steps=staged_steps),
-        "diffusion": partial(policies.diffusion, steps=diffusion_steps, compiled=compiled),
-        "autoregressive": partial(policies.autoregressive, steps=autoregressive_steps),
-        "policy": partial(policies.flow, steps=steps, compiled=compiled),
-        "judge": partial(judges.judge, steps=judge_steps),
-    }
-    workshop = Workshop(out, seed, threads, episodes, staged_episodes, stage_episodes)
-    for name in lessons if what == "all" else (what,):
-        lessons[name](workshop)
+    if dataset is not None and what != "policy":
+        raise typer.BadParameter(f"a data set of robots trains a policy: rfm train policy, not {what}")
+    if dataset is None and simulator and (what != "policy" or not task):
+        raise typer.BadParameter("of another world a policy is trained, of one task: rfm train policy --simulator X --task Y")

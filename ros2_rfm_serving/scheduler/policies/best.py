@@ -27,12 +27,13 @@ from ros2_rfm_serving.scheduler.policies.variants import Variants
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, RESERVE, OwnQueues
+from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, OwnQueues
 from ros2_rfm_serving.scheduler.prediction.parts import parted
 from ros2_rfm_serving.scheduler.prediction.predict import keeps_every_slo
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.prediction.stable import MIN_GAIN, Moves
 from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.solution import RESERVE
 
 GOOD_ENOUGH = 2e-3
 """Gap to the bound at which the search ends."""
@@ -87,7 +88,7 @@ class _Best:
         """Caps beyond the curves are looked for where robots' own queues may keep every SLO with them."""
         self._reached: dict[tuple[tuple[Host, ...], Rates], float] = {}
         """As `_reach` has it."""
-        overlapped = any(task.overlapped and task.gives_way for task in problem.classes)
+        overlapped = any(task.overlapped for task in problem.classes)
         self._compare = Comparison(curves, far=self._far, by_queues=overlapped and bool(budget.work) and not self._large)
 
     def run(self, rate_control: bool | None) -> BestSchedule | None:
@@ -103,7 +104,7 @@ class _Best:
             complete &= near._complete and not near._budget.expired()
             self._budget.spend(near._budget.total)
         if not chosen or (self._large and chosen.tuned and self._costly(chosen)):
-            chosen = _worthiest((chosen, self._relieved())) or unsure
+            chosen = self._compare.better(chosen, self._relieved()) or unsure
         if rate_control is False and (uncapped := self._chosen(self._variants.uncapped)):
             chosen, options = uncapped, self._variants.uncapped
         return replace(self._calmest(chosen, options), complete=complete) if chosen else None
@@ -156,7 +157,7 @@ class _Best:
                 if not tuning or self._reach(option) - option.lost_hz <= known.worth:
                     continue
             tuned.add(kind(option))
-            if tuning or not known or option.worth > known.worth:
+            if tuning or not known or option.worth > known.worth or not self._compare.keeps_floors(known):
                 kept = self._kept(option, tuning=tuning)
                 vain[option.capped] += kept is not option
                 looks += kept is not None

@@ -19,15 +19,13 @@ from ros2_rfm_serving.scheduler.prediction.predict import Operation
 from ros2_rfm_serving.scheduler.prediction.rates import TOLERANCE, Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.prediction.responses import Responses
 from ros2_rfm_serving.scheduler.problem import Problem
-from ros2_rfm_serving.scheduler.solution import SLO_SLACK
+from ros2_rfm_serving.scheduler.solution import RESERVE, limit_s
 
 BISECTIONS, CORRECTIONS = 4, 8
 CORRECTED = 0.93
 """Of a server's load, where its robots still miss an SLO; more than once for those that go on missing it."""
 PATIENT = 3
 """Corrections of one server after which each is longer than the one before."""
-RESERVE = 0.03
-"""Of every SLO: a queue's tail is some per cent off."""
 BUSIEST = 0.95
 """Of what a server can do: the rest is for what has piled up when robots start, or steps of theirs that come a moment late. Without
 it hardly anything would ever end that."""
@@ -63,7 +61,7 @@ class OwnQueues:
         return not any(self._missed(self._operation))
 
     def holds(self) -> bool:
-        """As it is, with nothing in reserve."""
+        """As it is, with nothing in reserve where the curves keep every SLO too."""
         assert self._operation.caps
         return all(self._keeps(host, self._operation.caps, self._rates, 0.0) for host in dict.fromkeys(self._operation.hosts))
 
@@ -178,9 +176,9 @@ class OwnQueues:
         if not responses.has_queue(host):
             return self._load_hz(host, rates) <= self._curve_hz(host) * (1 + TOLERANCE)
         self.work += QUEUE_WORK
-        each = responses.of_each(host)
+        each, curve = responses.of_each(host), responses.by_curve(host)
         slos = [self._problem.demands[d].slo for d, _ in host.robots]
-        return all(one.response_s(slo) <= slo.kept_s * (1 - reserve) * SLO_SLACK for one, slo in zip(each, slos, strict=True))
+        return all(one.response_s(slo) <= limit_s(slo, curve.response_s(slo), reserve) for one, slo in zip(each, slos, strict=True))
 
     def _responses(self, caps: Rates, rates: Rates) -> Responses:
         return Responses(self._problem, self._curves, self._operation.hosts, caps, Equilibrium(rates, {}, frozenset()))

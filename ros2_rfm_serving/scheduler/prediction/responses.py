@@ -20,7 +20,6 @@ from ros2_rfm_serving.scheduler.problem import Demand, Problem
 from ros2_rfm_serving.scheduler.seen import declared_type
 from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.scheduler.solution import SLO_SLACK
-from ros2_rfm_serving.types.phase import is_paced
 
 LONGEST_S = 1e4
 """Between two calls of who hardly makes any."""
@@ -159,8 +158,9 @@ class Responses:
             think_s=task.execution_s,
             overlapped=task.overlapped,
             step_s=task.step_s,
-            gives_way=not task.in_frames and (task.gives_way or is_paced(period_s, task.cycle_s)),
+            gives_way=task.gives_way(period_s),
             chunk_s=task.chunk_s,
+            trusted=task.trusted,
             calls=() if task.overlapped else tuple(self._call(d) for d in task.coupled if d.index != demand.index),
             slo_s=demand.slo.promised_s,
             round_trip_s=task.network.round_trip_ms / 1e3 + away_s,

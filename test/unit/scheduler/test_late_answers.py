@@ -18,8 +18,9 @@ from ros2_rfm_serving.scheduler.prediction.closed_queue import Service, waits
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
 from ros2_rfm_serving.scheduler.prediction.queued import Waited
 from ros2_rfm_serving.scheduler.prediction.responses import Responses
+from ros2_rfm_serving.scheduler.problem import Trusted
 from ros2_rfm_serving.simulation import simulate
-from ros2_rfm_serving.simulation.profiled_factories import hurried_factory
+from ros2_rfm_serving.simulation.profiled_factories import hurried_factory, trusting_factory
 
 CHUNK_S, EXECUTED_S = 0.15, 0.05
 ALONE = Member(num_robots=1, period_s=0.0, think_s=EXECUTED_S, overlapped=True, step_s=EXECUTED_S / 8, chunk_s=CHUNK_S)
@@ -109,6 +110,27 @@ def test_who_waits_for_one_more_has_later_answers_and_hurts_nobody() -> None:
         assert seen(unable, waits_for_more=True).at(99.0) == seen(unable, waits_for_more=False).at(99.0)
 
 
+@pytest.mark.parametrize(("service_s", "cycle_s"), [(0.02, 0.2), (0.2, 0.24), (0.3, 0.3 + 0.05 / 7)])
+def test_who_executes_as_much_as_its_server_says_waits_where_that_is_little(service_s: float, cycle_s: float) -> None:
+    """1 to 7 rows of 50 ms beside those until the chunk is there: some are over before the next chunk comes."""
+    trusts = Member(
+        1, 0.0, 0.2, overlapped=True, step_s=0.05, chunk_s=1.2, trusted=Trusted(mean_rows=4, least_rows=1, declared_s=0.2)
+    )
+    assert acts_hz(trusts, service_s) == pytest.approx(1.0 / cycle_s, rel=0.03)
+
+
+@pytest.mark.parametrize("seed", [7, 12, 20])
+def test_robots_act_as_expected_where_servers_say_how_far_to_trust_a_chunk(seed: int, repository: Path) -> None:
+    """By the curves 0.87 of it and less was acted: while little is left of a chunk, its robot waits."""
+    folder = repository / "config" / "profiles"
+    profile, catalogue, factory = load_profiles(folder), Catalogue.load(folder / "models.yaml"), trusting_factory(seed)
+    plan = plan_factory(factory, profile, catalogue, explained=False)
+    report = simulate(to_schedule(plan, factory.robots, epoch=1), factory, catalogue, profile, seconds=12, seed=1)
+    for name, task in plan.tasks.items():
+        assert report.tasks[name].raw == pytest.approx(task.served * task.expected_rate_hz, rel=0.07)
+    assert min(report.tasks[n].raw / (t.served * t.action_rate_hz) for n, t in plan.tasks.items()) < 0.92
+
+
 FRAMES = "pipelining: {pp_perception: 1, pp_generation: 1}"
 
 
@@ -130,13 +152,14 @@ carry:
     ("factory", "depends"),
     [
         (crowd("num_steps: 10", 152), False),
-        (crowd("horizon: {policy: confidence, mean_period_ms: 442}", 152), True),
+        (crowd("horizon: {policy: confidence, mean_period_ms: 442}", 152), False),
         (crowd(FRAMES, 120, "continuous"), True),
     ],
     ids=["gives_way", "horizon", "pipelined"],
 )
 def test_a_promise_that_depends_on_the_start_says_so(factory: Factory, depends: bool, repository: Path) -> None:
-    """Horizons that a server sets, and pipelined sessions, keep the phases of their start."""
+    """Pipelined sessions keep the phases of their start; who executes as much of a chunk as its server says, now less and now more,
+    does not."""
     folder = repository / "config" / "profiles"
     plan = plan_factory(factory, load_profiles(folder), Catalogue.load(folder / "models.yaml"), explained=False)
     assert plan.feasible and any("of the ways to start" in note for note in plan.notes) is depends

@@ -15,6 +15,7 @@ from ros2_rfm_serving.factory import Catalogue, Factory, load_factory, parse_fac
 from ros2_rfm_serving.factory.cluster import Planning, Standby
 from ros2_rfm_serving.factory.fleet import Network
 from ros2_rfm_serving.profiles import Profile, load_profiles
+from ros2_rfm_serving.profiles.service import ContinuousService
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.policies import best
@@ -204,10 +205,13 @@ def test_robots_that_share_a_server_wait_by_how_many_are_there(shipped: tuple[Pr
     problem = problem_of(parse_factory(FEW), Counter(pick=10), *shipped)
     curves = curves_of(problem, shipped[0])
     (config,) = curves.of("Qwen2.5-VL-3B-Instruct")
-    law = curves.shared_law(config)
-    assert law and law.mean_s() == pytest.approx(0.1283, rel=0.02) and law.per_request_s == pytest.approx(0.0083, rel=0.03)
+    law, service = curves.shared_law(config), shipped[1]["Qwen2.5-VL-3B-Instruct"].gpus["NVIDIA H200"].service
+    declared = service.law() if service else None
+    assert law and isinstance(declared, ContinuousService)
+    assert law.mean_s() == pytest.approx(declared.mean_s(), rel=0.02)
+    assert law.per_request_s == pytest.approx(declared.per_request_s, rel=0.03)
     alone, crowd = (shared_waits((Member(num_robots=n, period_s=1.0, think_s=0.0),), law).all for n in (1, 60))
-    assert alone.mean_s == pytest.approx(0.1283, rel=0.02) and alone.at(99) < 1.2 * alone.mean_s
+    assert alone.mean_s == pytest.approx(declared.mean_s(), rel=0.02) and alone.at(99) < 1.2 * alone.mean_s
     assert crowd.mean_s == pytest.approx(curves.mean(config).at(60), rel=0.05)
     assert curves.shared_law(curves.of(problem.demands[0].model)[0]) is None, "fixed batches"
 
@@ -376,10 +380,10 @@ def test_batches_that_miss_an_slo_however_slowly_robots_go_are_made_smaller(ship
     system1, safety = problem.demands
     of_size = {config.batch_size: config for config in curves.of(system1.model)}
     text = Host(curves.of(safety.model)[0], ((safety.index, 10),))
-    for size in (1, 4):
+    for size, kept in ((1, 1), (4, 2)):  # three of four pairs are in time
         hosts = (Host(of_size[size], ((system1.index, 10),)), text)
         tuned = OwnQueues(problem, curves, Operation(hosts=hosts, caps=(1.0,), rates=(1.0,)), (1.0,)).tuned()
-        assert tuned and tuned.rates and tuned.rates[0] > 1.2 and tuned.hosts == (Host(of_size[1], hosts[0].robots), text)
+        assert tuned and tuned.rates and tuned.rates[0] > 1.9 and tuned.hosts == (Host(of_size[kept], hosts[0].robots), text)
 
 
 def test_a_crowd_of_slow_robots_is_spread_before_what_counts_begins() -> None:
