@@ -19,7 +19,7 @@ MOST_LOOKS = 12
 CLEARLY = 0.01
 """How much more done makes up for being worth less by the curves."""
 BEYOND = 0.03
-"""Relative gain from which caps beyond the curves are worth that SLOs then hang on how robots queue, and that the bound is looser."""
+"""Relative gain from which caps beyond the curves are worth it: SLOs then hang on how robots queue, and the bound is looser."""
 
 
 class Comparison:
