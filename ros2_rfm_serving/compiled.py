@@ -26,7 +26,7 @@ SUFFIX = EXTENSION_SUFFIXES[0]
 ROOMS = ("types", "factory", "profiles", "engines", "scheduler", "server", "robot", "simulation")
 """Whose source the digest is of: all that is looked at while compiling."""
 MODULES = (
-    *(f"types.{name}" for name in ("following", "histogram", "phase")),
+    *(f"types.{name}" for name in ("following", "histogram", "patience", "phase")),
     *(f"robot.{name}" for name in ("brain", "figures", "history", "parts", "supervision", "task")),
     *(f"robot.conversation.{name}" for name in ("calls", "conversation", "due", "flight", "latency", "link", "links")),
     *(f"robot.conversation.{name}" for name in ("presence", "requests")),

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from ros2_rfm_serving.factory.section import Section
 
-CONTINUOUS = "continuous"
+CONTINUOUS, WAIT = "continuous", "wait"
 SLO_MARGIN = 0.0
 """Unless it is declared."""
 

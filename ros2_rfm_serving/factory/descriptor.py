@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pydantic import Field
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory.cluster import CONTINUOUS, Planning, ServerCluster, Standby
+from ros2_rfm_serving.factory.cluster import CONTINUOUS, WAIT, Planning, ServerCluster, Standby
 from ros2_rfm_serving.factory.discovery import Discovery
 from ros2_rfm_serving.factory.fleet import FleetEntry, Network
 from ros2_rfm_serving.factory.hosts import Host, Seat, Wish, seats
@@ -105,6 +105,13 @@ class Factory(Section):
     def continuous(self) -> frozenset[str]:
         """GPU types whose servers batch continuously."""
         return frozenset(group.gpu_type for group in self.server_cluster if group.batching == CONTINUOUS)
+
+    @property
+    def waiting(self) -> frozenset[str]:
+        """GPU types whose servers wait for one more where that pays; of groups that differ, the first one says."""
+        return frozenset(
+            t for t, batching in {g.gpu_type: g.batching for g in reversed(self.server_cluster)}.items() if batching == WAIT
+        )
 
     @property
     def dispatch(self) -> dict[str, str]:

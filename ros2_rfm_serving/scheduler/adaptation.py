@@ -295,7 +295,12 @@ class Fleet:
         other.missing, other.looked = set(), 0
         other._problem = self._problem.shared_by(task_of.values())
         other._classes = {task.name: task for task in other._problem.classes}
+        if other._problem is not self._problem:  # others may owe more now
+            other.held = {server: seats for server, seats in self.held.items() if not other._has_class_floors(seats)}
         return other
+
+    def _has_class_floors(self, seats: Iterable[Seat]) -> bool:
+        return any(self._classes[task].class_floor_hz for task, *_ in seats)
 
     def _host(self, server: str) -> Host:
         self._hosts[server] = self._hosts[server].copied()

@@ -57,7 +57,7 @@ def gives_up(fleet: Fleet, planned: Fleet) -> bool:
     chooses by robots' own queues, of which a schedule says nothing: by so much less that it would not have looked at them."""
     if fleet.schedule.policy != planned.schedule.policy or dict(fleet.tasks) != dict(planned.tasks):
         return False
-    by_queues = any(task.overlapped and task.gives_way for task in fleet.problem.classes)
+    by_queues = any(task.overlapped for task in fleet.problem.classes)
     least_hz = (NEARLY if by_queues else 1.0 - MIN_GAIN) * reached_hz(fleet)
     return fleet.actions_hz(planned.schedule) < least_hz and len(bare(planned)) >= len(bare(fleet))
 

@@ -60,6 +60,7 @@ def problem_of(
         load_s=load,
         sizes_b=_sizes_b(dict.fromkeys(model for model, _ in load), catalogue),
         continuous=factory.continuous,
+        waiting=factory.waiting,
         steps=_steps(load, declared, types, catalogue, seen),
         dispatch=factory.dispatch,
         seen=seen,

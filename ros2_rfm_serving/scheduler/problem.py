@@ -11,13 +11,14 @@ from typing import Any
 
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.factory.fleet import Network
-from ros2_rfm_serving.factory.settings import chunk_steps, robot_settings
+from ros2_rfm_serving.factory.settings import RobotSettings, chunk_steps, robot_settings
 from ros2_rfm_serving.factory.task import ExecutionMode
 from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.scheduler.links import Links, on_host
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.scheduler.slo import Slo, slo_of
 from ros2_rfm_serving.types import Schedule
+from ros2_rfm_serving.types.phase import is_paced
 
 LEAST_SHARE, LEAST_HZ = 0.01, 0.01
 """Of f_max, and at most: the action rate below which a robot is not served. No plan lets some stand still for others, which may be
@@ -50,6 +51,19 @@ class Demand:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Trusted:
+    """How far servers let robots execute a chunk, where a horizon policy says. How far that is scatters: any number of rows below
+    twice the mean is as likely as another, as in virtual time (`simulation/gpu.py`)."""
+
+    mean_rows: int
+    """Beside those that are executed until the chunk is there."""
+    least_rows: int
+    """With those."""
+    declared_s: float
+    """What they execute of a chunk if nobody says: robots with a cap below that are paced by it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskClass:
     """K_c robots with the same task: they share the action rate f_c (ROSA §3.4.1)."""
 
@@ -76,13 +90,18 @@ class TaskClass:
     """Control step of one that asks while it executes: it can ask at these times only."""
     chunk_s: float = math.inf
     """How long all lasts that such a one may execute of a chunk."""
-    gives_way: bool = True
-    """Its phase does, whatever its cap (`types/phase.py`): no frames, nor chunks that are not to be trusted further."""
+    trusted: Trusted | None = None
+    """None: robots always execute as much of a chunk."""
     in_frames: bool = False
     """A pipelined session: its phase does not give way at any cap."""
 
     def __getstate__(self) -> dict[str, Any]:
         return _declared(self)
+
+    def gives_way(self, period_s: float) -> bool:
+        """Whether its phase does under a cap (`types/phase.py`): no frames do, nor chunks that are not to be trusted further."""
+        trusts = self.trusted is None or not self.overlapped
+        return not self.in_frames and (trusts or is_paced(period_s, self.trusted.declared_s if self.trusted else 0.0))
 
     @property
     def execution_s(self) -> float:
@@ -135,6 +154,8 @@ class Problem:
     """Model -> billions of parameters; only where they are known."""
     continuous: frozenset[str] = frozenset()
     """GPU types whose servers batch continuously what can be batched in both ways."""
+    waiting: frozenset[str] = frozenset()
+    """GPU types whose servers wait for one more in a batch where that pays (`types/patience.py`)."""
     steps: Mapping[tuple[str, str], SteppedService] = field(default_factory=dict)
     """(model, GPU type) -> what its solver steps take, where that is known."""
     dispatch: Mapping[str, str] = field(default_factory=dict)
@@ -232,9 +253,10 @@ def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, 
     """seen_s: execution time of what is executed of a chunk, where it is not as declared."""
     task, network = factory.tasks[name], factory.network_of(name)
     overlapped = task.execution.mode is ExecutionMode.ASYNC
+    in_frames = overlapped and task.pipelining is not None
     step_s = (settings := robot_settings(task)).action_period_s / settings.virtual_steps
-    gives_way = not overlapped or (task.pipelining is None and not settings.horizon.policy)
-    cycle_s = (seen_s or task.cycle_period_s) + (0.0 if overlapped else network.mean_s * sum(d.calls for d in demands))
+    executes_s = seen_s or task.cycle_period_s
+    cycle_s = executes_s + (0.0 if overlapped else network.mean_s * sum(d.calls for d in demands))
     return TaskClass(
         name=name,
         num_robots=count,
@@ -247,10 +269,16 @@ def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, 
         overlapped=overlapped,
         demands=demands,
         step_s=step_s if overlapped else 0.0,
-        gives_way=gives_way,
-        in_frames=overlapped and task.pipelining is not None,
-        chunk_s=step_s * chunk_steps(map(robot_settings, factory.tasks.values())) if overlapped and gives_way else math.inf,
+        trusted=_trusted(settings, step_s, executes_s) if settings.horizon.policy else None,
+        in_frames=in_frames,
+        chunk_s=step_s * chunk_steps(map(robot_settings, factory.tasks.values())) if overlapped and not in_frames else math.inf,
     )
+
+
+def _trusted(settings: RobotSettings, step_s: float, executes_s: float) -> Trusted:
+    """executes_s: of a chunk on average, as was seen."""
+    rows = max(1, round(executes_s / step_s))
+    return Trusted(mean_rows=rows, least_rows=settings.horizon.min_steps, declared_s=settings.action_period_s)
 
 
 def _demands(factory: Factory, name: str, task_index: int, first: int, seen: Mapping[str, float]) -> tuple[Demand, ...]:

@@ -1,7 +1,8 @@
 """Does a schedule still hold, by what is known now? Every SLO at the load that the schedule expects, every floor, and
 what links take.
 
-Where the curves say too little of a server's robots, their own queue is asked; what it said is remembered as long as the same
+Where the curves say too little of a server's robots, or some have a floor that is not far off, their own queue is asked, as it was
+for the plan; what it said is remembered as long as the same
 robots are there, or fewer: a queue is run from drawn starts, and another draw must not break what nobody has touched."""
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 from ros2_rfm_serving.scheduler.adaptation import Fleet
-from ros2_rfm_serving.scheduler.host import Seat
-from ros2_rfm_serving.scheduler.problem import TaskClass
+from ros2_rfm_serving.scheduler.host import Host, Seat
+from ros2_rfm_serving.scheduler.prediction.predict import DOUBTFUL, SURE
+from ros2_rfm_serving.scheduler.problem import LEAST_HZ, TaskClass
+from ros2_rfm_serving.scheduler.queues import Queues
 
 ROUNDING = 1e-3
 
@@ -20,13 +23,13 @@ ROUNDING = 1e-3
 def broken(fleet: Fleet, looks: float = math.inf) -> tuple[str, ...]:
     """What does not hold any more, in words. looks: at servers' queues, at the most; of further ones nothing is said yet (see
     `is_judged`)."""
-    slos = dict(_slos(fleet))
-    return (*(slos[server] for server in _missed(fleet, slos, looks)), *_floors(fleet), *_links(fleet))
+    doubts = dict(_doubts(fleet))
+    return (*(doubts[server] for server in _missed(fleet, doubts, looks)), *_floors(fleet), *_links(fleet))
 
 
 def is_judged(fleet: Fleet) -> bool:
     """`broken` has nothing more to look at."""
-    return not _in_doubt(fleet, fleet.seated(dict(_slos(fleet))))
+    return not _in_doubt(fleet, fleet.seated(dict(_doubts(fleet))))
 
 
 def seats(fleet: Fleet) -> dict[str, Counter[Seat]]:
@@ -34,18 +37,37 @@ def seats(fleet: Fleet) -> dict[str, Counter[Seat]]:
     return fleet.seated(fleet.hosts)
 
 
-def _slos(fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """Servers whose curves say too little of their robots."""
+def _doubts(fleet: Fleet) -> Iterator[tuple[str, str]]:
+    """Servers whose curves say too little of their robots, and what these miss if their own queue says no more, in words."""
+    queues, near = fleet.queues(), _near_floors(fleet)
     for name, host in fleet.hosts.items():
         most_hz = host.capacity_hz(list(host.slos), fleet.curves)
         if host.sessions and host.load_hz > most_hz * (1 + ROUNDING):
             text = f"{name}: {host.load_hz:.1f} requests/s are planned, by what was measured {most_hz:.1f} keep every SLO"
             yield name, text
+        elif near and (tasks := _tasks(fleet, host) & near.keys()) and queues.judges(name):
+            floors = " or ".join(f"the floor of {near[task]:.2f} actions/s of {task!r}" for task in sorted(tasks))
+            yield name, f"{name}: by their own queue its robots miss an SLO or {floors}"
+
+
+def _near_floors(fleet: Fleet) -> dict[str, float]:
+    """Tasks whose floors are so near to what curves say that robots' own queue decides -> floor."""
+    if all(task.floor_hz <= LEAST_HZ for task in fleet.problem.classes):
+        return {}
+    return {
+        task.name: task.floor_hz for task, most_hz, loop_hz in _paces_hz(fleet) if task.floor_hz > DOUBTFUL * min(most_hz, loop_hz)
+    }
+
+
+def _tasks(fleet: Fleet, host: Host) -> set[str]:
+    """That have robots there."""
+    demands = fleet.problem.demands
+    return {fleet.problem.classes[demands[index].task].name for index in host.demands}
 
 
 def _missed(fleet: Fleet, servers: Collection[str], looks: float) -> list[str]:
-    """Those of them that miss an SLO by the law that plans are made with; of the others it is remembered that they do not: with
-    these robots, or some of them, for whoever has gone is in nobody's way."""
+    """Those of them that miss an SLO or a floor by the law that plans are made with; of the others it is remembered that they do
+    not: with these robots, or some of them, for whoever has gone is in nobody's way."""
     sitting = fleet.seated(servers) if servers else {}
     if asked := [server for i, server in enumerate(_in_doubt(fleet, sitting)) if i < looks]:
         keeping = fleet.queues().kept(asked)
@@ -67,13 +89,22 @@ def _links(fleet: Fleet) -> Iterator[str]:
 
 
 def _floors(fleet: Fleet) -> Iterator[str]:
-    for task, rate_hz in _paces_hz(fleet):
-        if rate_hz < task.floor_hz * (1 - ROUNDING):
+    """By what robots may send; and by the curves, of those whom no queue judges."""
+    queues = fleet.queues()
+    for task, most_hz, loop_hz in _paces_hz(fleet):
+        rate_hz = min(most_hz, loop_hz)
+        if rate_hz < SURE * task.floor_hz and (most_hz < SURE * task.floor_hz or not _are_judged(fleet, task, queues)):
             yield f"{task.name!r}: its robots reach {rate_hz:.2f} actions/s by what was measured, {task.floor_hz:.2f} are promised"
 
 
-def _paces_hz(fleet: Fleet) -> Iterator[tuple[TaskClass, float]]:
-    """Action rate of one robot of each task, by the closed loop at the slowest servers and by what it may send."""
+def _are_judged(fleet: Fleet, task: TaskClass, queues: Queues) -> bool:
+    """Its robots, wherever they ask for actions."""
+    asked = {demand.index for demand in task.coupled if demand.calls == 1.0}
+    return all(queues.judges(name) for name, host in fleet.hosts.items() if asked & host.demands.keys())
+
+
+def _paces_hz(fleet: Fleet) -> Iterator[tuple[TaskClass, float, float]]:
+    """Action rate of one robot of each task: what it may send, and its closed loop at the slowest servers."""
     calls = {(task.name, d.component): d.calls for task in fleet.problem.classes for d in task.coupled}
     slowest_s: dict[int, float] = {}
     for host in fleet.hosts.values():
@@ -88,4 +119,4 @@ def _paces_hz(fleet: Fleet) -> Iterator[tuple[TaskClass, float]]:
     for task in fleet.problem.classes:
         if task.name in most_hz:
             loop_hz = task.closed_loop_hz({d.index: slowest_s.get(d.index, 0.0) for d in task.coupled})
-            yield task, min(most_hz[task.name], loop_hz)
+            yield task, most_hz[task.name], loop_hz

@@ -63,7 +63,7 @@ class Queues:
         return self._curves.knows_queue(one.config) and all(self._calls[index] == 1.0 for index in one.demands)
 
     def kept(self, servers: Collection[str], newcomer: Kind | None = None) -> set[str]:
-        """Those of the servers that keep every SLO, with a newcomer."""
+        """Those of the servers that keep every SLO and floor, with a newcomer."""
         problem, operation, names = self._operation(self._near(servers, newcomer) or self._kinds(self._routes_of, newcomer))
         at = {one: name for name, one in zip(names, operation.hosts, strict=True) if name in servers}
         return {at[one] for one in keeping_hosts(problem, self._curves, operation, at)}
@@ -124,7 +124,8 @@ class Queues:
             task, seats = tasks[kind.task], dict(kind.seats)
             demands = tuple(replace(d, index=first + i, task=len(classes)) for i, d in enumerate(task.demands))
             first += len(demands)
-            classes.append(replace(task, num_robots=count, demands=demands))
+            floor_hz = min(task.floor_hz, kind.cap_hz)  # a cap below a floor is no matter of queues
+            classes.append(replace(task, num_robots=count, demands=demands, floor_hz=floor_hz))
             for demand in demands:
                 if server := seats.get(demand.component):
                     robots[server][demand.index] += count

@@ -93,8 +93,15 @@ def _is_carried(host: Host, fleet: Fleet) -> bool:
     standby = fleet.hosts.get(host.standby)
     if standby is None or _gpu(standby.placement) in fleet.problem.seen.lost:
         return False
+    if _stands_in(standby, host, fleet):
+        return True
     most_hz = standby.capacity_hz([*host.slos, *standby.slos], fleet.curves)
     return host.load_hz + standby.load_hz <= most_hz * (1 + ROUNDING)
+
+
+def _stands_in(standby: Host, host: Host, fleet: Fleet) -> bool:
+    """Idle, and set up alike: robots keep there what they keep where they are, which the curves may know nothing of."""
+    return not standby.sessions and standby.config == host.config and host.placement.server not in fleet.missing
 
 
 def deserted(schedule: Schedule, lost: Collection[str]) -> bool:
@@ -128,6 +135,8 @@ def covered(fleet: Fleet, epoch: int, rebuild: Rebuild, *, peers: bool) -> Fleet
 
     def carries(other: Host, host: Host) -> bool:
         """Both loads, within every SLO."""
+        if _stands_in(other, host, fleet):
+            return True
         both = [slos[one.placement.server] for one in (other, host)]
         return other.load_hz + host.load_hz <= min(capacity_hz(other.config, of) for of in both)
 

@@ -10,6 +10,15 @@ from ros2_rfm_serving.scheduler.slo import Slo
 
 SLO_SLACK = 1 + 1e-6
 """Rounding."""
+RESERVE = 0.03
+"""Of an SLO that robots' own queue keeps and the curve does not: a queue's tail is some per cent off."""
+
+
+def limit_s(slo: Slo, curve_s: float, reserve: float = 0.0) -> float:
+    """What a prediction from request to reply may be. curve_s: the same by the profile's curve. reserve: share of the SLO that is
+    not to be used up, whatever the curve says."""
+    least = RESERVE if curve_s > slo.kept_s * SLO_SLACK else 0.0
+    return slo.kept_s * (1.0 - max(reserve, least)) * SLO_SLACK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +62,7 @@ class Stream:
 
     @property
     def keeps_slo(self) -> bool:
-        return self.judged_s <= self.slo.kept_s * SLO_SLACK
+        return self.judged_s <= limit_s(self.slo, self.curve_s)
 
     @property
     def by_own_queue(self) -> bool:

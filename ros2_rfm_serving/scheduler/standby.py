@@ -105,7 +105,9 @@ class _Able:
         self._curves, self._peers = curves, peers
 
     def __call__(self, other: ServerSolution, server: ServerSolution) -> bool:
-        return _may(other, server, self._peers) and self.carries(other, (*other.streams, *server.streams), server.model)
+        if not _may(other, server, self._peers):
+            return False
+        return _stands_in(other, server) or self.carries(other, (*other.streams, *server.streams), server.model)
 
     def carries(self, host: ServerSolution, streams: Iterable[Stream], model: str) -> bool:
         return _carries(host, streams, model, self._curves)
@@ -165,7 +167,10 @@ class _Cover:
         )
 
     def _crowds(self, other: ServerSolution, server: ServerSolution, host: str) -> bool:
-        streams = (*other.streams, *self._falls[host, other.server], *server.streams)
+        falls = self._falls[host, other.server]
+        if not falls and _stands_in(other, server):
+            return False
+        streams = (*other.streams, *falls, *server.streams)
         return not self._able.carries(other, streams, server.model)
 
     def _grown(self, server: ServerSolution, other: ServerSolution, fallen: Iterable[Load] = ()) -> Load:
@@ -206,7 +211,14 @@ def _idle(name: str, config: Config) -> ServerSolution:
 
 
 def _covered_by(standby: ServerSolution, servers: Iterable[ServerSolution], lost: set[str], curves: Curves) -> set[str]:
-    return {s.server for s in servers if s.server in lost and not s.gpu and _carries(standby, s.streams, s.model, curves)}
+    those = [s for s in servers if s.server in lost and not s.gpu]
+    return {s.server for s in those if _stands_in(standby, s) or _carries(standby, s.streams, s.model, curves)}
+
+
+def _stands_in(standby: ServerSolution, server: ServerSolution) -> bool:
+    """Set up alike, and idle: robots keep there what they keep where they are, which the curves may know nothing of."""
+    alike = all(getattr(standby, name) == getattr(server, name) for name in ("model", "gpu_type", "batching", "batch_size"))
+    return alike and not standby.streams and all(stream.keeps_slo for stream in server.streams)
 
 
 def _carries(host: ServerSolution, streams: Iterable[Stream], model: str, curves: Curves) -> bool:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 
 from ros2_rfm_serving.types import ExecutionReport
+from ros2_rfm_serving.types.patience import SMOOTHING, learned
 from ros2_rfm_serving.types.record import record
 
-SMOOTHING = 0.3
-"""Weight of the newest sample in running means."""
 ROUNDING_S = 1e-6
 
 
@@ -119,13 +118,7 @@ class History:
 
     def _learn_pace(self, thought_s: float) -> None:
         """From its last answer to its next request."""
-        thought_s = thought_s if thought_s > 0.0 else 0.0
-        unusual_s = thought_s - self._thought_s
-        if math.isnan(unusual_s):  # it is the first
-            self._thought_s, self.ask_spread_s = thought_s, 0.0
-            return
-        self.ask_spread_s += SMOOTHING * (abs(unusual_s) - self.ask_spread_s)
-        self._thought_s += SMOOTHING * unusual_s
+        self._thought_s, self.ask_spread_s = learned(self._thought_s, self.ask_spread_s, thought_s)
 
     # --- what follows from it ---
 

@@ -10,13 +10,13 @@ import numpy as np
 from ros2_rfm_serving.factory import Component, Factory, Task
 from ros2_rfm_serving.factory.cluster import ServerCluster
 from ros2_rfm_serving.factory.fleet import FleetEntry, Network
-from ros2_rfm_serving.factory.task import Execution, ExecutionMode, Pipeline
+from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, Execution, ExecutionMode, Horizon, Pipeline
 from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2
 
 GPU_TYPE = "NVIDIA H200"
-ACTIONS = {"nvidia/GR00T-N1.6-3B": 47.5, "physical-intelligence/pi0.5": 51.8}
+ACTIONS = {"nvidia/GR00T-N1.6-3B": 47.2, "physical-intelligence/pi0.5": 51.8}
 """Model -> ms of one request alone."""
-TEXTS = {"Qwen2.5-VL-7B-Instruct": 230.0, "Qwen2.5-VL-3B-Instruct": 128.0}
+TEXTS = {"Qwen2.5-VL-7B-Instruct": 450.0, "Qwen2.5-VL-3B-Instruct": 200.0}
 FEWEST_SERVERS, MOST_SERVERS = 2, 6
 MOST_ROBOTS_EACH = 7
 """Robots per server, at the most."""
@@ -24,6 +24,9 @@ ROUND_TRIPS_MS, JITTERS_MS = (2.0, 25.0), (1.0, 10.0)
 """A round trip takes 3 to 35 ms on average."""
 HURRIED_MS, LONG_TRIPS_MS, LONG_JITTERS_MS = (20.0, 250.0), (2.0, 80.0), (1.0, 20.0)
 """Of robots that execute so little of a chunk that they may wait for longer."""
+
+MOST_TRUSTED = 8
+"""Control steps of a chunk, where servers say how far it is to be trusted."""
 
 
 def profiled_factory(seed: int, *, network: bool, batching: str = "fixed") -> Factory:
@@ -60,6 +63,38 @@ def hurried_factory(seed: int) -> Factory:
         server_cluster=(ServerCluster(num_servers=servers, gpu_type=GPU_TYPE, batching=batching),),
         robot_fleet=tuple(FleetEntry(task=name, num_robots=n, network=networks[name]) for name, n in fleet.items()),
         tasks={name: _hurried_task(rng, networks[name]) for name in fleet},
+    )
+
+
+def trusting_factory(seed: int) -> Factory:
+    """1 to 4 servers, up to 7 robots each, 1 or 2 classes that leave it to their server how much of a chunk they execute: 1 to 8
+    steps of it are declared, 1 to 8 are executed on average. Half of the classes have a network."""
+    rng = np.random.default_rng([seed, 3])
+    servers = int(rng.integers(1, 5))
+    classes = int(rng.integers(1, min(2, servers) + 1))
+    fleet = {f"task_{i}": int(rng.integers(1, MOST_ROBOTS_EACH * servers // classes + 1)) for i in range(classes)}
+    batching = str(rng.choice(["fixed", "fixed", "fixed", "continuous"]))
+    networks = {name: _network(rng, LONG_TRIPS_MS, LONG_JITTERS_MS) if rng.random() < 0.5 else Network() for name in fleet}
+    return Factory(
+        name=f"trusting_{seed}",
+        file=f"<trusting factory {seed}>",
+        server_cluster=(ServerCluster(num_servers=servers, gpu_type=GPU_TYPE, batching=batching),),
+        robot_fleet=tuple(FleetEntry(task=name, num_robots=n, network=networks[name]) for name, n in fleet.items()),
+        tasks={name: _trusting_task(rng, networks[name]) for name in fleet},
+    )
+
+
+def _trusting_task(rng: np.random.Generator, network: Network) -> Task:
+    model = str(rng.choice(list(ACTIONS)))
+    mode = ExecutionMode.ASYNC if rng.random() < 0.85 else ExecutionMode.SYNC
+    period_ms, mean_ms = (1e3 / CONTROL_RATE_HZ * float(rng.integers(1, MOST_TRUSTED + 1)) for _ in range(2))
+    slo_ms = round(ACTIONS[model] * float(np.exp(rng.uniform(*np.log((1.5, 10.0))))) + 1e3 * network.at_s(99.0), 1)
+    horizon = Horizon(policy="confidence", mean_period_ms=mean_ms, min_steps=int(rng.integers(1, 4)))
+    return Task(
+        pipeline=Pipeline(action_period_ms=period_ms, system2_to_system1_call_ratio=0.0),
+        execution=Execution(mode=mode, horizon=horizon),
+        components={SYSTEM1: Component(model=model, slo_ms=slo_ms)},
+        percentile=float(rng.choice([90, 95, 99, 99])),
     )
 
 

@@ -18,15 +18,17 @@ from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.scheduler import planning
 
-NUM_ROBOTS, NEXT_TO_NOTHING = 33, 1e-7
-"""Of this many robots the first placement that comes to hand is far from the best."""
+NUM_SERVERS, NUM_ROBOTS, NEXT_TO_NOTHING = 9, 40, 1e-7
+"""Of so many servers and robots the first placement that comes to hand is far from the best."""
 
 
 def test_a_plan_that_was_cut_short_is_replaced_by_a_better_one_once(
     ros_domain: int, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (repository / "config" / "rosa" / "p4.yaml").read_text()
-    (tmp_path / "factory.yaml").write_text(text.replace("num_robots: 32", f"num_robots: {NUM_ROBOTS}"))
+    (tmp_path / "factory.yaml").write_text(
+        text.replace("num_servers: 8", f"num_servers: {NUM_SERVERS}").replace("num_robots: 32", f"num_robots: {NUM_ROBOTS}")
+    )
     monkeypatch.setattr(planning, "default_work", lambda _: NEXT_TO_NOTHING)  # of the first plan: later ones are another process's
     parameters = [f"scheduler:factory_file:={tmp_path / 'factory.yaml'}", "robot:robot:=assemble_kit_1", "robot:task:=assemble_kit"]
     rclpy.init(args=["--ros-args", *[part for p in parameters for part in ("-p", p)]])

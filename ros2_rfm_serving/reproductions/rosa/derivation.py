@@ -82,12 +82,13 @@ def _row(shipped: Claim, found: Claim) -> dict[str, Any]:
 
 
 def _coefficient_rows(derived: Derived) -> Iterator[dict[str, Any]]:
-    for shipped, found in zip(_coefficients(derived.shipped), _coefficients(derived.found), strict=True):
+    for shipped, found in zip(coefficients_of(derived.shipped), coefficients_of(derived.found), strict=True):
         (law, name, value), (*_, other) = shipped, found
         yield {"law": law, "coefficient": name, "shipped": value, "fitted": other}
 
 
-def _coefficients(laws: Laws) -> Iterator[tuple[str, str, float]]:
+def coefficients_of(laws: Laws) -> Iterator[tuple[str, str, float]]:
+    """(law, coefficient, value)"""
     of = laws.system1
     yield "System 1", "base_ms", 1e3 * of.base_s
     yield "System 1", "per_row_ms", 1e3 * of.per_row_s

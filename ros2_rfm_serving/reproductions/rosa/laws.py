@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 
 from ros2_rfm_serving.profiles import FixedService
 from ros2_rfm_serving.profiles.measure import measure, rates_hz, subject_of
@@ -34,6 +35,7 @@ SURELY = 3.1
 """Standard deviations: one in a thousand is farther off."""
 JITTER = 0.05
 BISECTIONS = 40
+Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +171,21 @@ def _waited(laws: Laws, member: Member, size: int) -> Waited:
 
 
 def capped_median_s(laws: Laws, robots: int, servers: int) -> float:
+    """Of all robots, which are spread evenly: some servers have one more."""
     f, size = _planned(laws, robots, servers, True)
-    member = Member(math.ceil(robots / servers), 1.0 / f, ACT_S, gives_way=True, calls=((CALLS, laws.call_s(robots * f), 0.0),))
-    return float(np.median(np.concatenate(_waited(laws, member, size).responses)))
+    call = (CALLS, laws.call_s(robots * f), 0.0)
+    fewest, fuller = divmod(robots, servers)
+    responses, weights = [], []
+    for each, count in ((fewest, servers - fuller), (fewest + 1, fuller)):
+        if each and count:
+            found = np.concatenate(_waited(laws, Member(each, 1.0 / f, ACT_S, gives_way=True, calls=(call,)), size).responses)
+            responses.append(found)
+            weights.append(np.full(len(found), each * count / len(found)))
+    return _middle(np.concatenate(responses), np.concatenate(weights))
+
+
+def _middle(values: Values, weights: Values) -> float:
+    """Weighted median."""
+    order = np.argsort(values)
+    below = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(below, 0.5 * below[-1])])

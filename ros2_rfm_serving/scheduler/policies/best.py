@@ -27,12 +27,13 @@ from ros2_rfm_serving.scheduler.policies.variants import Variants
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, RESERVE, OwnQueues
+from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, OwnQueues
 from ros2_rfm_serving.scheduler.prediction.parts import parted
 from ros2_rfm_serving.scheduler.prediction.predict import keeps_every_slo
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.prediction.stable import MIN_GAIN, Moves
 from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.solution import RESERVE
 
 GOOD_ENOUGH = 2e-3
 """Gap to the bound at which the search ends."""
@@ -83,7 +84,11 @@ class _Best:
         self._large = len(problem.servers) >= LARGE
         self._far = any(demand.slo.travel_s for demand in problem.demands)
         """Curves know nothing of that; what hosts are farther than the nearest is in them (counted too, no plan was another)."""
-        overlapped = any(task.overlapped and task.gives_way for task in problem.classes)
+        self._raises = bool(budget.work) and not self._far and not self._large
+        """Caps beyond the curves are looked for where robots' own queues may keep every SLO with them."""
+        self._reached: dict[tuple[tuple[Host, ...], Rates], float] = {}
+        """As `_reach` has it."""
+        overlapped = any(task.overlapped for task in problem.classes)
         self._compare = Comparison(curves, far=self._far, by_queues=overlapped and bool(budget.work) and not self._large)
 
     def run(self, rate_control: bool | None) -> BestSchedule | None:
@@ -99,7 +104,7 @@ class _Best:
             complete &= near._complete and not near._budget.expired()
             self._budget.spend(near._budget.total)
         if not chosen or (self._large and chosen.tuned and self._costly(chosen)):
-            chosen = _worthiest((chosen, self._relieved())) or unsure
+            chosen = self._compare.better(chosen, self._relieved()) or unsure
         if rate_control is False and (uncapped := self._chosen(self._variants.uncapped)):
             chosen, options = uncapped, self._variants.uncapped
         return replace(self._calmest(chosen, options), complete=complete) if chosen else None
@@ -145,21 +150,26 @@ class _Best:
         vain, looks = {True: 0, False: 0}, 0
         tuned: set[Hashable] = set()
         for option in distinct(best_first) if self._far or self._compare.by_queues else best_first:
-            if known and self._compare.suffices(known, option, looks):
-                break
             tuning = option.in_place or (vain[option.capped] < TUNED and kind(option) not in tuned)
+            if known and self._compare.suffices(known, option, looks):
+                if not self._raises:
+                    break
+                if not tuning or self._reach(option) - option.lost_hz <= known.worth:
+                    continue
             tuned.add(kind(option))
-            if tuning or not known or option.worth > known.worth:
+            if tuning or not known or option.worth > known.worth or not self._compare.keeps_floors(known):
                 kept = self._kept(option, tuning=tuning)
                 vain[option.capped] += kept is not option
                 looks += kept is not None
+                if self._raises and known and kept and kept.tuned and not known.tuned and not self._compare.gains(kept, known):
+                    continue
                 known = self._compare.better(known, kept)
         return known
 
     def _calmest(self, chosen: BestSchedule, options: Iterable[BestSchedule]) -> BestSchedule:
         """Of those that predictions do not tell from the best, the one with which least is lost."""
         least = (1 - MIN_GAIN) * chosen.objective
-        calmer = [option for option in options if option.objective >= least and option.unrest < chosen.unrest]
+        calmer = [option for option in options if option.unrest < chosen.unrest and self._reach(option) >= least]
         for option in sorted(calmer, key=lambda option: (option.unrest, -option.objective)):
             kept = self._kept(option, tuning=True)
             if kept and kept.objective >= least and not self._compare.does_less(kept, chosen, MIN_GAIN):
@@ -174,12 +184,26 @@ class _Best:
             return option if keeps_every_slo(option.problem, self._curves, operation, RESERVE) else None
         queues = OwnQueues(option.problem, self._curves, operation, option.rates)
         kept = option if (queues.keeps() if self._far else queues.holds()) else None
-        if kept and not self._far:
+        if kept and not self._far and not (tuning and self._reach(option) > option.objective * (1 + PAYS)):
             self._budget.spend(queues.work)
             return kept
         found = self._tuned(option, queues) if tuning else None
         self._budget.spend(queues.work)
+        if kept and found and self._raises:
+            return found if self._compare.gains(found, kept) else kept
         return _worthiest((kept, found))
+
+    def _reach(self, option: BestSchedule) -> float:
+        """The objective that it may have at the most, if its robots' own queues keep every SLO wherever servers can do so much."""
+        if not self._raises or not option.capped:
+            return option.objective
+        key = option.hosts, option.rates
+        if key not in self._reached:
+            queues = OwnQueues(option.problem, self._curves, operated(option, self._curves, self._curves), option.rates)
+            most = queues.most()
+            self._budget.spend(queues.work)
+            self._reached[key] = max(option.objective, option.problem.objective(most) if most else 0.0)
+        return self._reached[key]
 
     def _tuned(self, option: BestSchedule, queues: OwnQueues, known: Mapping[int, float] = NOTHING) -> BestSchedule | None:
         """With such caps that robots keep every SLO by their own queues; None: none are known."""

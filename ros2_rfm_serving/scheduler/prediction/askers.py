@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ros2_rfm_serving.scheduler.problem import Trusted
 from ros2_rfm_serving.types.phase import Phase, Usual, is_paced
 
 WARM_UP_S = 5.0
@@ -50,6 +51,8 @@ class Member:
     """Their phase does (`types/phase.py`): System 1 of those who may wait."""
     chunk_s: float = math.inf
     """That all lasts which may be executed of one chunk, if they execute while they wait."""
+    trusted: Trusted | None = None
+    """How far, of each chunk; None: `think_s` of all."""
     calls: tuple[tuple[float, float, float], ...] = ()
     """(calls per request, mean and standard deviation in s): waits elsewhere before some of the next requests."""
     slo_s: float = math.inf
@@ -105,19 +108,31 @@ class Expected:
 
 class Rows:
     """What an asynchronous robot has to execute meanwhile (`robot/conversation/due.py`). Whoever has nothing left stands, and goes
-    on with the answer; whose answers usually outlast a chunk executes first and asks then, as a synchronous one does."""
+    on with the answer; whose answers usually outlast a chunk executes first and asks then, as a synchronous one does. Whose server
+    says how far to trust a chunk asks so that the next one is there then."""
 
-    __slots__ = ("_expected", "_expected_s", "_from_s", "_left_s", "_member", "_moment_s", "_over_s", "_waits")
+    __slots__ = (
+        *("_expected", "_expected_s", "_from_s", "_left_s", "_member", "_moment_s", "_over_s", "_think_s", "_until_s", "_waits"),
+    )
 
     def __init__(self, member: Member, moment_s: float) -> None:
         self._member, self._moment_s, self._expected, self._expected_s = member, moment_s, Expected(), 0.0
+        self._think_s = member.think_s
+        """What it executes of the newest chunk, beside what was executed until that was there."""
+        self._until_s = math.inf
+        """Of the newest chunk, that its server says is to be trusted, in all."""
         self._left_s = self._over_s = self._from_s = 0.0
         """Of the newest chunk when the last request went out; and executed of it from which time on."""
         self._waits = False
         """It executes first, and asks then."""
 
-    def answered(self, sent_s: float, at_s: float, *, first: bool) -> None:
+    def answered(self, sent_s: float, at_s: float, think_s: float, *, first: bool) -> None:
+        """think_s: of what is executed of this chunk, beside the rows until it was there."""
         took_s, chunk_s = at_s - sent_s, self._member.chunk_s
+        self._think_s = think_s
+        if trusted := self._member.trusted:
+            bridged_s = 0.0 if self._waits else min(self._whole_s(self._expected_s), self._left_s)
+            self._until_s = min(max(bridged_s + think_s, trusted.least_rows * self._member.step_s), chunk_s)
         if not first:
             self._expected.append(took_s)
             self._expected_s = self._expected.median_s
@@ -130,8 +145,10 @@ class Rows:
     def ask_s(self, more_s: float, not_before_s: float) -> float:
         """When the next request goes out: after `more_s` more than usual, and between two steps."""
         member, from_s = self._member, self._from_s
-        in_time_s = member.chunk_s - self._whole_s(self._expected_s)
-        until_s = member.think_s if self._waits else min(member.think_s + more_s, in_time_s)
+        in_time_s = min(member.chunk_s, self._until_s) - self._whole_s(self._expected_s)
+        think_s = math.inf if member.trusted else self._think_s
+        executes_s = self._until_s if member.trusted else self._think_s
+        until_s = executes_s if self._waits else min(think_s + more_s, in_time_s)
         ready_s = from_s + self._whole_s(max(until_s - self._over_s, 0.0))
         rows_s = 0.0 if self._waits else member.chunk_s - self._over_s
         sent_s = max(ready_s, not_before_s)
@@ -149,7 +166,7 @@ class Rows:
         """Something is left of the answer that came last: what was executed meanwhile is skipped, and who executes first and asks
         then executes no more than that."""
         member = self._member
-        return self._over_s < (member.think_s if self._waits else member.chunk_s) * (1.0 - ROUNDING)
+        return self._over_s < (self._think_s if self._waits else member.chunk_s) * (1.0 - ROUNDING)
 
     def most_s(self, cycle_s: float, took_s: float) -> float:
         """By which a request may come later without a gap."""
@@ -188,7 +205,8 @@ class Robot:
         self.had_s = self.allowance_s = 0.0
         """Of the engine; and how much the pace makes up for beside one period."""
         self.phase = Phase()
-        self.paced = not member.overlapped or is_paced(member.period_s, member.think_s)
+        executes_s = member.trusted.declared_s if member.trusted else member.think_s
+        self.paced = not member.overlapped or is_paced(member.period_s, executes_s)
         """Its pace gives way; else it executes more of a chunk."""
         self.later_s = 0.0
         """So much, of the next one."""
@@ -228,16 +246,25 @@ class Robot:
         """Its next request, after an answer for which its server took so much longer than usual. A late one does not delay those
         after it, by up to one period (`robot/`, the pace)."""
         member, rows = self.member, self.rows
+        think_s = self._think_s()
         if rows:
-            rows.answered(self.sent_s, answered_s, first=not self.moves)
+            rows.answered(self.sent_s, answered_s, think_s, first=not self.moves)
         if member.gives_way:
             self._give_way(unusual_s, answered_s - self.sent_s)
         self.moves = True
         if rows:
             self.sent_s = rows.ask_s(self._more_s(), self.next_s)
         else:
-            self.sent_s = max(answered_s + member.think_s + (self.elsewhere_s() if member.calls else 0.0), self.next_s)
+            self.sent_s = max(answered_s + think_s + (self.elsewhere_s() if member.calls else 0.0), self.next_s)
         self.next_s = max(self.next_s, self.sent_s - member.period_s - self.allowance_s) + member.period_s
+
+    def _think_s(self) -> float:
+        """Of what it executes of a chunk."""
+        member, trusted = self.member, self.member.trusted
+        if trusted is None:
+            return member.think_s
+        rows = int(self._waits.integers(1, 2 * trusted.mean_rows))
+        return member.think_s / trusted.mean_rows * (rows if member.overlapped else max(rows, trusted.least_rows))
 
     def _give_way(self, unusual_s: float, took_s: float) -> None:
         """As `robot/conversation/link.py` has it: within what is left of a chunk."""

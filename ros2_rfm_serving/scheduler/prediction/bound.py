@@ -82,12 +82,12 @@ def upper_bound(
     own_queues: bool = False,
 ) -> Bound:
     """shared_gpus: models may share a GPU in time slices; a slice does no more than its part of a whole server, nor sooner.
-    own_queues: where actions wait alone, SLOs may hold at every load that was measured (`responses.py`)."""
+    own_queues: where actions wait alone, SLOs that one request keeps may hold at every load that was measured (`responses.py`)."""
     cuts = FINEST if len(problem.servers) > MANY else FINE
 
     def limit_hz(config: Config, demand: Demand) -> float:
         queues = own_queues and demand.calls == 1.0 and curves.knows_queue(config)
-        return curves.max_rate_hz(config) if queues else curves.sought_hz(config, demand.slo)
+        return curves.queued_hz(config, demand.slo) if queues else curves.sought_hz(config, demand.slo)
 
     columns = _columns(problem, curves, set(curves.all), lambda config, low, high: curves.mean(config).at(low), cuts, limit_hz)
     return _Mix(problem, columns, BOUND_NODES, shared_gpus=shared_gpus).solve(gap, budget)

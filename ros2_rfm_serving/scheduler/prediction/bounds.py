@@ -13,7 +13,7 @@ class Kind(NamedTuple):
     shared_gpus: bool = False
     """Models share a GPU in time slices."""
     own_queues: bool = False
-    """Robots without caps keep by their own closed queue an SLO that the profile's curve does not."""
+    """Robots keep by their own closed queue an SLO that the profile's curve does not."""
 
 
 class Bounds:

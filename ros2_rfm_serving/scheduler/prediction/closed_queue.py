@@ -14,6 +14,7 @@ Nothing here reads a clock; the random numbers are the same for the same queue.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +24,7 @@ import numpy as np
 from ros2_rfm_serving.scheduler.prediction.askers import DRAWS, Member, Request, again, in_order, team
 from ros2_rfm_serving.scheduler.prediction.queued import Found, Tally, Waits, answer, watched
 from ros2_rfm_serving.scheduler.prediction.ranks import ORDERS, patient, ranked
+from ros2_rfm_serving.types.patience import learned, pays
 
 REMEMBERED = 512
 """Queues: some plans of a large factory. Each has up to 0.2 MB, and a planner runs for weeks."""
@@ -38,6 +40,8 @@ class Service:
     """Relative standard deviation."""
     order: str = "fifo"
     """`dispatch` of the descriptor."""
+    waits: bool = False
+    """For one more in a batch, where that pays (`types/patience.py`)."""
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -46,16 +50,36 @@ def waits(members: tuple[Member, ...], service: Service) -> Waits:
     return watched(members, service.mean_s, lambda end_s: _Run(members, service, rng).run(end_s))
 
 
+class Pace:
+    """Of one robot, as a server that waits learns it (`server/history.py`)."""
+
+    __slots__ = ("answered_s", "spread_s", "thought_s")
+
+    def __init__(self) -> None:
+        self.answered_s = self.thought_s = self.spread_s = math.nan
+
+    def asked(self, now_s: float) -> None:
+        if not math.isnan(self.answered_s):
+            self.thought_s, self.spread_s = learned(self.thought_s, self.spread_s, now_s - self.answered_s)
+        self.answered_s = math.nan
+
+    @property
+    def asks_s(self) -> float:
+        """When its next request is expected; NaN: it waits, or nothing is known yet."""
+        return self.answered_s + self.thought_s + self.spread_s
+
+
 class _Run:
     """Of one start."""
 
     def __init__(self, members: Sequence[Member], service: Service, rng: np.random.Generator) -> None:
         self._service, self._members, self._rng = service, members, rng
         self._robots = team(members, service.mean_s, rng)
+        self._paces = [Pace() for _ in self._robots] if service.waits else []
 
     def run(self, end_s: float) -> Found:
         size, mean_s, ranks = self._service.batch_size, self._service.mean_s, self._service.order in ORDERS
-        coming = in_order(self._robots)
+        coming, paces = in_order(self._robots), self._paces
         found: Found = [Tally() for _ in self._members]
         factors, free_s = self._factors(), 0.0
         ready: list[Request] = []
@@ -65,6 +89,11 @@ class _Run:
             while coming and coming[0][0] <= free_s and not (idle and ready):  # an idle server begins with whoever comes first
                 ready.append(heapq.heappop(coming))
                 ready[-1][2].since_s = ready[-1][0]
+                if paces:
+                    paces[ready[-1][1]].asked(ready[-1][0])
+            if paces and ready and len(ready) < size and (later_s := self._later_s(ready, free_s)) < math.inf:
+                free_s = min(later_s, coming[0][0]) if coming else later_s
+                continue
             if ranks and len(ready) > size:
                 ready = [patient(request, free_s, found) for request in ranked(ready, self._service.order, free_s, mean_s)]
             batch, ready = ready[:size], ready[size:]
@@ -72,8 +101,21 @@ class _Run:
             free_s += took_s
             for request in batch:
                 request[2].had_s += took_s
+                if paces:
+                    paces[request[1]].answered_s = free_s
                 answer(request, free_s, coming, end_s, found)
         return found
+
+    def _later_s(self, ready: Sequence[Request], now_s: float) -> float:
+        """When one more is expected, as far as it pays to wait for it; inf: it does not. Batches take the same, full or not, so
+        that it saves a whole one. As the server knows it, robots go on executing from when their requests arrive."""
+        service_s = self._service.mean_s
+        next_s = min((s for pace in self._paces if (s := pace.asks_s) > now_s), default=math.inf)
+        deadline_s = min(
+            min(robot.starves_s + at_s - robot.sent_s if robot.rows else at_s, robot.since_s + robot.member.slo_s)
+            for at_s, _, robot in ready
+        )
+        return next_s if pays(now_s, next_s, service_s, service_s, deadline_s) else math.inf
 
     def _factors(self) -> Iterator[float]:
         jitter = self._service.jitter

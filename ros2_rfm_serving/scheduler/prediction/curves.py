@@ -24,6 +24,8 @@ NORMAL_P90, NORMAL_P99 = 1.2816, 2.326
 """Standard deviations that these percentiles of a normal distribution lie above its mean."""
 ALIKE = 0.15
 """Relative difference between the highest throughput of a law and the measured one, up to which they are of the same server."""
+TYPICAL = 60.0
+"""Percentile from which on services that scatter take longer than the mean one."""
 PADDED = 0.1
 """Relative difference between a full batch and one that is not, up to which they count as equally long."""
 
@@ -152,6 +154,17 @@ class Curves:
     def knows_queue(self, config: Config) -> bool:
         """Whether robots' own queue at such a server can be run, where actions alone wait for it."""
         return self.pads_batches(config) or self.stepped_law(config) is not None
+
+    def batch_s(self, config: Config) -> float:
+        """What a batch takes that counts as equally long, full or not (`pads_batches`), without the way to its host."""
+        return min(config.batch_size / self.max_rate_hz(config), self.typical_s(config, 50.0))
+
+    def queued_hz(self, config: Config, slo: Slo) -> float:
+        """Up to which load some robots' own queue may keep an SLO, where it can be run (`knows_queue`): as far as was measured, if
+        what one request takes alone is within it."""
+        law = self.stepped_law(config)
+        alone_s = self.away_s(config) + (law.mean_s(1) if law else self.batch_s(config))
+        return self.max_rate_hz(config) if slo.percentile < TYPICAL or alone_s <= slo.kept_s else self.sought_hz(config, slo)
 
     def shared_law(self, config: Config) -> ContinuousService | None:
         """Of requests that share a server evenly: a line over how many are there (Little's law, rate x latency). None: it is

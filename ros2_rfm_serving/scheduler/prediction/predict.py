@@ -6,6 +6,9 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
 
 from ros2_rfm_serving.scheduler.prediction import stable
 from ros2_rfm_serving.scheduler.prediction.bound import Bound
@@ -14,13 +17,23 @@ from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium, equilibrium
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.prediction.responses import Responses
-from ros2_rfm_serving.scheduler.problem import Problem
-from ros2_rfm_serving.scheduler.solution import SLO_SLACK, ServerSolution, Solution, Stream, TaskSolution
+from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
+from ros2_rfm_serving.scheduler.solution import (
+    RESERVE,
+    SLO_SLACK,
+    ServerSolution,
+    Solution,
+    Stream,
+    TaskSolution,
+    limit_s,
+)
 
 NEGLECTED = 0.05
 """Share of its closed loop below which a robot counts as one that hardly acts."""
-SURE = 0.95
-"""Of a floor, below which it is missed: rates by queues are some per cent off."""
+SURE = 0.98
+"""Of a floor, below which it is missed: rates by queues are a per cent or two off."""
+DOUBTFUL = 0.5
+"""Of what curves say: robots whose floor is below that are quick enough in any queue of theirs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,18 +77,19 @@ def solution_of(
     ]
     problems += sorted({text for texts in missed.values() for text in texts})
     acting = _expected(problem, responses, operation, rates)
-    tasks = _tasks(problem, RateSearch(problem, curves, operation.hosts), rates, acting, declared)
+    problems += dict.fromkeys(_below_floor(problem, rates, acting.slowest))
+    tasks = _tasks(problem, RateSearch(problem, curves, operation.hosts), rates, acting.mean, declared)
     return Solution(
         policy=policy,
         feasible=not problems,
         objective=_qualified(problem, rates, missed),
         bound=bound.objective,
-        expected=_qualified(problem, acting, missed),
+        expected=_qualified(problem, acting.mean, missed),
         tasks=tasks,
         servers=servers,
         problems=tuple(problems),
         complete=operation.complete,
-        notes=(*_notes(tasks, servers, bound), *dict.fromkeys(_below_floor(problem, rates, acting))),
+        notes=tuple(_notes(tasks, servers, bound)),
     )
 
 
@@ -86,8 +100,32 @@ def keeps_every_slo(problem: Problem, curves: Curves, operation: Operation, rese
 
 
 def keeping_hosts(problem: Problem, curves: Curves, operation: Operation, hosts: Iterable[Host]) -> set[Host]:
-    """Those of them that keep every SLO."""
-    return {host for host, kept in _kept(problem, curves, operation, dict.fromkeys(hosts), 0.0) if kept}
+    """Those of them that keep every SLO, and on which nobody is expected below its floor."""
+    return {
+        host
+        for host, kept in _kept(problem, curves, operation, dict.fromkeys(hosts), 0.0)
+        if kept and _keeps_floors(problem, curves, operation, host)
+    }
+
+
+def _keeps_floors(problem: Problem, curves: Curves, operation: Operation, host: Host) -> bool:
+    """By the queue of its robots, where one is known."""
+    responses = Responses(problem, curves, operation.hosts, operation.caps, _settled(problem, curves, operation))
+    floors = {d: problem.classes[problem.demands[d].task].floor_hz for d, _ in host.robots}
+    return all(hz >= SURE * floors[d] for d, hz in responses.acts_hz(host).items())
+
+
+def floors_in_doubt(problem: Problem, rates: Rates) -> bool:
+    """Whether a floor is so near to what curves say that robots' own queues have to be looked at."""
+    return any(task.floor_hz > DOUBTFUL * hz for task, hz in zip(problem.classes, rates, strict=True) if task.num_robots)
+
+
+def keeps_every_floor(problem: Problem, curves: Curves, operation: Operation) -> bool:
+    """Whether every robot is expected to act as often as its floor says."""
+    settled = _settled(problem, curves, operation)
+    responses = Responses(problem, curves, operation.hosts, operation.caps, settled)
+    acting = _expected(problem, responses, operation, settled.rates)
+    return not any(_below_floor(problem, settled.rates, acting.slowest))
 
 
 def _kept(
@@ -95,9 +133,10 @@ def _kept(
 ) -> Iterator[tuple[Host, bool]]:
     responses = Responses(problem, curves, operation.hosts, operation.caps, _settled(problem, curves, operation))
     for host in hosts:
-        slos = [problem.demands[d].slo for d, _ in host.robots]
-        judged = zip(slos, responses.of_each(host), strict=True)
-        yield host, all(responses.judged_s(own, host, slo) <= slo.kept_s * (1 - reserve) * SLO_SLACK for slo, own in judged)
+        curve = responses.by_curve(host)
+        judged = zip([problem.demands[d].slo for d, _ in host.robots], responses.of_each(host), strict=True)
+        limits = ((responses.judged_s(own, host, slo), limit_s(slo, curve.response_s(slo), reserve)) for slo, own in judged)
+        yield host, all(judged_s <= most_s for judged_s, most_s in limits)
 
 
 def _is_fixed(host: Host) -> bool:
@@ -153,21 +192,44 @@ def expected(problem: Problem, curves: Curves, operation: Operation) -> float:
     """The objective by what robots do in their own queues."""
     settled = _settled(problem, curves, operation)
     responses = Responses(problem, curves, operation.hosts, operation.caps, settled)
-    return problem.objective(_expected(problem, responses, operation, settled.rates))
+    return problem.objective(_expected(problem, responses, operation, settled.rates).mean)
 
 
-def _expected(problem: Problem, responses: Responses, operation: Operation, rates: Rates) -> Rates:
+class Acting(NamedTuple):
+    """How often robots of each class are expected to act: all of them, and those on the server where they are slowest."""
+
+    mean: Rates
+    slowest: Rates
+
+
+def _expected(problem: Problem, responses: Responses, operation: Operation, rates: Rates) -> Acting:
     """How often robots act in their own queues, which curves know nothing of: these were measured under robots with a pace of their
     own. Synchronous robots fall into convoys, and are quicker; asynchronous ones whose answers take longer than their actions ask
     anew the moment they are answered, keep out of each other's batches for ever, and are slower, or are alone, and quicker; and
     those whose answers outlast a chunk stand meanwhile. By the curve where no queue is known."""
-    found = [max(rate, pace or 0.0) for rate, pace in zip(rates, operation.paces or rates, strict=True)]
+    mean = [max(rate, pace or 0.0) for rate, pace in zip(rates, operation.paces or rates, strict=True)]
+    slowest = list(mean)
     for c, task in enumerate(problem.classes):
-        asked = next((d for d in task.coupled if d.calls == 1.0), None)
-        if asked and task.gives_way and task.num_robots:
-            acting = [(dict(host.robots).get(asked.index, 0), responses.acts_hz(host)) for host in operation.hosts]
-            found[c] = sum(num * hz.get(asked.index, found[c]) for num, hz in acting) / task.num_robots
-    return tuple(found)
+        asked = next((d.index for d in task.coupled if d.calls == 1.0), None)
+        if asked is not None and task.num_robots and not task.in_frames:
+            there = [(num, host) for host in operation.hosts if (num := dict(host.robots).get(asked))]
+            acting = [
+                (num, responses.acts_hz(host).get(asked, _without_queue_hz(task, mean[c], responses, host))) for num, host in there
+            ]
+            slowest[c] = min((hz for _, hz in acting), default=mean[c])
+            mean[c] = sum(num * hz for num, hz in acting) / task.num_robots
+    return Acting(tuple(mean), tuple(slowest))
+
+
+def _without_queue_hz(task: TaskClass, rate_hz: float, responses: Responses, host: Host) -> float:
+    """By the curve; of who executes, of each chunk, as much as its server says: while little is left of one, it waits."""
+    trusted = task.trusted
+    if trusted is None or not task.overlapped:
+        return rate_hz
+    wait_s = responses.of(host).mean_s + task.round_trip_s
+    rows = np.arange(1, 2 * trusted.mean_rows)
+    executes_s = np.maximum(rows * task.step_s, trusted.least_rows * task.step_s - wait_s)
+    return min(rate_hz, float(1.0 / np.mean(np.maximum(executes_s, wait_s))))
 
 
 def _servers(problem: Problem, responses: Responses, operation: Operation, settled: Equilibrium) -> tuple[ServerSolution, ...]:
@@ -250,7 +312,7 @@ def _missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
             if not stream.keeps_slo:
                 text = (
                     f"{stream.component} of {stream.task!r} on {server.server}: {_predicted(stream)}, "
-                    f"the SLO is {1e3 * stream.slo_s:.0f} ms{_margin(stream)}"
+                    f"the SLO is {1e3 * stream.slo_s:.0f} ms{_margin(stream)}{_reserve(stream)}"
                 )
                 texts[stream.task].append(text)
     return dict(texts)
@@ -270,6 +332,12 @@ def _margin(stream: Stream) -> str:
     return f", of which the margin leaves {1e3 * stream.slo.kept_s:.0f}" if stream.slo.margin else ""
 
 
+def _reserve(stream: Stream) -> str:
+    """Of what the robots' own queue alone would keep."""
+    spent = stream.judged_s <= stream.slo.kept_s * SLO_SLACK
+    return f", of which {RESERVE:.0%} are in reserve, for the curve does not keep it" if spent else ""
+
+
 def _neglected(tasks: Mapping[str, TaskSolution]) -> Iterator[str]:
     """Who hardly acts because others' actions are worth more, in words."""
     for name, task in tasks.items():
@@ -280,14 +348,21 @@ def _neglected(tasks: Mapping[str, TaskSolution]) -> Iterator[str]:
             )
 
 
-def _below_floor(problem: Problem, rates: Rates, expected: Rates) -> Iterator[str]:
-    """Whose floor holds by the curves, and not in their own queue, in words."""
-    for task, by_curve_hz, hz in zip(problem.classes, rates, expected, strict=True):
-        if hz < SURE * task.floor_hz <= by_curve_hz:
+def _below_floor(problem: Problem, rates: Rates, slowest: Rates) -> Iterator[str]:
+    """Who is expected to act less often than its floor says, in words."""
+    for task, by_curve_hz, hz in zip(problem.classes, rates, slowest, strict=True):
+        if task.num_robots and hz < SURE * task.floor_hz:
+            why = ": they wait longer in their own queue than by the curve" if by_curve_hz >= SURE * task.floor_hz else ""
             yield (
-                f"robots of {task.name!r} are expected to go at {hz:.2f} actions/s, below their floor of {task.floor_hz:g}: "
-                "they wait longer in their own queue than by the curve; give them more servers, or lower the floor"
+                f"robots of {task.name!r} are expected to go at {hz:.2f} actions/s, below their floor of {task.floor_hz:g}{why}; "
+                f"give them more or faster servers, or lower min_action_rate_hz to {_lower(task, hz)}"
             )
+
+
+def _lower(task: TaskClass, hz: float) -> str:
+    """What would be kept, as it is declared."""
+    kept_hz = hz * task.class_floor_hz / task.floor_hz if task.class_floor_hz else hz
+    return f"{'per_class: ' if task.class_floor_hz else ''}{math.floor(100 * kept_hz) / 100:g}"
 
 
 def _unlucky(servers: Sequence[ServerSolution]) -> Iterator[str]:

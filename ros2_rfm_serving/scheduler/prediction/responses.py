@@ -20,7 +20,6 @@ from ros2_rfm_serving.scheduler.problem import Demand, Problem
 from ros2_rfm_serving.scheduler.seen import declared_type
 from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.scheduler.solution import SLO_SLACK
-from ros2_rfm_serving.types.phase import is_paced
 
 LONGEST_S = 1e4
 """Between two calls of who hardly makes any."""
@@ -159,8 +158,9 @@ class Responses:
             think_s=task.execution_s,
             overlapped=task.overlapped,
             step_s=task.step_s,
-            gives_way=not task.in_frames and (task.gives_way or is_paced(period_s, task.cycle_s)),
+            gives_way=task.gives_way(period_s),
             chunk_s=task.chunk_s,
+            trusted=task.trusted,
             calls=() if task.overlapped else tuple(self._call(d) for d in task.coupled if d.index != demand.index),
             slo_s=demand.slo.promised_s,
             round_trip_s=task.network.round_trip_ms / 1e3 + away_s,
@@ -186,8 +186,8 @@ class Responses:
         return demand.calls, slowest.away_s + slowest.mean_s + network.mean_s, scatter_s
 
     def _service(self, host: Host) -> Service:
-        batch_s = min(host.config.batch_size / self._curves.max_rate_hz(host.config), self._curves.typical_s(host.config, 50.0))
-        return Service(host.config.batch_size, batch_s, self._scatter(host), self._order(host))
+        waits = declared_type(host.config.gpu_type) in self._problem.waiting
+        return Service(host.config.batch_size, self._curves.batch_s(host.config), self._scatter(host), self._order(host), waits)
 
     def _order(self, host: Host) -> str:
         return self._problem.dispatch.get(declared_type(host.config.gpu_type), "fifo")

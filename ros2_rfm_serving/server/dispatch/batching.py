@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from ros2_rfm_serving.server.dispatch.base import EngineView, Selection
 from ros2_rfm_serving.server.dispatch.entering import joining
 from ros2_rfm_serving.server.dispatch.waiting import Waiting
+from ros2_rfm_serving.types.patience import pays
 
 Asks = Callable[[], Sequence[float]]
 """When sessions that do not wait now are expected to ask, on the server's clock."""
@@ -32,11 +33,13 @@ def worth_waiting(ranked: Sequence[Waiting], engine: EngineView, now_s: float, a
     next_s = min((t for t in asks() if t > now_s), default=math.inf)
     saved_s = engine.latency_s(num) + engine.latency_s(1) - engine.latency_s(num + 1)
     deadline_s = min(min(w.starves_s, w.due_s) for w in ranked)
-    if next_s - now_s < saved_s and next_s + engine.latency_s(num + 1) <= deadline_s:
+    if pays(now_s, next_s, saved_s, engine.latency_s(num + 1), deadline_s):
         return Selection((), next_s)
     return Selection(ranked)
 
 
 CONTINUOUS = "continuous"
 """Rows join and leave a running batch one by one (`entering.py`)."""
-BATCHINGS: dict[str, Batching] = {"fixed": fixed, "saturation": saturated, "wait": worth_waiting, CONTINUOUS: joining}
+WAIT = "wait"
+"""As `saturated`, or later (`types/patience.py`)."""
+BATCHINGS: dict[str, Batching] = {"fixed": fixed, "saturation": saturated, WAIT: worth_waiting, CONTINUOUS: joining}

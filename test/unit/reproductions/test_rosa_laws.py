@@ -73,22 +73,24 @@ def test_whoever_shares_a_server_finds_as_many_as_its_rate_says() -> None:
 
 @pytest.mark.patient
 def test_safety_is_bound_from_three_sides() -> None:
-    """64 Hz on one server and not 128 (Table 3), never in time on a quarter of a GPU (Fig. 7): there the shipped law often is."""
+    """64 Hz on one server and not 128 (Table 3), never in time on a quarter of a GPU (Fig. 7)."""
     pair = checking_ms()
     ratios = [of(laws_of((40, 10), 1.0, pair, pair)) / paper for *_, paper, of in BOUNDS[:3]]
     assert ratios[0] < 1 / 1.2 and min(ratios[1:]) > 1.2
-    assert next(claim for claim in bindings_of(shipped_laws(inputs())) if "quarter" in claim.text).holds is False
+    assert shipped_laws(inputs()).checking == laws_of((40, 10), 1.0, pair, pair).checking, "it is the shipped law"
 
 
 @pytest.mark.patient
 def test_laws_are_found_that_no_figure_is_farther_from_than_15_percent() -> None:
-    """Without the simulated crowd, from one start; the shipped laws are 19 % from ROSA's 8 robots."""
+    """Without the simulated crowd, from one start; laws that were derived one after the other are 19 % from ROSA's 8 robots."""
     fit = improved(STARTS[4], (195.0, 5.0))
     laws = rounded(fit.laws)
     assert fit.worst < 0.13 and np.max(np.abs(deviations(laws))) < 0.9 * NEAR
     assert all(claim.holds for claim in bindings_of(laws) if "batches of 4 over" not in claim.text)
     assert larger(fit.laws) < 1.02 * LARGER and larger(laws) < 0.95, "ROSA takes batches of 2"
     assert is_sensible(laws)
+    one_by_one = laws_of((37.5, 10), 1.5, (211, 19), (120, 8.3))
+    assert np.max(np.abs(deviations(one_by_one))) > 0.19
     binding = left_out(fit, starts=())
     assert set(binding) == {"P4, 8 robots: ROSA", "32 robots: ROSA uncapped"}, "they exclude each other below that"
     assert min(binding.values()) < fit.worst
@@ -101,21 +103,27 @@ def test_the_command_compares_both_laws(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(derivation, "derive", lambda *_: shown)
     done = CliRunner().invoke(app, ["reproduce", "rosa", "--figure", "laws", "--out", str(tmp_path)], env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
-    assert "System 2 and monitor: base_ms 434 (shipped 211)" in done.output and "without 'P4': 8.0 %" in done.output
+    assert "System 2 and monitor: base_ms 434 (shipped 439)" in done.output and "without 'P4': 8.0 %" in done.output
     assert len(list(csv.DictReader((tmp_path / "laws.csv").open(encoding="utf-8")))) == len(FITTED) + len(BOUNDS)
 
 
-def test_the_published_derivation_is_of_the_shipped_laws_and_of_laws_that_honour_more() -> None:
+def test_the_shipped_laws_are_as_near_as_those_of_the_published_derivation() -> None:
     system = list(rows("laws.csv"))
     assert [row["claim"] for row in system] == [text for _, text, *_ in (*FITTED, *BOUNDS)]
-    assert all(row["fitted_holds"] == "True" for row in system)
-    assert not all(row["shipped_holds"] == "True" for row in system)
+    assert all(row["fitted_holds"] == row["shipped_holds"] == "True" for row in system)
+    shipped_worst, fitted_worst = (
+        max(abs(float(row[column]) / float(row["paper"]) - 1) for row in system[: len(FITTED)]) for column in ("shipped", "fitted")
+    )
+    assert fitted_worst <= shipped_worst < fitted_worst + 0.005
     page = (PAGE / "README.md").read_text(encoding="utf-8")
     for row in system:
         assert f"| {row['claim']} | {float(row['paper']):g} {row['unit']} |" in page, row["claim"]
-    law = inputs().catalogue["nvidia/GR00T-N1.6-3B"].gpus["NVIDIA H200"].service
-    first = next(iter(rows("coefficients.csv")))
-    assert law and float(first["shipped"]) == pytest.approx(law.base_ms)
+    found = {(row["law"], row["coefficient"]): (float(row["shipped"]), float(row["fitted"])) for row in rows("coefficients.csv")}
+    for law, name, value in derivation.coefficients_of(shipped_laws(inputs())):
+        shipped_value, fitted_value = found[law, name]
+        assert shipped_value == pytest.approx(value), name
+        if "batch" in name or law != "System 1":
+            assert value == pytest.approx(fitted_value, rel=0.03), name
 
 
 def test_a_run_with_the_simulated_crowd_is_corrected_by_it() -> None:

@@ -16,10 +16,12 @@ from ros2_rfm_serving.profiles import COLUMNS, load_profiles, parse_profiles
 from ros2_rfm_serving.scheduler import Fleet, admission, fleet_of, plan_factory, start_fleet
 from ros2_rfm_serving.scheduler.enquiry import AT_ONCE, Enquiry, at_once, rooms, taken
 from ros2_rfm_serving.scheduler.prediction import closed_queue
+from ros2_rfm_serving.scheduler.problem import TaskClass
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.scheduler.queues import Queues
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 from ros2_rfm_serving.types import SYSTEM1
+from ros2_rfm_serving.types.phase import is_paced
 
 PROFILE = parse_profiles(
     f"""{",".join(COLUMNS)}
@@ -31,16 +33,21 @@ policy,GPU,fixed,1,20,52,50,52,53,55
 LATE = Robot(name="late", task="carry", index=99)
 
 
+@pytest.fixture(autouse=True)
+def nobody_gives_way_by_executing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TaskClass, "gives_way", lambda task, period_s: is_paced(period_s, task.cycle_s))
+
+
 def factory(floor_hz: float, servers: int = 1) -> Factory:
     """Asynchronous robots, for whom an SLO of 92 ms leaves hardly any room to meet another: those at 2 actions/s meet for ever, for
-    they execute no more of a chunk than is to be trusted, and do not give way."""
+    nobody gives way at the pace of its actions here."""
     return parse_factory(f"""
 server_cluster: {{num_servers: {servers}, gpu_type: GPU}}
 standby: {{peers: false}}
 robot_fleet: [{{task: carry, num_robots: {servers}}}]
 carry:
   min_action_rate_hz: {floor_hz}
-  execution: {{mode: async, horizon: {{policy: confidence, mean_period_ms: 500}}}}
+  execution: {{mode: async}}
   pipeline: {{action_period_ms: 500}}
   components: {{system1: {{model: policy, slo_ms: 92}}}}
 """)

@@ -172,9 +172,9 @@ carry:
 
 
 def test_what_robots_keep_by_their_own_queue_counts_for_every_policy(shipped: tuple[Profile, Catalogue]) -> None:
-    """The curves, measured under others, keep the SLO of so few robots at lower rates alone."""
+    """The curves, measured under others, keep the SLO of so few robots at lower rates alone, as ROSA's caps do."""
     declared = parse_factory(FREE)
-    best, capped = (plan_factory(declared, *shipped, rate_control=control) for control in (None, True))
+    best, capped = plan_factory(declared, *shipped), plan_factory(declared, *shipped, policy="rosa")
     assert capped.objective * 1.1 < best.objective <= best.bound and capped.objective <= capped.bound < best.bound
     for policy in POLICIES:
         for control in (None, False, True):
@@ -279,7 +279,7 @@ carry:
     report = simulate(to_schedule(solution, declared.robots, epoch=1), declared, shipped[1], shipped[0], seconds=10, seed=1)
     assert solution.expected == pytest.approx(report.raw, rel=0.05)
     assert solution.objective != pytest.approx(report.raw, rel=0.15)
-    assert any("below their floor of 9" in note for note in solution.notes) is (robots == 2)
+    assert any("below their floor of 9" in problem for problem in solution.problems) is (not solution.feasible) is (robots == 2)
     assert "expected of robots that " + ("keep pace", "wait longer")[robots - 1] in summary(solution).plain
 
 
@@ -337,7 +337,7 @@ def test_latency_does_not_fall_when_more_robots_send_without_a_cap() -> None:
     assert all(b >= a * (1 - 1e-6) for a, b in pairwise(p99_s)) and p99_s[-1] > 10 * p99_s[0]
 
 
-@pytest.mark.parametrize(("name", "robots"), [("p1", 64), ("p2", 16), ("p2", 32), ("mix4", 16)])
+@pytest.mark.parametrize(("name", "robots"), [("p1", 72), ("p2", 20), ("p2", 32), ("mix4", 16)])
 def test_a_saturated_server_answers_as_predicted(
     repository: Path, shipped: tuple[Profile, Catalogue], name: str, robots: int
 ) -> None:

@@ -261,10 +261,10 @@ def test_the_law_counts_at_the_pace_that_was_seen_and_only_where_it_is_of_what_w
 
 
 def test_where_no_curve_keeps_an_slo_the_queue_may(shipped: tuple[Profile, Catalogue]) -> None:
-    """GR00T's curve begins at 91 ms (p95), for whoever meets another; 77 are promised, and a request alone takes 48."""
-    factory = profiled_factory(5, network=False, batching="continuous")
+    """GR00T's curve begins at 97 ms (p99), for whoever meets another; 73 are promised, and a request alone takes 47."""
+    factory = profiled_factory(0, network=False, batching="continuous")
     solution = plan_factory(factory, *shipped, work=0.1, explained=False)
     assert solution.feasible, solution.problems
     report = simulate(to_schedule(solution, factory.robots, epoch=1), factory, shipped[1], seconds=10.0, warm_up_s=5.0, seed=0)
-    promised = factory.tasks["task_1"].percentile / 100
-    assert report.task_components["task_1"]["system1"].slo_attainment >= promised - 0.005
+    promised = factory.tasks["task_0"].percentile / 100
+    assert report.task_components["task_0"]["system1"].slo_attainment >= promised - 0.005
