@@ -34,7 +34,7 @@ from ros2_rfm_serving.scheduler.repair import bare
 from ros2_rfm_serving.scheduler.slo import Slo, slo_of
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Stream
 from ros2_rfm_serving.simulation import simulate
-from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
+from ros2_rfm_serving.simulation.profiled_factories import hurried_factory, profiled_factory
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 from ros2_rfm_serving.types.phase import Phase, Usual
 
@@ -334,6 +334,14 @@ def test_few_robots_go_as_fast_as_their_own_queue_lets_them_without_a_network_to
         parts = [report.task_components[name]["system1"] for report in reports]
         share = sum(part.slo_attainment * part.count for part in parts) / sum(part.count for part in parts)
         assert share >= task.percentile / 100
+
+
+def test_caps_of_asynchronous_robots_beyond_the_curves_leave_room_for_how_they_start(shipped: tuple[Profile, Catalogue]) -> None:
+    """With 3 % in reserve 36 requests/s of seven robots were planned, and three starts of four kept 93 to 97 % where 99 are promised."""
+    factory = hurried_factory(22)
+    schedule = to_schedule(plan_factory(factory, *shipped, explained=False), factory.robots, epoch=1)
+    reports = [simulate(schedule, factory, shipped[1], seconds=15, seed=start) for start in range(3)]
+    assert all(report.task_components["task_1"]["system1"].slo_attainment > 0.985 for report in reports)
 
 
 def test_robots_that_pace_themselves_get_no_caps_that_gain_nothing(shipped: tuple[Profile, Catalogue]) -> None:
