@@ -108,6 +108,7 @@ class _Best:
         if not chosen or (self._large and chosen.tuned and self._costly(chosen)):
             chosen = self._compare.better(chosen, self._relieved()) or unsure
         chosen = chosen or self._beyond_curves(rate_control)
+        complete &= self._complete
         if rate_control is False and (uncapped := self._chosen(self._variants.uncapped)):
             chosen, options = uncapped, self._variants.uncapped
         return replace(self._calmest(chosen, options), complete=complete) if chosen else None
@@ -123,8 +124,8 @@ class _Best:
         return _Best(near, self._curves, bound, Budget(self._budget.work), self._moves)
 
     def _beyond_curves(self, rate_control: bool | None) -> BestSchedule | None:
-        """Where no placement keeps every floor by the curves, but robots' own queues may: found with floors that curves let them keep,
-        and tuned for the higher ones. None: none of those keeps them."""
+        """Where no placement keeps every floor by the curves, but robots' own queues may: found with floors that curves let them
+        keep, and tuned for the higher ones. None: none of those keeps them."""
         floored = any(task.floor_hz > LEAST_HZ for task in self._problem.classes)
         if not floored or not self._budget.work or self._large or math.isinf(self._queued_bound()):
             return None
@@ -137,6 +138,7 @@ class _Best:
             other = _Best(lower, self._curves, bound, Budget(self._budget.work), self._moves)
             options = [under(self._problem, option) for option in other._options(rate_control)]
             self._budget.spend(other._budget.total)
+            self._complete &= other._complete and not other._budget.expired()
             chosen = self._chosen(options)
             if chosen and _serves(chosen) and self._compare.keeps_floors(chosen):
                 return chosen
