@@ -208,6 +208,13 @@ def claimed(heard: int, by: Path | None, **changes: Any) -> Any:
     return signed(made, Prover(by)) if by else made
 
 
+def test_a_claim_that_is_under_way_when_the_name_is_given_up_is_answered_by_nobody(bearer: Bearer) -> None:
+    """A robot that is cleaned up, while somebody claims its name."""
+    bearer.own.destroy()
+    bearer.own._on_claim(msg.NameClaim(stage=int(ClaimStage.SETTLED), process=LAST, heard=5))
+    assert not bearer.own.lost
+
+
 def test_a_claim_that_is_forged_or_was_true_once_ends_nobody(bearer: Bearer, enclaves: Enclaves) -> None:
     own, process = bearer.own, bearer.process
     foreign, mine = Enclaves(enclaves.root / "else").make("arm_1"), enclaves.root / "arm_1"

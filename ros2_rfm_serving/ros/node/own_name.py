@@ -57,6 +57,7 @@ class OwnName:
         )
         self._refused = self._unproven = 0
         self._settling: Turn | None = None
+        self._is_gone = False
         self.report: Callable[[DiagnosticStatus], None] = lambda status: None
         """For what must be said at once."""
         self._heard = False
@@ -120,6 +121,7 @@ class OwnName:
         self._publisher.wait_for_all_acked(Duration(seconds=LAST_WORD_S))
 
     def destroy(self) -> None:
+        self._is_gone = True
         self._node.destroy_subscription(self._subscription)
         self._node.destroy_publisher(self._publisher)
         if self._settling is not None:
@@ -169,6 +171,8 @@ class OwnName:
             self._refused += 1
 
     def _on_claim(self, message: msg.NameClaim) -> None:
+        if self._is_gone:  # it was under way when the name was given up
+            return
         self._hear(message)
         if self.lost:
             self._node.get_logger().fatal(f"{self.problem}; this one ends")

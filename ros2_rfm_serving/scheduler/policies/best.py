@@ -191,9 +191,8 @@ class _Best:
                 kept = self._kept(option, tuning=tuning)
                 vain[option.capped] += kept is not option
                 looks += kept is not None
-                if self._raises and known and kept and kept.tuned and not known.tuned and not self._compare.gains(kept, known):
-                    continue
-                known = self._compare.better(known, kept)
+                if not (known and kept and self._raised_for_little(kept, known)):
+                    known = self._compare.better(known, kept)
         return known
 
     def _calmest(self, chosen: BestSchedule, options: Iterable[BestSchedule]) -> BestSchedule:
@@ -218,6 +217,8 @@ class _Best:
             self._budget.spend(queues.work)
             return kept
         found = self._tuned(option, queues) if tuning else None
+        if found and self._raises and not kept and (calm := queues.within_curves()) and calm.rates:
+            kept = replace(option, tuned=calm, hosts=calm.hosts, rates=calm.rates)
         self._budget.spend(queues.work)
         if kept and found and self._raises:
             return found if self._compare.gains(found, kept) else kept
@@ -312,6 +313,12 @@ class _Best:
         rates, lost_hz = search.best(), self._moves.lost_hz(self._problem, hosts)
         self._budget.spend(search.work + self._moves.spent())
         return rated(placement, parts, search, rates, lost_hz)
+
+    def _raised_for_little(self, option: BestSchedule, known: BestSchedule) -> bool:
+        """Alone of the two it has caps beyond the curves, where those say how far robots may go, and is not worth it."""
+        if not self._raises or option.tuned is None or self._compare.gains(option, known):
+            return False
+        return not self._within_curves(option) and (known.tuned is None or self._within_curves(known))
 
     def _within_curves(self, option: BestSchedule) -> bool:
         """Caps may hold them there: nothing is lost by that, and SLOs do not hang on how robots queue."""

@@ -18,6 +18,8 @@ MOST_LOOKS = 12
 """At schedules, as long as none of them keeps every floor."""
 CLEARLY = 0.01
 """How much more done makes up for being worth less by the curves."""
+BEYOND = 0.03
+"""Relative gain from which caps beyond the curves are worth it: SLOs then hang on how robots queue, and the bound is looser."""
 
 
 class Comparison:
@@ -56,9 +58,11 @@ class Comparison:
         return self.by_queues and self._does_hz(one) < (1.0 - share) * self._does_hz(other)
 
     def gains(self, raised: BestSchedule, kept: BestSchedule) -> bool:
-        """Whether caps beyond the curves are clearly worth that SLOs then hang on how robots queue; and robots do more, of whom
-        those that pace themselves might do less."""
-        return raised.worth > (1.0 + CLEARLY) * kept.worth and self._does_hz(raised) > self._does_hz(kept)
+        """Whether caps beyond the curves are worth it; and robots do more, of whom those that pace themselves might do less. A floor
+        that only one of the two keeps decides."""
+        if (keeps := self.keeps_floors(raised)) is not self.keeps_floors(kept):
+            return keeps
+        return raised.worth > (1.0 + BEYOND) * kept.worth and self._does_hz(raised) > self._does_hz(kept)
 
     def _is_better(self, one: BestSchedule, other: BestSchedule) -> bool:
         if (keeps := self.keeps_floors(one)) is not self.keeps_floors(other):

@@ -86,6 +86,11 @@ class OwnQueues:
         self.limits = {i: limit_hz for i, host in enumerate(self._operation.hosts) if (limit_hz := limits[host]) is not None}
         return found
 
+    def within_curves(self) -> Operation | None:
+        """After `tuned` has found something: the same, and no load beyond what the curve lets it."""
+        hosts = self._operation.hosts
+        return self._corrected({hosts[i]: min(limit_hz, self._curve_hz(hosts[i])) for i, limit_hz in self.limits.items()})
+
     def _corrected(self, limits: dict[Host, float | None]) -> Operation | None:
         """Within these limits, and lower ones of servers whose robots miss an SLO all the same."""
         misses: Counter[Host] = Counter()
