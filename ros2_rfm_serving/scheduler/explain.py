@@ -81,7 +81,7 @@ def reasons(problem: Problem, curves: Curves) -> tuple[str, ...]:
     if len(problem.models) > available:
         return (f"{len(problem.models)} models need a server each ({', '.join(problem.models)}), there are {available} servers",)
     lines = [f"{model!r} needs at least {count} ({why})" for model, (count, why) in needs.items() if count > 1]
-    return (f"the obligations and floors need at least {total} servers, there are {available}", *lines)
+    return (f"by the curves the obligations and floors need at least {total} servers, there are {available}", *lines)
 
 
 def _fewest_servers(model: str, problem: Problem, curves: Curves) -> tuple[int, str]:

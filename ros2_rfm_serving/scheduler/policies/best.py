@@ -19,7 +19,7 @@ from ros2_rfm_serving.scheduler.policies.comparison import Comparison
 from ros2_rfm_serving.scheduler.policies.groups import Placement, groups_of, hosts_of
 from ros2_rfm_serving.scheduler.policies.in_place import in_place
 from ros2_rfm_serving.scheduler.policies.mixes import FEW_SERVERS, mixes
-from ros2_rfm_serving.scheduler.policies.options import BestSchedule, distinct, kind, operated, under
+from ros2_rfm_serving.scheduler.policies.options import BestSchedule, distinct, kind, lowered, operated, under
 from ros2_rfm_serving.scheduler.policies.packing import packed
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa, RosaSchedule
 from ros2_rfm_serving.scheduler.policies.search import LARGE, Candidate, Search, rated
@@ -30,9 +30,9 @@ from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, OwnQueues
 from ros2_rfm_serving.scheduler.prediction.parts import parted
 from ros2_rfm_serving.scheduler.prediction.predict import keeps_every_slo
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
+from ros2_rfm_serving.scheduler.prediction.rates import TOLERANCE, Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.prediction.stable import MIN_GAIN, Moves
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.problem import LEAST_HZ, Problem
 from ros2_rfm_serving.scheduler.solution import RESERVE
 
 GOOD_ENOUGH = 2e-3
@@ -51,6 +51,8 @@ PACKINGS = 3
 COSTLY, ANEW = 0.01, 6
 """Share of what the curves promise that robots' queues may take before a large factory is put together anew; looks at most."""
 NOTHING: Mapping[int, float] = MappingProxyType({})
+LOWER, LOWERED = (0.8, 0.6, 0.4, 0.2), 2
+"""Shares of the floors with which placements are looked for, where nothing keeps them by the curves; searches at the most."""
 PAYS = 1e-4
 """Relative gain below which it does not."""
 
@@ -105,6 +107,8 @@ class _Best:
             self._budget.spend(near._budget.total)
         if not chosen or (self._large and chosen.tuned and self._costly(chosen)):
             chosen = self._compare.better(chosen, self._relieved()) or unsure
+        chosen = chosen or self._beyond_curves(rate_control)
+        complete &= self._complete
         if rate_control is False and (uncapped := self._chosen(self._variants.uncapped)):
             chosen, options = uncapped, self._variants.uncapped
         return replace(self._calmest(chosen, options), complete=complete) if chosen else None
@@ -118,6 +122,32 @@ class _Best:
         near = replace(self._problem, classes=classes)
         bound = upper_bound(near, self._curves, self._budget)
         return _Best(near, self._curves, bound, Budget(self._budget.work), self._moves)
+
+    def _beyond_curves(self, rate_control: bool | None) -> BestSchedule | None:
+        """Where no placement keeps every floor by the curves, but robots' own queues may: found with floors that curves let them
+        keep, and tuned for the higher ones. None: none of those keeps them."""
+        floored = any(task.floor_hz > LEAST_HZ for task in self._problem.classes)
+        if not floored or not self._budget.work or self._large or math.isinf(self._queued_bound()):
+            return None
+        searched = 0
+        for share in LOWER:
+            lower = lowered(self._problem, share)
+            bound = upper_bound(lower, self._curves, self._budget)
+            if math.isinf(bound.objective):
+                continue
+            other = _Best(lower, self._curves, bound, Budget(self._budget.work), self._moves)
+            options = [under(self._problem, option) for option in other._options(rate_control)]
+            self._budget.spend(other._budget.total)
+            self._complete &= other._complete and not other._budget.expired()
+            chosen = self._chosen(options)
+            if chosen and _serves(chosen) and self._compare.keeps_floors(chosen):
+                return chosen
+            if (searched := searched + 1) >= LOWERED:
+                break
+        return None
+
+    def _queued_bound(self) -> float:
+        return upper_bound(self._problem, self._curves, self._budget, own_queues=True).objective
 
     def _options(self, rate_control: bool | None) -> list[BestSchedule]:
         self._rivals += self._variants.staying(self._there, large=self._large) if self._there else ()
@@ -182,7 +212,7 @@ class _Best:
             self._budget.spend(QUEUE_WORK * len(set(option.hosts)))
             return option if keeps_every_slo(option.problem, self._curves, operation, RESERVE) else None
         queues = OwnQueues(option.problem, self._curves, operation, option.rates)
-        kept = option if (queues.keeps() if self._far else queues.holds()) else None
+        kept = option if _serves(option) and (queues.keeps() if self._far else queues.holds()) else None
         if kept and not self._far and not (tuning and self._reach(option) > option.objective * (1 + PAYS)):
             self._budget.spend(queues.work)
             return kept
@@ -321,6 +351,11 @@ class _Best:
         hosts = tuple(hosts_of(best.placement, self._problem))
         self._variants.note_without_caps(replace(own, problem=self._problem, hosts=hosts, rates=()) if self._large else own)
         yield from (own, *(() if self._large else (self._variants.parted(own),)))
+
+
+def _serves(schedule: BestSchedule) -> bool:
+    """Every floor by its rates; one that was found with lower floors may not."""
+    return all(hz >= task.floor_hz * (1 - TOLERANCE) for hz, task in zip(schedule.rates, schedule.problem.classes, strict=True))
 
 
 def _worthiest(schedules: Iterable[BestSchedule | None]) -> BestSchedule | None:

@@ -58,7 +58,10 @@ class Comparison:
         return self.by_queues and self._does_hz(one) < (1.0 - share) * self._does_hz(other)
 
     def gains(self, raised: BestSchedule, kept: BestSchedule) -> bool:
-        """Whether caps beyond the curves are worth it; and robots do more, of whom those that pace themselves might do less."""
+        """Whether caps beyond the curves are worth it; and robots do more, of whom those that pace themselves might do less. A
+        floor that only one of the two keeps decides."""
+        if (keeps := self.keeps_floors(raised)) is not self.keeps_floors(kept):
+            return keeps
         return raised.worth > (1.0 + BEYOND) * kept.worth and self._does_hz(raised) > self._does_hz(kept)
 
     def _is_better(self, one: BestSchedule, other: BestSchedule) -> bool:

@@ -83,11 +83,21 @@ def kind(option: BestSchedule) -> Hashable:
     return option.capped, frozenset(servers.items()), 0.0 if option.capped else round(option.objective, DIGITS), option.in_place
 
 
+def lowered(problem: Problem, share: float) -> Problem:
+    """With this share of every floor."""
+    return replace(problem, classes=tuple(replace(task, floor_hz=share * task.floor_hz) for task in problem.classes))
+
+
 def under(problem: Problem, schedule: BestSchedule) -> BestSchedule:
-    """With the SLOs of this problem."""
+    """With the SLOs and floors of this problem."""
     slos = {(problem.classes[d.task].name, d.component): d.slo for d in problem.demands}
+    floors = {task.name: task.floor_hz for task in problem.classes}
     classes = tuple(
-        replace(task, demands=tuple(replace(d, slo=slos[task.name, d.component]) for d in task.demands))
+        replace(
+            task,
+            floor_hz=floors[task.name],
+            demands=tuple(replace(d, slo=slos[task.name, d.component]) for d in task.demands),
+        )
         for task in schedule.problem.classes
     )
     return replace(schedule, problem=replace(schedule.problem, classes=classes))

@@ -81,3 +81,26 @@ def test_a_newcomer_is_judged_by_the_floors_of_those_beside_it(
     running = fleet_of(declared, solution, declared.robots, *shipped, epoch=1)
     assert all(stream.keeps_slo for server in solution.servers for stream in server.streams)
     assert running.queues().kept({"server_1"}) == ({"server_1"} if keeps else set())
+
+
+def test_floors_above_the_curves_are_kept_where_robots_queues_keep_them(shipped: tuple[Profile, Catalogue]) -> None:
+    """Five robots of one server: by the curve 3.7 requests/s keep the SLO, in their own queue 18.5 do. A floor that the plan
+    without one keeps makes nothing impossible."""
+    declared = parse_factory("""
+server_cluster: {num_servers: 1, gpu_type: NVIDIA H200}
+standby: {peers: false}
+robot_fleet: [{task: carry, num_robots: 5}]
+carry:
+  pipeline: {action_period_ms: 150}
+  min_action_rate_hz: 3.6
+  components: {system1: {model: nvidia/GR00T-N1.6-3B, slo_ms: 80}}
+""")
+    solution = plan_factory(declared, *shipped, explained=False)
+    assert solution.feasible, solution.problems
+    assert all(stream.by_own_queue for server in solution.servers for stream in server.streams)
+    report = simulate(to_schedule(solution, declared.robots, epoch=1), declared, shipped[1], seconds=10, seed=1)
+    assert report.raw / 5 >= KEPT * 3.6 and report.components["system1"].slo_attainment >= 0.99
+    task = declared.tasks["carry"].model_copy(update={"min_action_rate_hz": 4.5})
+    higher = declared.model_copy(update={"tasks": {"carry": task}})
+    above = plan_factory(higher, *shipped, explained=False)
+    assert not above.feasible and "by the curves the obligations and floors need at least" in above.problems[1]
