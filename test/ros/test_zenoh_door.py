@@ -199,6 +199,7 @@ def test_nobodys_numbers_are_in_the_way_of_another_robot(ros_domain: int, port: 
         here.wait(lambda: here.count("from_robots") == 3, "arm_1's next")
         assert here.count("out_of_turn") == 0
         put(intruder, topic, of["arm_1"], Attachment(far, 0, gid))  # the server knows that it is none of arm_1's session
+        here.wait(lambda: here.count("from_robots") == 4, "the intruder's, before arm_1's: each has a connection of its own")
         for number in range(3, 13):
             put(victim, topic, of["arm_1"], Attachment(number, 0, gid))
         here.wait(lambda: len(here.server.observations) == 14, "all of arm_1's")

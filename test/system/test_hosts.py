@@ -189,6 +189,7 @@ def test_the_quickstart_goes_on_when_a_host_is_unplugged(tmp_path: Path, record_
     assert pids(str(tmp_path)) == [], "processes were left behind"
 
 
+@pytest.mark.thorough
 @pytest.mark.alone
 @pytest.mark.timeout(400)
 def test_the_quickstart_over_zenoh_goes_on_when_a_host_is_unplugged(

@@ -38,6 +38,7 @@ RECORDED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.alone
 @pytest.mark.timeout(400)
 def test_a_shift_is_recorded_whole_verified_explained_and_decided_once_more(

@@ -33,6 +33,7 @@ def work(seconds: float) -> None:
         pass
 
 
+@pytest.mark.patient
 def test_all_ways_of_batching_answer_the_same_requests_and_are_compared_round_by_round() -> None:
     (row,) = Bench(Working(), SHORT).rows([3])  # type: ignore[arg-type]
     assert set(row.runs) == set(row.highest_hz) == set(BATCHINGS) and row.asked_hz > 0

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from ros2_rfm_serving.cli.main import app
 
 
+@pytest.mark.patient
 def test_each_way_and_number_of_rows_is_timed_and_all_of_a_steps_operators_are_accounted_for(tmp_path: Path) -> None:
     found = tmp_path / "found.json"
     told = CliRunner().invoke(

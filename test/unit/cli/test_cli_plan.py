@@ -324,6 +324,7 @@ class TestCapacity:
             assert low["servers"][name] <= high["servers"][name] and low["robots"][name] >= high["robots"][name]
         assert low["servers"]["answer"] < high["servers"]["answer"]
 
+    @pytest.mark.patient
     def test_the_table_sets_the_formulas_beside_the_answer(self) -> None:
         done = rfm("capacity", MIX4, "--policy", "rosa", "--rate", "1", "--robots", "16")
         assert done.exit_code == 0

@@ -34,6 +34,7 @@ def factory(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.patient
 def test_writes_what_it_found_and_nothing_else(factory: Path, tmp_path: Path) -> None:
     chart = tmp_path / "frontier.png"
     result = CliRunner().invoke(

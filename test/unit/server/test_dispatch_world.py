@@ -38,6 +38,7 @@ def test_each_of_ours_holds_what_is_said_of_it(policy: str) -> None:
     assert all(worst[name] <= most for name, most in HELD[policy].items()), worst
 
 
+@pytest.mark.patient
 def test_what_is_not_said_of_them_does_not_hold() -> None:
     """All four figures of each are told: what HELD leaves out is the price."""
     worst = regrets(found())
