@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ros2_rfm_serving.operate.enclaves import is_members
+from ros2_rfm_serving.operate.enclaves import members
 from ros2_rfm_serving.operate.page import DASHBOARD_PORT, dashboard_page
 from ros2_rfm_serving.operate.running import observing, prepare_environment, stop_signals
 
@@ -33,7 +33,7 @@ def dashboard(
     prepare_environment(domain)
     from ros2_rfm_serving.monitoring.board import Board
 
-    member = tls if tls and is_members(tls) else None
+    member = members(tls)
     board, stop = Board([], []), threading.Event()
     with (
         stop_signals(stop),

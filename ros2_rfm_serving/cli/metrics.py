@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ros2_rfm_serving.operate.enclaves import is_members
+from ros2_rfm_serving.operate.enclaves import members
 from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.running import METRICS_PORT, console, observing, prepare_environment, stop_signals
 
@@ -35,7 +35,7 @@ def metrics(
     with needing("metrics", "rfm metrics"):
         from ros2_rfm_serving.monitoring.metrics.exporter import exporting
 
-    member = tls if tls and is_members(tls) else None
+    member = members(tls)
     board, stop = Board([], [server] if server else []), threading.Event()
     made = ServerTls(tls, "--tls") if tls else None
     with (

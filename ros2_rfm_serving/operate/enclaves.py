@@ -48,12 +48,12 @@ def looks_by(folder: Path | None, nodes: Iterable[NodeSpec]) -> Path | None:
     if folder is None:
         return None
     found = (Folder(folder).enclave(name) for name in (*LOOKS, *(node.name for node in nodes)))
-    return next((enclave for enclave in found if is_members(enclave)), None)
+    return next(filter(members, found), None)
 
 
-def is_members(enclave: Path) -> bool:
-    """Of `rfm security`, and not any folder with a certificate for TLS."""
-    return (enclave / IDENTITY_CA).is_file()
+def members(folder: Path | None) -> Path | None:
+    """It, if it is a member's of `rfm security`, and not any folder with a certificate for TLS."""
+    return folder if folder and (folder / IDENTITY_CA).is_file() else None
 
 
 def check_enclaves(members: Iterable[str], folder: Path, fix: str = "rfm security init, for this descriptor") -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.plain import plain
-from ros2_rfm_serving.operate.enclaves import is_members
+from ros2_rfm_serving.operate.enclaves import members
 from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.running import console
 
@@ -61,7 +61,7 @@ def dashboard_page(
     drawn = "" if token_file else new_token()
     tokens = TokenFile(token_file, "--token-file") if token_file else Tokens({PERSON: drawn})
     tls = ServerTls(enclave, "--tls") if enclave else None
-    member = enclave if enclave and is_members(enclave) else None
+    member = members(enclave)
     with closing(Words(node, names)) as words:
 
         def note(kind: str, **body: object) -> None:

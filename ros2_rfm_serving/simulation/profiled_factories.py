@@ -5,6 +5,8 @@ Beside `random_factories.py`, whose profiles are formulas: these can be run in v
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ros2_rfm_serving.factory import Component, Factory, Task
@@ -51,36 +53,29 @@ def hurried_factory(seed: int) -> Factory:
     """1 to 4 servers, up to 7 robots each, 1 or 2 classes, most of which execute 20 to 250 ms of a chunk while they wait: answers
     that take as long, longer, or longer than the whole chunk lasts. Half of the classes have a network, SLOs are up to ten times a
     request alone, and a fourth of the factories batch continuously."""
-    rng = np.random.default_rng([seed, 2])
-    servers = int(rng.integers(1, 5))
-    classes = int(rng.integers(1, min(2, servers) + 1))
-    fleet = {f"task_{i}": int(rng.integers(1, MOST_ROBOTS_EACH * servers // classes + 1)) for i in range(classes)}
-    batching = str(rng.choice(["fixed", "fixed", "fixed", "continuous"]))
-    networks = {name: _network(rng, LONG_TRIPS_MS, LONG_JITTERS_MS) if rng.random() < 0.5 else Network() for name in fleet}
-    return Factory(
-        name=f"hurried_{seed}",
-        file=f"<hurried factory {seed}>",
-        server_cluster=(ServerCluster(num_servers=servers, gpu_type=GPU_TYPE, batching=batching),),
-        robot_fleet=tuple(FleetEntry(task=name, num_robots=n, network=networks[name]) for name, n in fleet.items()),
-        tasks={name: _hurried_task(rng, networks[name]) for name in fleet},
-    )
+    return _late_answers("hurried", seed, np.random.default_rng([seed, 2]), _hurried_task)
 
 
 def trusting_factory(seed: int) -> Factory:
-    """1 to 4 servers, up to 7 robots each, 1 or 2 classes that leave it to their server how much of a chunk they execute: 1 to 8
-    steps of it are declared, 1 to 8 are executed on average. Half of the classes have a network."""
-    rng = np.random.default_rng([seed, 3])
+    """The same, of classes that leave it to their server how much of a chunk they execute: 1 to 8 steps of it are declared, 1 to 8
+    are executed on average."""
+    return _late_answers("trusting", seed, np.random.default_rng([seed, 3]), _trusting_task)
+
+
+def _late_answers(
+    kind: str, seed: int, rng: np.random.Generator, task_of: Callable[[np.random.Generator, Network], Task]
+) -> Factory:
     servers = int(rng.integers(1, 5))
     classes = int(rng.integers(1, min(2, servers) + 1))
     fleet = {f"task_{i}": int(rng.integers(1, MOST_ROBOTS_EACH * servers // classes + 1)) for i in range(classes)}
     batching = str(rng.choice(["fixed", "fixed", "fixed", "continuous"]))
     networks = {name: _network(rng, LONG_TRIPS_MS, LONG_JITTERS_MS) if rng.random() < 0.5 else Network() for name in fleet}
     return Factory(
-        name=f"trusting_{seed}",
-        file=f"<trusting factory {seed}>",
+        name=f"{kind}_{seed}",
+        file=f"<{kind} factory {seed}>",
         server_cluster=(ServerCluster(num_servers=servers, gpu_type=GPU_TYPE, batching=batching),),
         robot_fleet=tuple(FleetEntry(task=name, num_robots=n, network=networks[name]) for name, n in fleet.items()),
-        tasks={name: _trusting_task(rng, networks[name]) for name in fleet},
+        tasks={name: task_of(rng, networks[name]) for name in fleet},
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from types import MappingProxyType
 
 from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
@@ -127,14 +128,13 @@ class _Best:
         """Where no placement keeps every floor by the curves, but robots' own queues may: found with floors that curves let them
         keep, and tuned for the higher ones. None: none of those keeps them."""
         floored = any(task.floor_hz > LEAST_HZ for task in self._problem.classes)
-        if not floored or not self._budget.work or self._large or math.isinf(self._queued_bound()):
+        if not floored or not self._budget.work or self._large:
             return None
-        searched = 0
-        for share in LOWER:
-            lower = lowered(self._problem, share)
-            bound = upper_bound(lower, self._curves, self._budget)
-            if math.isinf(bound.objective):
-                continue
+        if math.isinf(upper_bound(self._problem, self._curves, self._budget, own_queues=True).objective):
+            return None
+        posed = (lowered(self._problem, share) for share in LOWER)
+        bounded = ((lower, upper_bound(lower, self._curves, self._budget)) for lower in posed)
+        for lower, bound in islice((one for one in bounded if math.isfinite(one[1].objective)), LOWERED):
             other = _Best(lower, self._curves, bound, Budget(self._budget.work), self._moves)
             options = [under(self._problem, option) for option in other._options(rate_control)]
             self._budget.spend(other._budget.total)
@@ -142,12 +142,7 @@ class _Best:
             chosen = self._chosen(options)
             if chosen and _serves(chosen) and self._compare.keeps_floors(chosen):
                 return chosen
-            if (searched := searched + 1) >= LOWERED:
-                break
         return None
-
-    def _queued_bound(self) -> float:
-        return upper_bound(self._problem, self._curves, self._budget, own_queues=True).objective
 
     def _options(self, rate_control: bool | None) -> list[BestSchedule]:
         self._rivals += self._variants.staying(self._there, large=self._large) if self._there else ()

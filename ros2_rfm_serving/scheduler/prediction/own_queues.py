@@ -179,20 +179,20 @@ class OwnQueues:
         caps = tuple(min(factor * f, task.max_rate_hz) for f, task in zip(self._rates, self._problem.classes, strict=True))
         return self._keeps(host, caps, self._rates)
 
-    def _keeps(self, host: Host, caps: Rates, rates: Rates, reserve: float = RESERVE) -> bool:
+    def _keeps(self, host: Host, caps: Rates, rates: Rates, reserve: float | None = None) -> bool:
+        """reserve: of an SLO that the curve does not keep; None: what robots like these need."""
         responses = self._responses(caps, rates)
         if not responses.has_queue(host):
             return self._load_hz(host, rates) <= self._curve_hz(host) * (1 + TOLERANCE)
         self.work += QUEUE_WORK
-        if (
-            reserve
-            and not self._far
-            and any(self._problem.classes[self._problem.demands[d].task].overlapped for d, _ in host.robots)
-        ):
-            reserve = WARY
         each, curve = responses.of_each(host), responses.by_curve(host)
         slos = [self._problem.demands[d].slo for d, _ in host.robots]
-        return all(one.response_s(slo) <= limit_s(slo, curve.response_s(slo), reserve) for one, slo in zip(each, slos, strict=True))
+        left = self._reserve(host) if reserve is None else reserve
+        return all(one.response_s(slo) <= limit_s(slo, curve.response_s(slo), left) for one, slo in zip(each, slos, strict=True))
+
+    def _reserve(self, host: Host) -> float:
+        classes = (self._problem.classes[self._problem.demands[d].task] for d, _ in host.robots)
+        return WARY if not self._far and any(task.overlapped for task in classes) else RESERVE
 
     def _responses(self, caps: Rates, rates: Rates) -> Responses:
         return Responses(self._problem, self._curves, self._operation.hosts, caps, Equilibrium(rates, {}, frozenset()))
