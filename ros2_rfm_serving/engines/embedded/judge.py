@@ -25,6 +25,7 @@ class Judge(Engine):
 
     def __init__(self, model: str, network: JudgeNetwork, content_hash: str, options: BundleOptions = ON_CPU) -> None:
         self._network, self._inputs, self._sizes = network, placed(network, options), options.fixed_shapes
+        self.fit_image, self.decode_image = self._inputs.fit_image, self._inputs.decode_image
         self._logits = accelerated(self._logits_of, compiled=options.compiles, recorded=options.records)
         self._contract = ModelContract(
             model=model,
