@@ -47,7 +47,7 @@ class Engine(Protocol):
     once, beside `infer`. Idempotent: an image may also come as it is."""
 
     decode_image: Callable[[EncodedImage], Image | None] | None = None
-    """How it makes pixels of a JPEG whose header has been checked, and all that `fit_image` would do: on a decoder's thread, as that.
+    """How it makes pixels of a JPEG whose header has been checked, and all that `fit_image` would do, on the same threads.
     None, also as its answer: the server does it."""
 
     clock: Callable[[], float] | None = None

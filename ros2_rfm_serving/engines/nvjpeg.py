@@ -23,8 +23,8 @@ PROBE: bytes = simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8))
 class NvJpeg:
     """`Engine.decode_image`. Any thread; one image at a time, as torchvision has it.
 
-    torchvision lets nvJPEG write to memory that work of the calling stream may still read (pytorch/vision#9606). So that is a stream
-    for nothing else, one thread at a time, and nothing is under way on it when its lock is let go.
+    torchvision lets nvJPEG write to memory that work of the calling stream may still read (pytorch/vision#9606). So that is a
+    stream for nothing else, one thread at a time, and nothing is under way on it when its lock is let go.
     """
 
     def __init__(self, uploads: Uploads, stream: Device, device: str, first: Fit = as_it_is, library: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""Images that are sent ahead of their batch, and JPEGs that the device decodes: what a network gets is the same, and nobody waits."""
+"""Images that are sent ahead of their batch, and JPEGs that the device decodes: a network gets the same, and nobody waits."""
 
 from __future__ import annotations
 

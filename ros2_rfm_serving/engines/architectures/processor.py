@@ -113,13 +113,13 @@ class Processor:
         geometry, count = self._images, len(self._cameras)
         shape = (len(requests), count + geometry.absent, 3, geometry.height_px, geometry.width_px)
         batch = torch.zeros(shape, device=self._device if self.uploads else "cpu")
-        pictures = [[self._picture(request, camera) for camera in self._cameras] for request in requests]
-        if self.uploads and count:  # behind them are those that are absent
-            batch[:, :count] = self.uploads.batch(sum(pictures, [])).view(batch[:, :count].shape)
+        pictures = [self._picture(request, camera) for request in requests for camera in self._cameras]
+        present = batch[:, :count]  # behind them are those that are absent
+        if self.uploads and pictures:
+            present.copy_(self.uploads.batch(pictures).view(present.shape))
         else:
-            for row, seen in zip(batch, pictures, strict=True):
-                for own, picture in zip(row, seen, strict=False):
-                    own.copy_(fitted(torch.from_numpy(np.require(picture, requirements="W")), geometry))
+            for (row, camera), picture in zip(np.ndindex(*present.shape[:2]), pictures, strict=True):
+                present[row, camera] = fitted(torch.from_numpy(np.require(picture, requirements="W")), geometry)
         mean, std = (torch.tensor(values, device=batch.device)[:, None, None] for values in (geometry.mean, geometry.std))
         return (batch - mean) / std
 

@@ -32,7 +32,7 @@ class Judge(Engine):
             model_hash=content_hash,
             output=OutputKind.JUDGEMENT,
             cameras=network.config.cameras,
-            min_image_px=options.min_image_px(network.config.image_size_px),
+            min_image_px=options.min_image_px(*[network.config.image_size_px] * 2),
         )
 
     @property

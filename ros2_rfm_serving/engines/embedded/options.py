@@ -68,9 +68,9 @@ class BundleOptions(BaseModel):
         own = {"dtype": "float32", "scaled_decoding": False, "device_decoding": False, **saved}
         return {key: value for key, value in asked.items() if value is not None and key in own and value != own[key]}
 
-    def min_image_px(self, network_px: int) -> tuple[int, ...]:
-        """`ModelContract.min_image_px` of a network with square images."""
-        return (network_px, network_px) if self.scaled_decoding else ()
+    def min_image_px(self, width_px: int, height_px: int) -> tuple[int, ...]:
+        """`ModelContract.min_image_px` of a network with images of this size."""
+        return (width_px, height_px) if self.scaled_decoding else ()
 
     @property
     def on_gpu(self) -> bool:

@@ -1,4 +1,4 @@
-"""JPEGs that a device decodes, with a stand-in for torchvision: what it takes, what the host is left with, and what engines make of it."""
+"""JPEGs that a device decodes, with a stand-in for torchvision: what it takes, what the host is left with, what engines get."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Library:
         self.asked, self.refuses = list[int](), False
         self._inside = threading.Lock()
 
-    def decode_jpeg(self, input: Tensor, mode: object, device: str) -> Tensor:  # noqa: A002 (torchvision's name)
+    def decode_jpeg(self, input: Tensor, mode: object, device: str) -> Tensor:
         assert input.dtype == torch.uint8 and input.dim() == 1 and input.device.type == "cpu" and mode == "rgb" and device == "cuda"
         assert self._inside.acquire(blocking=False), "two at once"
         try:
