@@ -33,7 +33,7 @@ MODULES = (
     *(f"robot.motion.{name}" for name in ("action_queue", "failsafe", "fallback", "gate", "motion", "pace", "shaping")),
     "robot.motion.smoothness",
     *(f"server.{name}" for name in ("brain", "server", "mailboxes", "figures", "history", "tiers", "intake", "replies")),
-    *(f"server.{name}" for name in ("stepping", "running", "quota")),
+    *(f"server.{name}" for name in ("deciding", "loop", "stepping", "running", "quota")),
     *(f"server.dispatch.{name}" for name in ("batching", "dispatcher", "entering", "service_times", "waiting")),
     *(f"simulation.{name}" for name in ("robot", "host", "events", "goodput", "gpu", "wire", "rounds", "stays", "timing")),
 )
