@@ -27,7 +27,7 @@ ROOMS = ("types", "factory", "profiles", "engines", "scheduler", "server", "robo
 """Whose source the digest is of: all that is looked at while compiling."""
 MODULES = (
     *(f"types.{name}" for name in ("following", "histogram", "patience", "phase")),
-    *(f"robot.{name}" for name in ("brain", "figures", "history", "parts", "supervision", "task")),
+    *(f"robot.{name}" for name in ("brain", "figures", "history", "parts", "supervision", "task", "tasks")),
     *(f"robot.conversation.{name}" for name in ("calls", "conversation", "due", "flight", "latency", "link", "links")),
     *(f"robot.conversation.{name}" for name in ("presence", "requests")),
     *(f"robot.motion.{name}" for name in ("action_queue", "failsafe", "fallback", "gate", "motion", "pace", "shaping")),
