@@ -27,7 +27,7 @@ def train_policy(
 ) -> FlowPolicyNetwork:
     """Flow matching: x_t = t * noise + (1 - t) * action, target velocity noise - action. Returns the averaged weights.
 
-    texts: instructions per task index; one is drawn for every example. start: weights and statistics to go on from.
+    texts: instructions per task index; one is drawn for every example. start: whose weights and statistics it goes on from, where they fit.
     keeper: of a training that can be interrupted, which then draws other examples than one that was not.
     """
     torch.manual_seed(training.seed)
@@ -35,7 +35,7 @@ def train_policy(
     network = FlowPolicyNetwork(config)
     batches = PolicyBatches(config, data, texts, training, rng)
     if start is not None:
-        network.load_state_dict(start.state_dict())
+        network.take_over(start)
     else:
         set_statistics(network, data, batches.rows)
     average = copy.deepcopy(network)
