@@ -38,6 +38,7 @@ def train_policy(
         network.take_over(start)
     else:
         set_statistics(network, data, batches.rows)
+    network.image_tokens.requires_grad_(not training.frozen_eyes)
     average = copy.deepcopy(network)
     if training.compiled:
         network.velocity = torch.compile(network.velocity)  # type: ignore[method-assign]

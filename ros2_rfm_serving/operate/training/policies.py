@@ -58,7 +58,7 @@ def flow(workshop: Workshop, steps: int, *, compiled: bool) -> None:
 def images(workshop: Workshop, steps: int, *, head: str, compiled: bool, resume: bool) -> None:
     """Many tasks from images, the hand's position and the gripper's opening; where things are it learns to say, and is not told.
 
-    A flow head sets out from the shipped policy that regresses: from its eyes, and from what it knows of acting.
+    A flow head sets out from the shipped policy that regresses: its eyes stay as they are, and all behind them learns on.
     """
     name, texts = IMAGE_POLICIES[head], [task.instructions for task in SEEN_TASKS.values()]
     start = shipped_network(IMAGE_POLICIES["regression"], FlowPolicyNetwork) if head == "flow" else None
@@ -69,6 +69,7 @@ def images(workshop: Workshop, steps: int, *, head: str, compiled: bool, resume:
         batch_size=32,
         prefix_share=0.3 if config.max_inference_delay_steps else 0.0,
         image_dropout=0.0,
+        frozen_eyes=start is not None,
         compiled=compiled,
         log_every=50,
     )
