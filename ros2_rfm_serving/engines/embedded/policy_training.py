@@ -27,7 +27,8 @@ def train_policy(
 ) -> FlowPolicyNetwork:
     """Flow matching: x_t = t * noise + (1 - t) * action, target velocity noise - action. Returns the averaged weights.
 
-    texts: instructions per task index; one is drawn for every example. start: whose weights and statistics it goes on from, where they fit.
+    texts: instructions per task index; one is drawn for every example. start: it goes on from its weights and statistics, where
+    they fit.
     keeper: of a training that can be interrupted, which then draws other examples than one that was not.
     """
     torch.manual_seed(training.seed)

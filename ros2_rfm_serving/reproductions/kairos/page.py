@@ -27,7 +27,15 @@ from ros2_rfm_serving.reproductions.kairos.points import (
     Setting,
 )
 from ros2_rfm_serving.reproductions.kairos.recorded import Recorded
-from ros2_rfm_serving.reproductions.kairos.replay import BATCHES_IN_FLIGHT, CLOUD_TIME, EDGE, MAX_BATCH_SIZE, PAYLOAD_MB, WIFI_S, cloud_law
+from ros2_rfm_serving.reproductions.kairos.replay import (
+    BATCHES_IN_FLIGHT,
+    CLOUD_TIME,
+    EDGE,
+    MAX_BATCH_SIZE,
+    PAYLOAD_MB,
+    WIFI_S,
+    cloud_law,
+)
 from ros2_rfm_serving.reproductions.kairos.sweep import MARGIN, pooled, value_of
 from ros2_rfm_serving.reproductions.kairos.texts import CUT, FIGURES, INTRODUCTION, NO_QUICKER_CLOUD, PARTS, SET_UP, WITHOUT
 
@@ -150,7 +158,13 @@ def _online(results: Results) -> list[str]:
     left_out = [_without(results.of(name), task) for name in results.recorded for task in results.recorded[name].workload.tasks]
     left_out_headings = ("workload", "without", "horizon", "wait ratio", "both")
     cuts = [_cut(results.of(name), cut) for name in results.recorded for cut in (0, *CUTS)]
-    cut_headings = ("workload", "steps a round", "requests a task", "spread", "wait ratio: mean, P25, P95", "balanced: mean, P25, P95")
+    cut_headings = (
+        "workload",
+        "steps a round",
+        "requests a task",
+        "spread",
+        *(f"{name}: mean, P25, P95" for name in ("wait ratio", "balanced")),
+    )
     shared = [PARTS, _table(headings, shares), WITHOUT, _table(left_out_headings, left_out), CUT, _table(cut_headings, cuts)]
     return [*shared, f"At the highest rate ({TOP:g}):\n", _table(columns, rows)]
 

@@ -80,11 +80,10 @@ is left of the horizon's gain is the requests that it saves: 17 % on flow, 7 % o
 *past the peak* fails.
 
 Where the horizon's gain comes from: on flow from one task still. Without door-open it costs 24 %, for on push no threshold that
-keeps up executes as much as 12 static steps do (8.3 against 11.3). On diffusion from push; its P95 is that of a failure, which executes for 10 s
-however short it waits. The autoregressive policy never
-fails when it executes whole chunks of 8 on these tasks: there is nothing to gain, and t = 3 executes a little less than they do.
-*One t for all*: of the diffusion policy 24 static steps keep up by a hair (95 of 100 %, n = 40), and no threshold of its sweep
-executes whole chunks.
+keeps up executes as much as 12 static steps do (8.3 against 11.3). On diffusion from push; its P95 is that of a failure, which
+executes for 10 s however short it waits. The autoregressive policy never fails when it executes whole chunks of 8 on these tasks:
+there is nothing to gain, and t = 3 executes a little less than they do. *One t for all*: of the diffusion policy 24 static steps
+keep up by a hair (95 of 100 %, n = 40), and no threshold of its sweep executes whole chunks.
 With 20 episodes the margin lets pass what loses more in other scenes: diffusion succeeds in 93.2 % with `static`, in 97.8 % with
 `static_best`.""",
     ),

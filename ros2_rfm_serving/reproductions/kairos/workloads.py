@@ -81,9 +81,9 @@ _ALL = (
         title="flow matching from images, five steps from the mean of the noise, chunks of 24",
         model="metaworld_images_flow",
         tasks=TEN,
-        static=(4, 8, 12, 16, 24),
-        thresholds={"confidence": (0.0, 0.1, 0.3, 0.5, 0.8, 1.5)},
-        episodes=20,
+        static=(4, 8, 16, 24),
+        thresholds={"confidence": (0.1, 0.3, 0.8)},
+        episodes=10,
         sees=True,
     ),
     Workload(
