@@ -158,13 +158,8 @@ def _online(results: Results) -> list[str]:
     left_out = [_without(results.of(name), task) for name in results.recorded for task in results.recorded[name].workload.tasks]
     left_out_headings = ("workload", "without", "horizon", "wait ratio", "both")
     cuts = [_cut(results.of(name), cut) for name in results.recorded for cut in (0, *CUTS)]
-    cut_headings = (
-        "workload",
-        "steps a round",
-        "requests a task",
-        "spread",
-        *(f"{name}: mean, P25, P95" for name in ("wait ratio", "balanced")),
-    )
+    by_policy = (f"{name}: mean, P25, P95" for name in ("wait ratio", "balanced"))
+    cut_headings = ("workload", "steps a round", "requests a task", "spread", *by_policy)
     shared = [PARTS, _table(headings, shares), WITHOUT, _table(left_out_headings, left_out), CUT, _table(cut_headings, cuts)]
     return [*shared, f"At the highest rate ({TOP:g}):\n", _table(columns, rows)]
 

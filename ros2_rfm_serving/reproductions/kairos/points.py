@@ -42,7 +42,7 @@ CORNERS = (("static", "fifo"), ("confidence", "fifo"), ("static", "wait_ratio"),
 """Neither, the horizon alone, the scheduler alone, both."""
 DEPLOYMENTS = ("edge", "cloud", "hybrid")
 IN_FLIGHT = (1, 2, 3, 4)
-CUTS = (4, 8, 16, 24)
+CUTS = (4, 8, 12, 24)
 """Steps of every round of the same episodes, cut anew."""
 NO_QUICKER, FAR_BEYOND = 1.0, 4.0
 """A cloud that takes as long as the edge; and a rate of arrival that fills a quick one."""
