@@ -218,18 +218,17 @@ def _in_flight(results: Results) -> list[str]:
         _table(headings, rows),
         NO_QUICKER_CLOUD,
         _table(
-            ("workload", "load", "a batch in the cloud over the edge's", "edge", "cloud", "hybrid", "less than the cloud"),
+            ("workload", "load", "a batch in the cloud over the edge's", "cloud", "hybrid", "less than the cloud"),
             [_clouded(results.of(name), *each) for name in results.recorded for each in ((FAR_BEYOND, CLOUD_TIME), *slower)],
         ),
     ]
 
 
 def _clouded(of: Of, load: float, cloud_time: float) -> tuple[str, ...]:
-    edge = of.run("confidence", "wait_ratio", load)
     cloud, hybrid = (
         of.run("confidence", "wait_ratio", load, deployment=where, cloud_time=cloud_time) for where in ("cloud", "hybrid")
     )
-    latencies = [f"{run.mean_s:.2f}" for run in (edge, cloud, hybrid)]
+    latencies = [f"{run.mean_s:.2f}" for run in (cloud, hybrid)]
     return of.workload, f"{load:g}", f"{cloud_time:g}", *latencies, f"{reduction(hybrid, cloud):.0f} %"
 
 

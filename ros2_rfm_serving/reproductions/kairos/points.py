@@ -137,7 +137,7 @@ def points_of(figure: str, workload: str, loads: Sequence[float], fleets: Sequen
         yield from (replace(kairos, dispatch="balanced", deployment=where) for where in DEPLOYMENTS)
         for load, number in product((loads[-1], *BEYOND), IN_FLIGHT):
             yield replace(kairos, load=load, deployment="hybrid", in_flight=number)
-        yield from (replace(kairos, load=FAR_BEYOND, deployment=where) for where in DEPLOYMENTS)
+        yield from (replace(kairos, load=FAR_BEYOND, deployment=where) for where in DEPLOYMENTS[1:])
         for load, where in product((loads[-1], *BEYOND), DEPLOYMENTS[1:]):
             yield replace(kairos, load=load, deployment=where, cloud_time=NO_QUICKER)
     elif figure == "14":
