@@ -33,6 +33,10 @@ class Host:
         self.standby = ""
 
     @property
+    def is_idle(self) -> bool:
+        return not self.sessions
+
+    @property
     def takes_robots(self) -> bool:
         return self._lives and not self.placement.standby and not self.placement.gpu
 
