@@ -200,7 +200,8 @@ class Admission:
 
     def _rooms_hz(self, seats: Seats, extra: Extra, host: Host) -> Iterator[float]:
         yield self._left_hz(seats, extra, host, (host,))
-        if (standby := self._hosts.get(host.standby)) and (host.standby in extra or not stands_in(standby, host)):
+        standby = self._hosts.get(host.standby)
+        if standby and not stands_in(standby.config, host.config, idle=not standby.sessions and host.standby not in extra):
             yield self._left_hz(seats, extra, standby, (standby, host))
         for other in self._covered.get(host.placement.server, ()):
             yield self._left_hz(seats, extra, host, (host, other))

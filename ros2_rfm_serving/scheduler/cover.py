@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from ros2_rfm_serving.scheduler.prediction.curves import Config
 
 
-class Server(Protocol):
-    @property
-    def config(self) -> Config: ...
-    @property
-    def is_idle(self) -> bool: ...
-
-
-def stands_in(standby: Server, server: Server) -> bool:
-    """Idle, and set up alike: whatever robots keep where they are, which the curves may know nothing of, they keep there."""
-    return standby.is_idle and standby.config == server.config
+def stands_in(standby: Config, server: Config, *, idle: bool) -> bool:
+    """Set up alike, and idle: whatever robots keep where they are, which the curves may know nothing of, they keep there."""
+    return idle and standby == server

@@ -102,7 +102,7 @@ def _is_carried(host: Host, fleet: Fleet) -> bool:
 
 
 def _stands_in(standby: Host, host: Host, fleet: Fleet) -> bool:
-    return stands_in(standby, host) and host.placement.server not in fleet.missing
+    return stands_in(standby.config, host.config, idle=not standby.sessions) and host.placement.server not in fleet.missing
 
 
 def deserted(schedule: Schedule, lost: Collection[str]) -> bool:

@@ -29,7 +29,8 @@ def with_reserved(
             reserved = host.placement.standby and host.placement.model == hosts[name].placement.model
             if not reserved or not problem.may_cover(other, name) or _jams(mine, other, pledge):
                 continue
-            if stands_in(host, hosts[name]) or host.load_hz + load_hz <= host.capacity_hz({*host.slos, *slos}, curves):
+            alike = stands_in(host.config, hosts[name].config, idle=not host.sessions)
+            if alike or host.load_hz + load_hz <= host.capacity_hz({*host.slos, *slos}, curves):
                 standbys[name] = other
     return [replace(route, standby=standbys.get(route.server, route.standby)) for route, _ in asking]
 

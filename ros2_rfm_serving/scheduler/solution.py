@@ -6,7 +6,6 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ros2_rfm_serving.scheduler.prediction.curves import Config
 from ros2_rfm_serving.scheduler.slo import Slo
 
 SLO_SLACK = 1 + 1e-6
@@ -89,15 +88,6 @@ class ServerSolution:
     """Share of the starts that were drawn after which its robots miss an SLO: they go on meeting as they first did."""
     beyond_profile: bool = False
     """Robots ask for more than was ever measured: the latencies are not the profile's (see `equilibrium`)."""
-
-    @property
-    def config(self) -> Config:
-        """Without what shares its GPU."""
-        return Config(self.model, self.gpu_type, self.batching, self.batch_size)
-
-    @property
-    def is_idle(self) -> bool:
-        return not self.streams
 
     @property
     def num_streams(self) -> int:

@@ -217,7 +217,9 @@ def _covered_by(standby: ServerSolution, servers: Iterable[ServerSolution], lost
 
 
 def _stands_in(standby: ServerSolution, server: ServerSolution) -> bool:
-    return stands_in(standby, server) and all(stream.keeps_slo for stream in server.streams)
+    return stands_in(_config(standby), _config(server), idle=not standby.streams) and all(
+        stream.keeps_slo for stream in server.streams
+    )
 
 
 def _carries(host: ServerSolution, streams: Iterable[Stream], model: str, curves: Curves) -> bool:
@@ -226,5 +228,10 @@ def _carries(host: ServerSolution, streams: Iterable[Stream], model: str, curves
         return False
     streams = list(streams)
     load_hz = sum(stream.num_robots * stream.rate_hz for stream in streams)
-    limits = [curves.capacity_hz(host.config, stream.slo) for stream in streams]
+    limits = [curves.capacity_hz(_config(host), stream.slo) for stream in streams]
     return load_hz <= min(limits, default=0.0)
+
+
+def _config(server: ServerSolution) -> Config:
+    """Of one that has its GPU for itself."""
+    return Config(server.model, server.gpu_type, server.batching, server.batch_size)
