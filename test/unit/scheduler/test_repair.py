@@ -152,6 +152,15 @@ def test_a_loss_that_leaves_nothing_leaves_the_schedule() -> None:
     assert after.schedule.routes == before.schedule.routes or "server_1" not in where(after.schedule).values()
 
 
+@pytest.mark.parametrize("lost", ["server_1", "server_2"])
+def test_one_with_a_pace_of_its_own_is_lost_as_others_are(lost: str) -> None:
+    """Also where the schedule goes on naming it, for nothing would remain without."""
+    declared = factory("{num_servers: 0}", servers=2)
+    before = planned(declared).fleet
+    after, refused = seeing(before, declared, Seen(lost=(lost,), paces={lost: 1.3}), (lost,), (), REFIT)
+    assert after.schedule.routes == before.schedule.routes and set(refused) == {robot.name for robot in declared.robots}
+
+
 def test_whoever_sees_that_no_server_lives_goes_on_and_plans_when_one_is_back() -> None:
     """They say so themselves: all of them hang. A scheduler that heard nobody would call nobody lost."""
     declared = factory("{num_servers: 0}", robots=2, servers=3)
