@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.scheduler import Fleet, rebuilt
-from ros2_rfm_serving.scheduler.choices import Choice, choices
+from ros2_rfm_serving.factory import Catalogue, Factory
+from ros2_rfm_serving.profiles import load_profiles
+from ros2_rfm_serving.scheduler import Fleet, PlanOrder, plan, rebuilt
+from ros2_rfm_serving.scheduler.choices import Choice, _Why, choices
 from ros2_rfm_serving.scheduler.slo import Slo
+from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 from test.unit.scheduler.test_adaptation import PROFILE, factory, fleet
 
 
@@ -45,6 +48,19 @@ def test_what_would_break_a_floor_is_not_possible() -> None:
     costs = {one.what: one.cost_hz for one in of(running, "system1").alternatives}
     slower = {what for what, cost in costs.items() if cost == math.inf or cost > 0.1}
     assert slower, costs
+
+
+def test_what_robots_own_queue_keeps_is_not_said_to_be_too_much(repository: Path) -> None:
+    """A plan that goes further than the curves: costs are against what it gets done, not against what those allow."""
+    folder = repository / "config" / "profiles"
+    shipped = load_profiles(folder), Catalogue.load(folder / "models.yaml")
+    declared = profiled_factory(4, network=True)
+    running = plan(PlanOrder(factory=declared, robots=tuple(declared.robots), policy="best"), *shipped, work=0.0).fleet
+    assert running.beyond_hz
+    raised = next(r for r in running.schedule.routes if r.server in running.beyond_hz)
+    (found, *_) = [choice for choice in choices(running, raised.robot) if choice.component == raised.component]
+    assert "requests/s, with which its robots' own queue keeps every SLO (by the curve up to " in found.why_server
+    assert _Why(running, raised.robot)._best_hz > 0.99 * running.actions_hz()
 
 
 def test_an_obligation_has_the_rate_that_it_declares() -> None:

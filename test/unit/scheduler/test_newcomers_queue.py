@@ -117,6 +117,23 @@ def test_whom_a_standby_that_is_idle_and_alike_carries_is_not_refused_for_it(rep
     assert route.server not in bare(admitted) and not broken(admitted)
 
 
+def test_who_makes_room_does_not_fall_back_to_the_curve_where_their_queue_keeps_more(repository: Path) -> None:
+    folder = repository / "config" / "profiles"
+    shipped = load_profiles(folder), Catalogue.load(folder / "models.yaml")
+    declared = profiled_factory(7, network=True)
+    running = fleet_of(declared, plan_factory(declared, *shipped, work=0.0, explained=False), declared.robots, *shipped, epoch=1)
+    late = [Robot(name=f"late_{i}", task="task_2", index=90 + i) for i in range(4)]
+    while late:
+        before = running
+        try:
+            running = running.admit(late.pop(), adjusting=False)
+        except ScheduleError:
+            break
+    robot = Robot(name="last", task="task_2", index=99)
+    admitted = before.admit(robot)
+    assert not broken(admitted) and admitted.actions_hz() > 0.9 * before.actions_hz(), "0.83 of it by the curves"
+
+
 def test_looks_at_queues_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many servers there are: equal ones are one."""
     running, looks = fleet(factory(1.95, servers=12)), list[object]()
