@@ -153,7 +153,7 @@ class _Why:
     def _moved(self, route: Route, demand: Demand, to: str) -> Mapping[str, Host]:
         hosts = {**self._hosts, route.server: self._hosts[route.server].copied(), to: self._hosts[to].copied()}
         hosts[route.server].remove(route, demand)
-        hosts[to].add(route, demand)
+        hosts[to].add(replace(route, standby=""), demand)  # whoever covers that one goes on doing so
         return hosts
 
     def _alternative(self, what: str, hosts: Mapping[str, Host]) -> Alternative:

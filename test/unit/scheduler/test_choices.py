@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory import Catalogue, Factory
+from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.scheduler import Fleet, PlanOrder, plan, rebuilt
 from ros2_rfm_serving.scheduler.choices import Choice, _Why, choices
@@ -41,6 +42,24 @@ def test_a_server_that_is_as_good_costs_nothing_and_one_that_is_full_costs_actio
     assert "requests/s that keep every SLO" in found.why_server and "actions/s" in found.why_rate
     better = of(crowded(factory(robots=6)), "system1").alternatives[0]
     assert better.cost_hz < -0.05 and better.what.startswith("on server_"), "nobody planned this one"
+
+
+def test_a_standby_of_its_own_server_is_as_good_a_place_as_any_other() -> None:
+    """Two servers that stand by for each other, with three robots and two: the same the other way round."""
+    running = fleet(
+        parse_factory("""
+server_cluster: {num_servers: 2, gpu_type: GPU}
+robot_fleet: [{task: carry, num_robots: 5}]
+carry:
+  pipeline: {action_period_ms: 400}
+  components: {system1: {model: policy, slo_ms: 45}}
+""")
+    )
+    counts = Counter(route.server for route in running.schedule.routes)
+    mover = next(route for route in running.schedule.routes if counts[route.server] == 3)
+    assert mover.standby and mover.standby != mover.server
+    (choice,) = choices(running, mover.robot)
+    assert {one.what: one.cost_hz for one in choice.alternatives}[f"on {mover.standby}"] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_what_would_break_a_floor_is_not_possible() -> None:
