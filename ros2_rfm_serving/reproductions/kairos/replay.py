@@ -193,18 +193,18 @@ class TraceServer:
     def _serve(self) -> None:
         now_s = self._events.now_s
         for tier, engine in enumerate(self._engines):
-            while work := self.server.begin(now_s, tier):
-                answers = self.server.run(work)
+            while work := self.server.loop.begin(now_s, tier):
+                answers = self.server.loop.run(work)
                 self.rows[tier] += len(work.batch)
                 self.busy_s[tier] += engine.spent_s
                 self.num_batches += 1
                 self._events.at(engine.ends_s(now_s) + self._round_trips_s[tier], self._done, work, answers)
-            if now_s < self.server.look_again_s < math.inf and self.server.look_again_s != self._looks_s:
-                self._looks_s = self.server.look_again_s
+            if now_s < self.server.loop.look_again_s < math.inf and self.server.loop.look_again_s != self._looks_s:
+                self._looks_s = self.server.loop.look_again_s
                 self._events.at(self._looks_s, self._serve)
 
     def _done(self, work: Work, answers: Sequence[EngineReply | None]) -> None:
-        for reply in self.server.complete(work, answers, self._events.now_s):
+        for reply in self.server.loop.complete(work, answers, self._events.now_s):
             self._events.at(self._events.now_s + self.way_s, self._clients[reply.id.robot].receive, reply)
         self._serve()
 

@@ -88,7 +88,7 @@ def test_an_engine_gets_what_its_contract_asks_for_and_fitted(least: tuple[int, 
     empty = np.zeros(0, np.float32)
     image = jpeg(picture(480, 640))
     server.submit(ObservationRequest(id=request_id, stamp_ns=0, instruction="", state=empty, images=(image,)), 0.0)
-    server.step(lambda: 0.0)
+    server.loop.step(lambda: 0.0)
     assert engine.seen[0].shape == (*shape, 3)
     if size_px and not least:
         assert np.array_equal(engine.seen[0], resized(decode(image), size_px))
