@@ -27,13 +27,13 @@ ROOMS = ("types", "factory", "profiles", "engines", "scheduler", "server", "robo
 """Whose source the digest is of: all that is looked at while compiling."""
 MODULES = (
     *(f"types.{name}" for name in ("following", "histogram", "patience", "phase")),
-    *(f"robot.{name}" for name in ("brain", "figures", "history", "parts", "supervision", "task")),
+    *(f"robot.{name}" for name in ("brain", "figures", "history", "parts", "supervision", "task", "tasks")),
     *(f"robot.conversation.{name}" for name in ("calls", "conversation", "due", "flight", "latency", "link", "links")),
     *(f"robot.conversation.{name}" for name in ("presence", "requests")),
     *(f"robot.motion.{name}" for name in ("action_queue", "failsafe", "fallback", "gate", "motion", "pace", "shaping")),
     "robot.motion.smoothness",
     *(f"server.{name}" for name in ("brain", "server", "mailboxes", "figures", "history", "tiers", "intake", "replies")),
-    *(f"server.{name}" for name in ("stepping", "running", "quota")),
+    *(f"server.{name}" for name in ("deciding", "loop", "stepping", "running", "quota")),
     *(f"server.dispatch.{name}" for name in ("batching", "dispatcher", "entering", "service_times", "waiting")),
     *(f"simulation.{name}" for name in ("robot", "host", "events", "goodput", "gpu", "wire", "rounds", "stays", "timing")),
 )

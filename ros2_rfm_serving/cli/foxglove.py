@@ -19,9 +19,11 @@ def foxglove(
     address: Annotated[str, typer.Option(help="To listen on; 0.0.0.0: everybody may look")] = "127.0.0.1",
     control: Annotated[bool, typer.Option(help="Services may be called and parameters set by whoever connects")] = False,
     domain: Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
+    namespace: Annotated[str, typer.Option(help="Of the factory whose words are proven where there are certificates")] = "",
 ) -> None:
     """Serves the graph to Foxglove until Ctrl-C: every topic with its definition, its bytes untouched, taken only while somebody
-    looks; parameters; with --control also services. config/foxglove/factory.json is a layout.
+    looks; parameters; with --control also services. config/foxglove/factory.json is a layout. With RFM_SERVING_ENCLAVE schedules
+    and statuses are shown when they are proven, and all else is marked.
 
     Example:  rfm foxglove, then in Foxglove: Open connection, ws://localhost:8765
 
@@ -33,7 +35,7 @@ def foxglove(
 
     def make() -> Bridge:
         try:
-            return Bridge(address, port, control=control)
+            return Bridge(address, port, control=control, fleet_namespace=namespace)
         except (OSError, RuntimeError) as error:
             problem = f"{address}:{port} cannot be listened on: {error}"
             raise ConfigurationError(problem, key="--port", fix="choose another port, or 0 for any") from None

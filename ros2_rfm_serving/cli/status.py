@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 LOOK_PERIOD_S = 0.1
 ALL_HEARD_S, SOME_SILENT_S = 1.0, 2.0
 """Without news, that is all there is: two and four periods of a status."""
+UNDATED_S = 5.0
+"""For a server to be found, and to answer whose schedule is in force."""
 
 
 def status(
@@ -46,14 +48,17 @@ def status(
 
 
 def _await_factory(board: Board, limit_s: float, stop: threading.Event) -> None:
-    """Until everybody has been heard, or nobody new for a while, or the time is over."""
+    """Until everybody has been heard, and a server has said that this is of now, or nobody new for a while, or the time is over."""
+    from ros2_rfm_serving.monitoring.board import Proof
+
     end_s = time.monotonic() + limit_s
     news, news_s = (0, 0), time.monotonic()
     while time.monotonic() < end_s and not stop.wait(LOOK_PERIOD_S):
         seen = [row.seen_s > 0 for row in board.robots.values()] + [row.seen_s > 0 for row in board.servers.values()]
         if (len(seen), sum(seen)) != news:
             news, news_s = (len(seen), sum(seen)), time.monotonic()
-        if any(seen) and board.factory and time.monotonic() - news_s > (ALL_HEARD_S if all(seen) else SOME_SILENT_S):
+        quiet_s = UNDATED_S if board.proof is Proof.UNDATED else ALL_HEARD_S if all(seen) else SOME_SILENT_S
+        if any(seen) and board.factory and time.monotonic() - news_s > quiet_s:
             return
     if not stop.is_set() and not (board.robots or board.servers or board.factory):
         fix = "start it with `rfm up`, or name its --domain and --namespace"

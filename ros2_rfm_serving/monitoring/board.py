@@ -25,12 +25,15 @@ class Proof(enum.Enum):
     NONE = "none"
     """Nobody signs: everything is as anybody says it."""
     CHECKED = "checked"
-    """They are shown of who has proven to say them, alone."""
+    """They are shown of who has proven to say them, alone, under a schedule that a server has in force now."""
+    UNDATED = "undated"
+    """The same, and no server has answered here that it has this schedule in force: a recording would look so."""
     UNCHECKED = "unchecked"
     """They are signed, and whoever looks has no certificate to check by."""
 
 
 UNCHECKED = "unproven: the factory signs, and nobody checks it here; RFM_SERVING_ENCLAVE=DIR/enclaves/observer does"
+UNDATED = "undated: no server has answered here that it follows this scheduler; a recording would look the same"
 AS_SAID = "without a proof: success, real time"
 """Of what is shown beside statuses that are proven."""
 
@@ -219,7 +222,8 @@ class Board:
         if self.proof is Proof.UNCHECKED:
             return [UNCHECKED]
         refused = ", ".join(f"{name} {count}" for name, count in sorted(self.unproven.items()))
-        return [AS_SAID, *([f"unproven messages, not shown: {refused}"] if refused else [])]
+        undated = [UNDATED] if self.proof is Proof.UNDATED else []
+        return [*undated, AS_SAID, *([f"unproven messages, not shown: {refused}"] if refused else [])]
 
     def score(self, robot: str, episode: int, score: Score) -> None:
         """The newest word on an episode. Episode 0 is the world before its first reset: nobody worked on it."""

@@ -1,4 +1,5 @@
-"""The graph as Foxglove sees it: every topic with its ROS 2 definition, its bytes untouched, taken only while somebody looks.
+"""The graph as Foxglove sees it: every topic with its ROS 2 definition, its bytes untouched, taken only while somebody looks. With
+a certificate what is signed is passed on when it is proven, and not otherwise; all else is marked as what anybody may have sent.
 
 Foxglove's server calls from threads of its own. What it asks of the graph goes through a queue that a timer of the node empties;
 its questions to parameters and services wait for their answers on its thread, for `ANSWER_S` at most.
@@ -16,7 +17,7 @@ from typing import Any
 
 import foxglove
 from foxglove import Channel, Context, MessageSchema, Parameter, Schema, Service, ServiceRequest, ServiceSchema
-from foxglove.websocket import Capability, WebSocketServer
+from foxglove.websocket import Capability, StatusLevel, WebSocketServer
 from rcl_interfaces.msg import ParameterType
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
@@ -26,8 +27,11 @@ from rclpy.parameter_client import AsyncParameterClient
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.serialization import deserialize_message, serialize_message
 
+from ros2_rfm_serving.monitoring.board import AS_SAID
 from ros2_rfm_serving.ros.monitor import definitions
 from ros2_rfm_serving.ros.node.timers import every
+from ros2_rfm_serving.ros.screen import Screen, Screened
+from ros2_rfm_serving.ros.wire import qos
 
 LOOK_PERIOD_S, QUEUE_PERIOD_S = 1.0, 0.05
 ANSWER_S, DISCOVERY_S = 3.0, 1.0
@@ -39,14 +43,24 @@ SERVICES = ("std_srvs/srv/Trigger", "rfm_serving/srv/Replan", "rfm_serving/srv/A
 """What people may want to call, if they may."""
 
 
-class Bridge(Node):
-    """control: services may be called and parameters set; without, everything is only looked at."""
+PROOF = "proof"
+CHECKED, UNPROVEN = "by certificates", "none: anybody may have sent this"
+"""Of a channel, in its metadata."""
+OTHERS = f"without a proof: all channels whose `{PROOF}` says so"
 
-    def __init__(self, address: str, port: int, *, control: bool = False) -> None:
+
+class Bridge(Node):
+    """control: services may be called and parameters set; without, everything is only looked at. fleet_namespace: of the factory
+    whose words are proven."""
+
+    def __init__(self, address: str, port: int, *, control: bool = False, fleet_namespace: str = "") -> None:
+        """Raises: `ConfigurationError`, `OSError`, `RuntimeError`."""
         super().__init__("rfm_foxglove", enable_rosout=False, start_parameter_services=False)
+        self._screen = Screen(self, qos.Names(fleet_namespace))
         self._control, self._shown = control, Context()
         self._channels: dict[str, Channel] = {}
         self._kinds: dict[str, str] = {}
+        self._screened: dict[str, Screened] = {}
         self._looking: Counter[str] = Counter()
         """Topic -> clients."""
         self._heard: dict[str, Any] = {}
@@ -88,6 +102,9 @@ class Bridge(Node):
                 self._offer(topic, kinds[0])
         if self._control:
             self._offer_services()
+        if self._server is not None and (doubts := self._screen.board.doubts):  # again and again: clients come later
+            said = "; ".join(OTHERS if doubt == AS_SAID else doubt for doubt in doubts)
+            self._server.publish_status(said, StatusLevel.Warning, PROOF)
 
     def _offer(self, topic: str, kind: str) -> None:
         self._kinds[topic] = kind
@@ -97,7 +114,14 @@ class Bridge(Node):
         except (KeyError, ValueError, AttributeError, ImportError) as error:  # of a package that is not installed here
             self.get_logger().warning(f"{topic} is not shown: {error}")
             return
-        self._channels[topic] = Channel(topic, schema=schema, message_encoding=ENCODING, context=self._shown)
+        screened = self._screen.of(topic, kind)
+        proof = {PROOF: CHECKED if screened else UNPROVEN} if self._screen.demands else {}
+        if self._screen.demands and self._screen.is_signed(kind) and not screened:
+            self.get_logger().warning(f"{topic} is not shown: it is of another factory than --namespace")
+            return
+        self._channels[topic] = Channel(topic, schema=schema, message_encoding=ENCODING, metadata=proof, context=self._shown)
+        if screened:
+            self._screened[topic] = screened
 
     def _offer_services(self) -> None:
         found = {name: kinds[0] for name, kinds in self.get_service_names_and_types() if len(kinds) == 1}
@@ -114,7 +138,9 @@ class Bridge(Node):
         self._looking[topic] += change
         if self._looking[topic] > 0 and topic not in self._heard:
             kind, channel = definitions.python_class(self._kinds[topic]), self._channels[topic]
-            self._heard[topic] = self.create_subscription(kind, topic, channel.log, self._profile(topic), raw=True)
+            screened = self._screened.get(topic)
+            take = channel.log if screened is None else functools.partial(_pass, screened, channel)
+            self._heard[topic] = self.create_subscription(kind, topic, take, self._profile(topic), raw=True)
         elif self._looking[topic] <= 0 and topic in self._heard:
             self.destroy_subscription(self._heard.pop(topic))
 
@@ -239,6 +265,11 @@ class Bridge(Node):
         while time.monotonic() < end_s and not all(future is None or future.done() for future in futures):
             time.sleep(0.005)
         return [future.result() if future is not None and future.done() else None for future in futures] or [None] * len(asked)
+
+
+def _pass(screened: Screened, channel: Channel, data: bytes) -> None:
+    if screened(data):
+        channel.log(data)
 
 
 def _list(client: AsyncParameterClient) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import math
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -17,19 +16,17 @@ from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.monitoring.board import SCHEDULE, Board, ComponentRow, Histograms, Score
+from ros2_rfm_serving.ros.dated import Dated, ShownScheduler
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.proven import Proven
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.types import RobotState, ServerState, TaskPhase
-from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
 from ros2_rfm_serving.types.histogram import Histogram
 
 COUNTERS = ("refused", "transitions", "fallbacks")
 """Fields that are lists of `Counter`."""
 ALIVE_PERIOD_S = 1.0
-SUCCEEDED_AFTER_S = 1.5 * REPEAT_PERIOD_S
-"""Without a word of a scheduler, another one's counts."""
 
 
 class ObserverNode(Node):
@@ -42,9 +39,8 @@ class ObserverNode(Node):
         self._board = board
         self.refused: Counter[str] = Counter()
         """Messages that could not be read, or proven."""
-        self._rival_s = -math.inf
-        """When another scheduler than the board's was heard."""
         names = self._names = qos.Names(fleet_namespace)
+        self._shown = ShownScheduler(board, Dated(self, names, board, self._proven.verifier))
         check = self._proven.check_schedule
         self._schedules = self._hear(
             msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD, SCHEDULE, repeated=True, prove=check
@@ -85,7 +81,7 @@ class ObserverNode(Node):
         return bool(self._schedules.get_publisher_count())
 
     def _on_schedule(self, message: Any) -> None:
-        if self._is_rivals(message.scheduler, clock()):
+        if self._shown.is_rivals(message.scheduler, clock()):
             return
         self._board.schedule_epoch = message.epoch
         self._board.predicted_actions_hz = message.predicted_actions_hz
@@ -98,16 +94,6 @@ class ObserverNode(Node):
             if placement.server in self._board.servers:
                 self._board.servers[placement.server].standby = placement.standby
         self._take_routes(message)
-
-    def _is_rivals(self, scheduler: int, now_s: float) -> bool:
-        """Figures that alternate would help nobody."""
-        board = self._board
-        if board.scheduler not in (0, scheduler) and now_s - board.schedule_seen_s <= SUCCEEDED_AFTER_S:
-            self._rival_s = now_s
-            return True
-        if board.scheduler == scheduler and now_s - self._rival_s <= SILENT_AFTER_S:
-            board.disputed_s = now_s
-        return False
 
     def _take_routes(self, message: Any) -> None:
         """Of a schedule that a robot would follow; it is repeated, and large for a large factory."""

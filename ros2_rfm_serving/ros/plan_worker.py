@@ -19,6 +19,7 @@ from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.ros.node.process import PR_SET_PDEATHSIG
 from ros2_rfm_serving.scheduler import PlanOrder, Rooms, answered
+from ros2_rfm_serving.scheduler.planned import Doing
 from ros2_rfm_serving.types import Schedule
 
 NICENESS = 5
@@ -35,6 +36,9 @@ class Made(NamedTuple):
     schedule: Schedule
     work: float
     complete: bool
+    holds: bool
+    """Every promise, as is known."""
+    doing: Doing | None
 
 
 class Refused(NamedTuple):
@@ -65,4 +69,4 @@ def _done(job: Job) -> Made | Rooms | Refused:
         return Refused(0, traceback.format_exc())
     if isinstance(planned, Rooms):
         return planned
-    return Made(planned.fleet.schedule, planned.work, planned.complete)
+    return Made(planned.fleet.schedule, planned.work, planned.complete, bool(planned.fleet.held), planned.doing)

@@ -146,8 +146,10 @@ class Planner:
     def _made_of(self, order: PlanOrder, made: Made | Refused) -> Planned | RfmError:
         if isinstance(made, Refused):
             return self._refused(made)
-        fleet = rebuilt(order.factory, made.schedule, order.robots, self._profile, self._catalogue, order.seen)
-        return Planned(fleet, order.factory, order.previous, order.policy, made.work, order.seen, made.complete, order.effort)
+        fleet = rebuilt(order.factory, made.schedule, order.robots, self._profile, self._catalogue, order.seen, holds=made.holds)
+        return Planned(
+            fleet, order.factory, order.previous, order.policy, made.work, order.seen, made.complete, order.effort, made.doing
+        )
 
     def _refused(self, answer: Refused) -> RfmError:
         known = CODES.get(answer.code)

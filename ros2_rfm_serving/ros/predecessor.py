@@ -67,7 +67,7 @@ def _asked(asker: Node, names: qos.Names, ears: Mapping[str, Any], seconds: floa
             if clock() - begin_s > seconds + (ANSWER_S if waits else 0.0):
                 break
             for server in [s for s, client in clients.items() if s not in asked and client.service_is_ready()]:
-                asked[server] = _ask(server, clients[server], verifier, log)
+                asked[server] = ask_in_force(server, clients[server], verifier, log)
             try:
                 spinner.spin_once(timeout_sec=0.05)
             except Exception as error:  # of whoever takes an answer off the wire
@@ -77,8 +77,8 @@ def _asked(asker: Node, names: qos.Names, ears: Mapping[str, Any], seconds: floa
     return [future for future in asked.values() if future.done()]
 
 
-def _ask(server: str, client: Any, verifier: Verifies | None, log: Any) -> Future:
-    """With a certificate, an answer of that server's to this very question is one, and no other."""
+def ask_in_force(server: str, client: Any, verifier: Verifies | None, log: Any) -> Future:
+    """Which schedule is. With a certificate, an answer of that server's to this very question is one, and no other."""
     request = srv.GetSchedule.Request()
     if verifier is None:
         return client.call_async(request)

@@ -1,7 +1,7 @@
 """Statuses and schedules as they are shown: where there are certificates, of who says them alone.
 
-Whoever looks follows nobody and asks nobody anything. So what was said some time ago is told from what is said now by what the
-looker has heard itself: each word once, and of two processes of one name one.
+Whoever looks follows nobody. What was said some time ago is told from what is said now by what the looker has heard itself: each
+word once, and of two processes of one name one; and a recording of everybody, where nobody else is heard, by asking (`dated.py`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ class Proven:
     def __init__(self, board: Board, enclave: Path | None = None) -> None:
         """enclave: whose authority counts where the environment names none. Raises: `ConfigurationError`."""
         verifier = verifier_of_process(enclave)
+        self.verifier = verifier
         self._board, self._shown = board, Shown()
         self._hearer, self._schedules = Hearer(verifier), ScheduleHearer(verifier)
         if verifier:
-            board.proof = Proof.CHECKED
+            board.proof = Proof.UNDATED
 
     def check_schedule(self, schedule: Any, word: memoryview) -> None:
         """For `bounded.hear`, of what is repeated. Raises: `BadMessageError`."""

@@ -8,6 +8,7 @@ while models move.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -169,6 +170,12 @@ class Fleet:
         """As it would be called."""
         return Robot(name=name, task=task, index=sum(robot.task == task for robot in self.robots))
 
+    @property
+    def beyond_hz(self) -> dict[str, float]:
+        """Server -> its load, where its robots are known to keep every SLO by their own queue, and would not by the curve."""
+        known = {name: self._hosts[name] for name in self._beyond if self.held.get(name) and name not in self.missing}
+        return {name: host.load_hz for name, host in known.items() if host.load_hz > host.capacity_hz(host.slos, self._curves)}
+
     def queues(self) -> Queues:
         """Of the schedule in force."""
         return Queues(self._problem, self._curves, self._hosts, self.schedule.routes, self._task_of)
@@ -214,8 +221,16 @@ class Fleet:
             raise ScheduleError("and nobody makes room before the next plan")
         if any(math.isinf(route.max_rate_hz) for route in self.schedule.routes):
             raise ScheduleError("and no rate is limited here")
-        now_hz = self._rates_hz()
-        found = Adjustment(task, self._problem.classes, self._hosts, self._curves, self._planned_hz, now_hz, self.pledge).best()
+        if beyond_hz := self.beyond_hz:
+            with contextlib.suppress(ScheduleError):
+                return self._adjusted_room(robot, task, looks, beyond_hz)
+        return self._adjusted_room(robot, task, looks, {})
+
+    def _adjusted_room(self, robot: Robot, task: TaskClass, looks: int, beyond_hz: Mapping[str, float]) -> Room:
+        """beyond_hz: as in `Limits`. Raises: `ScheduleError`."""
+        curves, now_hz = self._curves, self._rates_hz()
+        adjustment = Adjustment(task, self._problem.classes, self._hosts, curves, self._planned_hz, now_hz, self.pledge, beyond_hz)
+        found = adjustment.best()
         rate_hz = found.rates_hz[task.name]
         room = Room(
             seats=found.seats,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -43,9 +44,11 @@ class Adjustment:
         planned_hz: Mapping[str, float],
         now_hz: Mapping[str, float],
         pledge: Pledge | None = None,
+        beyond_hz: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """planned_hz, now_hz: task -> action rate of its robots, of those that have any. pledge: of links."""
-        self._pledge = pledge
+        """planned_hz, now_hz: task -> action rate of its robots, of those that have any. pledge: of links. beyond_hz: as in
+        `Limits`, of servers that batch as they do now."""
+        self._pledge, self._beyond_hz = pledge, beyond_hz
         self._task, self._classes, self._hosts, self._curves = task, classes, hosts, curves
         self._planned_hz = planned_hz.get(task.name, 0.0)
         self._demands = {demand.index: demand for one in classes for demand in one.demands}
@@ -64,7 +67,9 @@ class Adjustment:
         found: list[tuple[float, Adjusted]] = []
         for seats in self._seatings():
             hosts = self._with(seats)
-            rates_hz = Limits(self._classes, hosts, self._curves, self._pledge).highest(self._owed_hz, self._most_hz, self._weights)
+            beyond_hz = {name: hz for name, hz in self._beyond_hz.items() if hosts[name].config == self._hosts[name].config}
+            limits = Limits(self._classes, hosts, self._curves, self._pledge, beyond_hz)
+            rates_hz = limits.highest(self._owed_hz, self._most_hz, self._weights)
             if rates_hz is not None:
                 found.append((float(self._weights @ rates_hz), self._adjusted(seats, rates_hz)))
         if not found:

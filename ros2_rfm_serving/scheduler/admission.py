@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
 from ros2_rfm_serving.errors import ScheduleError
+from ros2_rfm_serving.scheduler.cover import stands_in
 from ros2_rfm_serving.scheduler.host import Host
 from ros2_rfm_serving.scheduler.links import Pledge
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
@@ -199,8 +200,8 @@ class Admission:
 
     def _rooms_hz(self, seats: Seats, extra: Extra, host: Host) -> Iterator[float]:
         yield self._left_hz(seats, extra, host, (host,))
-        if host.standby in self._hosts:
-            standby = self._hosts[host.standby]
+        standby = self._hosts.get(host.standby)
+        if standby and not stands_in(standby.config, host.config, idle=not standby.sessions and host.standby not in extra):
             yield self._left_hz(seats, extra, standby, (standby, host))
         for other in self._covered.get(host.placement.server, ()):
             yield self._left_hz(seats, extra, host, (host, other))

@@ -10,7 +10,8 @@ from ros2_rfm_serving.factory import Catalogue, Factory, Robot
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.enquiry import Rooms, rooms
-from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
+from ros2_rfm_serving.scheduler.host import hosts_of
+from ros2_rfm_serving.scheduler.planned import Doing, Planned, PlanOrder
 from ros2_rfm_serving.scheduler.planning import default_work, plan_factory
 from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
 from ros2_rfm_serving.scheduler.promises import seats
@@ -53,7 +54,24 @@ def plan(
         order.factory, solution, order.robots, profile, catalogue, epoch=order.epoch, previous=order.previous, seen=order.seen
     )
     complete = solution.complete or work == 0.0  # twice nothing finds no more
-    return Planned(fleet, order.factory, order.previous, order.policy, solution.work, order.seen, complete, order.effort)
+    doing = _doing(fleet, order.previous)
+    return Planned(fleet, order.factory, order.previous, order.policy, solution.work, order.seen, complete, order.effort, doing)
+
+
+def _doing(fleet: Fleet, before: Schedule | None) -> Doing | None:
+    """None: the curves say it, or the schedule before is not of these robots, or of servers that are no more."""
+    problem, curves = fleet.problem, fleet.curves
+    if before is None or not any(task.overlapped for task in problem.classes):
+        return None
+    components = {task.name: [demand.component for demand in task.demands] for task in problem.classes}
+    asking = {(robot.name, robot.task, component) for robot in fleet.robots for component in components[robot.task]}
+    hosts, used = hosts_of(before.placements, problem.seen), {route.server for route in before.routes}
+    if {(r.robot, r.task, r.component) for r in before.routes} != asking or not all(
+        hosts[server].lives and curves.knows(hosts[server].config) for server in used
+    ):
+        return None
+    was = Fleet(problem, curves, before, fleet.robots)
+    return Doing(was.queues().does_hz(), fleet.queues().does_hz())
 
 
 def answered(
@@ -106,10 +124,8 @@ def fleet_of(
     seen: Seen = AS_DECLARED,
 ) -> Fleet:
     """These robots under a solution, ready to be adapted."""
-    fleet = rebuilt(factory, to_schedule(solution, robots, epoch=epoch, previous=previous), robots, profile, catalogue, seen)
-    if solution.feasible:
-        fleet.held.update(seats(fleet))
-    return fleet
+    schedule = to_schedule(solution, robots, epoch=epoch, previous=previous)
+    return rebuilt(factory, schedule, robots, profile, catalogue, seen, holds=solution.feasible)
 
 
 def rebuilt(
@@ -119,10 +135,15 @@ def rebuilt(
     profile: Profile,
     catalogue: Catalogue | None,
     seen: Seen = AS_DECLARED,
+    *,
+    holds: bool = False,
 ) -> Fleet:
-    """These robots under a schedule that was planned for them."""
+    """These robots under a schedule that was planned for them. holds: every promise, as is known."""
     problem = problem_of(factory, Counter(robot.task for robot in robots), profile, catalogue, seen)
-    return Fleet(problem, curves_of(problem, profile), schedule, robots)
+    fleet = Fleet(problem, curves_of(problem, profile), schedule, robots)
+    if holds:
+        fleet.held.update(seats(fleet))
+    return fleet
 
 
 def refit_by(profile: Profile, catalogue: Catalogue | None) -> Refit:

@@ -18,9 +18,9 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.host import Host
-from ros2_rfm_serving.scheduler.limits import Limits
+from ros2_rfm_serving.scheduler.limits import Array, Limits
 from ros2_rfm_serving.scheduler.problem import Demand, TaskClass
-from ros2_rfm_serving.types import Route
+from ros2_rfm_serving.types import SYSTEM1, Route
 
 BINDS = 0.99
 """Share of a limit from which on it is what holds a rate down."""
@@ -73,8 +73,8 @@ def choices(fleet: Fleet, robot: str) -> list[Choice]:
 
 class _Why:
     def __init__(self, fleet: Fleet, robot: str) -> None:
-        self._fleet, self._curves = fleet, fleet.curves
-        self._parts, self._mine, self._hosts = _parted(fleet, robot)
+        self._fleet, self._curves, self._beyond_hz = fleet, fleet.curves, fleet.beyond_hz
+        self._parts, self._mine, self._hosts, self._now_hz = _parted(fleet, robot)
         self._best_hz = self._reached_hz(self._hosts)
 
     def choice(self, route: Route) -> Choice:
@@ -103,6 +103,9 @@ class _Why:
 
     def _load(self, host: Host, demand: Demand) -> str:
         most_hz = host.capacity_hz(host.slos, self._curves)
+        if host.placement.server in self._beyond_hz:
+            carries = f"it carries {host.load_hz:.1f} requests/s, with which its robots' own queue keeps every SLO"
+            return f"{carries} (by the curve up to {most_hz:.1f})"
         percentile, most_s = demand.slo.percentile, self._curves.share_s(host.config, demand.slo)
         tail_s = self._curves.quantile(host.config, percentile).at(host.load_hz)
         slo = f" of {1e3 * most_s:.0f}" if math.isfinite(most_s) else ""
@@ -150,7 +153,7 @@ class _Why:
     def _moved(self, route: Route, demand: Demand, to: str) -> Mapping[str, Host]:
         hosts = {**self._hosts, route.server: self._hosts[route.server].copied(), to: self._hosts[to].copied()}
         hosts[route.server].remove(route, demand)
-        hosts[to].add(route, demand)
+        hosts[to].add(replace(route, standby=""), demand)  # whoever covers that one goes on doing so
         return hosts
 
     def _alternative(self, what: str, hosts: Mapping[str, Host]) -> Alternative:
@@ -161,8 +164,10 @@ class _Why:
         classes = self._parts
         least, most = (np.array(column) for column in zip(*[(t.floor_hz, t.max_rate_hz) for t in classes], strict=True))
         weights = np.array([task.weight for task in classes])
-        rates_hz = Limits(classes, hosts, self._curves, self._fleet.pledge).highest(least, most, weights)
-        return -math.inf if rates_hz is None else float(weights @ rates_hz)
+        beyond_hz = {name: hz for name, hz in self._beyond_hz.items() if hosts[name].config == self._hosts[name].config}
+        limits = Limits(classes, hosts, self._curves, self._fleet.pledge, beyond_hz)
+        found = [limits.highest(least, most, weights, like_hz) for like_hz in (None, self._now_hz)]
+        return max((float(weights @ rates_hz) for rates_hz in found if rates_hz is not None), default=-math.inf)
 
 
 class _Kind(NamedTuple):
@@ -173,14 +178,20 @@ class _Kind(NamedTuple):
     """The robot whose choices these are."""
 
 
-def _parted(fleet: Fleet, robot: str) -> tuple[list[TaskClass], TaskClass, dict[str, Host]]:
-    """Classes whose robots ask the same servers, each at a rate of its own; that of this robot alone; the servers with all."""
+def _parted(fleet: Fleet, robot: str) -> tuple[list[TaskClass], TaskClass, dict[str, Host], Array]:
+    """Classes whose robots ask the same servers, each at a rate of its own; that of this robot alone; the servers with all; and the
+    action rates as they are."""
     routes: dict[str, list[Route]] = defaultdict(list)
     for route in fleet.schedule.routes:
         routes[route.robot].append(route)
-    kinds = Counter(
-        _Kind(mine[0].task, tuple((r.component, r.server) for r in mine), name == robot) for name, mine in routes.items()
-    )
+    kind_of = {
+        name: _Kind(mine[0].task, tuple((r.component, r.server) for r in mine), name == robot) for name, mine in routes.items()
+    }
+    kinds = Counter(kind_of.values())
+    now_hz = dict.fromkeys(kinds, math.inf)
+    for name, mine in routes.items():
+        acts_hz = next(route.predicted_rate_hz for route in mine if route.component == SYSTEM1)
+        now_hz[kind_of[name]] = min(now_hz[kind_of[name]], acts_hz)
     tasks = {task.name: task for task in fleet.problem.classes}
     hosts = {name: host.copied() for name, host in fleet.hosts.items()}
     for host in hosts.values():
@@ -194,4 +205,5 @@ def _parted(fleet: Fleet, robot: str) -> tuple[list[TaskClass], TaskClass, dict[
         classes.append(replace(task, num_robots=count, demands=demands))
         for demand in demands:
             hosts[servers[demand.component]].demands[demand.index] += count
-    return classes, next(part for part, kind in zip(classes, kinds, strict=True) if kind.asked_for), hosts
+    own = next(part for part, kind in zip(classes, kinds, strict=True) if kind.asked_for)
+    return classes, own, hosts, np.array(list(now_hz.values()))

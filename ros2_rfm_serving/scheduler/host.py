@@ -21,7 +21,7 @@ Seat = tuple[str, str, float, int]
 class Host:
     def __init__(self, placement: Placement, gpu_type: str, *, slices: int = 1, lives: bool = True) -> None:
         """gpu_type: of the curves that hold for it. slices: models that share its GPU."""
-        self._lives = lives
+        self.lives = lives
         self.placement = placement
         self.config = Config(placement.model, gpu_type, placement.batching, placement.batch_size, slices)
         self.load_hz = 0.0
@@ -34,7 +34,7 @@ class Host:
 
     @property
     def takes_robots(self) -> bool:
-        return self._lives and not self.placement.standby and not self.placement.gpu
+        return self.lives and not self.placement.standby and not self.placement.gpu
 
     def add(self, route: Route, demand: Demand) -> None:
         self.load_hz += route.predicted_rate_hz

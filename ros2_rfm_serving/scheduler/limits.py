@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
+from ros2_rfm_serving.scheduler.cover import stands_in
 from ros2_rfm_serving.scheduler.host import Host
 from ros2_rfm_serving.scheduler.links import Pledge
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
@@ -25,9 +27,15 @@ class Limits:
     """Of all robots on these servers, those of a class at one rate."""
 
     def __init__(
-        self, classes: Sequence[TaskClass], hosts: Mapping[str, Host], curves: Curves, pledge: Pledge | None = None
+        self,
+        classes: Sequence[TaskClass],
+        hosts: Mapping[str, Host],
+        curves: Curves,
+        pledge: Pledge | None = None,
+        beyond_hz: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """pledge: of links; None: there are none."""
+        """pledge: of links; None: there are none. beyond_hz: server -> load at which its robots keep every SLO by their own queue,
+        where the curve does not say so."""
         self._classes = classes
         self._demands = {demand.index: demand for task in classes for demand in task.demands}
         self._servers = [host for host in hosts.values() if host.sessions]
@@ -36,9 +44,11 @@ class Limits:
         self._slopes, self._fixed_hz = loads[:, 1:], loads[:, 0]
         self._where = {d: [i for i, host in enumerate(self._servers) if host.demands[d]] for d in self._demands}
         self._lines = _lines(self._servers, curves)
-        rows, limits = [loads], [[host.capacity_hz(host.slos, curves) for host in self._servers]]
+        own_hz = [max(host.capacity_hz(host.slos, curves), beyond_hz.get(host.placement.server, 0.0)) for host in self._servers]
+        rows, limits = [loads], [own_hz]
         for host in self._servers:
-            if standby := hosts.get(host.standby):
+            standby = hosts.get(host.standby)
+            if standby and not stands_in(standby.config, host.config, idle=host.standby not in at):
                 both = loads[at[host.placement.server]] + (loads[at[host.standby]] if host.standby in at else 0.0)
                 rows.append(both[None])
                 limits.append([standby.capacity_hz({*standby.slos, *host.slos}, curves)])
@@ -58,11 +68,12 @@ class Limits:
             if rate_hz > 0
         )
 
-    def highest(self, least_hz: Array, most_hz: Array, weights: Array) -> Array | None:
-        """First all rise alike, then one class after the other, the heaviest first. None: not even the least holds."""
+    def highest(self, least_hz: Array, most_hz: Array, weights: Array, like_hz: Array | None = None) -> Array | None:
+        """First all rise alike, or towards rates like these, then one class after the other, the heaviest first. None: not even the
+        least holds."""
         if not self.hold(least_hz):
             return None
-        rates_hz = self._towards(most_hz, least_hz)
+        rates_hz = self._towards(most_hz if like_hz is None else np.maximum(like_hz, least_hz), least_hz)
         for c in np.argsort(-weights, kind="stable"):
             goal_hz = rates_hz.copy()
             goal_hz[c] = most_hz[c]

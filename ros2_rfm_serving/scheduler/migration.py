@@ -6,7 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from ros2_rfm_serving.scheduler.adaptation import Fleet
-from ros2_rfm_serving.scheduler.policies.comparison import NEARLY
+from ros2_rfm_serving.scheduler.planned import Doing
+from ros2_rfm_serving.scheduler.policies.comparison import CLEARLY
 from ros2_rfm_serving.scheduler.prediction.stable import HORIZON_S, MIN_GAIN, MOVE_S
 from ros2_rfm_serving.scheduler.repair import bare
 from ros2_rfm_serving.types import SYSTEM1, Schedule
@@ -30,7 +31,7 @@ class Migration:
         return self.gained_actions > self.lost_actions
 
 
-def migration(fleet: Fleet, other: Schedule, *, horizon_s: float = HORIZON_S) -> Migration:
+def migration(fleet: Fleet, other: Schedule, doing: Doing | None = None, *, horizon_s: float = HORIZON_S) -> Migration:
     """What it takes to go over to `other`, planned for the same robots."""
     old = {p.server: p for p in fleet.schedule.placements}
     moved = tuple(p for p in other.placements if p.server not in old or old[p.server].model != p.model)
@@ -42,24 +43,28 @@ def migration(fleet: Fleet, other: Schedule, *, horizon_s: float = HORIZON_S) ->
         load_s = fleet.problem.load_s.get((placement.model, placement.gpu_type), 0.0)
         lost += load_s * fleet.actions_hz(among=stopped)
     lost += MOVE_S * fleet.actions_hz(among=robots)
-    now_hz = reached_hz(fleet)
-    gain_hz = fleet.actions_hz(other) - now_hz
+    now_hz, then_hz, least = _doing(fleet, other, doing)
+    gain_hz = then_hz - now_hz
     return Migration(
         moved_servers=tuple(p.server for p in moved),
         moved_robots=tuple(sorted(robots)),
         lost_actions=lost,
-        gained_actions=gain_hz * horizon_s if gain_hz > MIN_GAIN * now_hz else 0.0,
+        gained_actions=gain_hz * horizon_s if gain_hz > least * now_hz else 0.0,
     )
 
 
-def gives_up(fleet: Fleet, planned: Fleet) -> bool:
-    """A plan for the same robots gets less done than the schedule in force, and covers the loss of no more servers. Where `best`
-    chooses by robots' own queues, of which a schedule says nothing: by so much less that it would not have looked at them."""
+def gives_up(fleet: Fleet, planned: Fleet, doing: Doing | None = None) -> bool:
+    """A plan for the same robots gets less done than the schedule in force, and covers the loss of no more servers. doing: where
+    robots' own queues say what is done."""
     if fleet.schedule.policy != planned.schedule.policy or dict(fleet.tasks) != dict(planned.tasks):
         return False
-    by_queues = any(task.overlapped for task in fleet.problem.classes)
-    least_hz = (NEARLY if by_queues else 1.0 - MIN_GAIN) * reached_hz(fleet)
-    return fleet.actions_hz(planned.schedule) < least_hz and len(bare(planned)) >= len(bare(fleet))
+    now_hz, then_hz, least = _doing(fleet, planned.schedule, doing)
+    return then_hz < (1.0 - least) * now_hz and len(bare(planned)) >= len(bare(fleet))
+
+
+def _doing(fleet: Fleet, other: Schedule, doing: Doing | None) -> tuple[float, float, float]:
+    """Weighted actions/s now and then, and the relative difference below which they do not differ."""
+    return (*doing, CLEARLY) if doing else (reached_hz(fleet), fleet.actions_hz(other), MIN_GAIN)
 
 
 def reached_hz(fleet: Fleet) -> float:

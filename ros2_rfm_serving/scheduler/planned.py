@@ -38,6 +38,14 @@ class PlanOrder:
         return self.previous.epoch + 1 if self.previous else 1
 
 
+class Doing(NamedTuple):
+    """Weighted actions/s that the same robots are expected to do in their own queues, of which a schedule says nothing."""
+
+    before_hz: float
+    """Under the schedule beside which a plan was made."""
+    planned_hz: float
+
+
 class Planned(NamedTuple):
     fleet: Fleet
     """As planned, with its robots."""
@@ -52,5 +60,7 @@ class Planned(NamedTuple):
     """False: the work that was allowed ended the search, and more of it may find a better one."""
     effort: int = 1
     """It was made with (see `PlanOrder`)."""
+    doing: Doing | None = None
+    """Where the queues of asynchronous robots decide which of two schedules is better."""
     found: Schedule | None = None
     """In force when its scheduler was started: taken up as it is, or what the plan was made beside (see `takeover`)."""

@@ -43,11 +43,12 @@ def problem_of(
     types = seen.types(factory.gpu_types)
     if not types:
         raise ScheduleError("no server lives; nothing serves")
-    declared = {server: gpu for server, gpu in factory.gpu_types.items() if server in types}
+    declared = factory.gpu_types
+    every = [*types.values(), *(seen.gpu_type(server, declared[server]) for server in seen.lost if server in declared)]
     memory: dict[tuple[str, str], float] = {}
     load: dict[tuple[str, str], float] = {}
     for model in dict.fromkeys(d.model for task in classes for d in task.demands):
-        for gpu_type in dict.fromkeys([*declared.values(), *types.values()]):
+        for gpu_type in dict.fromkeys([*declared.values(), *every]):
             need = catalogue.footprint(model, declared_type(gpu_type)) if catalogue else None
             if need and catalogue and not catalogue.fits(model, declared_type(gpu_type)):
                 continue
@@ -61,7 +62,7 @@ def problem_of(
         sizes_b=_sizes_b(dict.fromkeys(model for model, _ in load), catalogue),
         continuous=factory.continuous,
         waiting=factory.waiting,
-        steps=_steps(load, declared, types, catalogue, seen),
+        steps=_steps(load, declared, catalogue, seen),
         dispatch=factory.dispatch,
         seen=seen,
         declared=declared,
@@ -81,12 +82,11 @@ def _sizes_b(models: Iterable[str], catalogue: Catalogue | None) -> dict[str, fl
 def _steps(
     pairs: Iterable[tuple[str, str]],
     declared: Mapping[str, str],
-    types: Mapping[str, str],
     catalogue: Catalogue | None,
     seen: Seen,
 ) -> dict[tuple[str, str], SteppedService]:
     """pairs: (model, GPU type). As the catalogue says, at the pace that was seen."""
-    paces = {types[server]: seen.paces[server] for server in declared if server in seen.paces}
+    paces = {seen.gpu_type(server, gpu): seen.paces[server] for server, gpu in declared.items() if server in seen.paces}
     found = {}
     for model, gpu_type in pairs if catalogue else ():
         assert catalogue

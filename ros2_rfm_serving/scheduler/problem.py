@@ -170,7 +170,7 @@ class Problem:
     """GPU type -> in which order servers take those who wait (`server/dispatch/`)."""
     seen: Seen = AS_DECLARED
     declared: Mapping[str, str] = field(default_factory=dict)
-    """Name -> GPU type, of all servers that live; in `servers`, one that is slower or faster than others of its type has its
+    """Name -> GPU type, of all servers, lost ones too; in `servers`, one that is slower or faster than others of its type has its
     own."""
     previous: Schedule | None = None
     """That is in force: what need not move stays where it is."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ros2_rfm_serving.scheduler import host
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.predict import Operation, keeping_hosts
+from ros2_rfm_serving.scheduler.prediction.predict import Operation, expected, keeping_hosts
 from ros2_rfm_serving.scheduler.prediction.rates import Host
 from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
 from ros2_rfm_serving.types import Route
@@ -61,6 +61,11 @@ class Queues:
         """Whether its robots wait in a queue that can be run: where actions alone do, for batches or to join one."""
         one = self._hosts[server]
         return self._curves.knows_queue(one.config) and all(self._calls[index] == 1.0 for index in one.demands)
+
+    def does_hz(self) -> float:
+        """Weighted actions/s that all robots are expected to do, as plans are judged by."""
+        problem, operation, _ = self._operation(self._kinds(self._routes_of, None))
+        return expected(problem, self._curves, operation)
 
     def kept(self, servers: Collection[str], newcomer: Kind | None = None) -> set[str]:
         """Those of the servers that keep every SLO and floor, with a newcomer."""

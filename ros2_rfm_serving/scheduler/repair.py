@@ -18,6 +18,7 @@ from dataclasses import replace
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.answering import Refit
+from ros2_rfm_serving.scheduler.cover import stands_in
 from ros2_rfm_serving.scheduler.enquiry import at_once
 from ros2_rfm_serving.scheduler.host import Host
 from ros2_rfm_serving.scheduler.promises import ROUNDING
@@ -49,6 +50,7 @@ def adapted(
     changed, refused = repaired(fleet, lost, rebuild, peers=peers) if lost else (fleet, {})
     if changed is fleet:
         changed = rebuild(fleet.schedule)
+        changed = covered(changed, fleet.schedule.epoch + 1, rebuild, peers=peers, those=bare(changed))
     return reinforced(changed, back, rebuild, peers=peers) if back else changed, refused
 
 
@@ -100,8 +102,7 @@ def _is_carried(host: Host, fleet: Fleet) -> bool:
 
 
 def _stands_in(standby: Host, host: Host, fleet: Fleet) -> bool:
-    """Idle, and set up alike: robots keep there what they keep where they are, which the curves may know nothing of."""
-    return not standby.sessions and standby.config == host.config and host.placement.server not in fleet.missing
+    return stands_in(standby.config, host.config, idle=not standby.sessions) and host.placement.server not in fleet.missing
 
 
 def deserted(schedule: Schedule, lost: Collection[str]) -> bool:
@@ -125,8 +126,9 @@ def _with_components(placements: Iterable[Placement], routes: Iterable[Route]) -
     return tuple(replace(p, components=tuple(dict.fromkeys([*p.components, *served.get(p.server, ())]))) for p in placements)
 
 
-def covered(fleet: Fleet, epoch: int, rebuild: Rebuild, *, peers: bool) -> Fleet:
-    """With the table of failover as it is now."""
+def covered(fleet: Fleet, epoch: int, rebuild: Rebuild, *, peers: bool, those: Collection[str] | None = None) -> Fleet:
+    """With the table of failover as it is now. those: servers that have another standby or none by it, where it is not for all;
+    the same fleet where they have not."""
     alike: dict[str, list[Host]] = defaultdict(list)
     for host in fleet.hosts.values():
         alike[host.placement.model].append(host)
@@ -143,9 +145,11 @@ def covered(fleet: Fleet, epoch: int, rebuild: Rebuild, *, peers: bool) -> Fleet
     cover = {
         name: _cover(host, [other for other in alike[host.placement.model] if carries(other, host)], fleet, peers)
         for name, host in fleet.hosts.items()
-        if host.sessions
+        if host.sessions and (those is None or name in those)
     }
-    routes = tuple(replace(route, standby=cover[route.server]) for route in fleet.schedule.routes)
+    if those is not None and all(fleet.hosts[name].standby == standby for name, standby in cover.items()):
+        return fleet
+    routes = tuple(replace(route, standby=cover.get(route.server, route.standby)) for route in fleet.schedule.routes)
     return rebuild(replace(fleet.schedule, epoch=epoch, routes=routes, placements=_fitting(fleet)))
 
 

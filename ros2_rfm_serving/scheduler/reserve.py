@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ros2_rfm_serving.scheduler.cover import stands_in
 from ros2_rfm_serving.scheduler.host import Host
 from ros2_rfm_serving.scheduler.links import Pledge
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
@@ -28,7 +29,8 @@ def with_reserved(
             reserved = host.placement.standby and host.placement.model == hosts[name].placement.model
             if not reserved or not problem.may_cover(other, name) or _jams(mine, other, pledge):
                 continue
-            if host.load_hz + load_hz <= host.capacity_hz({*host.slos, *slos}, curves):
+            alike = stands_in(host.config, hosts[name].config, idle=not host.sessions)
+            if alike or host.load_hz + load_hz <= host.capacity_hz({*host.slos, *slos}, curves):
                 standbys[name] = other
     return [replace(route, standby=standbys.get(route.server, route.standby)) for route, _ in asking]
 

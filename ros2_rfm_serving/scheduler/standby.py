@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.apart import spread
+from ros2_rfm_serving.scheduler.cover import stands_in
 from ros2_rfm_serving.scheduler.links import Load, Way, grown
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Problem
@@ -216,9 +217,9 @@ def _covered_by(standby: ServerSolution, servers: Iterable[ServerSolution], lost
 
 
 def _stands_in(standby: ServerSolution, server: ServerSolution) -> bool:
-    """Set up alike, and idle: robots keep there what they keep where they are, which the curves may know nothing of."""
-    alike = all(getattr(standby, name) == getattr(server, name) for name in ("model", "gpu_type", "batching", "batch_size"))
-    return alike and not standby.streams and all(stream.keeps_slo for stream in server.streams)
+    return stands_in(_config(standby), _config(server), idle=not standby.streams) and all(
+        stream.keeps_slo for stream in server.streams
+    )
 
 
 def _carries(host: ServerSolution, streams: Iterable[Stream], model: str, curves: Curves) -> bool:
@@ -226,7 +227,11 @@ def _carries(host: ServerSolution, streams: Iterable[Stream], model: str, curves
     if host.model != model:
         return False
     streams = list(streams)
-    config = Config(host.model, host.gpu_type, host.batching, host.batch_size)
     load_hz = sum(stream.num_robots * stream.rate_hz for stream in streams)
-    limits = [curves.capacity_hz(config, stream.slo) for stream in streams]
+    limits = [curves.capacity_hz(_config(host), stream.slo) for stream in streams]
     return load_hz <= min(limits, default=0.0)
+
+
+def _config(server: ServerSolution) -> Config:
+    """Of one that has its GPU for itself."""
+    return Config(server.model, server.gpu_type, server.batching, server.batch_size)

@@ -167,7 +167,7 @@ class Standing:
             else:  # it was room in a fleet that is seen otherwise now
                 self._background = self._order(self.factory, order.robots)
             return
-        move = migration(self._fleet, made.fleet.schedule)
+        move = migration(self._fleet, made.fleet.schedule, made.doing)
         published = (order.needed and not self._stays(made)) or move.worth_it
         told = (
             f"another schedule would gain {move.gained_actions:.0f} actions and lose {move.lost_actions:.0f} "
@@ -290,7 +290,7 @@ class Standing:
             return False
         if self._fleet.problem.seen != planned.fleet.problem.seen:  # it was taken by figures of before, and judged by them
             return False
-        return gives_up(self._fleet, planned.fleet) and not self.is_unsure and not self.broken
+        return gives_up(self._fleet, planned.fleet, planned.doing) and not self.is_unsure and not self.broken
 
     def _go_over(self, planned: Planned, why: str) -> str:
         """To a plan of the whole factory, unless it gives up what is had: then why that stays."""

@@ -46,7 +46,7 @@ def check(folder: Folder, now: datetime) -> list[Problem]:
     record = Record.load(folder)
     authority = load_certificate(read(folder.authority), str(folder.authority))
     permissions = Permissions(Names(record.namespace), record.all_members)
-    found = [*_expiry("authority", authority, now), *_open_files(folder)]
+    found = [*_expiry("authority", authority, now), *_open_files(folder), *_strangers(folder, record)]
     for name, entry in record.members.items():
         if entry.is_revoked:
             found.append(Problem(name, "is revoked and has no certificate", f"rfm security rotate --member {name}", False))
@@ -138,6 +138,14 @@ def _document(folder: Folder, record: Record, name: str, permissions: Permission
     if document.replace(b"\n", b"\r\n") not in read(enclave / f"{PERMISSIONS}.p7s"):
         yield Problem(name, "its permissions were changed after they were signed", fix)
     read(enclave / PERMISSIONS_CA)
+
+
+def _strangers(folder: Folder, record: Record) -> Iterator[Problem]:
+    """With certificates that nobody can revoke: an `add` was cut short."""
+    for certificate in sorted(folder.enclaves.glob(f"*/{CERTIFICATE}")):
+        if (name := certificate.parent.name) not in record.members:
+            fix = f"rm -r {certificate.parent}, and rfm security add again if it is to be a robot's"
+            yield Problem(name, "has a certificate, and is not in security.yaml", fix)
 
 
 def _open_files(folder: Folder) -> Iterator[Problem]:

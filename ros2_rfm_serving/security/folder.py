@@ -10,7 +10,10 @@ security.yaml                            who has which certificate, and which we
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,11 +56,34 @@ class Folder:
     def door_tokens(self) -> Path:
         return self.root / "tokens" / "door"
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """By whoever issues, one at a time: of two, the later would write what it has read before the earlier, and so bring back
+        whom that has revoked. A file system without locks (some of a network) keeps nobody out. Raises: `ConfigurationError`."""
+        try:
+            handle = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _unread(self.root, error) from None
+        try:
+            with suppress(OSError):
+                _lock(handle, self.root)
+            yield
+        finally:
+            os.close(handle)
+
     def enclave(self, member: str) -> Path:
         return self.enclaves / member
 
     def client_token(self, client: str) -> Path:
         return self.root / "tokens" / "clients" / client
+
+
+def make(folder: Path) -> None:
+    """Raises: `ConfigurationError`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritten(folder, error) from None
 
 
 def write_public(file: Path, content: bytes) -> None:
@@ -75,8 +101,7 @@ def read(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        fix = "name the folder that `rfm security init` wrote"
-        raise ConfigurationError(f"cannot be read: {error.strerror}", file=str(file), fix=fix) from None
+        raise _unread(file, error) from None
 
 
 def is_private(file: Path) -> bool:
@@ -106,5 +131,22 @@ def _write(file: Path, content: bytes, mode: int) -> None:
         new.replace(file)
         _keep(file.parent)
     except OSError as error:
-        fix = "choose a folder that can be written"
-        raise ConfigurationError(f"cannot be written: {error.strerror}", file=str(file), fix=fix) from None
+        raise _unwritten(file, error) from None
+
+
+def _unwritten(file: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(f"cannot be written: {error.strerror}", file=str(file), fix="choose a folder that can be written")
+
+
+def _unread(file: Path, error: OSError) -> ConfigurationError:
+    fix = "name the folder that `rfm security init` wrote"
+    return ConfigurationError(f"cannot be read: {error.strerror}", file=str(file), fix=fix)
+
+
+def _lock(handle: int, root: Path) -> None:
+    """Raises: `ConfigurationError`: somebody else has it. `OSError`: there are no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        fix = "do it again when that has ended"
+        raise ConfigurationError("another `rfm security` writes there now", file=str(root), fix=fix) from None

@@ -1,10 +1,16 @@
-"""Writes a factory's security: `rfm security init`, `add`, `rotate` and `revoke`."""
+"""Writes a factory's security: `rfm security init`, `add`, `rotate` and `revoke`, one at a time.
+
+The record is written last: what was cut short is done again by the same command, and a certificate that it has issued meanwhile is
+told by `rfm security check`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Concatenate, ParamSpec
 
 from cryptography import x509
 
@@ -22,6 +28,7 @@ from ros2_rfm_serving.security.folder import (
     PRIVATE_FOLDER,
     REVOKED,
     Folder,
+    make,
     read,
     write_private,
     write_public,
@@ -32,6 +39,7 @@ from ros2_rfm_serving.security.record import MemberEntry, Record, RevokedEntry
 from ros2_rfm_serving.security.tokens import hashed, new_token
 from ros2_rfm_serving.security.wire_table import Role
 
+P = ParamSpec("P")
 LINKS = (
     ("public", "ca.cert.pem", IDENTITY_CA),
     ("public", "ca.cert.pem", PERMISSIONS_CA),
@@ -53,9 +61,15 @@ class Issuer:
     @staticmethod
     def create(folder: Folder, record: Record, now: datetime) -> Issuer:
         """Raises: `ConfigurationError` where there is one already: whoever has its certificates would be shut out."""
-        if folder.authority_key.exists() or folder.record.exists():
+        if folder.record.exists():
             fix = "rfm security rotate, or another folder"
             raise ConfigurationError("there is a certificate authority already", file=str(folder.root), fix=fix)
+        if folder.authority_key.exists():
+            problem = (
+                f"there is a certificate authority, and no {folder.record.name}: `rfm security init` was cut short, or it is lost"
+            )
+            fix = f"remove {folder.root} if nobody has a certificate of it; else put back the file"
+            raise ConfigurationError(problem, file=str(folder.root), fix=fix)
         authority = Authority.new(f"{record.factory} rfm_serving CA", now)
         write_private(folder.authority_key, authority.identity.key_pem)
         folder.authority_key.parent.chmod(PRIVATE_FOLDER)
@@ -150,6 +164,15 @@ class Issuer:
         return self.authority.revocations([int(one.serial, 16) for one in self.record.revoked], now)
 
 
+def _alone(issues: Callable[Concatenate[Folder, P], Record]) -> Callable[Concatenate[Folder, P], Record]:
+    @functools.wraps(issues)
+    def alone(folder: Folder, /, *args: P.args, **kwargs: P.kwargs) -> Record:
+        with folder.held():
+            return issues(folder, *args, **kwargs)
+
+    return alone
+
+
 def start(
     folder: Folder, record: Record, members: Mapping[str, Member], clients: Iterable[str], now: datetime, days: float
 ) -> Record:
@@ -159,13 +182,16 @@ def start(
         _check_name(client)
     for member in members.values():
         check_subject(member.name, member.addresses)
-    issuer = replace(Issuer.create(folder, record, now), days=days)
-    issuer = replace(issuer, record=issuer.issue(members.values(), now))
-    issuer = replace(issuer, record=issuer.issue_tokens(clients))
-    issuer.write_documents(now)
+    make(folder.root)
+    with folder.held():
+        issuer = replace(Issuer.create(folder, record, now), days=days)
+        issuer = replace(issuer, record=issuer.issue(members.values(), now))
+        issuer = replace(issuer, record=issuer.issue_tokens(clients))
+        issuer.write_documents(now)
     return issuer.record
 
 
+@_alone
 def add(folder: Folder, members: Mapping[str, Member], now: datetime, days: float) -> Record:
     """For a robot and its world, that are new. Raises: `ConfigurationError`, before anything is written."""
     issuer = replace(Issuer.open(folder), days=days)
@@ -178,6 +204,7 @@ def add(folder: Folder, members: Mapping[str, Member], now: datetime, days: floa
     return issuer.record
 
 
+@_alone
 def rotate(folder: Folder, names: Sequence[str], now: datetime, days: float) -> Record:
     """New keys, certificates and tokens; of everybody where nobody is named. Raises: `ConfigurationError`."""
     issuer = replace(Issuer.open(folder), days=days)
@@ -193,6 +220,7 @@ def rotate(folder: Folder, names: Sequence[str], now: datetime, days: float) -> 
     return issuer.record
 
 
+@_alone
 def revoke(folder: Folder, name: str, now: datetime) -> Record:
     """Token, and all certificates that were ever issued to it. Raises: `ConfigurationError` for somebody who has neither."""
     issuer = Issuer.open(folder)

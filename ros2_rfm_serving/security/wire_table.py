@@ -81,7 +81,7 @@ ROWS = (
     _service(f"{OF_SERVER}/close_session", SERVER, ROBOT | DOOR),
     _service(f"{OF_SERVER}/reset_episode", SERVER, ROBOT | DOOR),
     _service(f"{OF_SERVER}/describe", SERVER, OPERATOR | DOOR),
-    _service(f"{OF_SERVER}/get_schedule", SERVER, SCHEDULER),
+    _service(f"{OF_SERVER}/get_schedule", SERVER, SCHEDULER | LOOKING),
     _service(f"{OF_SERVER}/order", SERVER, SERVER | ORDERING),
     Row(f"{OF_SERVER}/infer", Kind.ACTION, SERVER, OPERATOR),
     _topic(f"{OF_SERVER}/infer/_action/feedback", NOBODY, RECORDING),

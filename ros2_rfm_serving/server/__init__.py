@@ -3,8 +3,9 @@
 from ros2_rfm_serving.server.brain import ServerBrain
 from ros2_rfm_serving.server.config import ServerConfig
 from ros2_rfm_serving.server.figures import ServerSnapshot
-from ros2_rfm_serving.server.server import Ended, ModelServer
+from ros2_rfm_serving.server.loop import Ended, EngineLoop
+from ros2_rfm_serving.server.server import ModelServer
 from ros2_rfm_serving.server.sessions import SessionRules
 from ros2_rfm_serving.server.tiers import Tier, Work
 
-__all__ = ["Ended", "ModelServer", "ServerBrain", "ServerConfig", "ServerSnapshot", "SessionRules", "Tier", "Work"]
+__all__ = ["Ended", "EngineLoop", "ModelServer", "ServerBrain", "ServerConfig", "ServerSnapshot", "SessionRules", "Tier", "Work"]

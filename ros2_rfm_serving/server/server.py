@@ -1,12 +1,7 @@
-"""A model server: `submit()` puts requests into latest-only mailboxes, `step()` selects, runs and replies.
+"""A model server: `submit()` puts requests into latest-only mailboxes; `loop` selects, runs and replies.
 
-A body that does not spend time but computes it calls the parts of `step` itself: `begin`, `run`, `complete`; of an engine whose
-rows go on one solver step at a time (`batching: continuous`): `begin` until None, `enter`, `entered`, `advancing`, `turn` and
-`complete`; or `run` what is to run as a whole.
-
-Threads: `submit`, `open_session` and the like may be called from any thread; `step` and its parts from one thread per tier, but
-`run` from as many as its engine takes calls at once. One lock guards the `ServerBrain`, which decides, and is never held while an
-engine runs; another one, which may be taken within it, guards what is counted.
+Threads: what is here may be called from any thread; `loop` says who calls that. One lock guards the `ServerBrain`, which decides,
+and is never held while an engine runs; another one, which may be taken within it, guards what is counted.
 
 Engines, dispatch and horizon policies may be foreign code. Whatever they raise costs one batch: it is counted, `problems` has it in
 words, and the next one runs.
@@ -14,29 +9,26 @@ words, and the next one runs.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
-import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from ros2_rfm_serving.engines.base import Engine, Stepping
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ContractError, ModelError
 from ros2_rfm_serving.server.brain import ServerBrain
 from ros2_rfm_serving.server.config import ServerConfig
+from ros2_rfm_serving.server.deciding import Counting, Deciding
 from ros2_rfm_serving.server.dispatch import CONTINUOUS, DispatchPolicy
 from ros2_rfm_serving.server.dispatch.batching import BATCHINGS
 from ros2_rfm_serving.server.figures import Occupancy, ServerSnapshot
-from ros2_rfm_serving.server.horizon import NO_OUTLOOK, Outlook, outlooks, without_updates
+from ros2_rfm_serving.server.horizon import without_updates
 from ros2_rfm_serving.server.intake import readying, row_of
+from ros2_rfm_serving.server.loop import EngineLoop
 from ros2_rfm_serving.server.replies import reply_kind
 from ros2_rfm_serving.server.sessions import Session, SessionKey
-from ros2_rfm_serving.server.stepping import StepRunning
-from ros2_rfm_serving.server.tiers import Drift, Lane, Tier, Work
+from ros2_rfm_serving.server.tiers import Drift, Lane, Tier
 from ros2_rfm_serving.types import (
-    EngineReply,
     ModelContract,
     ObservationRequest,
     OutputKind,
@@ -45,12 +37,7 @@ from ros2_rfm_serving.types import (
     Serving,
     SessionGrant,
     SessionRequest,
-    Verdict,
 )
-
-ACTION_CHUNK = OutputKind.ACTION_CHUNK
-Ended = tuple[Work, Sequence[EngineReply | None]]
-"""What an engine is done with, and its answers"""
 
 
 def check_able(config: ServerConfig, engine: Engine) -> None:
@@ -68,27 +55,7 @@ def check_able(config: ServerConfig, engine: Engine) -> None:
     raise ConfigurationError(problem, key="batching", fix=f"set it to one of {others}")
 
 
-class _Deciding:
-    """One decision at a time. Entered for every request several times: a generator would take twice as long."""
-
-    __slots__ = ("_lock", "_server")
-
-    def __init__(self, server: ModelServer, lock: threading.Lock) -> None:
-        self._server, self._lock = server, lock
-
-    def __enter__(self) -> ServerBrain:
-        self._lock.acquire()
-        return self._server._brain
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            if self._server._brain.mishaps:
-                self._server.take_mishaps()
-        finally:
-            self._lock.release()
-
-
-class ModelServer:
+class ModelServer(Counting):
     """One process, one GPU, one model; `overflow` are more engines of the same model, which help out when that is faster."""
 
     def __init__(self, config: ServerConfig, engine: Engine, *overflow: Tier, policy: DispatchPolicy | None = None) -> None:
@@ -96,48 +63,34 @@ class ModelServer:
 
         Raises: `ModelError`; `ConfigurationError` for a name that is not known.
         """
+        super().__init__()
         self.contract: ModelContract = engine.contract
-        self.refused: Counter[str] = Counter()
-        self.problems: dict[str, str] = {}
-        """Counter of `refused` -> what happened last, in words for a log. Whoever says it takes it out."""
-        self.look_again_s = math.inf
-        """When the last `begin` of tier 0 that gave None wants to be called again, even if nothing new arrives."""
         check_able(config, engine)
         edge = Tier(engine=engine, batch_size=config.batch_size, max_concurrent=config.max_concurrent, profile_s=config.profile_s)
         self._lanes = [Lane(edge, self.mishap, config.costs.whole_s), *(Lane(tier, self.mishap) for tier in overflow)]
         self.takes_encoded, self.max_batch_size = engine.takes_encoded, engine.max_batch_size
-        self._ready = readying(engine.contract, engine.takes_encoded, engine.fit_image)
+        self._ready = readying(engine.contract, engine.takes_encoded, engine.fit_image, engine.decode_image)
         self._decoding_clock = None if engine.takes_encoded else engine.clock
-        self._turn_s = 0.0
-        """That the last turn took; 0: rows went on in none since it was told."""
-        self._brain = ServerBrain(config, engine.contract, self._lanes, policy)
-        self._lock, self._counting = threading.Lock(), threading.Lock()
-        self._deciding = _Deciding(self, self._lock)
+        self._deciding = Deciding(ServerBrain(config, engine.contract, self._lanes, policy), self)
+        self.loop = EngineLoop(engine.contract, self._lanes, self._deciding, self)
 
     @property
     def brain(self) -> ServerBrain:
         """Its lock is `deciding`'s."""
-        return self._brain
+        return self._deciding.brain
 
     @property
     def config(self) -> ServerConfig:
-        return self._brain.config
+        return self._deciding.brain.config
 
-    def deciding(self) -> _Deciding:
+    def deciding(self) -> Deciding:
         """Its brain, alone with it. Short: whoever asks waits meanwhile."""
         return self._deciding
 
-    def take_mishaps(self) -> None:
-        """What was counted while it decided: of foreign policies, whoever called them, and of requests that nobody waits for."""
-        mishaps = self._brain.mishaps
-        while mishaps:
-            kind, problem = mishaps.pop(0)
-            self.mishap(kind, problem) if problem else self.count(kind)
-
     def witness(self, witnessed: Callable[[ServerBrain], ServerBrain]) -> None:
         """From now on calls go to what this makes of the brain: between two decisions, whatever threads do."""
-        with self._lock:
-            self._brain = witnessed(self._brain)
+        with self._deciding as brain:
+            self._deciding.brain = witnessed(brain)
 
     # --- control plane ---
 
@@ -195,7 +148,7 @@ class ModelServer:
     @property
     def is_idle(self) -> bool:
         """Nothing waits and nothing runs."""
-        return not self._brain.mailboxes and all(lane.is_idle for lane in self._lanes)
+        return not self._deciding.brain.mailboxes and all(lane.is_idle for lane in self._lanes)
 
     @property
     def drift(self) -> Drift | None:
@@ -205,8 +158,8 @@ class ModelServer:
     @property
     def over_quota(self) -> dict[str, int]:
         """ "robot/component" -> requests refused as too many, of the sessions that are open; only those that have any."""
-        with self._lock:
-            return self._brain.sessions.over_quota
+        with self._deciding as brain:
+            return brain.sessions.over_quota
 
     @property
     def given_up(self) -> str:
@@ -218,7 +171,7 @@ class ModelServer:
 
         Takes no lock: whoever holds it may be what does not come back.
         """
-        return self._brain.stalled_s(now_s)
+        return self._deciding.brain.stalled_s(now_s)
 
     def collect_sessions(self, absent: Collection[SessionKey], now_s: float) -> list[tuple[SessionKey, str]]:
         """Closes the sessions of robots that have long been `absent` from the graph, and idle ones; counted. Returns them."""
@@ -231,8 +184,8 @@ class ModelServer:
 
     def _tell_engines(self) -> None:
         """What they keep for sessions that have ended may go."""
-        with self._lock:
-            ended = self._brain.sessions.ended()
+        with self._deciding as brain:
+            ended = brain.sessions.ended()
         for session, lane in itertools.product(ended, self._lanes):
             lane.running.close_session(*session.key, session.epoch)
 
@@ -245,8 +198,8 @@ class ModelServer:
 
     @property
     def num_waiting(self) -> int:
-        with self._lock:
-            return len(self._brain.mailboxes)
+        with self._deciding as brain:
+            return len(brain.mailboxes)
 
     def resize(self, batch_size: int, max_sessions: int) -> None:
         """Takes new limits without touching what is open; 0 sessions: as many as before.
@@ -269,8 +222,8 @@ class ModelServer:
     def check(self, config: ServerConfig) -> None:
         """What `reconfigure` would raise for what cannot be served. Changes nothing."""
         check_able(config, self.engine(0))
-        with self._lock:
-            self._brain.check(config)
+        with self._deciding as brain:
+            brain.check(config)
 
     def declare(self, rates_hz: Mapping[SessionKey, float]) -> None:
         """How often the schedule lets these ask: what goes far beyond it is refused, whatever the rules allow others."""
@@ -286,8 +239,8 @@ class ModelServer:
         return reply_kind(self.contract, component)
 
     def session_keys(self) -> list[SessionKey]:
-        with self._lock:
-            return self._brain.sessions.names()
+        with self._deciding as brain:
+            return brain.sessions.names()
 
     def session_names(self) -> list[str]:
         return ["/".join(key) for key in self.session_keys()]
@@ -299,8 +252,8 @@ class ModelServer:
 
         Raises: `BadMessageError`; nothing else is affected. Count it with `counting_refusals`.
         """
-        with self._lock:
-            session = self._brain.charge(observation.id, now_s)
+        with self._deciding.lock:
+            session = self._deciding.brain.charge(observation.id, now_s)
         self._deposit(observation, session, now_s)
 
     def check_admission(self, request: RequestId) -> None:
@@ -327,75 +280,17 @@ class ModelServer:
             with self._deciding as brain:
                 brain.unfit(observation.id, error.kind, str(error))
             raise
-        with self._lock:
-            self._brain.deposit(request, observation, now_s)
-            if self._brain.mishaps:
-                self.take_mishaps()
+        deciding = self._deciding
+        with deciding.lock:
+            brain = deciding.brain
+            brain.deposit(request, observation, now_s)
+            if brain.mishaps:
+                deciding.take_mishaps()
 
     def superseded_early(self, request: RequestId) -> None:
         """A newer one of its session arrived before anybody looked at it."""
         with self._deciding as brain:
             brain.superseded_early(request)
-
-    @contextlib.contextmanager
-    def counting_refusals(self) -> Iterator[None]:
-        """Counts the `BadMessageError` that leaves the block, whether conversion or `submit` raised it."""
-        try:
-            yield
-        except BadMessageError as error:
-            self.count(error.kind)
-            raise
-
-    def step(self, clock: Callable[[], float]) -> list[Reply]:
-        """Selects a batch, runs it, and returns its replies; empty when nothing waits. `clock` reads seconds."""
-        work = self.begin(clock())
-        ended: Sequence[Ended] = [(work, self.run(work))] if work and not self.steps() else []
-        if self.steps():
-            _, ended = self.round(work, clock)
-        return self.complete_all(ended, clock()) if ended else []
-
-    def steps(self, tier: int = 0) -> bool:
-        """Whether its rows go on one solver step at a time. Changes in `begin` alone."""
-        return self._lanes[tier].view.flight is not None
-
-    def num_in_flight(self, tier: int = 0) -> int:
-        """Rows that have begun and not ended, where they go on one solver step at a time."""
-        return len(self._lanes[tier].works) if self.steps(tier) else 0
-
-    def round(self, first: Work | None, clock: Callable[[], float]) -> tuple[bool, list[Ended]]:
-        """What begins enters, and rows in flight go on by one step; or a whole batch runs. Whether anything moved, and works that
-        ended, for `complete`.
-
-        first: what `begin` gave; more may follow, but after a whole batch.
-        """
-        if first and first.whole:
-            return True, [(first, self.run(first))]
-        ended: list[Ended] = []
-        if works := [first, *iter(lambda: self.begin(clock()), None)] if first else []:
-            turns = self.enter(works)
-            ended = [(work, [None]) for work in self.entered(turns, clock())]
-        rows = self.advancing(clock())
-        if rows:
-            began_s = clock()
-            ended += self.turn(rows)
-            self._turn_s = clock() - began_s
-        return bool(works or rows), ended
-
-    def begin(self, now_s: float, tier: int = 0) -> Work | None:
-        """Selects what a tier runs next; None: nothing waits that it should run, or it has enough to do (see `look_again_s`)."""
-        if not tier:
-            self.look_again_s = math.inf
-        brain = self._brain
-        if not brain.may_begin(tier, now_s):
-            return None
-        with self._lock:
-            brain = self._brain
-            work = brain.begin(tier, now_s)
-            if not tier:
-                self.look_again_s = brain.look_again_s
-            if brain.mishaps:
-                self.take_mishaps()
-        return work
 
     def refetches(self, now_s: float) -> list[RequestId]:
         """Requests that run next and whose robots should be asked for a newer observation now, since it costs nothing (Kairos
@@ -406,93 +301,6 @@ class ModelServer:
         with self._deciding as brain:
             return brain.refetches(now_s)
 
-    def run(self, work: Work) -> list[EngineReply | None]:
-        """One answer per request; None where the engine failed. Raises nothing."""
-        running = self._lanes[work.tier].running
-        answers = running.run([waiting.request for waiting in work.batch], self._brain.config.max_engine_errors)
-        if self.contract.output is not ACTION_CHUNK:
-            self._check_verdicts(work, answers)
-        return answers
-
-    def _check_verdicts(self, work: Work, answers: Sequence[EngineReply | None]) -> None:
-        """Text that is none of a judge's words goes on as an empty verdict."""
-        for i, answer in enumerate(answers):
-            if answer and not answer.verdict and self.reply_kind(work.batch[i].request.id.component) is Verdict:
-                self.count("verdict_violation")
-
-    # --- one solver step at a time ---
-
-    def enter(self, works: Sequence[Work]) -> list[tuple[int, int]]:
-        """Perceives what has begun, together: (number, turns that it will take) of what entered."""
-        requests = {work.number: work.batch[0].request for work in works}
-        return list(self._stepping.enter(requests, self.config.max_engine_errors).items())
-
-    def entered(self, turns: Sequence[tuple[int, int]], now_s: float) -> list[Work]:
-        """What began and did not enter: to be completed without an answer."""
-        with self._deciding as brain:
-            works = {work.number: work for work in self._lanes[0].works}
-            return [works[number] for number in brain.entered(tuple(turns), now_s)]
-
-    def advancing(self, now_s: float, took_s: float | None = None) -> list[Work]:
-        """Rows in flight that go on now; those that nobody waits for have left. took_s: of the turn before, where it is not `round`
-        that measured it."""
-        lane = self._lanes[0]
-        if lane.is_idle:
-            return []
-        ready = self._stepping.ready()
-        took_s, self._turn_s = self._turn_s if took_s is None else took_s, 0.0
-        with self._deciding as brain:
-            works, num_moving = {work.number: work for work in lane.works}, lane.num_moving
-            advance, leave = brain.turn(tuple(ready), took_s, now_s)
-        if leave:
-            self._stepping.leave(leave)
-        if not advance and lane.num_moving < num_moving:
-            self.look_again_s = now_s  # `begin` took into account rows that do not go on
-        return [works[number] for number in advance]
-
-    def turn(self, rows: Sequence[Work]) -> list[Ended]:
-        """Advances them by one solver step. Those that are done."""
-        works = {work.number: work for work in rows}
-        answers = self._stepping.turn(list(works), self.config.max_engine_errors)
-        return [(works[number], [answer]) for number, answer in answers.items()]
-
-    @property
-    def _stepping(self) -> StepRunning:
-        running = self._lanes[0].running
-        assert isinstance(running, StepRunning)
-        return running
-
-    # --- what becomes of it ---
-
-    def complete(self, work: Work, answers: Sequence[EngineReply | None], now_s: float) -> list[Reply]:
-        """Replies to those whose session is still open."""
-        return self.complete_all([(work, answers)], now_s)
-
-    def complete_all(self, ended: Sequence[Ended], now_s: float) -> list[Reply]:
-        """Of what ended together: rows of one turn take hardly longer than one of them."""
-        with self._lock:  # first of all: whatever is wrong with the answers, the engine is free again
-            for work, answers in ended:
-                answered = [answer is not None for answer in answers]
-                self._brain.ended(work, answered, self._lanes[work.tier].running.num_failed, now_s)
-        seen = iter(self._outlooks(ended))
-        replies = []
-        with self._lock:
-            brain = self._brain
-            for work, answers in ended:
-                for row, answer in enumerate(answers):
-                    if reply := brain.reply(work, row, answer, next(seen)):
-                        replies.append(reply)
-            if brain.mishaps:
-                self.take_mishaps()
-        return replies
-
-    def _outlooks(self, ended: Sequence[Ended]) -> Iterable[Outlook]:
-        """Row by row. There is none on a text."""
-        if self.contract.output is not ACTION_CHUNK:
-            return itertools.repeat(NO_OUTLOOK)
-        horizons = [waiting.request.horizon for work, _ in ended for waiting in work.batch]
-        return outlooks(horizons, [answer for _, answers in ended for answer in answers], self.mishap)
-
     def snapshot(self, now_s: float) -> ServerSnapshot:
         with self._deciding as brain:
             snapshot = brain.snapshot(now_s)
@@ -500,15 +308,5 @@ class ModelServer:
 
     def check_integrity(self) -> None:
         """When idle: nothing waits that no session owns."""
-        with self._lock:
-            assert self._brain.mailboxes.keys() <= set(self._brain.sessions.names())
-
-    def mishap(self, kind: str, problem: str) -> None:
-        """Counts something that went wrong, and keeps it in words."""
-        self.count(kind)
-        self.problems[kind] = problem
-
-    def count(self, kind: str, number: int = 1) -> None:
-        """Something that was refused or lost. From any thread, whatever it holds."""
-        with self._counting:
-            self.refused[kind] += number
+        with self._deciding as brain:
+            assert brain.mailboxes.keys() <= set(brain.sessions.names())

@@ -104,7 +104,7 @@ class Host:
         ]
         edge = self._gpus[0]
         server = ModelServer(config, edge.engine, *tiers)
-        self._rounds = Rounds(server, self._events, lambda: edge.spent_s, self) if isinstance(edge, SteppedGpu) else None
+        self._rounds = Rounds(server.loop, self._events, lambda: edge.spent_s, self) if isinstance(edge, SteppedGpu) else None
         return server
 
     # --- who is there ---
@@ -267,10 +267,10 @@ class Host:
             if self._rounds and not tier:
                 self._rounds.serve()
                 continue
-            while (work := server.begin(now_s, tier)) is not None:
+            while (work := server.loop.begin(now_s, tier)) is not None:
                 self.begun(work)
-                gpu.start(work, server.run, self._return if tier else self.ended)
-        looks_s = server.look_again_s
+                gpu.start(work, server.loop.run, self._return if tier else self.ended)
+        looks_s = server.loop.look_again_s
         if now_s < looks_s < math.inf and looks_s != self._looks_s:
             self._looks_s = looks_s
             self._events.at(looks_s, self._look_again, looks_s)
@@ -312,7 +312,7 @@ class Host:
             if not self._num_own:
                 self._count_busy()
         now_s, traffic = self._events.now_s, self._traffic
-        replies = self._server.complete(work, answers, now_s)
+        replies = self._server.loop.complete(work, answers, now_s)
         traffic.dropped += len(work.batch) - len(replies)
         for reply in replies if now_s >= self._warm_up_s else ():
             served = reply.served

@@ -130,10 +130,12 @@ class SimulatedRobot:
             self._events.at(now_s + phase_s, self._begin_task)
 
     def leave(self) -> None:
-        """Says goodbye to its servers; what is on its way to it is lost."""
+        """Says goodbye to its servers, which hear of it as late as of anything else; what is on its way to it is lost."""
         if self._there:
+            now_s = self._events.now_s
             for component, (host, epoch) in self._sessions.items():
-                host.close_session(self.name, component, epoch)
+                for copy in self._roads.told(self.wire.deliveries(UP, now_s, reliable=True), self.name, host.name):
+                    self._events.at(now_s + copy.delay_s, host.close_session, self.name, component, epoch)
             self.vanish()
 
     def vanish(self) -> None:

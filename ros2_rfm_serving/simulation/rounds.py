@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ros2_rfm_serving.server import ModelServer, Work
+from ros2_rfm_serving.server import EngineLoop, Work
 from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.types import EngineReply
 
@@ -22,12 +22,12 @@ class Body(Protocol):
 
 
 class Rounds:
-    """Of one life of a server. As in `ModelServer.round`: what begins is perceived, then rows in flight go on by one step; or a
+    """Of one life of a server. As in `EngineLoop.round`: what begins is perceived, then rows in flight go on by one step; or a
     whole batch runs."""
 
-    def __init__(self, server: ModelServer, events: Events, engine_s: Callable[[], float], body: Body) -> None:
+    def __init__(self, loop: EngineLoop, events: Events, engine_s: Callable[[], float], body: Body) -> None:
         """engine_s: what the engine's calls have taken until now; or any clock, for a real one."""
-        self._server, self._events, self._engine_s, self._body = server, events, engine_s, body
+        self._loop, self._events, self._engine_s, self._body = loop, events, engine_s, body
         self._busy = self._stopped = False
         self._turn_s = 0.0
         """Of the turn before."""
@@ -36,13 +36,13 @@ class Rounds:
         """A round, unless one is under way or there is nothing to do."""
         if self._busy:
             return
-        works = list(iter(lambda: self._server.begin(self._events.now_s), None))
+        works = list(iter(lambda: self._loop.begin(self._events.now_s), None))
         for work in works:
             self._body.begun(work)
         if works and works[0].whole:
-            self._then(self._answered, lambda: [(works[0], self._server.run(works[0]))])
+            self._then(self._answered, lambda: [(works[0], self._loop.run(works[0]))])
         elif works:
-            self._then(self._entered, lambda: self._server.enter(works))
+            self._then(self._entered, lambda: self._loop.enter(works))
         else:
             self._advance()
 
@@ -51,16 +51,16 @@ class Rounds:
         self._stopped = True
 
     def _entered(self, turns: Sequence[tuple[int, int]], took_s: float) -> None:
-        for work in self._server.entered(turns, self._events.now_s):
+        for work in self._loop.entered(turns, self._events.now_s):
             self._body.ended(work, [None])
         self._advance()
 
     def _advance(self) -> None:
-        rows = self._server.advancing(self._events.now_s, self._turn_s)
+        rows = self._loop.advancing(self._events.now_s, self._turn_s)
         self._busy, self._turn_s = False, 0.0
         if rows:
-            self._then(self._turned, lambda: self._server.turn(rows))
-        elif self._server.look_again_s <= self._events.now_s:
+            self._then(self._turned, lambda: self._loop.turn(rows))
+        elif self._loop.look_again_s <= self._events.now_s:
             self._body.over()
 
     def _turned(self, ended: Sequence[tuple[Work, Answers]], took_s: float) -> None:

@@ -111,7 +111,7 @@ class _UnderLoad:
         config = ServerConfig(name="profiled", batch_size=UNLIMITED, batching=CONTINUOUS, max_sessions=UNLIMITED, costs=costs)
         self._server, self._events, self._load = ModelServer(config, engine), Events(), load
         self._engine = stepping(engine)
-        self._rounds = Rounds(self._server, self._events, clock, self)
+        self._rounds = Rounds(self._server.loop, self._events, clock, self)
         self._blank = blank
         self._sent: dict[str, Sent] = {}
         self._epochs: dict[str, int] = {}
@@ -137,7 +137,7 @@ class _UnderLoad:
 
     def ended(self, work: Work, answers: Answers) -> None:
         now_s = self._events.now_s
-        self._server.complete(work, answers, now_s)
+        self._server.loop.complete(work, answers, now_s)
         for waiting, answer in zip(work.batch, answers, strict=True):
             if answer is None:
                 raise ModelError(f"a request was not answered: {'; '.join(self._server.problems.values())}")

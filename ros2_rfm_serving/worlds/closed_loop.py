@@ -121,10 +121,10 @@ def _config_of(placement: Placement, config: RobotConfig) -> ServerConfig:
 
 def _served(server: ModelServer, clock: Callable[[], float]) -> list[Reply]:
     """All that comes of what is there: a batch, or the turns of a frame."""
-    replies, moved = server.step(clock), server.steps()
+    replies, moved = server.loop.step(clock), server.loop.steps()
     while moved:
-        moved, ended = server.round(server.begin(clock()), clock)
-        replies += server.complete_all(ended, clock())
+        moved, ended = server.loop.round(server.loop.begin(clock()), clock)
+        replies += server.loop.complete_all(ended, clock())
     return replies
 
 

@@ -144,7 +144,7 @@ def test_a_server_closes_what_it_opened(engine: LeRobotEngine) -> None:
         epochs = {robot: server.open_session(opening(robot)).session_epoch for robot in ROBOTS}
         for robot, epoch in epochs.items():
             server.submit(observed(template, robot, epoch), float(turn))
-        assert len(server.step(lambda turn=turn: float(turn))) == 3
+        assert len(server.loop.step(lambda turn=turn: float(turn))) == 3
         assert len(engine._policy.processing.sessions) == nobodys + 3
     for robot, epoch in epochs.items():
         server.close_session(robot, "system1", epoch)

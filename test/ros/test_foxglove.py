@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +15,20 @@ from rclpy.node import Node
 from rclpy.serialization import deserialize_message, serialize_message
 from rfm_serving import msg
 from sensor_msgs.msg import CompressedImage
+from std_msgs.msg import String
 from std_srvs.srv import Trigger
 from websockets.sync.client import ClientConnection, connect
 
+from ros2_rfm_serving.monitoring.board import UNCHECKED, UNDATED
 from ros2_rfm_serving.operate.running import spinning
-from ros2_rfm_serving.ros.foxglove_bridge import Bridge
+from ros2_rfm_serving.ros.foxglove_bridge import CHECKED, OTHERS, PROOF, UNPROVEN, Bridge
 from ros2_rfm_serving.ros.monitor import definitions
 from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.security.own import ENCLAVE
+from test.enclaves import Enclaves
 from test.ros.spinning import living
+from test.ros.test_proven_views import Living
+from test.ros.test_proven_views import Plant as Forging
 
 STATUS, IMAGE = "/arm_1/rfm/status", "/arm_1/camera/side/image/compressed"
 MESSAGE_DATA, SERVICE_RESPONSE = 1, 3
@@ -36,6 +43,7 @@ class Client:
         self.services: dict[str, Any] = {}
         self.parameters: dict[str, Any] = {}
         self.answered = False
+        self.said = ""
         self.data: list[tuple[int, bytes]] = []
         self.responses: list[bytes] = []
 
@@ -63,6 +71,8 @@ class Client:
             self.channels |= {channel["topic"]: channel for channel in said["channels"]}
         elif said["op"] == "advertiseServices":
             self.services |= {service["name"]: service for service in said["services"]}
+        elif said["op"] == "status":
+            self.said = said["message"]
         elif said["op"] == "parameterValues":
             self.parameters |= {one["name"]: one["value"] for one in said["parameters"]}
             self.answered = True
@@ -99,11 +109,11 @@ def robot(ros_domain: int) -> Iterator[Robot]:
         yield made
 
 
-def connected(bridge: Bridge) -> ClientConnection:
+def connected(bridge: Bridge, offered: Collection[str] = (STATUS, IMAGE)) -> ClientConnection:
     """When all is offered: the SDK (0.30) announces a channel before it knows it itself, and a client that subscribes at once is
     refused."""
     end_s = time.monotonic() + 30.0
-    while not bridge.topics >= {STATUS, IMAGE} and time.monotonic() < end_s:
+    while not bridge.topics >= set(offered) and time.monotonic() < end_s:
         time.sleep(0.02)
     return connect(f"ws://127.0.0.1:{bridge.port}", subprotocols=["foxglove.sdk.v1"], max_size=None)  # type: ignore[list-item]
 
@@ -151,6 +161,62 @@ def test_with_control_services_are_called_and_parameters_set(robot: Robot) -> No
         client.say(op="setParameters", parameters=[{"name": "/arm_1/robot.task", "value": "reach"}], id="3")
         client.take(lambda: client.answered)
         assert client.parameters["/arm_1/robot.task"] == "reach" == robot.get_parameter("task").value
+
+
+SCHEDULE, SERVER, OF_ANOTHER = "/rfm/schedule", "/rfm/servers/s1/status", "/b/rfm/schedule"
+
+
+class Plant(Forging):
+    """And somebody who chats, and a scheduler of another factory."""
+
+    def __init__(self, context: rclpy.Context, enclaves: Enclaves) -> None:
+        super().__init__(context, enclaves)
+        self.create_publisher(String, "/chatter", 1)
+        self.create_publisher(msg.Schedule, OF_ANOTHER, qos.SCHEDULE)
+
+
+def test_with_a_certificate_what_is_signed_is_shown_when_it_is_proven_and_all_else_is_marked(
+    ros_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enclaves = Enclaves(tmp_path)
+    s1 = enclaves.make("s1")
+    monkeypatch.setenv(ENCLAVE, str(enclaves.make("observer")))
+    topics = {STATUS: msg.RobotStatus, SERVER: msg.ServerStatus, SCHEDULE: msg.Schedule}
+    with (
+        living(lambda context: Plant(context, enclaves), ros_domain),
+        living(lambda context: Living(context, s1), ros_domain),
+        spinning(lambda: Bridge("127.0.0.1", 0)) as bridge,
+        connected(bridge, [*topics, "/chatter"]) as socket,
+    ):
+        client = Client(socket)
+        client.take(lambda: {*topics, "/chatter"} <= client.channels.keys())
+        proofs = {topic: client.channels[topic]["metadata"][PROOF] for topic in (*topics, "/chatter")}
+        assert proofs == {**dict.fromkeys(topics, CHECKED), "/chatter": UNPROVEN} and OF_ANOTHER not in client.channels
+        wanted = [{"id": i, "channelId": client.channels[topic]["id"]} for i, topic in enumerate(topics)]
+        client.say(op="subscribe", subscriptions=wanted)
+
+        def shown() -> dict[str, list[Any]]:
+            of = {topic: [data for i, data in client.data if i == number] for number, topic in enumerate(topics)}
+            return {topic: [deserialize_message(data, topics[topic]) for data in found] for topic, found in of.items()}
+
+        client.take(lambda: min(len(found) for found in shown().values()) > 3)
+        told = shown()
+        assert {status.reason for status in told[STATUS]} == {""} and {status.detail for status in told[SERVER]} == {""}
+        assert {plan.factory for plan in told[SCHEDULE]} == {"hall"}
+        client.take(lambda: OTHERS in client.said and "not shown: arm_1" in client.said and UNDATED not in client.said)
+
+
+def test_without_one_it_says_that_it_checks_nothing(ros_domain: int, tmp_path: Path) -> None:
+    with (
+        living(lambda context: Forging(context, Enclaves(tmp_path), forged=False), ros_domain),
+        spinning(lambda: Bridge("127.0.0.1", 0)) as bridge,
+        connected(bridge, [STATUS]) as socket,
+    ):
+        client = Client(socket)
+        channel = client.take(lambda: client.channels.get(STATUS))
+        assert PROOF not in channel.get("metadata", {})
+        client.say(op="subscribe", subscriptions=[{"id": 1, "channelId": channel["id"]}])
+        client.take(lambda: client.data and client.said == UNCHECKED)
 
 
 @pytest.mark.parametrize("kind", ["ActionChunk", "Observation", "RobotStatus", "Schedule", "ServerStatus", "Judgement", "Plan"])

@@ -227,6 +227,7 @@ def test_a_new_plan_from_a_bad_file_is_refused_and_from_a_good_one_published(rig
     answer = rig.call(srv.Replan, factory_file=str(good))
     assert answer.success and answer.schedule_epoch == epoch + 1, answer
     assert [r.robot for r in rig.schedule(epoch + 1).routes] == ["arm_1", "arm_2", "arm_3"]
+    assert rig.scheduler._fleet.fleet.held, "it holds, as its planner knows: nobody has to look again"
 
 
 def follows(status: Any, schedule: Any) -> bool:

@@ -162,7 +162,7 @@ def test_an_error_that_nobody_foresaw_is_logged_a_few_times_and_the_thread_lives
 ) -> None:
     rig = Rig(FakeEngine())
     with monkeypatch.context() as broken:
-        broken.setattr(rig.server._lanes[0].running if method == "run" else rig.server, method, raising(error))
+        broken.setattr(rig.server._lanes[0].running if method == "run" else rig.server.loop, method, raising(error))
         for robot, epoch in rig.epochs.items():
             rig.server.submit(observation(epoch, 1, robot), time.monotonic())
         rig.threads.wake()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from ros2_rfm_serving.ros.fleet_client import FleetClient
 from ros2_rfm_serving.ros.node.doorkeeper import sign_answer
 from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.node.timers import every
+from ros2_rfm_serving.ros.robot.vouched import UNVOUCHED
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.security.own import ENCLAVE
 from ros2_rfm_serving.security.signing import Prover
@@ -119,6 +121,11 @@ def is_in_force(hall: Hall) -> None:
 
 def following(hall: Hall) -> int:
     return int(hall.node._robots[0].brain.following.scheduler)
+
+
+def says(hall: Hall) -> str:
+    """The robot, in `/diagnostics`."""
+    return str(hall.node._robots[0].diagnosis().message)
 
 
 def intrusions(hall: Hall) -> dict[str, tuple[type, str, list[bytes]]]:
@@ -234,6 +241,13 @@ def test_a_newcomer_is_held_up_by_no_recording_while_its_server_says_who_lives(h
     hall.fleet.wait(lambda: counters(hall.robot.status, "untimely_schedule") > 3, what="counted")
     hall.goal()
     assert following(hall) == OURS
+    asserted, body = list[str](), hall.node._robots[0]
+    monkeypatch.setattr(body.brain, "server_alive", lambda server, now_s: asserted.append(server))
+    servers = hall.node._servers
+    servers._users["s9"] = [body]
+    for _ in range(3):
+        servers._on_liveliness("s9", SimpleNamespace(alive_count=1, alive_count_change=1))
+    assert asserted == ["s9"], "liveliness has no signature: over and over it keeps nobody waiting"
 
 
 def test_a_newcomer_whose_servers_say_nothing_yet_believes_what_it_hears_and_not_for_long(
@@ -246,7 +260,9 @@ def test_a_newcomer_whose_servers_say_nothing_yet_believes_what_it_hears_and_not
     every(hall.fleet, 0.5, recording.say_schedule)
     restarts(hall, recording)
     hall.fleet.wait(lambda: following(hall) == GHOST, what="the recording is believed")
+    assert says(hall).endswith(UNVOUCHED), "and it says what it cannot know"
     is_in_force(hall)
+    assert UNVOUCHED not in says(hall)
     refused = counters(hall.robot.status, "untimely_schedule")
     hall.fleet.wait(lambda: counters(hall.robot.status, "untimely_schedule") > refused + 3, what="counted")
     assert following(hall) == OURS, "its server vouches for it"
@@ -314,7 +330,7 @@ def test_the_schedule_in_force_stays_and_orders_are_carried_out(
                 rig.wait(answers.done)
                 took_s = time.monotonic() - begin_s
             assert answers.result()[1] > answers.result()[0] and follows(rig), what
-            assert not rig.scheduler._watching._lookout.watch.health.lost
+            assert "server_1" not in rig.scheduler._watching._lookout.watch.health.lost  # the other one nobody starts here
             print(f"{what}: admitted and released in {1e3 * took_s:.0f} ms; {told()}")
     client.destroy_node()
     assert rig.scheduler._identity == mine and follows(rig)

@@ -44,7 +44,7 @@ class Door:
 
     def is_served(self, epoch: int, sequence: int) -> bool:
         submit(self.server, observation(epoch, sequence, robot="arm_1"))
-        return bool(self.server.step(lambda: 0.0))
+        return bool(self.server.loop.step(lambda: 0.0))
 
     def asked_by_many(self, names: list[tuple[str, str]]) -> list[int]:
         """Error codes of what was refused."""

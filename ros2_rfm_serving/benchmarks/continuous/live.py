@@ -239,7 +239,7 @@ class Bench:
             self._ask_again(server, robots, clock)
         server.refuse_waiting()
         while not server.is_idle:  # the next server finds an empty engine
-            server.step(clock)
+            server.loop.step(clock)
         return robots.run(CLOSED_LOOP_S, clock.busy_s).rate_hz
 
     def _ask_again(self, server: ModelServer, robots: Robots, clock: EngineClock) -> None:
@@ -251,11 +251,11 @@ class Bench:
 
     def _step(self, server: ModelServer, robots: Robots, clock: EngineClock, next_ask_s: float) -> list[Reply]:
         before_s = clock.busy_s
-        replies = server.step(clock)
+        replies = server.loop.step(clock)
         with clock.stopped():
             robots.take(replies)
-        if not replies and not server.num_in_flight():
-            clock.wait_until(min(next_ask_s, server.look_again_s), asleep_s=before_s)
+        if not replies and not server.loop.num_in_flight():
+            clock.wait_until(min(next_ask_s, server.loop.look_again_s), asleep_s=before_s)
         return replies
 
 

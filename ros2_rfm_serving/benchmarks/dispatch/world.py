@@ -173,18 +173,19 @@ class World:
 
     def _serve(self) -> None:
         for tier, law in enumerate(self._laws):
-            work = self.server.begin(self._now_s, tier)
+            work = self.server.loop.begin(self._now_s, tier)
             if work:
                 self.outcome.batches.append(len(work.batch))
                 self.outcome.overflowed += len(work.batch) if tier else 0
                 away_s = self._round_trip_s if tier else 0.0
                 self._free_s[tier] = max(self._now_s, self._free_s[tier]) + law.mean_s(len(work.batch))
                 self._at(self._free_s[tier] + away_s, self._done, work)
-            elif not tier and self.server.look_again_s < float("inf"):
-                self._at(self.server.look_again_s, self._serve)
+            elif not tier and self.server.loop.look_again_s < float("inf"):
+                self._at(self.server.loop.look_again_s, self._serve)
 
     def _done(self, work: Work) -> None:
-        for waiting, reply in zip(work.batch, self.server.complete(work, self.server.run(work), self._now_s), strict=True):
+        answers = self.server.loop.run(work)
+        for waiting, reply in zip(work.batch, self.server.loop.complete(work, answers, self._now_s), strict=True):
             self.outcome.in_time.append(self._now_s - waiting.since_s <= self._slo_s)
             robot = self._robots[reply.id.robot]
             begin_s = max(self._now_s, robot.executes_s[1])

@@ -156,6 +156,12 @@ class ContextEncoder(nn.Module):
             image_tokens[keep_images] = some
         return torch.cat([state_tokens, image_tokens, self.word(words)], dim=1) + self.kind
 
+    def take_over(self, other: ContextEncoder) -> None:
+        """Weights and statistics of the same name and shape, of a policy whose configuration this one's is made of."""
+        own = self.state_dict()
+        same = {name: value for name, value in other.state_dict().items() if name in own and own[name].shape == value.shape}
+        self.load_state_dict(own | same)
+
     def cast(self, dtype: torch.dtype) -> None:
         """Weights alone: statistics, pixels, times and indices keep the precision that they need (vla.cpp §4.6)."""
         for parameter in self.parameters():

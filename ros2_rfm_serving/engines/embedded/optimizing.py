@@ -27,6 +27,8 @@ class TrainingConfig:
     """Share of examples with an action prefix."""
     image_dropout: float = 0.6
     """Share of examples whose images are hidden, so that the state stays in use."""
+    frozen_eyes: bool = False
+    """What images become stays as it was at the start: half the work, most of which is convolutions."""
     max_gradient: float = 1.0
     """Norm of all gradients together; inf: whatever they are."""
     compiled: bool = False

@@ -27,7 +27,8 @@ def train_policy(
 ) -> FlowPolicyNetwork:
     """Flow matching: x_t = t * noise + (1 - t) * action, target velocity noise - action. Returns the averaged weights.
 
-    texts: instructions per task index; one is drawn for every example. start: weights and statistics to go on from.
+    texts: instructions per task index; one is drawn for every example. start: it goes on from its weights and statistics, where
+    they fit.
     keeper: of a training that can be interrupted, which then draws other examples than one that was not.
     """
     torch.manual_seed(training.seed)
@@ -35,9 +36,10 @@ def train_policy(
     network = FlowPolicyNetwork(config)
     batches = PolicyBatches(config, data, texts, training, rng)
     if start is not None:
-        network.load_state_dict(start.state_dict())
+        network.take_over(start)
     else:
         set_statistics(network, data, batches.rows)
+    network.image_tokens.requires_grad_(not training.frozen_eyes)
     average = copy.deepcopy(network)
     if training.compiled:
         network.velocity = torch.compile(network.velocity)  # type: ignore[method-assign]

@@ -41,7 +41,7 @@ def train_token_policy(
     _set_ranges(network, data)
     set_statistics(network, data, batches.rows)
     if start is not None:
-        _take_over(network, start)
+        network.take_over(start)
     average = copy.deepcopy(network)
 
     def figures() -> dict[str, Tensor]:
@@ -49,13 +49,6 @@ def train_token_policy(
         return _figures(network, batch, _given(batch, batches, rng))
 
     return optimized(network, average, training, figures, report)
-
-
-def _take_over(network: TokenPolicyNetwork, start: ContextEncoder) -> None:
-    """Weights and statistics of the same name and shape."""
-    own = network.state_dict()
-    same = {name: value for name, value in start.state_dict().items() if name in own and own[name].shape == value.shape}
-    network.load_state_dict(own | same)
 
 
 def _set_ranges(network: TokenPolicyNetwork, data: Dataset) -> None:

@@ -56,10 +56,31 @@ def flow(workshop: Workshop, steps: int, *, compiled: bool) -> None:
 
 
 def images(workshop: Workshop, steps: int, *, head: str, compiled: bool, resume: bool) -> None:
-    """Many tasks from images, the hand's position and the gripper's opening; where things are it learns to say, and is not told."""
-    flows, name = head == "flow", IMAGE_POLICIES[head]
-    texts = [task.instructions for task in SEEN_TASKS.values()]
-    config = FlowPolicyConfig(
+    """Many tasks from images, the hand's position and the gripper's opening; where things are it learns to say, and is not told.
+
+    A flow head sets out from the shipped policy that regresses: its eyes stay as they are, and all behind them learns on.
+    """
+    name, texts = IMAGE_POLICIES[head], [task.instructions for task in SEEN_TASKS.values()]
+    start = shipped_network(IMAGE_POLICIES["regression"], FlowPolicyNetwork) if head == "flow" else None
+    config = _flowing(start.config) if start else _seeing(texts)
+    training = TrainingConfig(
+        steps=steps,
+        seed=workshop.seed,
+        batch_size=32,
+        prefix_share=0.3 if config.max_inference_delay_steps else 0.0,
+        image_dropout=0.0,
+        frozen_eyes=start is not None,
+        compiled=compiled,
+        log_every=50,
+    )
+    checkpoint = Checkpoint(workshop.out, name, resume=resume)
+    data = workshop.demonstrations(tuple(SEEN_TASKS), Recipe(steps_after_success=6, frame_every=6))
+    log = TrainingLog(workshop.out / name, steps, begun=checkpoint.step)
+    log.keep(train_policy(config, data, texts, training, log, start, checkpoint))
+
+
+def _seeing(texts: Sequence[Sequence[str]]) -> FlowPolicyConfig:
+    return FlowPolicyConfig(
         state_size=STATE_SIZE,
         state_columns=PROPRIOCEPTION,
         relative_pairs=(),
@@ -67,30 +88,22 @@ def images(workshop: Workshop, steps: int, *, head: str, compiled: bool, resume:
         action_names=ACTION_NAMES,
         cameras=tuple(CAMERAS),
         vocabulary=instructions.vocabulary(text for each in texts for text in each),
-        chunk_length=24 if flows else 16,
-        max_inference_delay_steps=8 if flows else 0,
-        predicts=(Predicts.VELOCITY if flows else Predicts.CHUNK).value,
-        num_steps=5 if flows else 1,
+        chunk_length=16,
+        max_inference_delay_steps=0,
+        predicts=Predicts.CHUNK.value,
+        num_steps=1,
         noise_scale=0.0,  # the experts are functions of what is seen: nothing to choose between
         head_blocks=2,
         state_tokens=4,
         map_channels=32,
         told_columns=(*range(WORKPIECE.start, WORKPIECE.stop), *range(GOAL.start, GOAL.stop)),
     )
-    recipe = Recipe(steps_after_success=6, frame_every=6)
-    training = TrainingConfig(
-        steps=steps,
-        seed=workshop.seed,
-        batch_size=32,
-        prefix_share=0.3 if flows else 0.0,
-        image_dropout=0.0,
-        compiled=compiled,
-        log_every=50,
-    )
-    checkpoint = Checkpoint(workshop.out, name, resume=resume)
-    data = workshop.demonstrations(tuple(SEEN_TASKS), recipe)
-    log = TrainingLog(workshop.out / name, steps, begun=checkpoint.step)
-    log.keep(train_policy(config, data, texts, training, log, keeper=checkpoint))
+
+
+def _flowing(config: FlowPolicyConfig) -> FlowPolicyConfig:
+    """The same senses; from the mean of the noise, for the same reason."""
+    velocity = Predicts.VELOCITY.value
+    return replace(config, chunk_length=24, max_inference_delay_steps=8, predicts=velocity, num_steps=5)
 
 
 def staged(workshop: Workshop, steps: int) -> None:

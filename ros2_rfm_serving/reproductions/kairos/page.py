@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ros2_rfm_serving.reproductions.claims import Claim
-from ros2_rfm_serving.reproductions.kairos.claims import Of, Results, count, reduction
+from ros2_rfm_serving.reproductions.kairos.claims import STATISTICS, Of, Results, count, reduction
 from ros2_rfm_serving.reproductions.kairos.points import (
     BEYOND,
     CORNERS,
+    CUTS,
+    FAR_BEYOND,
     HORIZONS,
     IN_FLIGHT,
     LEADS,
     LOADS,
+    NO_QUICKER,
     OTHER_HORIZONS,
     POLICIES,
     RATE_HZ,
@@ -24,9 +27,17 @@ from ros2_rfm_serving.reproductions.kairos.points import (
     Setting,
 )
 from ros2_rfm_serving.reproductions.kairos.recorded import Recorded
-from ros2_rfm_serving.reproductions.kairos.replay import BATCHES_IN_FLIGHT, CLOUD, EDGE, MAX_BATCH_SIZE, PAYLOAD_MB, WIFI_S
+from ros2_rfm_serving.reproductions.kairos.replay import (
+    BATCHES_IN_FLIGHT,
+    CLOUD_TIME,
+    EDGE,
+    MAX_BATCH_SIZE,
+    PAYLOAD_MB,
+    WIFI_S,
+    cloud_law,
+)
 from ros2_rfm_serving.reproductions.kairos.sweep import MARGIN, pooled, value_of
-from ros2_rfm_serving.reproductions.kairos.texts import FIGURES, INTRODUCTION, PARTS, SET_UP, WITHOUT
+from ros2_rfm_serving.reproductions.kairos.texts import CUT, FIGURES, INTRODUCTION, NO_QUICKER_CLOUD, PARTS, SET_UP, WITHOUT
 
 Claims = Mapping[str, Sequence[Claim]]
 
@@ -60,7 +71,7 @@ def _set_up(results: Results, setting: Setting) -> str:
         lead=LEADS[0],
         slo=SLO_S,
         edge=f"{1e3 * EDGE.base_s:g} + {1e3 * EDGE.per_row_s:g} B",
-        cloud=f"{1e3 * CLOUD.base_s:g} + {1e3 * CLOUD.per_row_s:g} B",
+        cloud=f"{1e3 * cloud_law().base_s:g} + {1e3 * cloud_law().per_row_s:g} B",
         batch=MAX_BATCH_SIZE,
         jitter=EDGE.jitter,
         payload=PAYLOAD_MB,
@@ -146,7 +157,10 @@ def _online(results: Results) -> list[str]:
     columns = ("workload", "horizon", "dispatch", "mean (s)", "P25", "P95", "in SLO", "requests a task", "stood still", "success")
     left_out = [_without(results.of(name), task) for name in results.recorded for task in results.recorded[name].workload.tasks]
     left_out_headings = ("workload", "without", "horizon", "wait ratio", "both")
-    shared = [PARTS, _table(headings, shares), WITHOUT, _table(left_out_headings, left_out)]
+    cuts = [_cut(results.of(name), cut) for name in results.recorded for cut in (0, *CUTS)]
+    by_policy = (f"{name}: mean, P25, P95" for name in ("wait ratio", "balanced"))
+    cut_headings = ("workload", "steps a round", "requests a task", "spread", *by_policy)
+    shared = [PARTS, _table(headings, shares), WITHOUT, _table(left_out_headings, left_out), CUT, _table(cut_headings, cuts)]
     return [*shared, f"At the highest rate ({TOP:g}):\n", _table(columns, rows)]
 
 
@@ -166,6 +180,17 @@ def _without(of: Of, task: str) -> tuple[str, ...]:
     return of.workload, task, *(f"{gain:.0f} %" for gain in gains)
 
 
+def _cut(of: Of, cut: int) -> tuple[str, ...]:
+    """What the scheduler alone gains where every round of the same episodes executes so much."""
+    base = of.run("static", "fifo", cut=cut)
+    gains = []
+    for dispatch in POLICIES[2:]:
+        run = of.run("static", dispatch, cut=cut)
+        gains.append(", ".join(f"{reduction(run, base, statistic):.0f}" for statistic in STATISTICS) + " %")
+    requests, spread = of.recorded.requests(cut=cut), of.recorded.spread(cut)
+    return of.workload, str(cut) if cut else "as recorded", f"{requests:.1f}", f"{spread:.2f}", *gains
+
+
 def _run_of(of: Of, horizon: str, dispatch: str) -> Run | None:
     try:
         return of.run(horizon, dispatch)
@@ -180,7 +205,7 @@ def _figures(run: Run) -> tuple[str, ...]:
 
 
 def _in_flight(results: Results) -> list[str]:
-    rows = []
+    rows, slower = [], [(load, NO_QUICKER) for load in (TOP, *BEYOND)]
     for name in results.recorded:
         for load in (TOP, *BEYOND):
             alone = [results.of(name).run("confidence", "wait_ratio", load, deployment=where) for where in ("edge", "cloud")]
@@ -188,7 +213,23 @@ def _in_flight(results: Results) -> list[str]:
             told = [f"{run.mean_s:.2f} ({run.offloaded:.0%})" for run in hybrid]
             rows.append((name, f"{load:g}", *(f"{run.mean_s:.2f}" for run in alone), *told))
     headings = ("workload", "load", "edge", "cloud", *(f"hybrid, {n} in flight" for n in IN_FLIGHT))
-    return ["Mean task latency (s), and the share of requests that ran in the cloud:\n", _table(headings, rows)]
+    return [
+        "Mean task latency (s), and the share of requests that ran in the cloud:\n",
+        _table(headings, rows),
+        NO_QUICKER_CLOUD,
+        _table(
+            ("workload", "load", "a batch in the cloud over the edge's", "cloud", "hybrid", "less than the cloud"),
+            [_clouded(results.of(name), *each) for name in results.recorded for each in ((FAR_BEYOND, CLOUD_TIME), *slower)],
+        ),
+    ]
+
+
+def _clouded(of: Of, load: float, cloud_time: float) -> tuple[str, ...]:
+    cloud, hybrid = (
+        of.run("confidence", "wait_ratio", load, deployment=where, cloud_time=cloud_time) for where in ("cloud", "hybrid")
+    )
+    latencies = [f"{run.mean_s:.2f}" for run in (cloud, hybrid)]
+    return of.workload, f"{load:g}", f"{cloud_time:g}", *latencies, f"{reduction(hybrid, cloud):.0f} %"
 
 
 def _refetch(results: Results) -> list[str]:

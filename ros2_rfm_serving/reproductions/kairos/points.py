@@ -13,6 +13,7 @@ import numpy as np
 from ros2_rfm_serving.reproductions.kairos.recorded import Recorded, Scene
 from ros2_rfm_serving.reproductions.kairos.replay import (
     BATCHES_IN_FLIGHT,
+    CLOUD_TIME,
     EDGE,
     MAX_BATCH_SIZE,
     Deployment,
@@ -21,7 +22,7 @@ from ros2_rfm_serving.reproductions.kairos.replay import (
     Wan,
     replay,
 )
-from ros2_rfm_serving.reproductions.kairos.traces import Pace, Trace
+from ros2_rfm_serving.reproductions.kairos.traces import Pace, Trace, cut_anew
 from ros2_rfm_serving.reproductions.kairos.workloads import WORKLOADS
 from ros2_rfm_serving.server.dispatch import DispatchPolicy, EngineView, Waiting
 from ros2_rfm_serving.server.dispatch.wait_ratio import BUCKETS, WaitRatio
@@ -41,6 +42,10 @@ CORNERS = (("static", "fifo"), ("confidence", "fifo"), ("static", "wait_ratio"),
 """Neither, the horizon alone, the scheduler alone, both."""
 DEPLOYMENTS = ("edge", "cloud", "hybrid")
 IN_FLIGHT = (1, 2, 3, 4)
+CUTS = (4, 8, 12, 24)
+"""Steps of every round of the same episodes, cut anew."""
+NO_QUICKER, FAR_BEYOND = 1.0, 4.0
+"""A cloud that takes as long as the edge; and a rate of arrival that fills a quick one."""
 BUCKET_COUNTS = (2, 5, BUCKETS, 20, 0)
 """0: no buckets, the wait ratio itself."""
 WAN_MS, WAN_MBPS = (20.0, 50.0, 100.0, 150.0, 200.0), (10.0, 50.0, 100.0, 500.0, 1000.0)
@@ -72,6 +77,10 @@ class Point:
     refetch: bool = False
     without: str = ""
     """A task that is left out."""
+    cut: int = 0
+    """Steps that every round executes, the last one of an episode excepted; 0: as recorded."""
+    cloud_time: float = CLOUD_TIME
+    """Of a batch in the cloud, over the edge's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +129,17 @@ def points_of(figure: str, workload: str, loads: Sequence[float], fleets: Sequen
         yield from (replace(kairos, horizon=h, dispatch=d) for h, d in product(OTHER_HORIZONS, ("fifo", *POLICIES[2:])))
         for task, (h, d) in product(WORKLOADS[workload].tasks, CORNERS):
             yield replace(kairos, horizon=h, dispatch=d, without=task)
+        for cut, policy in product(CUTS, ("fifo", *POLICIES[2:])):
+            yield replace(kairos, horizon="static", dispatch=policy, cut=cut)
     elif figure == "13":
         for load, where in product((*loads, *BEYOND), DEPLOYMENTS):
             yield replace(kairos, load=load, deployment=where)
         yield from (replace(kairos, dispatch="balanced", deployment=where) for where in DEPLOYMENTS)
         for load, number in product((loads[-1], *BEYOND), IN_FLIGHT):
             yield replace(kairos, load=load, deployment="hybrid", in_flight=number)
+        yield from (replace(kairos, load=FAR_BEYOND, deployment=where) for where in DEPLOYMENTS[1:])
+        for load, where in product((loads[-1], *BEYOND), DEPLOYMENTS[1:]):
+            yield replace(kairos, load=load, deployment=where, cloud_time=NO_QUICKER)
     elif figure == "14":
         for robots, horizon, policy in product(fleets, HORIZONS, POLICIES):
             yield replace(kairos, horizon=horizon, dispatch=policy, load=0.0, robots=robots)
@@ -146,15 +160,17 @@ def _sensitivity(figure: str, kairos: Point, loads: Sequence[float]) -> Iterator
             yield replace(kairos, load=load, lead_steps=lead, refetch=refetch, deployment=where)
 
 
-def capacity_hz(recorded: Recorded, without: str = "") -> float:
+def capacity_hz(recorded: Recorded, without: str = "", cut: int = 0) -> float:
     """Tasks per second that the edge can do with static horizons and full batches."""
-    return MAX_BATCH_SIZE / EDGE.mean_s(MAX_BATCH_SIZE) / recorded.requests(without)
+    return MAX_BATCH_SIZE / EDGE.mean_s(MAX_BATCH_SIZE) / recorded.requests(without, cut)
 
 
 def run(point: Point, recorded: Recorded, setting: Setting) -> Run:
     """The same seeds give the same tasks in the same order, whatever the horizon."""
     by_scene = {scene: trace for scene, trace in recorded.traces[point.horizon].items() if trace.task != point.without}
-    rate_hz = point.load * capacity_hz(recorded, point.without)
+    if point.cut:
+        by_scene = {scene: cut_anew(trace, point.cut) for scene, trace in by_scene.items()}
+    rate_hz = point.load * capacity_hz(recorded, point.without, point.cut)
     load = Load(num_tasks=setting.num_tasks, rate_hz=rate_hz, num_robots=point.robots)
     pace = Pace(control_rate_hz=RATE_HZ, lead_steps=point.lead_steps, slo_s=SLO_S)
     reports = [replay(_drawn(by_scene, setting.num_tasks, seed), load, _deployment(point), pace, seed) for seed in setting.seeds]
@@ -173,6 +189,7 @@ def _deployment(point: Point) -> Deployment:
         policy=_variant(point),
         edge=point.deployment != "cloud",
         cloud=point.deployment != "edge",
+        cloud_time=point.cloud_time,
         wan=Wan(latency_s=point.wan_ms / 1e3, bandwidth_mbps=point.wan_mbps),
         batches_in_flight=point.in_flight,
         refetch_after_s=REFETCH_S if point.refetch else math.inf,

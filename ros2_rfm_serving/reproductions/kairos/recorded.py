@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.reproductions.kairos.files import SWEEP, TRACES
 from ros2_rfm_serving.reproductions.kairos.sweep import Cell, chosen, load_cells, value_of
-from ros2_rfm_serving.reproductions.kairos.traces import Trace, load_traces
+from ros2_rfm_serving.reproductions.kairos.traces import Trace, cut_anew, load_traces
 from ros2_rfm_serving.reproductions.kairos.workloads import Workload
 from ros2_rfm_serving.types import Horizon
 
@@ -27,10 +30,18 @@ class Recorded:
     traces: Mapping[str, Mapping[Scene, Trace]]
     """By the same name: the same scenes under each."""
 
-    def requests(self, without: str = "") -> float:
-        """Of a task on average, with static horizons; `without`: but for this one."""
+    def requests(self, without: str = "", cut: int = 0) -> float:
+        """Of a task on average, with static horizons; `without`: but for this one; `cut`: with this horizon in place of theirs."""
+        return float(self._rounds(without, cut).mean())
+
+    def spread(self, cut: int = 0) -> float:
+        """Of the tasks' numbers of requests: standard deviation over mean."""
+        rounds = self._rounds("", cut)
+        return float(rounds.std() / rounds.mean())
+
+    def _rounds(self, without: str, cut: int) -> npt.NDArray[np.int64]:
         traces = [trace for trace in self.traces["static"].values() if trace.task != without]
-        return sum(len(trace.executed) for trace in traces) / len(traces)
+        return np.array([len((cut_anew(trace, cut) if cut else trace).executed) for trace in traces])
 
 
 def load(workload: Workload, folder: Path) -> Recorded:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
@@ -23,8 +23,8 @@ JITTER = 0.05
 EDGE = FixedService(base_s=0.037, per_row_s=0.013, jitter=JITTER)
 """SmolVLA on an RTX A6000: 50 ms alone, as on an RTX 3060 (54.8 ms) and an RTX 5090 (49.6 ms; vla.cpp), growing with the batch as
 SGLang's pi0.5 does (52.4, 65.1, 91.9 and 147.4 ms at 1, 2, 4 and 8 rows)."""
-CLOUD = FixedService(base_s=0.0185, per_row_s=0.0065, jitter=JITTER)
-"""On an A100 (80 GB): half of that, by the ratio of the two GPUs' dense 16-bit throughput (312 to 155 Tflop/s)."""
+CLOUD_TIME = 0.5
+"""Of a batch on an A100 (80 GB), over the edge's, by the ratio of the two GPUs' dense 16-bit throughput (312 to 155 Tflop/s)."""
 WIFI_S = 0.0025
 """Between a robot and the edge, one way."""
 PAYLOAD_MB = 0.16
@@ -63,6 +63,8 @@ class Deployment:
     """Older observations are asked for again where that costs nothing."""
     edge: bool = True
     cloud: bool = False
+    cloud_time: float = CLOUD_TIME
+    """Of a batch in the cloud, over the edge's."""
     wan: Wan = Wan()
     batches_in_flight: int = BATCHES_IN_FLIGHT
     """To the cloud beside an edge."""
@@ -103,6 +105,11 @@ class Report:
         return sum(wait_s <= self.slo_s for wait_s in waits_s) / len(waits_s)
 
 
+def cloud_law(time: float = CLOUD_TIME) -> FixedService:
+    """time: of a batch, over the edge's."""
+    return replace(EDGE, base_s=time * EDGE.base_s, per_row_s=time * EDGE.per_row_s)
+
+
 class _Engine:
     """A service law in place of a GPU, compiled for every size: what a batch takes is written down instead of waited for."""
 
@@ -127,7 +134,7 @@ class TraceServer:
 
     def __init__(self, deployment: Deployment, events: Events, seed: int) -> None:
         self._events, self.way_s = events, WIFI_S
-        laws = [EDGE] * deployment.edge + [CLOUD] * deployment.cloud
+        laws = [EDGE] * deployment.edge + [cloud_law(deployment.cloud_time)] * deployment.cloud
         self._engines = [_Engine(law, source(seed, "service", str(i)).getrandbits(32)) for i, law in enumerate(laws)]
         first, *others = self._engines
         self._round_trips_s = [0.0] + [deployment.wan.round_trip_s] * len(others)
@@ -193,18 +200,18 @@ class TraceServer:
     def _serve(self) -> None:
         now_s = self._events.now_s
         for tier, engine in enumerate(self._engines):
-            while work := self.server.begin(now_s, tier):
-                answers = self.server.run(work)
+            while work := self.server.loop.begin(now_s, tier):
+                answers = self.server.loop.run(work)
                 self.rows[tier] += len(work.batch)
                 self.busy_s[tier] += engine.spent_s
                 self.num_batches += 1
                 self._events.at(engine.ends_s(now_s) + self._round_trips_s[tier], self._done, work, answers)
-            if now_s < self.server.look_again_s < math.inf and self.server.look_again_s != self._looks_s:
-                self._looks_s = self.server.look_again_s
+            if now_s < self.server.loop.look_again_s < math.inf and self.server.loop.look_again_s != self._looks_s:
+                self._looks_s = self.server.loop.look_again_s
                 self._events.at(self._looks_s, self._serve)
 
     def _done(self, work: Work, answers: Sequence[EngineReply | None]) -> None:
-        for reply in self.server.complete(work, answers, self._events.now_s):
+        for reply in self.server.loop.complete(work, answers, self._events.now_s):
             self._events.at(self._events.now_s + self.way_s, self._clients[reply.id.robot].receive, reply)
         self._serve()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 from typing import Protocol
@@ -83,6 +83,12 @@ def _trace(row: list[str], file: Path, line: int) -> Trace:
             f"{executed!r}: every round executes something", file=str(file), line=line, key="executed", fix="1 or more"
         )
     return trace
+
+
+def cut_anew(trace: Trace, steps: int) -> Trace:
+    """The same episode, of whose chunks so many steps each are executed."""
+    rounds, rest = divmod(trace.steps, steps)
+    return replace(trace, executed=(steps,) * rounds + (rest,) * bool(rest))
 
 
 @dataclass(frozen=True, kw_only=True)

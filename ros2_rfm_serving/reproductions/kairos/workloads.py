@@ -48,6 +48,19 @@ class Workload:
 
 FOUR = ("reach", "push", "pick-place", "door-open")
 TWO = FOUR[:2]
+TEN = (
+    "drawer-open",
+    "drawer-close",
+    "button-press-topdown",
+    "button-press",
+    "window-open",
+    "window-close",
+    "faucet-close",
+    "handle-press",
+    "handle-press-side",
+    "coffee-button",
+)
+"""Of those that are learnt from images, the ones in which images are needed (models/metaworld_images/MODEL_CARD.md)."""
 
 _ALL = (
     Workload(
@@ -62,6 +75,16 @@ _ALL = (
         },
         episodes=100,
         disturbed=0.2,
+    ),
+    Workload(
+        name="images",
+        title="flow matching from images, five steps from the mean of the noise, chunks of 24",
+        model="metaworld_images_flow",
+        tasks=TEN,
+        static=(4, 8, 16, 24),
+        thresholds={"confidence": (0.1, 0.3, 0.8)},
+        episodes=10,
+        sees=True,
     ),
     Workload(
         name="diffusion",

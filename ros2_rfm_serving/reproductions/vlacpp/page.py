@@ -42,6 +42,27 @@ episodes end within a chunk.
 
 **What real-time chunking costs.** It takes the jumps out of the command. Where the arm is disturbed it pays for that: the rows
 that go on while an answer is computed, and those that continue them, were planned before the push.
+
+## The paper's other tables
+
+| in the paper | here, in form | what is missing |
+| --- | --- | --- |
+| 2: fidelity, latency, chunk | [proved against their authors' code][proved] | success with published weights |
+| 3: latency and footprint on three devices | [footprint][], on a CPU | a GPU, Jetsons |
+| 4: an arm of steel | | all of it |
+| 5: the architectures | [published architectures][architectures] | |
+| 6: success on LIBERO | [precision][], [images][]: Meta-World, the shipped policies | LIBERO, published weights |
+| 7: eager, compiled, ours | [where the time of a batch goes][phases]; [make gpu][gpu], at toy size | a GPU |
+| 8, 9, Fig. 2: phases, intensity, roofline | [where the time of a batch goes][phases] | a GPU |
+| 10, 11: a wrong position index, precision | [precision][], [below its tables][footprint] the index | |
+
+[proved]: ../../engines.md#proved-against-their-authors-code
+[footprint]: ../../engines.md#footprint
+[architectures]: ../../engines.md#published-architectures
+[precision]: ../../engines.md#precision
+[images]: ../../images.md
+[phases]: ../../engines.md#where-the-time-of-a-batch-goes
+[gpu]: ../../gpu.md
 """
 
 

@@ -31,8 +31,8 @@ DESCRIPTION = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 EXECUTED_RGBA, EXECUTING_RGBA, TEXT_RGBA = (0.1, 0.5, 1.0, 1.0), (1.0, 1.0, 1.0, 0.35), (1.0, 1.0, 1.0, 1.0)
 TROUBLE_RGBA = (1.0, 0.3, 0.2, 1.0)
 TEXT_ABOVE_M, TEXT_HEIGHT_M = 0.2, 0.05
-DOUBTS = {Proof.NONE: "", Proof.CHECKED: "path: unproven", Proof.UNCHECKED: "unproven"}
-"""Chunks are sealed for their robot alone, and states are not."""
+DOUBTS = {Proof.NONE: "", Proof.UNDATED: "path: unproven", Proof.UNCHECKED: "unproven"}
+"""Chunks are sealed for their robot alone, and states are not. Nobody is asked here whether a status is of now."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,7 @@ from ros2_rfm_serving.ros.robot.settings import RobotSettings
 from ros2_rfm_serving.ros.robot.sinks import make_sink
 from ros2_rfm_serving.ros.robot.status import Punctuality, Rhythm, diagnosis, status_message
 from ros2_rfm_serving.ros.robot.task_door import PeoplesDoor, TaskDoor
+from ros2_rfm_serving.ros.robot.vouched import UNVOUCHED
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.types import Reply, RobotState, TaskOutcome, TaskPhase
 
@@ -141,6 +142,8 @@ class RobotBody:
     def _diagnosis(self, status: Any, now_s: float) -> DiagnosticStatus:
         made = diagnosis(status, self.brain, self.punctuality, self.rhythm, self.errors, self._readings(now_s), now_s)
         made.values = [*made.values, *key_values(self._audit.values())]
+        if self.brain.following.scheduler and self._servers.proofs.is_in_doubt(now_s):
+            made.level, made.message = max(made.level, DiagnosticStatus.WARN), f"{made.message}; {UNVOUCHED}"
         return made
 
     def _readings(self, now_s: float) -> dict[str, object]:

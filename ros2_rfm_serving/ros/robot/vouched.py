@@ -19,6 +19,7 @@ PATIENCE_S = 20.0
 """With a scheduler for which nobody vouches, while another one is heard."""
 SILENT_S = 3.0
 """After a server's process was heard last another one may be it."""
+UNVOUCHED = "no server says that it follows this schedule's scheduler: it may be a recording"
 
 
 class Vouched:

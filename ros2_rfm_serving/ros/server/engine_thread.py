@@ -31,7 +31,7 @@ class EngineThread:
         self._server, self._publish, self._log, self._tier = server, publish, log, tier
         self._wake, self._stopping = threading.Event(), False
         self._calls: deque[Callable[[], None]] = deque()
-        self._runs = Runs(server.run, self.wake, self._unforeseen, at_once=server.max_concurrent(tier) > 1)
+        self._runs = Runs(server.loop.run, self.wake, self._unforeseen, at_once=server.max_concurrent(tier) > 1)
         self.called_s = -math.inf
         """When the last `call` ended for which batches waited; inf: one is under way."""
         self.is_telling = False
@@ -54,7 +54,7 @@ class EngineThread:
         self._wake.set()
 
     def _run(self) -> None:
-        while not self._stopping or len(self._runs) or self._server.num_in_flight(self._tier):
+        while not self._stopping or len(self._runs) or self._server.loop.num_in_flight(self._tier):
             self._wake.clear()  # before looking: what comes afterwards sets it again
             try:
                 while self._calls:
@@ -81,8 +81,8 @@ class EngineThread:
 
     def _step(self) -> bool:
         """One batch, one more of those that run at once, or one turn of rows; False: nothing is to be done now."""
-        work = None if self._stopping else self._server.begin(clock(), self._tier)
-        if self._server.steps(self._tier):
+        work = None if self._stopping else self._server.loop.begin(clock(), self._tier)
+        if self._server.loop.steps(self._tier):
             return self._round(work)
         if work is not None:
             self._runs.start(work)
@@ -93,7 +93,7 @@ class EngineThread:
 
     def _round(self, work: Work | None) -> bool:
         """One solver step of all rows in flight, new ones among them; False: none could go on."""
-        moved, ended = self._server.round(work, clock)
+        moved, ended = self._server.loop.round(work, clock)
         if ended:
             self._tell(ended)
         return moved
@@ -103,7 +103,7 @@ class EngineThread:
         self.is_telling = True  # before the server is idle
         replies, failed = [], [waiting.request.id for work, _ in ended for waiting in work.batch]
         try:
-            replies = self._server.complete_all(ended, clock())
+            replies = self._server.loop.complete_all(ended, clock())
             answers = [answer for _, answers in ended for answer in answers]
             failed = [request for request, answer in zip(failed, answers, strict=True) if answer is None]
         finally:
@@ -115,7 +115,7 @@ class EngineThread:
     def _idle_s(self) -> float:
         if self._tier:
             return IDLE_WAIT_S
-        return max(0.0, min(IDLE_WAIT_S, self._server.look_again_s - clock()))
+        return max(0.0, min(IDLE_WAIT_S, self._server.loop.look_again_s - clock()))
 
 
 class EngineThreads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -150,6 +150,10 @@ class Curves:
             return None
         law = law.slower(config.slices) if config.slices > 1 else law
         return law if math.isclose(law.capacity_hz(), self.max_rate_hz(config), rel_tol=ALIKE) else None
+
+    def knows(self, config: Config) -> bool:
+        """Whether such a server was measured."""
+        return replace(config, slices=1) in self.configs.get((config.model, config.gpu_type), ())
 
     def knows_queue(self, config: Config) -> bool:
         """Whether robots' own queue at such a server can be run, where actions alone wait for it."""

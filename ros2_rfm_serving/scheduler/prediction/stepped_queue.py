@@ -1,6 +1,6 @@
 """How long robots wait at a server whose rows go on one solver step at a time, by who they are: a closed queue of rounds.
 
-As in `closed_queue.py` the very robots are run from several starts. A round (`server/`, `ModelServer.round`): those who are let in
+As in `closed_queue.py` the very robots are run from several starts. A round (`server/`, `EngineLoop.round`): those who are let in
 are perceived together, which holds up whoever is in flight, then all in flight go on by one step, and who has had all is answered.
 Who is let in follows the server's own rule (`joining.py`): a group of rows at the same step joins those in flight where more groups
 serve more, or where it holds them up less than it would wait; else when a group has ended. Rows that nobody may join run as a

@@ -46,7 +46,7 @@ class ServerWord:
     @property
     def is_sane(self) -> bool:
         sums = (self.inference_s, self.queue_wait_s, self.mean_batch_size)
-        return all(0.0 <= s <= LONGEST_S for s in sums) and 0 <= self.replies <= MOST
+        return all(0.0 <= s <= LONGEST_S for s in sums) and 0 <= self.replies <= MOST and _is_lately(self.latency_p99_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,4 +70,10 @@ class RobotWord:
     @property
     def is_sane(self) -> bool:
         each = [(*self.asked.values(), Asked(self.horizons, self.horizons_s))]
-        return all(0 <= a.answers <= MOST and 0.0 <= a.round_trips_s <= LONGEST_S for asked in each for a in asked)
+        sums = all(0 <= a.answers <= MOST and 0.0 <= a.round_trips_s <= LONGEST_S for asked in each for a in asked)
+        return sums and _is_lately(self.round_trip_p99_s)
+
+
+def _is_lately(seconds: float) -> bool:
+    """NaN: nothing ran."""
+    return math.isnan(seconds) or 0.0 <= seconds <= LONGEST_S

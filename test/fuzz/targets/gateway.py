@@ -97,6 +97,6 @@ def _serve(server: ModelServer, client: OpenpiClient, frame: bytes) -> Any:
     if asked is None:
         return wire.RESET_REPLY
     server.submit(asked, 0.0)
-    (reply,) = server.step(lambda: 0.0)
+    (reply,) = server.loop.step(lambda: 0.0)
     assert reply.id == asked.id
     return wire.unpack_value(wire.packer().pack(client.answer(reply)))

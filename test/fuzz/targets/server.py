@@ -227,18 +227,18 @@ class Run:
 
     def begin(self) -> None:
         tier = self.program.byte() % self.server.num_tiers
-        work = self.server.begin(self.now_s, tier)
-        if tier == 0 and self.server.steps():
-            _, ended = self.server.round(work, self.clock)
+        work = self.server.loop.begin(self.now_s, tier)
+        if tier == 0 and self.server.loop.steps():
+            _, ended = self.server.loop.round(work, self.clock)
             for one in ended:
-                self.server.complete(*one, self.now_s)
+                self.server.loop.complete(*one, self.now_s)
         elif work:
             self.works.append(work)
 
     def complete(self) -> None:
         if self.works:
             work = self.works.pop(self.program.byte() % len(self.works))
-            self.server.complete(work, self.server.run(work), self.now_s)
+            self.server.loop.complete(work, self.server.loop.run(work), self.now_s)
 
     def look(self) -> None:
         self.server.refetches(self.now_s)
@@ -283,7 +283,7 @@ class Run:
         for _ in range(SERVES_WITHIN):
             if liar:
                 self.lie(liar)
-            if any(reply.id == id_ for reply in self.server.step(self.clock)):
+            if any(reply.id == id_ for reply in self.server.loop.step(self.clock)):
                 return
             self.now_s += 0.2
         raise AssertionError("a good request is not served")

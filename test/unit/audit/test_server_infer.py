@@ -75,10 +75,10 @@ def served(
             )
             asked.append(request)
             server.submit(request, float(sequence))
-            if server.steps() or (batching == "continuous" and sequence == 1):
-                answered += len(server.step(lambda: float(sequence)))  # noqa: B023
+            if server.loop.steps() or (batching == "continuous" and sequence == 1):
+                answered += len(server.loop.step(lambda: float(sequence)))  # noqa: B023
         while not server.is_idle:
-            answered += len(server.step(lambda: float(sequence)))  # noqa: B023
+            answered += len(server.loop.step(lambda: float(sequence)))  # noqa: B023
     assert answered == 3 * num_rounds
     records = kept.records()
     begins = max(number for number, record in enumerate(records) if record["kind"] == "begin")

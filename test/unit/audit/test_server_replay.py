@@ -228,7 +228,7 @@ def of_horizons(policy: str) -> list[dict[str, Any]]:
     epoch = server.open_session(session_request(horizon=Horizon(policy=policy, steps=2, threshold=0.2))).session_epoch
     for sequence in range(1, 9):
         server.submit(observation(epoch, sequence), float(sequence))
-        assert server.step(lambda: float(sequence))  # noqa: B023
+        assert server.loop.step(lambda: float(sequence))  # noqa: B023
     return kept.records()
 
 
@@ -259,7 +259,7 @@ def of_text() -> list[dict[str, Any]]:
             server.open_session(request).session_epoch, images=(), prefix_model=empty(0, 0), prefix_robot=empty(0, 0)
         )
         server.submit(replace(asked, id=replace(asked.id, component=component)), 1.0)
-        assert server.step(lambda: 2.0)
+        assert server.loop.step(lambda: 2.0)
     return kept.records()
 
 
@@ -311,7 +311,7 @@ def _stressed(seconds: float) -> Kept:
 
     def engine() -> None:
         while time.monotonic() < ends_s:
-            server.step(time.monotonic)
+            server.loop.step(time.monotonic)
 
     def operator() -> None:
         while time.monotonic() < ends_s:
@@ -361,7 +361,7 @@ def test_what_is_decided_faster_than_it_is_written_begins_another_chain(
     for sequence in range(1, 9):
         server.submit(observation(epoch, sequence), 1.0)
     kept.written.write()
-    assert server.step(lambda: 2.0)
+    assert server.loop.step(lambda: 2.0)
     records = kept.records()
     (first, second) = (number for number, record in enumerate(records) if record["kind"] == "begin")
     requests = [record for record in records[first:second] if record["kind"] == "request"]
@@ -400,7 +400,7 @@ def test_what_went_wrong_outside_of_the_brain_is_told_with_the_reason() -> None:
     kept = Kept(server)
     epoch = server.open_session(session_request(cameras=())).session_epoch
     server.submit(observation(epoch, images=()), 1.0)
-    assert not server.step(lambda: 2.0)
+    assert not server.loop.step(lambda: 2.0)
     records = kept.records()
     (counted,) = [record["args"] for record in records if record.get("do") == "count"]
     assert counted == {"refused": {"engine_error": 1}, "problems": {"engine_error": "RuntimeError: lost"}}

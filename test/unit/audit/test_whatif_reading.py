@@ -84,9 +84,9 @@ def test_a_server_has_the_batches_delays_and_contract_that_it_noted() -> None:
         for i, grant in enumerate(grants[: 1 + int(now_s)]):
             number = RequestId(robot=f"r{i}", component=SYSTEM1, session_epoch=grant.session_epoch, episode=1, sequence=int(now_s))
             server.submit(ObservationRequest(id=number, stamp_ns=0, instruction="", state=empty(0)), now_s - 0.01)
-        work = server.begin(now_s)
+        work = server.loop.begin(now_s)
         assert work is not None
-        server.complete(work, server.run(work), now_s + spent_s[-1])
+        server.loop.complete(work, server.loop.run(work), now_s + spent_s[-1])
     kept.records()
     (read,) = servers_of(chains_of(kept.pages)).values()
     assert read.config.dispatch == "swift" and read.contract.model == "emulated m"
@@ -134,8 +134,8 @@ def test_rows_that_went_step_by_step_are_read_as_requests_side_by_side() -> None
         number = RequestId(robot=robot, component=SYSTEM1, session_epoch=epoch, episode=1, sequence=1)
         server.submit(ObservationRequest(id=number, stamp_ns=0, instruction="", state=empty(0)), now_s[0])
         if robot == "r0":
-            server.step(lambda: now_s[0])
-    replies = [reply for _ in range(8) for reply in server.step(lambda: now_s[0])]
+            server.loop.step(lambda: now_s[0])
+    replies = [reply for _ in range(8) for reply in server.loop.step(lambda: now_s[0])]
     kept.records()
     (read,) = servers_of(chains_of(kept.pages)).values()
     assert len(replies) == 2 and read.config.max_concurrent == 4 and read.config.batching == "fixed"

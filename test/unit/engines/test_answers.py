@@ -124,7 +124,7 @@ def test_the_server_goes_on(second: Callable[[], Any]) -> None:
     for sequence in (1, 2):
         for robot, epoch in epochs.items():
             target.submit(observation(epoch, sequence, robot), float(sequence))
-        answered.append([reply.id.robot for reply in target.step(lambda: 3.0)])
+        answered.append([reply.id.robot for reply in target.loop.step(lambda: 3.0)])
         engine.second = lambda: GOOD
     assert answered == [["r1", "r3"], ["r1", "r2", "r3"]]
     assert target.refused == {"bad_output": 1} and CONTRACT.action_names

@@ -102,6 +102,18 @@ def test_a_flow_head_finds_it_too_continues_a_prefix_and_tells_how_sure_it_is(tm
     assert not isinstance(reply, ModelError) and reply.updates.shape == (5, 4, 2)
 
 
+def test_a_flow_head_sets_out_from_what_another_head_has_learnt() -> None:
+    data, short = Squares(64), replace(TRAINING, steps=1)
+    start = train_policy(SEEING, data, [["go"]], short, lambda row: None)
+    flows = replace(SEEING, predicts=Predicts.VELOCITY.value, chunk_length=4, max_inference_delay_steps=2)
+    still = replace(short, learning_rate=0.0, seed=1)
+    network = train_policy(flows, data, [["go"]], still, lambda row: None, start)
+    own, others = network.state_dict(), start.state_dict()
+    assert network.config == flows and own["action_position"].shape != others["action_position"].shape
+    for name in own.keys() - {"action_position"}:
+        torch.testing.assert_close(own[name], others[name], rtol=0, atol=0)
+
+
 def test_an_interrupted_training_goes_on_where_it_was(tmp_path: Path) -> None:
     data, short = Squares(64), replace(TRAINING, steps=20, log_every=10)
     train_policy(

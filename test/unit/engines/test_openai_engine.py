@@ -263,7 +263,7 @@ def test_the_model_server_counts_violations_and_failures() -> None:
             images = (EncodedImage(camera="front", format="jpeg", data=JPEG),)
             asked = ObservationRequest(id=identity, stamp_ns=0, instruction="Safe?", state=empty(0), images=images)
             model_server.submit(asked, float(sequence))
-            replies += model_server.step(lambda: 10.0)
+            replies += model_server.loop.step(lambda: 10.0)
     assert [reply.verdict for reply in replies] == ["safe", ""]  # type: ignore[union-attr]
     assert dict(model_server.refused) == {"verdict_violation": 1, "engine_error": 1}
     assert "400" in model_server.problems["engine_error"]

@@ -51,7 +51,7 @@ def test_a_chunk_says_what_its_batch_took() -> None:
     request_id = RequestId(robot="r", component="system1", session_epoch=epoch, episode=1, sequence=1)
     state = np.zeros(CONTRACT.state_size, np.float32)
     server.submit(ObservationRequest(id=request_id, stamp_ns=0, instruction="", state=state), 0.0)
-    (chunk,) = server.step(lambda: 0.0)
+    (chunk,) = server.loop.step(lambda: 0.0)
     assert isinstance(chunk, Chunk)
     assert (chunk.served.perception_s, chunk.served.solver_s, chunk.served.solver_steps) == (0.25, 0.5, 10)
 
@@ -64,7 +64,7 @@ def test_a_chunk_says_what_its_images_took_to_decode(takes_encoded: bool, decodi
     reads = itertools.count(0.0, 0.25)
     server = ModelServer(ServerConfig(name="s"), engine)  # type: ignore[arg-type]
     server.submit(observation(server.open_session(session_request()).session_epoch), 0.0)
-    (chunk,) = server.step(lambda: 0.0)
+    (chunk,) = server.loop.step(lambda: 0.0)
     assert chunk.served.decoding_s == decoding_s
 
 

@@ -145,7 +145,7 @@ def test_whatever_a_robot_says_of_itself_the_others_are_served(policy: str, repo
         if i == 4:
             target.submit(observation(epochs["good"], i, "good", images=()), 100 + 0.3 * i)
         times = iter((100 + 0.3 * i, 100.2 + 0.3 * i))
-        served += [reply.id.robot for reply in target.step(lambda times=times: next(times))]  # type: ignore[misc]
+        served += [reply.id.robot for reply in target.loop.step(lambda times=times: next(times))]  # type: ignore[misc]
     assert "good" in served and len(served) == 40
 
 

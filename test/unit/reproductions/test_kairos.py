@@ -27,7 +27,7 @@ from ros2_rfm_serving.reproductions.kairos.sweep import (
     pooled,
     value_of,
 )
-from ros2_rfm_serving.reproductions.kairos.traces import Outcome, Pace, Trace, TraceRobot, load_traces, write_traces
+from ros2_rfm_serving.reproductions.kairos.traces import Outcome, Pace, Trace, TraceRobot, cut_anew, load_traces, write_traces
 from ros2_rfm_serving.reproductions.kairos.workloads import WORKLOADS, Workload
 from ros2_rfm_serving.server.horizon import outlooks
 from ros2_rfm_serving.simulation.events import Events
@@ -166,6 +166,24 @@ def test_arrivals_are_shares_of_what_the_edge_can_do() -> None:
     )
     assert half.rate_hz == pytest.approx(0.5 * capacity_hz(recorded()))
     assert half.batch < 4 and over.batch > 12 and over.mean_s > 2 * half.mean_s
+
+
+def test_the_same_episodes_cut_anew_ask_as_often_as_their_rounds_say() -> None:
+    assert cut_anew(replace(TRACE, executed=(4, 4, 1)), 4).executed == (4, 4, 1)
+    assert cut_anew(TRACE, 6).executed == (6,) and cut_anew(TRACE, 6).steps == TRACE.steps
+    point, setting = Point(workload="flow", horizon="static", dispatch="fifo", load=1.5, cut=2), Setting(num_tasks=8, seeds=(0,))
+    cut = run(point, recorded(), setting)
+    assert cut.requests > 6.0 and cut.rate_hz == pytest.approx(1.5 * capacity_hz(recorded(), cut=2))
+    assert recorded().spread() == 0.0 < recorded().spread(cut=2)
+
+
+def test_a_slow_cloud_is_worth_less() -> None:
+    load = Load(num_tasks=60, rate_hz=60.0)
+    quick, slow = (
+        np.mean(replay(PUSH, load, Deployment(dispatch="fifo", edge=False, cloud=True, cloud_time=time), PACE, 0).latencies_s)
+        for time in (0.5, 1.0)
+    )
+    assert slow > 1.2 * quick
 
 
 def test_more_batches_in_flight_make_more_of_a_cloud_far_away() -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.scheduler import Fleet, rebuilt
-from ros2_rfm_serving.scheduler.choices import Choice, choices
+from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
+from ros2_rfm_serving.profiles import load_profiles
+from ros2_rfm_serving.scheduler import Fleet, PlanOrder, plan, rebuilt
+from ros2_rfm_serving.scheduler.choices import Choice, _Why, choices
 from ros2_rfm_serving.scheduler.slo import Slo
+from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 from test.unit.scheduler.test_adaptation import PROFILE, factory, fleet
 
 
@@ -40,11 +44,42 @@ def test_a_server_that_is_as_good_costs_nothing_and_one_that_is_full_costs_actio
     assert better.cost_hz < -0.05 and better.what.startswith("on server_"), "nobody planned this one"
 
 
+def test_a_standby_of_its_own_server_is_as_good_a_place_as_any_other() -> None:
+    """Two servers that stand by for each other, with three robots and two: the same the other way round."""
+    running = fleet(
+        parse_factory("""
+server_cluster: {num_servers: 2, gpu_type: GPU}
+robot_fleet: [{task: carry, num_robots: 5}]
+carry:
+  pipeline: {action_period_ms: 400}
+  components: {system1: {model: policy, slo_ms: 45}}
+""")
+    )
+    counts = Counter(route.server for route in running.schedule.routes)
+    mover = next(route for route in running.schedule.routes if counts[route.server] == 3)
+    assert mover.standby and mover.standby != mover.server
+    (choice,) = choices(running, mover.robot)
+    assert {one.what: one.cost_hz for one in choice.alternatives}[f"on {mover.standby}"] == pytest.approx(0.0, abs=1e-6)
+
+
 def test_what_would_break_a_floor_is_not_possible() -> None:
     running = fleet(factory(robots=9, servers=4, floor="min_action_rate_hz: 2.0"))
     costs = {one.what: one.cost_hz for one in of(running, "system1").alternatives}
     slower = {what for what, cost in costs.items() if cost == math.inf or cost > 0.1}
     assert slower, costs
+
+
+def test_what_robots_own_queue_keeps_is_not_said_to_be_too_much(repository: Path) -> None:
+    """A plan that goes further than the curves: costs are against what it gets done, not against what those allow."""
+    folder = repository / "config" / "profiles"
+    shipped = load_profiles(folder), Catalogue.load(folder / "models.yaml")
+    declared = profiled_factory(4, network=True)
+    running = plan(PlanOrder(factory=declared, robots=tuple(declared.robots), policy="best"), *shipped, work=0.0).fleet
+    assert running.beyond_hz
+    raised = next(r for r in running.schedule.routes if r.server in running.beyond_hz)
+    (found, *_) = [choice for choice in choices(running, raised.robot) if choice.component == raised.component]
+    assert "requests/s, with which its robots' own queue keeps every SLO (by the curve up to " in found.why_server
+    assert _Why(running, raised.robot)._best_hz > 0.99 * running.actions_hz()
 
 
 def test_an_obligation_has_the_rate_that_it_declares() -> None:

@@ -15,10 +15,13 @@ from ros2_rfm_serving.errors import ConfigurationError, PlannerError, RfmError, 
 from ros2_rfm_serving.factory import Catalogue, load_factory
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.scheduler import InForce, Order, Planned, PlanOrder, Rooms, Roster, Word, answered, resumed
-from ros2_rfm_serving.scheduler.answering import refit_by
+from ros2_rfm_serving.scheduler.answering import plan, refit_by
+from ros2_rfm_serving.scheduler.planned import Doing
+from ros2_rfm_serving.scheduler.policies.comparison import CLEARLY
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.scheduler.standing import PATIENT, STAYS
 from ros2_rfm_serving.scheduler.watch import Finding
+from ros2_rfm_serving.simulation.profiled_factories import hurried_factory
 from ros2_rfm_serving.types import NOT_ADMITTED, Admission, Schedule
 from test.unit.scheduler.kept_plans import KeptPlans
 
@@ -457,6 +460,34 @@ def test_a_schedule_that_holds_does_not_give_way_to_a_worse_one(
         running.fleet.planned(wanted, slower(running.plan(wanted)))
     assert len(running.schedules) == before and (order is None or (order.answer, order.note) == (running.fleet.epoch, STAYS))
     assert (STAYS if ordered else "not worth it") in caplog.text
+
+
+@pytest.mark.parametrize(("planned_hz", "stays"), [(9.8, True), (9.95, False)])
+def test_where_robots_own_queues_say_what_is_done_they_decide_what_stays(running: Running, planned_hz: float, stays: bool) -> None:
+    """And not the rates of schedules, which are by the curves: here a plan seems to get half as much done."""
+    running.fleet.judge()
+    order = running.replan()
+    asked = running.fleet.wanted
+    assert asked
+    running.fleet.planned(asked, slower(running.plan(asked))._replace(doing=Doing(10.0, planned_hz)))
+    assert (order.note == STAYS) == stays
+
+
+def test_what_asynchronous_robots_do_in_their_own_queues_comes_with_a_plan(repository: Path) -> None:
+    """The same schedule does the same again; of others nothing is said that the curves do not say."""
+    folder = repository / "config" / "profiles"
+    shipped = load_profiles(folder), Catalogue.load(folder / "models.yaml")
+    factory = hurried_factory(7)
+    order = PlanOrder(factory=factory, robots=tuple(factory.robots), policy="best")
+    first = plan(order, *shipped, work=0.0, explained=False)
+    assert first.doing is None
+    again = plan(replace(order, previous=first.fleet.schedule), *shipped, work=0.0)
+    assert again.doing and again.doing.planned_hz == pytest.approx(again.doing.before_hz, rel=CLEARLY)
+    fewer = plan(replace(order, robots=order.robots[1:], previous=first.fleet.schedule), *shipped, work=0.0)
+    assert fewer.doing is None, "the schedule before is not of these robots"
+    lost = Seen(lost=(first.fleet.schedule.routes[0].server,))
+    without = plan(replace(order, previous=first.fleet.schedule, seen=lost), *shipped, work=0.0)
+    assert without.doing is None, "nor of servers that there are"
 
 
 def test_a_schedule_that_does_not_hold_gives_way_to_a_worse_one(running: Running) -> None:

@@ -11,6 +11,7 @@ import pytest
 from ros2_rfm_serving.audit.schedulers.book import stepped, steps_of
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot, parse_factory
+from ros2_rfm_serving.factory.cluster import Standby
 from ros2_rfm_serving.factory.task import Component
 from ros2_rfm_serving.profiles import COLUMNS, load_profiles, parse_profiles
 from ros2_rfm_serving.scheduler import Fleet, admission, fleet_of, plan_factory, start_fleet
@@ -19,6 +20,7 @@ from ros2_rfm_serving.scheduler.prediction import closed_queue
 from ros2_rfm_serving.scheduler.problem import TaskClass
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.scheduler.queues import Queues
+from ros2_rfm_serving.scheduler.repair import bare
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 from ros2_rfm_serving.types import SYSTEM1
 from ros2_rfm_serving.types.phase import is_paced
@@ -94,6 +96,42 @@ def test_whom_the_curve_refuses_wrongly_is_admitted(repository: Path, monkeypatc
     admitted = running.admit(late, adjusting=False)
     server = admitted.schedule.routes_of("late")[SYSTEM1].server
     assert admitted.queues().kept({server}) and not broken(admitted)
+
+
+def test_whom_a_standby_that_is_idle_and_alike_carries_is_not_refused_for_it(repository: Path) -> None:
+    """Robots whose queue lets them go further than the curve says keep there what they keep where they are: with one that takes the
+    place of another one, too."""
+    folder = repository / "config" / "profiles"
+    shipped = load_profiles(folder), Catalogue.load(folder / "models.yaml")
+    drawn = profiled_factory(4, network=True)
+    (cluster,) = drawn.server_cluster
+    servers = cluster.model_copy(update={"num_servers": cluster.num_servers + 1})
+    declared = drawn.model_copy(update={"server_cluster": (servers,), "standby": Standby(num_servers=1, peers=False)})
+    running = fleet_of(declared, plan_factory(declared, *shipped, work=0.0, explained=False), declared.robots, *shipped, epoch=1)
+    gone = next(robot for robot in running.robots if robot.task == "task_1")
+    assert not broken(running.release(gone.name))
+    admitted = running.release(gone.name).admit(gone, adjusting=False)
+    (route,) = admitted.schedule.routes_of(gone.name).values()
+    host = admitted.hosts[route.server]
+    assert route.standby and host.load_hz > host.capacity_hz(host.slos, admitted.curves), "the plan goes further than the curve"
+    assert route.server not in bare(admitted) and not broken(admitted)
+
+
+def test_who_makes_room_does_not_fall_back_to_the_curve_where_their_queue_keeps_more(repository: Path) -> None:
+    folder = repository / "config" / "profiles"
+    shipped = load_profiles(folder), Catalogue.load(folder / "models.yaml")
+    declared = profiled_factory(7, network=True)
+    running = fleet_of(declared, plan_factory(declared, *shipped, work=0.0, explained=False), declared.robots, *shipped, epoch=1)
+    late = [Robot(name=f"late_{i}", task="task_2", index=90 + i) for i in range(4)]
+    while late:
+        before = running
+        try:
+            running = running.admit(late.pop(), adjusting=False)
+        except ScheduleError:
+            break
+    robot = Robot(name="last", task="task_2", index=99)
+    admitted = before.admit(robot)
+    assert not broken(admitted) and admitted.actions_hz() > 0.9 * before.actions_hz(), "0.83 of it by the curves"
 
 
 def test_looks_at_queues_are_few(monkeypatch: pytest.MonkeyPatch) -> None:

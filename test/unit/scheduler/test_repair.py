@@ -112,14 +112,29 @@ def test_one_that_comes_back_stands_by_without_moving_anybody() -> None:
 
 
 def test_a_standby_that_has_become_too_slow_covers_nobody_any_more() -> None:
+    """Nobody is sent there; and anew as soon as it is quick enough again. Whoever another one covers keeps that one."""
     declared = factory("{num_servers: 2}", robots=12, servers=6)
     before = planned(declared).fleet
     assert not bare(before) and not before.uncovered
     slow = Seen(paces={p.server: 3.0 for p in before.schedule.placements if p.standby})
     after, _ = seeing(before, declared, slow, (), (), REFIT)
-    assert after.schedule is before.schedule and not after.uncovered and not broken(after)
-    assert set(bare(after)) == {r.server for r in before.schedule.routes if r.standby in slow.paces} != set()
+    covered_by_those = {r.server for r in before.schedule.routes if r.standby in slow.paces}
+    assert where(after.schedule) == where(before.schedule) and after.schedule.epoch == before.schedule.epoch + 1
+    assert not {r.standby for r in after.schedule.routes} & slow.paces.keys() and not broken(after)
+    assert bare(after) == list(after.uncovered) and set(after.uncovered) < covered_by_those, "others stand by for some"
+    kept = {r.server: r.standby for r in before.schedule.routes if r.server not in covered_by_those}
+    assert kept.items() <= {r.server: r.standby for r in after.schedule.routes}.items()
     assert gives_up(before, slower(before)) and not gives_up(after, slower(before)), "standbys of before were quick enough"
+    again, _ = seeing(after, declared, AS_DECLARED, (), (), REFIT)
+    assert not bare(again) and not again.uncovered and where(again.schedule) == where(before.schedule)
+
+
+def test_where_standbys_are_quick_enough_a_slower_server_changes_no_schedule() -> None:
+    declared = factory("{num_servers: 2}", robots=12, servers=6)
+    before = planned(declared).fleet
+    slow = Seen(paces={p.server: 1.06 for p in before.schedule.placements if p.standby})
+    after, _ = seeing(before, declared, slow, (), (), REFIT)
+    assert after.schedule is before.schedule and not bare(after)
 
 
 def slower(fleet: Fleet) -> Fleet:
@@ -135,6 +150,15 @@ def test_a_loss_that_leaves_nothing_leaves_the_schedule() -> None:
     before = planned(declared).fleet
     after, _ = without(before, declared, "server_1")
     assert after.schedule.routes == before.schedule.routes or "server_1" not in where(after.schedule).values()
+
+
+@pytest.mark.parametrize("lost", ["server_1", "server_2"])
+def test_one_with_a_pace_of_its_own_is_lost_as_others_are(lost: str) -> None:
+    """Also where the schedule goes on naming it, for nothing would remain without."""
+    declared = factory("{num_servers: 0}", servers=2)
+    before = planned(declared).fleet
+    after, refused = seeing(before, declared, Seen(lost=(lost,), paces={lost: 1.3}), (lost,), (), REFIT)
+    assert after.schedule.routes == before.schedule.routes and set(refused) == {robot.name for robot in declared.robots}
 
 
 def test_whoever_sees_that_no_server_lives_goes_on_and_plans_when_one_is_back() -> None:

@@ -356,11 +356,18 @@ def test_of_a_large_fleet_a_sample_is_heard(floor: Floor) -> None:
 WRONG = [math.nan, math.inf, -math.inf, -1.0, 1e300]
 
 
-@pytest.mark.parametrize("field", ["inference_s", "queue_wait_s", "mean_batch_size", "replies"])
+@pytest.mark.parametrize("field", ["inference_s", "queue_wait_s", "mean_batch_size", "replies", "latency_p99_s"])
 @pytest.mark.parametrize("value", WRONG)
 def test_figures_that_are_none_are_counted_and_change_nothing(floor: Floor, field: str, value: float) -> None:
     floor.watch.hear_server(replace(floor.words["server_1"], **{field: value}), floor.now_s)
-    assert floor.watch.insane == 1 and floor.run(60.0) == AS_DECLARED
+    nothing_ran = field == "latency_p99_s" and math.isnan(value)
+    assert floor.watch.insane == (not nothing_ran) and floor.run(60.0) == AS_DECLARED
+
+
+def test_a_server_that_says_that_it_answered_before_it_was_asked_lengthens_no_way_to_it(floor: Floor) -> None:
+    """Its percentile is what is taken off the robots', and is not the network's."""
+    floor.words["server_1"] = replace(floor.words["server_1"], latency_p99_s=-3.0)
+    assert "carry" not in drive(floor).travels and floor.watch.insane > 0
 
 
 @pytest.mark.parametrize("value", WRONG)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -321,3 +322,25 @@ def test_what_cannot_be_used_is_named(folder: Folder, tmp_path: Path, members: d
     folder.authority_key.write_text("no key")
     with pytest.raises(ConfigurationError, match="cannot be used"):
         Issuer.open(folder)
+
+
+def test_of_two_who_issue_at_once_one_is_refused(folder: Folder) -> None:
+    """Else a rotation that has read the record before a revocation brings back whom that took away, and both say all is well."""
+    with folder.held(), pytest.raises(ConfigurationError, match="another `rfm security` writes there now"):
+        rotate(folder, [], utc_now(), 30.0)
+    revoke(folder, "pick_place_1", utc_now())
+    assert Record.load(folder).members["pick_place_1"].is_revoked
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        revoke(Folder(folder.root / "nowhere"), "pick_place_1", utc_now())
+    assert not (folder.root / "nowhere").exists()
+
+
+def test_what_was_cut_short_is_told(folder: Folder, members: dict[str, Member]) -> None:
+    stray, own = folder.enclave("push_9"), folder.enclave("server_1")
+    stray.mkdir()
+    shutil.copy(own / "cert.pem", stray)
+    (problem,) = check(folder, utc_now())
+    assert problem.is_serious and (problem.where, problem.what) == ("push_9", "has a certificate, and is not in security.yaml")
+    folder.record.unlink()
+    with pytest.raises(ConfigurationError, match="was cut short, or it is lost"):
+        start(folder, Record(factory="f", domain=0, members={}), members, [], utc_now(), 30.0)

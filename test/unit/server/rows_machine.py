@@ -137,7 +137,7 @@ class Machine:
             self.server.resize(self.rng.choice([1, 2, 4]), 0)
 
     def go_on(self, robot: str) -> None:
-        for reply in self.server.step(self.clock):
+        for reply in self.server.loop.step(self.clock):
             assert isinstance(reply, Chunk) and reply.id not in self.answered
             assert reply.id.session_epoch == self.epochs[reply.id.robot], "its session is over"
             self.answered.add(reply.id)

@@ -116,7 +116,7 @@ class Robot:
 
     def ask(self) -> list[Reply]:
         self.submit()
-        return self.server.step(CLOCK)
+        return self.server.loop.step(CLOCK)
 
 
 def lives(server: ModelServer, robot: Robot) -> bool:
@@ -205,7 +205,7 @@ def test_a_dispatch_policy_that_fails_is_replaced_by_fifo_for_that_batch(
     robots = [Robot(server, name) for name in ("r1", "r2", "r3")]
     for robot in robots:
         robot.submit()
-    assert [server.step(CLOCK)[0].id.robot for _ in robots] == ["r1", "r2", "r3"]
+    assert [server.loop.step(CLOCK)[0].id.robot for _ in robots] == ["r1", "r2", "r3"]
     server.close_session("r1", "system1", robots[0].epoch)
     assert server.refused["dispatch_error"] > 0 and server.problems["dispatch_error"]
     assert lives(server, robots[1])
@@ -366,8 +366,8 @@ def at_once(server: ModelServer, robots: list[Robot]) -> dict[str, threading.Thr
     for robot in robots:
         robot.submit()
     threads = {}
-    while work := server.begin(CLOCK()):
-        ran = lambda work=work: server.complete(work, server.run(work), CLOCK())  # type: ignore[misc] # noqa: E731
+    while work := server.loop.begin(CLOCK()):
+        ran = lambda work=work: server.loop.complete(work, server.loop.run(work), CLOCK())  # type: ignore[misc] # noqa: E731
         threads[work.batch[0].request.id.robot] = threading.Thread(target=ran)
     for thread in threads.values():
         thread.start()
@@ -423,7 +423,7 @@ def test_who_spoilt_a_batch_spoils_no_other_one() -> None:
         for robot in robots:
             robot.submit()
         while server.num_waiting:
-            answered += [reply.id.robot for reply in server.step(CLOCK)]
+            answered += [reply.id.robot for reply in server.loop.step(CLOCK)]
     assert {name: answered.count(name) for name in ("r1", "r2", "r3")} == {"r1": 19, "r2": 19, "r3": 19}, "one batch was lost"
     assert server.refused == {"engine_error": 4 + 19} and not server.given_up
     assert server.snapshot(0.0).served == 57
@@ -452,8 +452,8 @@ def test_an_engine_elsewhere_that_fails_at_once_does_not_draw_requests_to_it() -
     for step in range(100):
         for robot in robots:
             robot.submit()
-        if work := server.begin(step * 0.01, tier=1):
-            server.complete(work, server.run(work), step * 0.01)
+        if work := server.loop.begin(step * 0.01, tier=1):
+            server.loop.complete(work, server.loop.run(work), step * 0.01)
     assert len(elsewhere.batches) <= 2 and server.given_up == ""
 
 
@@ -468,13 +468,13 @@ def test_progress_is_what_counts_not_that_something_waits() -> None:
     for at_s, robot in enumerate(robots):
         server.submit(observation(robot.epoch, 1, robot.name), float(at_s))
     assert server.stalled_s(5.0) == 5.0, "nobody has begun"
-    work = server.begin(5.0)
+    work = server.loop.begin(5.0)
     assert work and server.stalled_s(9.0) == 4.0
-    server.complete(work, server.run(work), 9.0)
+    server.loop.complete(work, server.loop.run(work), 9.0)
     assert server.stalled_s(10.0) == 1.0, "the other one waits"
-    work = server.begin(10.0)
+    work = server.loop.begin(10.0)
     assert work
-    server.complete(work, server.run(work), 11.0)
+    server.loop.complete(work, server.loop.run(work), 11.0)
     assert server.stalled_s(1e9) == 0.0
 
 

@@ -60,14 +60,14 @@ class Rig:
         return self._sessions[robot][0]
 
     def step(self, times: int = 1) -> list[Reply]:
-        return [reply for _ in range(times) for reply in self.server.step(self.clock)]
+        return [reply for _ in range(times) for reply in self.server.loop.step(self.clock)]
 
     def until_it_sleeps(self) -> list[Reply]:
         """As an engine's thread goes on until it waits to be woken."""
         replies, moved = list[Reply](), True
-        while moved or self.server.look_again_s <= self.now_s:
-            moved, ended = self.server.round(self.server.begin(self.clock()), self.clock)
-            replies += self.server.complete_all(ended, self.clock())
+        while moved or self.server.loop.look_again_s <= self.now_s:
+            moved, ended = self.server.loop.round(self.server.loop.begin(self.clock()), self.clock)
+            replies += self.server.loop.complete_all(ended, self.clock())
         return replies
 
     @property
@@ -109,7 +109,7 @@ def test_rows_that_end_in_one_turn_are_answered_in_one_go(monkeypatch: pytest.Mo
         looked.append(len(horizons))
         return outlooks(horizons, *rest)
 
-    monkeypatch.setattr("ros2_rfm_serving.server.server.outlooks", looking)
+    monkeypatch.setattr("ros2_rfm_serving.server.loop.outlooks", looking)
     rig = Rig()
     for robot in ("r1", "r2", "r3"):
         rig.ask(robot)
@@ -161,9 +161,10 @@ def test_who_asks_faster_than_the_engine_answers_is_answered_every_other_time() 
     for _ in range(30):
         rig.ask("fast")
         answered += [reply.id.sequence for reply in rig.step(2)]
-        assert rig.server.num_in_flight() <= 1
+        assert rig.server.loop.num_in_flight() <= 1
     assert len(answered) >= 10 and answered == sorted(answered)
-    assert len(answered) + rig.server.snapshot(rig.now_s).superseded + rig.server.num_in_flight() + rig.server.num_waiting == 30
+    left = rig.server.loop.num_in_flight() + rig.server.num_waiting
+    assert len(answered) + rig.server.snapshot(rig.now_s).superseded + left == 30
 
 
 def test_only_what_has_solver_steps_and_no_state_between_chunks_is_served_so() -> None:
@@ -176,7 +177,7 @@ def test_only_what_has_solver_steps_and_no_state_between_chunks_is_served_so() -
         Rig(alone)
     words = FakeEngine()
     words.contract = replace(CONTRACT, output=OutputKind.JUDGEMENT)
-    assert not Rig(words).server.steps(), "text models answer as they do"
+    assert not Rig(words).server.loop.steps(), "text models answer as they do"
 
 
 def test_what_overflows_goes_by_whole_calls_whatever_that_engine_can() -> None:
@@ -187,9 +188,9 @@ def test_what_overflows_goes_by_whole_calls_whatever_that_engine_can() -> None:
     for robot in ("r1", "r2", "r3"):
         rig.ask(robot)
     rig.step(2)
-    work = rig.server.begin(rig.clock(), tier=1)
-    assert work is not None and not rig.server.steps(1)
-    assert len(rig.server.complete(work, rig.server.run(work), rig.clock())) == len(work.batch)
+    work = rig.server.loop.begin(rig.clock(), tier=1)
+    assert work is not None and not rig.server.loop.steps(1)
+    assert len(rig.server.loop.complete(work, rig.server.loop.run(work), rig.clock())) == len(work.batch)
     assert not other.entered and other.batches
 
 

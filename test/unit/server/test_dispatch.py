@@ -66,9 +66,9 @@ def test_safety_goes_before_the_monitor_before_plans_whatever_the_policy(name: s
 
 
 def _next(target: ModelServer) -> Work | None:
-    work = target.begin(10.0)
+    work = target.loop.begin(10.0)
     if work is not None:
-        target.complete(work, [None], 10.0)
+        target.loop.complete(work, [None], 10.0)
     return work
 
 
@@ -223,14 +223,14 @@ def test_the_server_says_when_to_look_again_and_then_runs_whoever_is_there() -> 
     for sequence, begin_s in [(1, 0.0), (2, 1.0)]:  # r1 asks 0.85 s after its chunk, r2 0.05 s later
         ask("r1", sequence, begin_s, 9.0)
         ask("r2", sequence, begin_s + 0.05, 9.0)
-        work = target.begin(begin_s + 0.05)
+        work = target.loop.begin(begin_s + 0.05)
         assert work is not None and len(work.batch) == 2
-        target.complete(work, target.run(work), begin_s + 0.2)
+        target.loop.complete(work, target.loop.run(work), begin_s + 0.2)
     ask("r1", 3, 2.0, 9.0)
-    assert target.begin(2.0) is None and target.num_waiting == 1
-    assert 2.05 <= target.look_again_s < 2.1
-    late = target.begin(target.look_again_s)
-    assert late is not None and len(late.batch) == 1 and target.look_again_s == math.inf
+    assert target.loop.begin(2.0) is None and target.num_waiting == 1
+    assert 2.05 <= target.loop.look_again_s < 2.1
+    late = target.loop.begin(target.loop.look_again_s)
+    assert late is not None and len(late.batch) == 1 and target.loop.look_again_s == math.inf
 
 
 # --- tiers ----------------------------------------------------------------------------------------------------------------------
@@ -254,11 +254,12 @@ def test_two_tiers_run_at_once_each_on_its_engine() -> None:
     target = ModelServer(config, edge, Tier(engine=cloud, batch_size=4, round_trip_s=0.1, profile_s=(0.1,) * 4))
     for robot in ("r1", "r2", "r3"):
         target.submit(observation(target.open_session(session_request(robot)).session_epoch, robot=robot), 0.0)
-    first = target.begin(0.0)
-    assert first is not None and len(first.batch) == 1 and target.begin(0.0) is None
-    away = target.begin(0.0, tier=1)
+    first = target.loop.begin(0.0)
+    assert first is not None and len(first.batch) == 1 and target.loop.begin(0.0) is None
+    away = target.loop.begin(0.0, tier=1)
     assert away is not None and len(away.batch) == 1 and target.num_waiting == 1, "the edge keeps its next batch"
-    assert len(target.complete(away, target.run(away), 0.2)) == len(target.complete(first, target.run(first), 1.0)) == 1
+    assert len(target.loop.complete(away, target.loop.run(away), 0.2)) == 1
+    assert len(target.loop.complete(first, target.loop.run(first), 1.0)) == 1
     assert (len(edge.batches), len(cloud.batches)) == (1, 1) and target.snapshot(1.0).waiting == 1
 
 
@@ -269,16 +270,16 @@ def test_several_batches_are_on_their_way_to_a_tier_elsewhere_which_runs_them_on
     target = ModelServer(config, edge, away)
     for i in range(8):
         target.submit(observation(target.open_session(session_request(f"r{i}")).session_epoch, robot=f"r{i}"), 0.0)
-    assert target.begin(0.0) is not None and target.max_concurrent(1) == 2
-    first, second = target.begin(0.0, tier=1), target.begin(0.1, tier=1)
-    assert first is not None and second is not None and target.begin(0.1, tier=1) is None, "two, and no third one"
+    assert target.loop.begin(0.0) is not None and target.max_concurrent(1) == 2
+    first, second = target.loop.begin(0.0, tier=1), target.loop.begin(0.1, tier=1)
+    assert first is not None and second is not None and target.loop.begin(0.1, tier=1) is None, "two, and no third one"
     view = target._lanes[1].view
     assert view.free_there_s == pytest.approx(1.5), "they were there after 0.5 and 0.6, the second waits for the first"
     assert view.answers_in_s(2, 0.2) == pytest.approx(2.3), "behind both of them"
-    target.complete(first, target.run(first), 1.5)
-    target.complete(second, target.run(second), 2.0)
+    target.loop.complete(first, target.loop.run(first), 1.5)
+    target.loop.complete(second, target.loop.run(second), 2.0)
     assert view.times.seconds(2) == pytest.approx(0.5), "what each took there, not what it waited there"
-    assert target.begin(2.1, tier=1) is not None and view.free_there_s == pytest.approx(3.1), "nothing is ahead of it"
+    assert target.loop.begin(2.1, tier=1) is not None and view.free_there_s == pytest.approx(3.1), "nothing is ahead of it"
 
 
 def test_fewer_are_sent_elsewhere_the_more_are_on_their_way() -> None:
@@ -300,8 +301,8 @@ def test_who_has_steps_of_its_own_is_served_where_these_can_be_had() -> None:
     for robot, num_steps in (("r1", 0), ("r2", 3), ("r3", 3), ("r4", 0), ("r5", 0)):
         session = target.open_session(session_request(robot, num_steps=num_steps))
         target.submit(observation(session.session_epoch, robot=robot), 0.0)
-    assert target.begin(0.0) is not None
-    away = target.begin(0.0, tier=1)
+    assert target.loop.begin(0.0) is not None
+    away = target.loop.begin(0.0, tier=1)
     assert away is not None and all(waiting.request.num_steps == 0 for waiting in away.batch)
 
 
@@ -313,7 +314,7 @@ def busy_server() -> tuple[ModelServer, int]:
     target = ModelServer(ServerConfig(name="s1", refetch_after_s=0.3, profile_s=(1.0,), dispatch="best"), FakeEngine())
     epochs = [target.open_session(session_request(robot)).session_epoch for robot in ("r1", "r2")]
     target.submit(observation(epochs[0]), 0.0)
-    assert target.begin(0.0) is not None
+    assert target.loop.begin(0.0) is not None
     target.submit(observation(epochs[1], robot="r2"), 0.1)
     return target, epochs[1]
 
@@ -343,7 +344,7 @@ def test_a_newer_observation_keeps_the_place_in_the_queue_and_a_new_episode_does
     target.submit(observation(epochs["r1"]), 0.0)
     target.submit(observation(epochs["r2"], robot="r2"), 1.0)
     target.submit(observation(epochs["r1"], 2), 2.0)
-    assert [reply.id.robot for reply in target.step(lambda: 3.0)] == ["r1"]
+    assert [reply.id.robot for reply in target.loop.step(lambda: 3.0)] == ["r1"]
     target.submit(observation(epochs["r1"], 3), 4.0)
     target.submit(observation(epochs["r2"], 2, robot="r2", episode=2), 5.0)
-    assert [reply.id.robot for reply in target.step(lambda: 6.0)] == ["r1"]
+    assert [reply.id.robot for reply in target.loop.step(lambda: 6.0)] == ["r1"]

@@ -24,7 +24,7 @@ def test_the_size_of_batch_that_is_furthest_from_the_profile_is_told() -> None:
     epoch = target.open_session(session_request("r1")).session_epoch
     for sequence in range(1, 31):
         target.submit(observation(epoch, sequence, robot="r1"), now_s)
-        assert target.step(lambda: now_s)
+        assert target.loop.step(lambda: now_s)
     drift = target.drift
     assert drift and drift.rows == 1 and drift.profiled_s == 0.1 and drift.full_s == 0.15 and abs(drift.measured_s - 0.4) < 0.01
 

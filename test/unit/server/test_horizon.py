@@ -106,9 +106,9 @@ def test_a_row_that_was_answered_elsewhere_keeps_the_horizon_that_it_got_there()
     for robot in ("r1", "r2"):
         epoch = target.open_session(session_request(robot, horizon=asked)).session_epoch
         target.submit(observation(epoch, robot=robot), 0.0)
-    work = target.begin(0.0, tier=1)
+    work = target.loop.begin(0.0, tier=1)
     assert work is not None
-    (reply,) = target.complete(work, target.run(work), 0.1)
+    (reply,) = target.loop.complete(work, target.loop.run(work), 0.1)
     assert isinstance(reply, Chunk) and reply.execution_horizon == 2 and reply.confidence.tolist() == pytest.approx([0.7] * 4)
     assert elsewhere.batches[0][0].horizon == asked
 
@@ -164,7 +164,7 @@ def test_the_reply_carries_the_horizon_and_the_confidence() -> None:
     for robot, asked in [("r1", Horizon(policy="confidence")), ("r2", Horizon())]:
         epoch = target.open_session(session_request(robot, horizon=asked)).session_epoch
         target.submit(observation(epoch, robot=robot), 0.0)
-    first, second = target.step(lambda: 1.0)
+    first, second = target.loop.step(lambda: 1.0)
     assert isinstance(first, Chunk) and isinstance(second, Chunk)
     assert (first.execution_horizon, second.execution_horizon) == (1, 0)
     assert len(first.confidence) == len(second.confidence) == 4

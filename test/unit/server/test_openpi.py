@@ -57,7 +57,7 @@ def ask(client: OpenpiClient, message: Any) -> ObservationRequest:
 
 def serve(server: ModelServer, asked: ObservationRequest) -> Any:
     server.submit(asked, 0.0)
-    return server.step(lambda: 0.0)[0]
+    return server.loop.step(lambda: 0.0)[0]
 
 
 def refusal(client: OpenpiClient, message: Any) -> tuple[str, str]:
@@ -259,7 +259,7 @@ def test_a_session_opens_once_and_again_for_other_terms(server: ModelServer, cli
     again = ask(client, observation())
     assert again.id.session_epoch == second.id.session_epoch
     server.submit(again, 0.0)
-    row = server.begin(0.0).batch[0].request  # type: ignore[union-attr]
+    row = server.loop.begin(0.0).batch[0].request  # type: ignore[union-attr]
     assert row.conditioning is Conditioning.GUIDED and row.guidance.schedule is PrefixSchedule.EXP
     assert server.session_names() == ["ws_1/system1"]
     client.close()

@@ -67,7 +67,7 @@ class Rig:
         return self.rounds(rounds)
 
     def rounds(self, number: int = 1) -> list[Chunk]:
-        return [reply for _ in range(number) for reply in self.server.step(self.clock) if isinstance(reply, Chunk)]
+        return [reply for _ in range(number) for reply in self.server.loop.step(self.clock) if isinstance(reply, Chunk)]
 
     def clock(self) -> float:
         self.now_s += 1e-3
@@ -84,7 +84,7 @@ def test_as_many_requests_as_its_depth_are_in_flight_and_each_frame_answers_one(
     epoch = rig.open()
     frames = [told(rig.frame(epoch, sequence)) for sequence in (1, 2, 3, 4, 5)]
     assert frames == [[], [], [(1, 3)], [(2, 4)], [(3, 5)]]
-    assert rig.server.num_in_flight() == 2 and rig.server.refused == {}, "nothing is superseded by what is newer"
+    assert rig.server.loop.num_in_flight() == 2 and rig.server.refused == {}, "nothing is superseded by what is newer"
     assert rig.server.stalled_s(rig.now_s + 60.0) == 0.0, "rows that wait for their robot are no engine that hangs"
 
 
@@ -94,7 +94,7 @@ def test_a_row_that_waits_for_its_frame_is_no_load() -> None:
     for sequence in range(1, 6):
         rig.frame(epoch, sequence)
         rig.now_s += 1.0
-    assert rig.server.num_in_flight() == 2 and rig.server.snapshot(rig.now_s).load < 0.05
+    assert rig.server.loop.num_in_flight() == 2 and rig.server.snapshot(rig.now_s).load < 0.05
 
 
 def test_a_newer_observation_takes_the_place_of_one_that_has_not_entered() -> None:
@@ -102,7 +102,7 @@ def test_a_newer_observation_takes_the_place_of_one_that_has_not_entered() -> No
     epoch = rig.open()
     for sequence in (1, 2, 3):
         rig.server.submit(observation(epoch, sequence), rig.clock())
-    assert rig.rounds(6) == [] and rig.server.num_in_flight() == 1 and rig.server.snapshot(rig.now_s).superseded == 2
+    assert rig.rounds(6) == [] and rig.server.loop.num_in_flight() == 1 and rig.server.snapshot(rig.now_s).superseded == 2
     assert told(rig.frame(epoch, 4)) == [] and told(rig.frame(epoch, 5)) == [(3, 5)]
 
 
@@ -115,7 +115,7 @@ def test_no_more_enter_than_the_session_has_agreed_upon() -> None:
     epoch = rig.open(pipelining=TWO)
     for sequence in (1, 2, 3, 4):
         rig.frame(epoch, sequence)
-    assert rig.server.num_in_flight() == 2 and rig.server.num_waiting == 1
+    assert rig.server.loop.num_in_flight() == 2 and rig.server.num_waiting == 1
 
 
 def test_a_row_that_waits_for_its_frame_keeps_no_other_robot_waiting() -> None:
@@ -124,7 +124,7 @@ def test_a_row_that_waits_for_its_frame_keeps_no_other_robot_waiting() -> None:
     epoch, other = rig.open(pipelining=Pipelining(pp_generation=2, pp_perception=2)), rig.open("r2", None)
     for sequence in (1, 2, 3):
         rig.frame(epoch, sequence)
-    assert rig.server.num_in_flight() == 3
+    assert rig.server.loop.num_in_flight() == 3
     answered = rig.frame(other, 1, "r2")
     assert [(chunk.id.robot, chunk.ended_with) for chunk in answered] == [("r2", None)]
 
@@ -244,7 +244,7 @@ def test_after_a_failure_that_they_shared_all_are_answered_again(silent: bool) -
     for robot in asking:
         rig.server.submit(observation(epochs[robot], 3, robot), rig.clock())
     rig.rounds(2)
-    assert rig.server.refused == {"engine_error": 2} and rig.server.num_in_flight() == 2
+    assert rig.server.refused == {"engine_error": 2} and rig.server.loop.num_in_flight() == 2
     asks = [(robot, sequence) for sequence in range(4, 9) for robot in asking]
     answered = [chunk.id.robot for robot, sequence in asks for chunk in rig.frame(epochs[robot], sequence, robot)]
     assert [answered.count(robot) for robot in asking] == [5, 5] and rig.server.num_waiting == 0

@@ -198,4 +198,4 @@ def test_and_the_first_request_lets_others_join_where_steps_are_what_is_shared()
     rig.step(2)
     rig.ask("r2")
     rig.step(2)
-    assert rig.server.num_in_flight() == 2 and len(timed.engine.batches) == ran
+    assert rig.server.loop.num_in_flight() == 2 and len(timed.engine.batches) == ran

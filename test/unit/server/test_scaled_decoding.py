@@ -7,9 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import simplejpeg
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ros2_rfm_serving.engines.architectures.manifest import Images
+from ros2_rfm_serving.engines.architectures.processor import cropped
 from ros2_rfm_serving.engines.embedded.inputs import resized
 from ros2_rfm_serving.operate.engines import load_engine
 from ros2_rfm_serving.server import ModelServer, ServerConfig
@@ -88,7 +91,7 @@ def test_an_engine_gets_what_its_contract_asks_for_and_fitted(least: tuple[int, 
     empty = np.zeros(0, np.float32)
     image = jpeg(picture(480, 640))
     server.submit(ObservationRequest(id=request_id, stamp_ns=0, instruction="", state=empty, images=(image,)), 0.0)
-    server.step(lambda: 0.0)
+    server.loop.step(lambda: 0.0)
     assert engine.seen[0].shape == (*shape, 3)
     if size_px and not least:
         assert np.array_equal(engine.seen[0], resized(decode(image), size_px))
@@ -100,3 +103,13 @@ def test_a_bundle_says_so_and_is_another_model_with_it() -> None:
     assert whole.contract.model_hash != scaled.contract.model_hash
     assert load_engine("rfm/metaworld-flow").contract.model_hash == whole.contract.model_hash
     assert whole.fit_image is not None and whole.fit_image(picture(480, 640)).shape == (96, 96, 3)
+
+
+@pytest.mark.parametrize("crop", [1.0, 0.95, 0.949, 0.9, 0.5])
+@pytest.mark.parametrize(("width_px", "height_px"), [(224, 224), (384, 256), (7, 5)])
+def test_what_a_published_network_crops_is_no_smaller_than_what_it_sees(crop: float, width_px: int, height_px: int) -> None:
+    geometry = Images(width_px=width_px, height_px=height_px, crop=crop)
+    least_width_px, least_height_px = geometry.least_px
+    kept = cropped(torch.zeros(3, least_height_px, least_width_px), crop)
+    assert kept.shape[1] >= height_px and kept.shape[2] >= width_px
+    assert (least_width_px - 1) * crop < width_px and (least_height_px - 1) * crop < height_px

@@ -49,11 +49,11 @@ def test_a_request_is_answered_with_its_own_identity() -> None:
     target = server()
     epoch = target.open_session(session_request()).session_epoch
     submit(target, observation(epoch))
-    (reply,) = target.step(Clock())
+    (reply,) = target.loop.step(Clock())
     assert isinstance(reply, Chunk)
     assert (reply.id.robot, reply.id.session_epoch, reply.id.sequence, reply.stamp_ns) == ("r1", epoch, 1, 7)
     assert reply.model_hash == "hash" and reply.action_names == ("x", "y")
-    assert target.step(Clock()) == []
+    assert target.loop.step(Clock()) == []
     target.check_integrity()
 
 
@@ -63,7 +63,7 @@ def test_newest_wins_and_the_superseded_are_counted() -> None:
     epoch = target.open_session(session_request()).session_epoch
     for sequence in (1, 2, 3):
         submit(target, observation(epoch, sequence))
-    (reply,) = target.step(Clock())
+    (reply,) = target.loop.step(Clock())
     assert reply.id.sequence == 3 and reply.served.superseded == 2
     assert len(engine.batches) == 1 and target.snapshot(0.0).superseded == 2
 
@@ -74,8 +74,8 @@ def test_batches_oldest_first_up_to_the_batch_size() -> None:
     for i, robot in enumerate(("r1", "r2", "r3")):
         epoch = target.open_session(session_request(robot)).session_epoch
         submit(target, observation(epoch, robot=robot), now_s=float(-i))
-    assert {r.id.robot for r in target.step(Clock())} == {"r2", "r3"}
-    (last,) = target.step(Clock())
+    assert {r.id.robot for r in target.loop.step(Clock())} == {"r2", "r3"}
+    (last,) = target.loop.step(Clock())
     assert last.id.robot == "r1" and last.served.batch_size == 1
 
 
@@ -136,7 +136,7 @@ def test_a_bad_request_is_refused_counted_and_costs_nothing_else(kind: str, spoi
         submit(target, spoil(good))
     assert target.refused[kind] == 1
     submit(target, good)
-    assert len(target.step(Clock())) == 1
+    assert len(target.loop.step(Clock())) == 1
 
 
 def test_a_reset_discards_what_began_before() -> None:
@@ -144,7 +144,7 @@ def test_a_reset_discards_what_began_before() -> None:
     epoch = target.open_session(session_request()).session_epoch
     submit(target, observation(epoch, episode=1))
     target.reset_episode("r1", "system1", epoch, 2)
-    assert target.step(Clock()) == []
+    assert target.loop.step(Clock()) == []
     with pytest.raises(BadMessageError):
         submit(target, observation(epoch, sequence=2, episode=1))
     assert target.refused["stale_episode"] == 2
@@ -172,7 +172,7 @@ def test_a_broken_engine_answers_nobody_and_the_server_lives(how: str, counter: 
     target = server(Breaking(how))
     epoch = target.open_session(session_request()).session_epoch
     submit(target, observation(epoch))
-    assert target.step(Clock()) == []
+    assert target.loop.step(Clock()) == []
     assert target.refused[counter] == 1
 
 
@@ -185,7 +185,7 @@ def test_a_reply_to_a_closed_session_is_not_sent() -> None:
     target = server(Closing())
     epoch = target.open_session(session_request()).session_epoch
     submit(target, observation(epoch))
-    assert target.step(Clock()) == []
+    assert target.loop.step(Clock()) == []
     target.check_integrity()
 
 
@@ -203,7 +203,7 @@ def test_whatever_the_order_every_request_is_answered_at_most_once_and_only_in_i
             except BadMessageError:
                 assert robot not in epochs
         elif what == "step":
-            for reply in target.step(Clock()):
+            for reply in target.loop.step(Clock()):
                 assert reply.id not in answered and epochs[reply.id.robot] == reply.id.session_epoch
                 answered.add(reply.id)
         target.check_integrity()
@@ -251,7 +251,7 @@ def test_an_inference_delay_beyond_the_envelope_is_refused_not_cut(conditioning:
             submit(target, observation(epoch, inference_delay_steps=delay))
         assert target.refused["delay_too_long"] == refused
     submit(target, observation(epoch, inference_delay_steps=longest))
-    assert len(target.step(Clock())) == 1 and engine.batches[0][0].inference_delay_steps == longest
+    assert len(target.loop.step(Clock())) == 1 and engine.batches[0][0].inference_delay_steps == longest
 
 
 def test_no_robot_makes_a_server_compute_jacobians_that_does_not_allow_it() -> None:
@@ -285,7 +285,7 @@ def test_what_a_session_asked_for_reaches_the_engine_with_each_of_its_rows_and_t
     for robot, (conditioning, guidance) in asked.items():
         epoch = target.open_session(session_request(robot, conditioning=conditioning, guidance=guidance)).session_epoch
         submit(target, observation(epoch, robot=robot, inference_delay_steps=2, prefix_model=rows(length=3)))
-    held = {reply.id.robot: reply.inference_delay_steps for reply in target.step(Clock()) if isinstance(reply, Chunk)}
+    held = {reply.id.robot: reply.inference_delay_steps for reply in target.loop.step(Clock()) if isinstance(reply, Chunk)}
     assert {row.id.robot: (row.conditioning, row.guidance) for row in engine.batches[0]} == asked
     assert held == {"r1": 0, "r2": 2, "r3": 0}
 
@@ -301,7 +301,7 @@ def test_actions_stay_in_their_spaces() -> None:
     target = server(engine)
     epoch = target.open_session(session_request()).session_epoch
     submit(target, observation(epoch, inference_delay_steps=2, prefix_model=rows(1.0, 2), prefix_robot=rows(2.0, 2)))
-    (reply,) = target.step(Clock())
+    (reply,) = target.loop.step(Clock())
     ((row,),) = engine.batches
     assert (row.prefix_model[0, 0], row.prefix_robot[0, 0]) == (1.0, 2.0)
     assert isinstance(reply, Chunk) and (reply.chunk_model[0, 0], reply.chunk_robot[0, 0]) == (10.0, 20.0)
@@ -318,7 +318,7 @@ def test_a_row_of_nan_is_refused_alone(field: str) -> None:
     target = server(OneBad(), batch_size=3)
     for robot in ("r1", "r2", "r3"):
         submit(target, observation(target.open_session(session_request(robot)).session_epoch, robot=robot))
-    assert [reply.id.robot for reply in target.step(Clock())] == ["r1", "r3"]
+    assert [reply.id.robot for reply in target.loop.step(Clock())] == ["r1", "r3"]
     assert target.refused == {"non_finite_output": 1}
 
 
@@ -332,7 +332,7 @@ def test_a_row_of_another_shape_is_refused_alone(shape: tuple[int, ...]) -> None
     target = server(OneBad(), batch_size=3)
     for robot in ("r1", "r2", "r3"):
         submit(target, observation(target.open_session(session_request(robot)).session_epoch, robot=robot))
-    assert [reply.id.robot for reply in target.step(Clock())] == ["r1", "r3"]
+    assert [reply.id.robot for reply in target.loop.step(Clock())] == ["r1", "r3"]
     assert target.refused == {"bad_output": 1}
 
 
@@ -358,7 +358,7 @@ def asking(target: ModelServer, component: str, robot: str = "r1", **changes: ob
 def test_system_2_is_answered_with_a_plan_and_judges_with_a_verdict(component: str, kind: type) -> None:
     target = server(Thinking())
     asking(target, component)
-    (reply,) = target.step(Clock())
+    (reply,) = target.loop.step(Clock())
     assert type(reply) is kind is target.reply_kind(component)
     if isinstance(reply, Plan):
         assert reply.subgoals == ("reach", "lift")
@@ -369,10 +369,10 @@ def test_begin_run_and_complete_are_step_in_parts() -> None:
     for target in (whole, parts):
         epoch = target.open_session(session_request()).session_epoch
         submit(target, observation(epoch), now_s=1.0)
-    (expected,) = whole.step(iter([2.0, 3.5]).__next__)
-    work = parts.begin(2.0)
-    assert work is not None and parts.begin(2.0) is None, "one at a time"
-    (reply,) = parts.complete(work, parts.run(work), 3.5)
+    (expected,) = whole.loop.step(iter([2.0, 3.5]).__next__)
+    work = parts.loop.begin(2.0)
+    assert work is not None and parts.loop.begin(2.0) is None, "one at a time"
+    (reply,) = parts.loop.complete(work, parts.loop.run(work), 3.5)
     assert reply.served == expected.served and reply.id == expected.id
     assert (reply.served.queue_wait_s, reply.served.inference_s) == (1.0, 1.5)
 
@@ -381,14 +381,14 @@ def test_continuous_batching_has_several_works_of_one_request_in_progress() -> N
     target = server(Thinking(), batch_size=4, max_concurrent=2)
     for robot in ("r1", "r2", "r3"):
         asking(target, "safety", robot)
-    first, second = target.begin(0.0), target.begin(0.0)
-    assert first and second and target.begin(0.0) is None
+    first, second = target.loop.begin(0.0), target.loop.begin(0.0)
+    assert first and second and target.loop.begin(0.0) is None
     assert len(first.batch) == len(second.batch) == 1 and target.num_waiting == 1
-    target.complete(second, target.run(second), 1.0)
-    third = target.begin(1.0)
+    target.loop.complete(second, target.loop.run(second), 1.0)
+    third = target.loop.begin(1.0)
     assert third is not None
-    target.complete(third, target.run(third), 2.0)
-    target.complete(first, target.run(first), 4.0)
+    target.loop.complete(third, target.loop.run(third), 2.0)
+    target.loop.complete(first, target.loop.run(first), 4.0)
     assert target.snapshot(5.0).load == pytest.approx(4.0 / 5.0), "busy from 0 to 4, however many at once"
 
 
@@ -434,8 +434,8 @@ def test_every_reply_is_counted_with_its_wait_and_its_inference() -> None:
     for i in range(3):
         submit(target, observation(epoch, sequence=i + 1), clock.now_s)
         clock.now_s += 0.02
-        assert len(target.step(clock)) == 1
+        assert len(target.loop.step(clock)) == 1
     waits, inferences = (target.snapshot(clock.now_s).histograms[name] for name in ("queue_wait_s", "inference_s"))
     assert sum(waits.counts) == sum(inferences.counts) == 3 and math.isclose(waits.sum, 0.06)
-    target.step(clock)
+    target.loop.step(clock)
     assert sum(target.snapshot(clock.now_s).histograms["queue_wait_s"].counts) == 3 and waits.counts[0] == 0

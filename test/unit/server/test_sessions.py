@@ -49,10 +49,10 @@ def test_a_model_that_keeps_state_serves_one_session_and_forgets_with_every_epis
         target.open_session(session_request("r2"))
     for sequence, (episode, resets) in enumerate([(1, 1), (1, 1), (2, 2), (2, 2)], start=1):
         submit(target, observation(epoch, sequence, episode=episode))
-        assert target.step(lambda: 0.0) and engine.resets == resets
+        assert target.loop.step(lambda: 0.0) and engine.resets == resets
     again = target.open_session(session_request("r1")).session_epoch
     submit(target, observation(again, episode=2))
-    assert target.step(lambda: 0.0) and engine.resets == 3
+    assert target.loop.step(lambda: 0.0) and engine.resets == 3
 
 
 def test_a_shared_model_is_never_reset() -> None:
@@ -63,7 +63,7 @@ def test_a_shared_model_is_never_reset() -> None:
     target = server(engine)
     for robot in ("r1", "r2"):
         submit(target, observation(target.open_session(session_request(robot)).session_epoch, robot=robot))
-        target.step(lambda: 0.0)
+        target.loop.step(lambda: 0.0)
     assert engine.resets == 0
 
 
@@ -98,7 +98,7 @@ def test_a_session_may_choose_its_solver_steps_as_far_as_the_model_lets_it() -> 
     for robot, num_steps in (("r1", 0), ("r2", 7)):
         grant = target.open_session(session_request(robot, num_steps=num_steps))
         submit(target, observation(robot=robot, epoch=grant.session_epoch))
-        target.step(lambda: 0.0)
+        target.loop.step(lambda: 0.0)
     assert [[request.num_steps for request in batch] for batch in engine.batches] == [[0], [7]]
 
 
@@ -113,7 +113,7 @@ def test_a_pinned_instruction_is_the_only_one() -> None:
         submit(target, observation(epoch, instruction="cut"))
     assert target.refused["other_instruction"] == 1
     submit(target, observation(epoch, instruction=""))
-    target.step(lambda: 0.0)
+    target.loop.step(lambda: 0.0)
     assert engine.batches[0][0].instruction == "fold"
 
 
@@ -143,7 +143,7 @@ def test_a_flood_is_refused_before_it_is_decoded_and_the_others_are_served() -> 
     assert target.refused == {"over_quota": 97}
     submit(target, observation(epochs["r2"], robot="r2"))
     submit(target, observation(epochs["r1"], 100), now_s=0.11)
-    assert {r.id.robot for r in target.step(lambda: 0.2) + target.step(lambda: 0.2)} == {"r1", "r2"}
+    assert {r.id.robot for r in target.loop.step(lambda: 0.2) + target.loop.step(lambda: 0.2)} == {"r1", "r2"}
 
 
 @pytest.mark.parametrize("schedule_first", [True, False])
@@ -183,11 +183,11 @@ def test_what_a_session_leaves_behind_is_counted() -> None:
     target = server()
     epoch = target.open_session(session_request()).session_epoch
     submit(target, observation(epoch))
-    work = target.begin(0.0)
+    work = target.loop.begin(0.0)
     assert work is not None
     submit(target, observation(epoch, 2))
     target.close_session("r1", "system1", epoch)
-    assert target.complete(work, target.run(work), 0.1) == [] and target.refused == {"session_ended": 2}
+    assert target.loop.complete(work, target.loop.run(work), 0.1) == [] and target.refused == {"session_ended": 2}
 
 
 def test_nobody_takes_the_place_of_a_robot_of_the_schedule() -> None:
@@ -273,7 +273,7 @@ def test_a_draining_server_finishes_what_it_has() -> None:
         target.open_session(session_request("r2"))
     with pytest.raises(BadMessageError):
         submit(target, observation(epoch, 2))
-    assert not target.is_idle and len(target.step(lambda: 0.0)) == 1 and target.is_idle
+    assert not target.is_idle and len(target.loop.step(lambda: 0.0)) == 1 and target.is_idle
     assert target.refused == {"draining": 1}
 
 
@@ -288,7 +288,7 @@ def test_an_engine_that_decodes_by_itself_gets_what_travelled_checked() -> None:
         with pytest.raises(BadMessageError):
             submit(target, observation(epoch, images=(EncodedImage(camera="front", format="jpeg", data=data),)))
     submit(target, observation(epoch))
-    target.step(lambda: 0.0)
+    target.loop.step(lambda: 0.0)
     image = engine.batches[0][0].images["front"]
     assert isinstance(image, EncodedImage) and image.data is JPEG
 
@@ -330,7 +330,7 @@ def test_a_request_that_is_still_decoded_when_its_robot_opens_anew_takes_nobodys
     monkeypatch.setattr(server_module, "row_of", slowly)
     with pytest.raises(BadMessageError):
         submit(target, observation(former, 9))
-    (reply,) = target.step(lambda: 1.0)
+    (reply,) = target.loop.step(lambda: 1.0)
     assert reply.id.session_epoch == opened[0] and target.refused == {"stale_epoch": 1}
 
 
@@ -363,7 +363,7 @@ def test_an_engine_that_fails_to_forget_a_session_costs_nobody_anything() -> Non
         epoch = target.open_session(session_request()).session_epoch
     assert target.refused == {"engine_error": 1} and "no such pipeline" in target.problems["engine_error"]
     submit(target, observation(epoch))
-    assert len(target.step(lambda: 1.0)) == 1
+    assert len(target.loop.step(lambda: 1.0)) == 1
 
 
 def test_who_asks_too_much_is_known_by_name() -> None:

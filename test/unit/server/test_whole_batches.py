@@ -93,13 +93,13 @@ def test_it_is_answered_as_under_fixed_batching_and_counts_so() -> None:
 def test_a_batch_that_runs_fills_the_server_and_is_seen_when_it_does_not_come_back() -> None:
     rig = learned()
     rig.ask("r1")
-    work = rig.server.begin(rig.clock())
+    work = rig.server.loop.begin(rig.clock())
     assert work is not None and work.whole
     rig.ask("r2")
-    assert rig.server.begin(rig.clock()) is None
+    assert rig.server.loop.begin(rig.clock()) is None
     assert rig.server.stalled_s(work.begun_s + 5.0) == pytest.approx(5.0)
     assert not rig.server.is_idle and rig.server.brain.lanes[0].view.free_s > work.begun_s and not rig.server.brain.lanes[0].rests()
-    replies = rig.server.complete(work, rig.server.run(work), rig.clock())
+    replies = rig.server.loop.complete(work, rig.server.loop.run(work), rig.clock())
     assert robots(replies) == ["r1"] and robots(rig.until_it_sleeps()) == ["r2"]
 
 
@@ -175,10 +175,10 @@ def test_a_session_that_closes_meanwhile_costs_nobody_else_anything() -> None:
     rig = learned()
     for robot in ROBOTS:
         rig.ask(robot)
-    work = rig.server.begin(rig.clock())
+    work = rig.server.loop.begin(rig.clock())
     assert work is not None and work.whole
     rig.server.close_session("r2", "system1", rig.epoch("r2"))
-    assert robots(rig.server.complete(work, rig.server.run(work), rig.clock())) == ["r1", "r3"]
+    assert robots(rig.server.loop.complete(work, rig.server.loop.run(work), rig.clock())) == ["r1", "r3"]
     assert rig.server.refused["session_ended"] == 1 and rig.server.is_idle
 
 

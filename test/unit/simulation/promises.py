@@ -161,8 +161,10 @@ class Promises:
         )
 
     def _standby_carries(self, route: Route) -> None:
-        standby = self._hosts[route.standby]
-        assert standby.model == self._hosts[route.server].model and route.standby != route.server
+        standby, server = self._hosts[route.standby], self._hosts[route.server]
+        assert standby.model == server.model and route.standby != route.server
+        if not self._on[route.standby] and _setup(standby) == _setup(server):
+            return  # idle, and the same server under another name: robots keep there what they keep where they are
         load_hz = self._load_hz(route.server) + self._load_hz(route.standby)
         for one in (*self._on[route.server], *self._on[route.standby]):
             self._keeps(one, standby, load_hz)
@@ -205,3 +207,7 @@ class Promises:
         overlapped = task.execution.mode is ExecutionMode.ASYNC
         period_s = max(task.cycle_period_s, *waits_s) if overlapped else task.cycle_period_s + sum(waits_s)
         return min(1 / period_s, self._of[robot][SYSTEM1].max_rate_hz)
+
+
+def _setup(placement: Placement) -> tuple[str, str, int]:
+    return placement.gpu_type, placement.batching, placement.batch_size

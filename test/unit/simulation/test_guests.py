@@ -24,6 +24,7 @@ from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Fleet, Order
 from ros2_rfm_serving.scheduler.prediction.stable import MOVE_S
 from ros2_rfm_serving.simulation import Conditions, Crash, Turnover, simulate_watched
+from ros2_rfm_serving.simulation.conditions import Cut, Network
 from ros2_rfm_serving.simulation.random_factories import rows_of
 from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
 from ros2_rfm_serving.simulation.timing import Timing
@@ -362,3 +363,24 @@ def test_every_promise_holds_among_robots_that_tick(
             visited.passes(then_s)
         visited.passes(13.0)  # leases have ended
         told_all(visited)
+
+
+@pytest.mark.parametrize(("cut", "open_s"), [((), 0.3), ((Cut(start_s=9.9, end_s=10.1),), math.inf)])
+def test_a_goodbye_is_heard_as_late_as_anything_else(cut: tuple[Cut, ...], open_s: float) -> None:
+    """Or never, in a cut: the session is there until its server misses the robot."""
+    declared = factory()
+    world = World(seed=1, warm_up_s=0.0, conditions=Conditions(network=Network(latency_s=0.3, cuts=cut)))
+    scheduler = SimulatedScheduler(declared, PROFILE, CATALOGUE, world.events, work=0.0)
+    floor = Floor(scheduler, declared, Timing(catalogue=CATALOGUE, profile=PROFILE), world)
+    robot = declared.robots[0].name
+
+    def sessions() -> int:
+        return sum(key[0] == robot for host in floor._hosts.values() for key in host._server.session_keys())
+
+    world.events.run(10.0)
+    before = sessions()
+    assert before
+    floor.leave(robot, goodbye=True)
+    for now_s in (10.0, 10.29, 10.31, 11.0):
+        world.events.run(now_s)
+        assert sessions() == (before if now_s < 10.0 + open_s else 0)

@@ -75,7 +75,7 @@ export function robotView(name) {
 
   function update() {
     events.update();
-    unproven.hidden = state.schedule.proof !== "checked";
+    unproven.hidden = !["checked", "undated"].includes(state.schedule.proof);
     const row = state.robots[name];
     if (!row) return;
     word.update(robotState(row)); chip.hidden = !row.emulated;

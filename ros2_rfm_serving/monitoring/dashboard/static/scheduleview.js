@@ -9,6 +9,7 @@ const PERIOD_MS = 1000;
 const BEHIND = 0.8; // of the planned rate
 const PROOF = {
   checked: "States, figures and schedule are proven by certificates; success, real time, pictures and answers are as anybody says them.",
+  undated: "Undated: proven by certificates, but no server has answered that it follows this schedule. A recording would look the same.",
   unchecked: "Unproven: the factory signs what it says, and this page has no certificate to check it by.",
 };
 
