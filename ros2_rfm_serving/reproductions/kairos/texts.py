@@ -71,9 +71,9 @@ which has not waited yet, comes last. What that gains depends on how alike tasks
 differ, the more of the waiting goes from the longest to the shortest, whose P25 then grows. *The scheduler alone* fails on flow
 and diffusion for that reason: with one horizon of up to 12 steps for all tasks the wait ratio gains as much on flow as in the
 paper, on the mean, P25 and P95; with 24, three requests a task, half of it, for it takes rounds, too (table of the same episodes
-cut anew; so do images). The autoregressive policy's tasks are alike as recorded. Diffusion's are unlike with any horizon: its failures ask until
-step 300. *Both* and *against least attained* fail where the scheduler alone does; `least_attained` has the lowest P25 of all,
-since new tasks come first, and pays for it with a P95 of up to 40 s.
+cut anew; so do images). The autoregressive policy's tasks are alike as recorded. Diffusion's are unlike with any horizon: its
+failures ask until step 300. *Both* and *against least attained* fail where the scheduler alone does; `least_attained` has the
+lowest P25 of all, since new tasks come first, and pays for it with a P95 of up to 40 s.
 
 `balanced`, our default, lets short tasks go first: better on the mean and P25, at the cost of P95. Where tasks are alike
 (autoregressive) there is no shorter one, and what it gains for some it takes from others. Past the peak everybody waits, and what
@@ -110,7 +110,7 @@ overload of 1.5 some 1.24 (flow), and a tenth of the requests overflows; at twic
         "fleets that work through a set of tasks",
         """A robot takes the next task as soon as it has finished one: who waits does not ask, and the mean latency is the number of
 robots over the throughput. Requests per task decide that; dispatch only moves latency between tasks. Ten robots do not fill the
-edge: with static horizons and FIFO they stand still for 5 % of their time (diffusion 2, autoregressive 12), and no more than that
+edge: with static horizons and FIFO they stand still for 5 % of their time (images and diffusion 2, autoregressive 12), no more than that
 can be gained. Fifty and a hundred do: the dynamic horizon saves 17 % of all requests on flow, 7 on diffusion and none on images
 and the autoregressive policy, and the mean follows.""",
     ),
