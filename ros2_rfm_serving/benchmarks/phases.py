@@ -129,7 +129,7 @@ def _decoded(engine: FlowEngine, size: int) -> tuple[list[InferenceRequest], flo
     from ros2_rfm_serving.server.intake import readying
 
     contract = engine.contract
-    ready = readying(contract, engine.takes_encoded, engine.fit_image)
+    ready = readying(contract, engine.takes_encoded, engine.fit_image, engine.decode_image)
     encoded = {camera: _photograph(camera, i) for i, camera in enumerate(contract.cameras)}
     for image in encoded.values():
         ready(image)

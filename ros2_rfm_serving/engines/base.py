@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import EngineReply, Image, InferenceRequest, ModelContract, Pipelining
+from ros2_rfm_serving.types import EncodedImage, EngineReply, Image, InferenceRequest, ModelContract, Pipelining
 
 
 @runtime_checkable
@@ -40,11 +40,15 @@ class Engine(Protocol):
     request, which is answered as soon as it is done."""
 
     takes_encoded: bool = False
-    """It wants images as they travelled (to pass them on, or to decode them on a GPU); else they are decoded before."""
+    """It wants images as they travelled, to pass them on; else they are decoded before."""
 
     fit_image: Callable[[Image], Image] | None = None
     """What it does to each decoded image before anything else, such as making it smaller: on a decoder's thread, any of several at
     once, beside `infer`. Idempotent: an image may also come as it is."""
+
+    decode_image: Callable[[EncodedImage], Image | None] | None = None
+    """How it makes pixels of a JPEG whose header has been checked, and all that `fit_image` would do, on the same threads.
+    None, also as its answer: the server does it."""
 
     clock: Callable[[], float] | None = None
     """Reads seconds, for `EngineReply.phases`; given by who serves it. None: nothing is measured."""

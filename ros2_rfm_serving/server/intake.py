@@ -25,13 +25,25 @@ Ready = Callable[[EncodedImage], Image | EncodedImage]
 Clock = Callable[[], float]
 
 
-def readying(contract: ModelContract, takes_encoded: bool, fit: Callable[[Image], Image] | None) -> Ready:
-    """What becomes of an image on its way to an engine, on a decoder's thread. fit: `Engine.fit_image`."""
+def readying(
+    contract: ModelContract,
+    takes_encoded: bool,
+    fit: Callable[[Image], Image] | None,
+    decode: Callable[[EncodedImage], Image | None] | None = None,
+) -> Ready:
+    """What becomes of an image on its way to an engine, on a decoder's thread. fit, decode: `Engine.fit_image`, `decode_image`."""
     if takes_encoded:
         return images.check
-    if fit is None:
-        return lambda image: images.decode(image, contract.min_image_px)
-    return lambda image: fit(images.decode(image, contract.min_image_px))
+
+    def here(image: EncodedImage) -> Image:
+        decoded = images.decode(image, contract.min_image_px)
+        return decoded if fit is None else fit(decoded)
+
+    def there(image: EncodedImage) -> Image:
+        found = decode(images.check(image)) if decode and image.format != "rgb8" else None
+        return here(image) if found is None else found
+
+    return here if decode is None else there
 
 
 def row_of(

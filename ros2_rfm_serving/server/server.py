@@ -69,7 +69,7 @@ class ModelServer(Counting):
         edge = Tier(engine=engine, batch_size=config.batch_size, max_concurrent=config.max_concurrent, profile_s=config.profile_s)
         self._lanes = [Lane(edge, self.mishap, config.costs.whole_s), *(Lane(tier, self.mishap) for tier in overflow)]
         self.takes_encoded, self.max_batch_size = engine.takes_encoded, engine.max_batch_size
-        self._ready = readying(engine.contract, engine.takes_encoded, engine.fit_image)
+        self._ready = readying(engine.contract, engine.takes_encoded, engine.fit_image, engine.decode_image)
         self._decoding_clock = None if engine.takes_encoded else engine.clock
         self._deciding = Deciding(ServerBrain(config, engine.contract, self._lanes, policy), self)
         self.loop = EngineLoop(engine.contract, self._lanes, self._deciding, self)

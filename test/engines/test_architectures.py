@@ -44,6 +44,15 @@ def test_an_imported_checkpoint_computes_what_its_authors_code_computed(name: st
     assert {"observation", "image encoder", "prefix", "one step", "full loop", "robot space"} <= {check.block for check in checks}
 
 
+def test_jpegs_are_decoded_no_smaller_than_a_network_sees(folders: dict[str, Path]) -> None:
+    folder = folders[RECORDED[0]] / "bundle"
+    whole, scaled = (load_architecture("toy", folder, BundleOptions(device="cpu", scaled_decoding=on)) for on in (False, True))
+    assert (
+        whole.contract.min_image_px == () and scaled.contract.min_image_px == bundle.manifest_of(folder).processing.images.least_px
+    )
+    assert whole.contract.model_hash != scaled.contract.model_hash
+
+
 def test_every_architecture_is_recorded(folders: dict[str, Path]) -> None:
     kinds = {bundle.manifest_of(folder / "bundle").architecture for folder in folders.values()}
     assert kinds >= set(ARCHITECTURES)

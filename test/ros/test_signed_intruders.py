@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -240,6 +241,13 @@ def test_a_newcomer_is_held_up_by_no_recording_while_its_server_says_who_lives(h
     hall.fleet.wait(lambda: counters(hall.robot.status, "untimely_schedule") > 3, what="counted")
     hall.goal()
     assert following(hall) == OURS
+    asserted, body = list[str](), hall.node._robots[0]
+    monkeypatch.setattr(body.brain, "server_alive", lambda server, now_s: asserted.append(server))
+    servers = hall.node._servers
+    servers._users["s9"] = [body]
+    for _ in range(3):
+        servers._on_liveliness("s9", SimpleNamespace(alive_count=1, alive_count_change=1))
+    assert asserted == ["s9"], "liveliness has no signature: over and over it keeps nobody waiting"
 
 
 def test_a_newcomer_whose_servers_say_nothing_yet_believes_what_it_hears_and_not_for_long(

@@ -34,6 +34,7 @@ from test.waiting import eventually
 from .door_rig import JPEG, SPOILT, TOKEN, running
 from .vllm_omni import record
 from .vllm_omni.fake import PATH, FakeOmni
+from .vllm_omni.pipeline import ANNOUNCED
 from .vllm_omni.seen import seen, seen_at_the_end, seen_without_a_policy
 
 RECORDED = json.loads(record.RECORD.read_text())
@@ -215,6 +216,8 @@ def test_what_a_server_is_told(fake: FakeOmni) -> None:
         ({"action_dim": 32}, {}, r"32 columns .*padded_actions: 32"),
         ({"action_keys": ["eef", "hand"]}, {}, "the chunks eef, hand; options.action_parts"),
         ({"supported_embodiments": ["XDOF"]}, {"embodiment": "LIBERO"}, "'LIBERO'; it knows XDOF"),
+        ({"action_keys": [{"eef": 6}]}, {"action_parts": {"eef": 2}}, "the chunks {'eef': 6}; options.action_parts"),
+        ({"supported_embodiments": [np.zeros(2), "XDOF"]}, {"embodiment": "LIBERO"}, "'LIBERO'; it knows .*XDOF"),
         ({}, {}, r"say options\.action_names and options\.chunk_length"),
         (None, {}, "the server refused: .*Robot policy not available"),
     ],
@@ -236,6 +239,35 @@ def test_a_reply_of_another_form_says_what_it_has_and_which_option_tells_so(fake
     for engine, problem in zip(engines, problems, strict=True):
         with pytest.raises(ModelError, match=problem):
             engine.infer([row(1)])
+        engine.close()
+
+
+ODD = np.array([1, 2])
+
+
+@pytest.mark.parametrize("says", [{"type": ODD}, {"status": ODD}, {"type": ["error"]}, {"actions": {"a": ODD}}, {"status": 3}])
+def test_an_odd_reply_is_one_row_s_error(fake: FakeOmni, says: dict[str, Any]) -> None:
+    engine = remote(fake.url, connections=2)
+    try:
+        assert [values(reply)[0] for reply in engine.infer([row(1, "odd"), row(2, "y")])] == [1, 2]
+        fake.says = says
+        for episode in (1, 2):  # the second begins with a reset
+            odd, good = engine.infer([row(3, "odd", episode), row(4, "y")])
+            assert isinstance(odd, ModelError) and values(good) == (4, False)
+    finally:
+        engine.close()
+
+
+def test_a_server_may_announce_arrays(fake: FakeOmni) -> None:
+    fake._announced = {**ANNOUNCED, "pose": ODD}
+    engine = remote(fake.url, connections=2)
+    try:
+        assert [values(reply)[0] for reply in engine.infer([row(1, "x"), row(2, "y")])] == [1, 2]
+        fake._announced = {**ANNOUNCED, "pose": ODD + 1}
+        fake.loses = 1
+        with pytest.raises(ModelError, match="serves another model than before"):
+            engine.infer([row(3, "x")])
+    finally:
         engine.close()
 
 

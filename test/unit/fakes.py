@@ -53,6 +53,7 @@ class FakeEngine:
     takes_encoded = False
     must_agree = False
     fit_image = None
+    decode_image = None
     clock = None
     is_dead = False
     max_concurrent = 1

@@ -191,7 +191,7 @@ class Inference:
         if given is None or observation is None or not _is(observation, given) or self._running is None:
             return None
         engine = self._running.engine
-        ready = readying(engine.contract, engine.takes_encoded, engine.fit_image)
+        ready = readying(engine.contract, engine.takes_encoded, engine.fit_image, engine.decode_image)
         return replace(
             request,
             state=observation.state,

@@ -14,7 +14,7 @@ LIMIT_S = 570.0
 """After which a piece is ended."""
 ENOUGH = 0.6
 """Share of it after which a piece begins nothing new, and goes on in a process anew."""
-TESTS = ("graphs", "compile", "streams", "memory", "failures")
+TESTS = ("graphs", "compile", "streams", "uploads", "memory", "failures")
 """`test/gpu/test_*.py`"""
 MODES = ("eager", "compiled", "graphs", "served")
 """`served`: compiled and recorded, as a server does it on a GPU"""

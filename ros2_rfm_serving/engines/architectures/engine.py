@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ros2_rfm_serving.engines.architectures import bundle
@@ -21,6 +22,7 @@ def load_architecture(model: str, folder: Path, options: BundleOptions = ON_CPU)
     manifest, network = loaded.manifest, loaded.network
     changed = options.changes({**manifest.sampling.model_dump(mode="json")})
     contract = contract_of(model, manifest, network.config.chunk_length, model_hash(loaded.content_hash, changed))
+    contract = replace(contract, min_image_px=options.min_image_px(*manifest.processing.images.least_px))
     policy = ArchitecturePolicy(contract, manifest, network, loaded.tokenizer, options, saved=lambda: _as_saved(folder))
     return SteppingEngine(policy, sampling_of(manifest.sampling, network.config.action_columns, options))
 

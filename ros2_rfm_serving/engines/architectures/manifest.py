@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, ValidationError, field_validator
@@ -49,6 +50,11 @@ class Images(_Part):
     """What resizing gives is cut to whole pixel values"""
     absent: int = Field(default=0, ge=0, le=MAX_CAMERAS)
     """Cameras that the network has and no robot: black, after the others, and never attended to"""
+
+    @property
+    def least_px(self) -> tuple[int, int]:
+        """Width and height of an image of which nothing has to be made larger."""
+        return math.ceil(self.width_px / self.crop), math.ceil(self.height_px / self.crop)
 
 
 class Prompt(_Part):

@@ -16,6 +16,7 @@ from ros2_rfm_serving.engines.architectures.manifest import Affine, Manifest
 from ros2_rfm_serving.engines.architectures.processor import Processor, Tokenizer
 from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
 from ros2_rfm_serving.engines.flow.graphs import Tensors, accelerated
+from ros2_rfm_serving.engines.nvjpeg import decoder_for
 from ros2_rfm_serving.engines.precision import num_bytes, precision_of, quantize, widen
 from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract, OutputKind
 
@@ -39,6 +40,9 @@ class ArchitecturePolicy:
             network.cast(getattr(torch, options.dtype))
         network.to(options.device)
         self.processor = Processor(manifest, network.config, tokenizer, options.device)
+        uploads = self.processor.uploads
+        self.fit_image = uploads.send if uploads else None
+        self.decode_image = decoder_for(uploads, options.device) if options.device_decoding else None
         self._contract = contract
         self._one_time = not options.fixed_shapes
         """Where any shape runs: a row of which nothing is fixed has one time, and what follows from it is computed once."""

@@ -6,6 +6,7 @@ import math
 import re
 from bisect import bisect
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.base import ArchitectureConfig, Observation
 from ros2_rfm_serving.engines.architectures.manifest import Affine, Images, Manifest, Prompt
+from ros2_rfm_serving.engines.uploads import uploads_to
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, EncodedImage, Image, InferenceRequest
 
@@ -34,6 +36,7 @@ class Processor:
 
     def __init__(self, manifest: Manifest, config: ArchitectureConfig, tokenizer: Tokenizer, device: str) -> None:
         processing, contract = manifest.processing, manifest.contract
+        self.uploads = uploads_to(device, partial(fitted, geometry=processing.images))
         self._images, self._prompt, self._device = processing.images, processing.prompt, device
         self._tokenizer, self._cameras = tokenizer, contract.cameras
         self._state_columns, self._vocabulary = config.state_columns, config.vocabulary or math.inf
@@ -107,16 +110,23 @@ class Processor:
         return " ".join(words[:fits])
 
     def _pixels(self, requests: Sequence[InferenceRequest]) -> Tensor:
-        geometry = self._images
-        shape = (len(requests), len(self._cameras) + geometry.absent, 3, geometry.height_px, geometry.width_px)
-        batch = torch.zeros(shape)
-        for row, request in zip(batch, requests, strict=True):
-            for own, camera in zip(row, self._cameras, strict=False):  # behind them are those that are absent
-                image = request.images[camera]
-                assert not isinstance(image, EncodedImage)  # this engine does not take them
-                own.copy_(fitted(image, geometry))
-        mean, std = (torch.tensor(values)[:, None, None] for values in (geometry.mean, geometry.std))
+        geometry, count = self._images, len(self._cameras)
+        shape = (len(requests), count + geometry.absent, 3, geometry.height_px, geometry.width_px)
+        batch = torch.zeros(shape, device=self._device if self.uploads else "cpu")
+        pictures = [self._picture(request, camera) for request in requests for camera in self._cameras]
+        present = batch[:, :count]  # behind them are those that are absent
+        if self.uploads and pictures:
+            present.copy_(self.uploads.batch(pictures).view(present.shape))
+        else:
+            for (row, camera), picture in zip(np.ndindex(*present.shape[:2]), pictures, strict=True):
+                present[row, camera] = fitted(torch.from_numpy(np.require(picture, requirements="W")), geometry)
+        mean, std = (torch.tensor(values, device=batch.device)[:, None, None] for values in (geometry.mean, geometry.std))
         return (batch - mean) / std
+
+    def _picture(self, request: InferenceRequest, camera: str) -> Image:
+        image = request.images[camera]
+        assert not isinstance(image, EncodedImage)  # this engine does not take them
+        return image
 
 
 class _Line:
@@ -158,9 +168,9 @@ def binned(state: Array, prompt: Prompt) -> list[int]:
     return [int(bin) for bin in np.digitize(state, edges) - 1]
 
 
-def fitted(image: Image, geometry: Images) -> Tensor:
+def fitted(image: Tensor, geometry: Images) -> Tensor:
     """[H, W, 3] uint8 -> [3, height, width] in [0, 1]"""
-    pixels = torch.from_numpy(np.require(image, requirements="W")).permute(2, 0, 1).float() / 255
+    pixels = image.permute(2, 0, 1).float() / 255
     pixels = cropped(pixels, geometry.crop)
     height, width = pixels.shape[1:]
     size = (geometry.height_px, geometry.width_px)

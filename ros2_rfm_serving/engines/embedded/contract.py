@@ -19,7 +19,7 @@ def contract_of(
         output=OutputKind.ACTION_CHUNK,
         action_names=config.action_names,
         cameras=config.cameras,
-        min_image_px=options.min_image_px(config.image_size_px),
+        min_image_px=options.min_image_px(config.image_size_px, config.image_size_px),
         state_size=config.state_size,
         chunk_length=config.chunk_length,
         control_rate_hz=config.control_rate_hz,

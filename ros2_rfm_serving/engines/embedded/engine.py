@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ros2_rfm_serving.engines.base import Engine, Predicts, SamplingConfig, TokenSampling
 from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.engines.embedded.contract import contract_of
-from ros2_rfm_serving.engines.embedded.inputs import placed, resized
+from ros2_rfm_serving.engines.embedded.inputs import placed
 from ros2_rfm_serving.engines.embedded.judge import Judge
 from ros2_rfm_serving.engines.embedded.layers import kernels_of
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork
@@ -36,10 +36,7 @@ def load_embedded(model: str, folder: Path, options: BundleOptions = ON_CPU) -> 
     options = options.on_device(model)
     network, content_hash = bundle.load(folder)
     content_hash = model_hash(content_hash, options.changes(vars(network.config)))
-    engine = _engine_of(model, folder, network, content_hash, options)
-    if not isinstance(network, PlannerNetwork):  # which sees no images
-        engine.fit_image = partial(resized, size_px=network.config.image_size_px)
-    return engine
+    return _engine_of(model, folder, network, content_hash, options)
 
 
 def _engine_of(model: str, folder: Path, network: bundle.Network, content_hash: str, options: BundleOptions) -> Engine:
@@ -104,6 +101,7 @@ class FlowPolicy:
     ) -> None:
         """saved: reads the network as it was saved, for the reference; None: as it is here, copied."""
         self._network, self._inputs = network, placed(network, options)
+        self.fit_image, self.decode_image = self._inputs.fit_image, self._inputs.decode_image
         self._saved = saved
         self._action_mean = network.action_mean.cpu().numpy()
         self._action_std = network.action_std.cpu().numpy()

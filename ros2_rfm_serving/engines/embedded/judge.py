@@ -25,13 +25,14 @@ class Judge(Engine):
 
     def __init__(self, model: str, network: JudgeNetwork, content_hash: str, options: BundleOptions = ON_CPU) -> None:
         self._network, self._inputs, self._sizes = network, placed(network, options), options.fixed_shapes
+        self.fit_image, self.decode_image = self._inputs.fit_image, self._inputs.decode_image
         self._logits = accelerated(self._logits_of, compiled=options.compiles, recorded=options.records)
         self._contract = ModelContract(
             model=model,
             model_hash=content_hash,
             output=OutputKind.JUDGEMENT,
             cameras=network.config.cameras,
-            min_image_px=options.min_image_px(network.config.image_size_px),
+            min_image_px=options.min_image_px(*[network.config.image_size_px] * 2),
         )
 
     @property

@@ -44,6 +44,8 @@ class BundleOptions(BaseModel):
     scaled_decoding: bool = False
     """JPEGs are decoded at a half, a quarter or an eighth where that is no smaller than the network's images: less work, and pixels
     that differ by a little from those that training saw (docs/engines.md)."""
+    device_decoding: bool = False
+    """JPEGs are decoded on the GPU, by torchvision; their pixels differ a little from the host's, too."""
     true_jacobian: bool = False
     """Sessions may ask for guidance through the model's Jacobian: 2 to 4 times as long, for all robots of a batch."""
 
@@ -56,14 +58,19 @@ class BundleOptions(BaseModel):
 
     def changes(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """What these options make of a bundle that was `saved` with this configuration, for its hash: what shapes an answer."""
-        asked = {"dtype": self.dtype, "num_steps": self.num_steps, "noise_scale": self.noise_scale, "temperature": self.temperature}
-        asked["scaled_decoding"] = self.scaled_decoding
-        own = {"dtype": "float32", "scaled_decoding": False, **saved}
+        asked: dict[str, Any] = {
+            "dtype": self.dtype,
+            "num_steps": self.num_steps,
+            "noise_scale": self.noise_scale,
+            "temperature": self.temperature,
+        }
+        asked |= {"scaled_decoding": self.scaled_decoding, "device_decoding": self.device_decoding}
+        own = {"dtype": "float32", "scaled_decoding": False, "device_decoding": False, **saved}
         return {key: value for key, value in asked.items() if value is not None and key in own and value != own[key]}
 
-    def min_image_px(self, network_px: int) -> tuple[int, ...]:
-        """`ModelContract.min_image_px` of a network with square images."""
-        return (network_px, network_px) if self.scaled_decoding else ()
+    def min_image_px(self, width_px: int, height_px: int) -> tuple[int, ...]:
+        """`ModelContract.min_image_px` of a network with images of this size."""
+        return (width_px, height_px) if self.scaled_decoding else ()
 
     @property
     def on_gpu(self) -> bool:
@@ -93,8 +100,12 @@ class BundleOptions(BaseModel):
     def on_device(self, model: str) -> BundleOptions:
         """With a device that is there. Raises: `ModelError`."""
         options = self.model_copy(update={"device": device_of(model, self.device)})
+        if options.device_decoding and options.scaled_decoding:
+            raise ModelError(f"{model!r}: options.device_decoding decodes images whole; leave it or options.scaled_decoding out")
         if options.records and not options.on_gpu:
             raise ModelError(f"{model!r}: options.cuda_graphs needs a GPU, options.device is {options.device!r}; leave it out")
+        if options.device_decoding and not options.on_gpu:
+            raise ModelError(f"{model!r}: options.device_decoding needs a GPU, options.device is {options.device!r}; leave it out")
         return options
 
 

@@ -28,6 +28,7 @@ class TokenPolicy(TokenModel):
     def __init__(self, model: str, network: TokenPolicyNetwork, content_hash: str, options: BundleOptions = ON_CPU) -> None:
         config = network.config
         self._network, self._inputs, self._device = network, placed(network, options), options.device
+        self.fit_image, self.decode_image = self._inputs.fit_image, self._inputs.decode_image
         self._contract = contract_of(model, network, content_hash, options)
         self._blocks = [_Block.of(block) for block in network.decoder if isinstance(block, DecoderBlock)]
         self._words = torch.cat([network.token.weight, network.begin[None]]).detach()

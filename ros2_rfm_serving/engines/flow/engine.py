@@ -35,6 +35,8 @@ class FlowEngine(Engine):
         able = offered(model.contract, config.predicts)
         jacobian = config.true_jacobian and Conditioning.GUIDED in able.conditionings
         self._contract = replace(able, true_jacobian=jacobian, max_num_steps=most_steps(config))
+        self.fit_image = getattr(model, "fit_image", None)
+        self.decode_image = getattr(model, "decode_image", None)
         self._warm: set[int] = set()
         self._lock = threading.Lock()
         """`prepare` may come from another thread while a batch runs; nothing may run while a graph is captured."""

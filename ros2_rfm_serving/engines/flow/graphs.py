@@ -107,7 +107,7 @@ def record_cuda(function: Function, inputs: Tensors) -> Function:
                 function(*memory)
         torch.cuda.current_stream().wait_stream(stream)
         graph: Any = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others send images meanwhile
             results = function(*memory)
 
     def replay(*inputs: Tensor) -> Tensors:

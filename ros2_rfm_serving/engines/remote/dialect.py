@@ -47,7 +47,7 @@ class OpenpiDialect:
     def __init__(self, model: str, options: RemoteOptions, metadata: Mapping[str, Any]) -> None:
         """Raises: `ModelError`."""
         self._options = options
-        self._ours = self.takes_encoded = metadata.get("server") == wire.OURS
+        self._ours = self.takes_encoded = says(metadata, "server", wire.OURS)
         self.contract = _contract(metadata) if self._ours else declared(model, options, options.chunk_length)
 
     async def ask(self, link: RemoteLink, request: InferenceRequest) -> EngineReply:
@@ -97,6 +97,12 @@ class OpenpiDialect:
             confidence=told.get("confidence", NO_VALUES),
             execution_horizon=told.get("execution_horizon", 0),
         )
+
+
+def says(told: Any, key: str, word: str) -> bool:
+    """Of anything that was told: arrays, which may stand anywhere in it, are equal to nothing."""
+    value = told.get(key) if isinstance(told, dict) else None
+    return isinstance(value, str) and value == word
 
 
 def mapping(url: str, told: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ros2_rfm_serving import wire
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
-from ros2_rfm_serving.engines.remote.dialect import Dialect, OpenpiDialect
+from ros2_rfm_serving.engines.remote.dialect import Dialect, OpenpiDialect, says
 from ros2_rfm_serving.engines.remote.link import LostConnectionError, RemoteLink
 from ros2_rfm_serving.engines.remote.options import RemoteOptions, token_of, trusted_by
 from ros2_rfm_serving.engines.remote.seats import Seats
@@ -47,7 +47,7 @@ class RemoteEngine(Engine):
         if self.contract.serving is Serving.EXCLUSIVE:
             del self._links[1:]
         for link in self._links:
-            link.expected = metadata if metadata.get("server") == wire.OURS or options.dialect == "vllm_omni" else None
+            link.expected = metadata if says(metadata, "server", wire.OURS) or options.dialect == "vllm_omni" else None
         self._seats = Seats(self._links)
         self.takes_encoded = self._dialect.takes_encoded
 

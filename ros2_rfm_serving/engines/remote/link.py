@@ -103,7 +103,7 @@ class RemoteLink:
             if not isinstance(metadata, dict):
                 raise ModelError(f"{self._url}: what it says first is no map: is it a policy server?")
             self._metadata = metadata
-            if self.expected is not None and self._metadata != self.expected:
+            if self.expected is not None and self._packer.pack(self._metadata) != self._packer.pack(self.expected):  # arrays, too
                 raise ModelError(f"{self._url} serves another model than before")
         except BaseException:
             listener.end()

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ros2_rfm_serving.engines.remote.dialect import declared, rows_of
+from ros2_rfm_serving.engines.remote.dialect import declared, rows_of, says
 from ros2_rfm_serving.engines.remote.link import RemoteLink
 from ros2_rfm_serving.engines.remote.options import RemoteOptions
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import SYSTEM1, Array, EngineReply, InferenceRequest, RequestId
 
-RESET, DONE = {"endpoint": "reset"}, {"status": "reset successful"}
+RESET, DONE = {"endpoint": "reset"}, "reset successful"
 MAX_TOLD_CHARACTERS = 300
 """Of a server's own words in an error."""
 
@@ -48,7 +48,7 @@ class VllmOmniDialect:
         """Raises: `ModelError`."""
         told = await link.exchange(RESET)
         self._check(told)
-        if told != DONE:
+        if not says(told, "status", DONE):
             raise ModelError(f"{self._options.url}: it did not begin a new episode when it was told to")
 
     def _message(self, session: str, request: InferenceRequest) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class VllmOmniDialect:
 
     def _check(self, told: Any) -> None:
         """Raises: `ModelError`."""
-        if isinstance(told, dict) and told.get("type") == "error":
+        if says(told, "type", "error"):
             raise ModelError(f"{self._options.url}: it could not answer: {str(told.get('message', ''))[:MAX_TOLD_CHARACTERS]}")
 
     def _bare(self, actions: Any) -> Array:
@@ -121,23 +121,28 @@ def _alone(rows: Any) -> Any:
 
 def _whole(metadata: Mapping[str, Any], key: str) -> int:
     value = metadata.get(key, 0)
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if type(value) is int and value > 0 else 0
+
+
+def _words(value: Any) -> list[str] | None:
+    """None: it is no list"""
+    return [str(word) for word in value] if isinstance(value, list) else None
 
 
 def _check_announced(options: RemoteOptions, metadata: Mapping[str, Any]) -> None:
     """What is not announced is believed. Raises: `ModelError`."""
     horizon, columns = _whole(metadata, "action_horizon"), _whole(metadata, "action_dim")
     said = options.padded_actions or len(options.action_names)
-    keys, bodies = metadata.get("action_keys"), metadata.get("supported_embodiments")
+    keys, bodies = (_words(metadata.get(key)) for key in ("action_keys", "supported_embodiments"))
     problem = ""
     if horizon and options.chunk_length not in (0, horizon):
         problem = f"it answers with {horizon} rows (action_horizon), options.chunk_length is {options.chunk_length}"
     elif columns and not options.action_parts and said != columns:
         fix = f"if the rest is padding, say options.padded_actions: {columns}"
         problem = f"its actions have {columns} columns (action_dim), the options say {said}; {fix}"
-    elif isinstance(keys, list) and set(keys) != set(options.action_parts):
-        problem = f"it answers with the chunks {', '.join(map(str, keys))}; options.action_parts must name them"
-    elif options.embodiment and isinstance(bodies, list) and options.embodiment not in bodies:
-        problem = f"options.embodiment is {options.embodiment!r}; it knows {', '.join(map(str, bodies))}"
+    elif keys is not None and set(keys) != set(options.action_parts):
+        problem = f"it answers with the chunks {', '.join(keys)}; options.action_parts must name them"
+    elif options.embodiment and bodies is not None and options.embodiment not in bodies:
+        problem = f"options.embodiment is {options.embodiment!r}; it knows {', '.join(bodies)}"
     if problem:
         raise ModelError(f"{options.url}: {problem}")

@@ -29,6 +29,8 @@ class TokenEngine(Engine, Stepping):
         self._model, self._sampling = model, sampling
         trained = (Conditioning.PREFIX,) if model.contract.max_inference_delay_steps else ()
         self._contract = replace(model.contract, conditionings=(Conditioning.NONE, *trained), pipelines=True)
+        self.fit_image = getattr(model, "fit_image", None)
+        self.decode_image = getattr(model, "decode_image", None)
         self._num_tokens = num_tokens(model)
         self._flight = Flight(model, sampling, self.max_rows)
         self._public = PublicContexts(model, sampling, self.max_rows)

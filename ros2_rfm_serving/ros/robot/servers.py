@@ -92,6 +92,8 @@ class Servers:
         )
         self._unvouched: dict[int, Any] = {}
         """Schedulers' last words, for which nobody has vouched yet: few, as servers follow few."""
+        self._asserted = set[str]()
+        """Servers that the middleware has said to live."""
         self._inquiry = Inquiry(self.proofs, self.call)
 
     def __contains__(self, server: str) -> bool:
@@ -219,6 +221,12 @@ class Servers:
                 robot.safely(robot.brain.server_seen, server, message.state == ServerState.READY, now_s)
 
     def _on_liveliness(self, server: str, event: Any) -> None:
+        """Nobody signs it: with certificates it says once that a process is there, which has that time to load and to say so; else
+        whoever asserts it again and again would have those who start wait for a server that has gone, and not for its standby."""
+        if event.alive_count > 0:
+            if self.proofs.verifier is not None and server in self._asserted:
+                return
+            self._asserted.add(server)
         for robot in self._users[server]:
             if event.alive_count > 0:
                 robot.safely(robot.brain.server_alive, server, clock())

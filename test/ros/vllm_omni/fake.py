@@ -27,6 +27,8 @@ class FakeOmni:
         self.idle_s, self._token, self._announced = idle_s, token, announced
         self.asked: list[tuple[str, bool, dict[str, Any]]] = []
         self.num_connections = self.num_resets = 0
+        self.says: Any = None
+        """In place of a chunk to a session named "odd", and to every reset; None: what is due"""
         self.loses = 0
         """Requests still to be lost: the connection was closed when they came."""
         self.headers: list[str | None] = []
@@ -84,7 +86,7 @@ class FakeOmni:
                 continue
             if message.pop("endpoint", "infer") == "reset":
                 current, calls, self.num_resets = None, 0, self.num_resets + 1
-                connection.send(msgpack_numpy.packb({"status": "reset successful"}))
+                connection.send(msgpack_numpy.packb(self.says or {"status": "reset successful"}))
                 continue
             session = str(message.get("session_id") or current or "default")
             current, calls = session, 1 if session != current else calls + 1
@@ -105,6 +107,8 @@ class FakeOmni:
 
     def _answered(self, message: dict[str, Any], session: str, reset: bool) -> bytes:
         self.asked.append((session, reset, message))
+        if session == "odd" and self.says is not None:
+            return bytes(msgpack_numpy.packb(self.says))
         try:
             return bytes(msgpack_numpy.packb(actions(message, session, reset)))
         except Exception:

@@ -7,9 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import simplejpeg
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ros2_rfm_serving.engines.architectures.manifest import Images
+from ros2_rfm_serving.engines.architectures.processor import cropped
 from ros2_rfm_serving.engines.embedded.inputs import resized
 from ros2_rfm_serving.operate.engines import load_engine
 from ros2_rfm_serving.server import ModelServer, ServerConfig
@@ -100,3 +103,13 @@ def test_a_bundle_says_so_and_is_another_model_with_it() -> None:
     assert whole.contract.model_hash != scaled.contract.model_hash
     assert load_engine("rfm/metaworld-flow").contract.model_hash == whole.contract.model_hash
     assert whole.fit_image is not None and whole.fit_image(picture(480, 640)).shape == (96, 96, 3)
+
+
+@pytest.mark.parametrize("crop", [1.0, 0.95, 0.949, 0.9, 0.5])
+@pytest.mark.parametrize(("width_px", "height_px"), [(224, 224), (384, 256), (7, 5)])
+def test_what_a_published_network_crops_is_no_smaller_than_what_it_sees(crop: float, width_px: int, height_px: int) -> None:
+    geometry = Images(width_px=width_px, height_px=height_px, crop=crop)
+    least_width_px, least_height_px = geometry.least_px
+    kept = cropped(torch.zeros(3, least_height_px, least_width_px), crop)
+    assert kept.shape[1] >= height_px and kept.shape[2] >= width_px
+    assert (least_width_px - 1) * crop < width_px and (least_height_px - 1) * crop < height_px
