@@ -111,8 +111,8 @@ overload of 1.5 some 1.24 (flow), and a tenth of the requests overflows; at twic
         """A robot takes the next task as soon as it has finished one: who waits does not ask, and the mean latency is the number of
 robots over the throughput. Requests per task decide that; dispatch only moves latency between tasks. Ten robots do not fill the
 edge: with static horizons and FIFO they stand still for 5 % of their time (images and diffusion 2, autoregressive 12), and more
-than that cannot be gained. Fifty and a hundred do: the dynamic horizon saves 17 % of all requests on flow, 7 on diffusion and none on images
-and the autoregressive policy, and the mean follows.""",
+than that cannot be gained. Fifty and a hundred do: the dynamic horizon saves 17 % of all requests on flow, 7 on diffusion and
+none on images and the autoregressive policy, and the mean follows.""",
     ),
     "15": ("number of wait-ratio buckets", "At the highest rate; *none* ranks by the wait ratio itself."),
     "16": (
