@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.problem import Demand, Problem
 from ros2_rfm_serving.scheduler.slo import Slo
 
 Feasible = Callable[[Factory, Mapping[str, int]], bool]
@@ -20,7 +20,7 @@ LOOSER = (1.5, 2.0, 3.0, 5.0, 10.0)
 
 def hopeless(problem: Problem, curves: Curves) -> tuple[str, ...]:
     """What no number of servers mends: models nobody measured or that fit nowhere, SLOs below the fastest row, floors too high."""
-    return (*_models(problem, curves), *_slos(problem, curves), *_floors(problem, curves))
+    return (*_models(problem, curves), *_slos(problem, curves), *_frames(problem, curves), *_floors(problem, curves))
 
 
 def _models(problem: Problem, curves: Curves) -> Iterator[str]:
@@ -51,13 +51,29 @@ def _slos(problem: Problem, curves: Curves) -> Iterator[str]:
             )
 
 
+def _frames(problem: Problem, curves: Curves) -> Iterator[str]:
+    """Pipelined sessions that no server takes."""
+    for demand in problem.demands:
+        if demand.rows and not _sessions(demand, curves):
+            yield (
+                f"{demand.component} of {problem.classes[demand.task].name!r}: a pipelined session keeps {demand.rows} rows in "
+                f"flight, and no server of {demand.model!r} has as many for them; use fewer stages, or batching: continuous"
+            )
+
+
+def _sessions(demand: Demand, curves: Curves) -> float:
+    """Pipelined ones of this kind that a server takes at the most."""
+    return max((curves.frame_rows(c) for c in curves.of(demand.model)), default=math.inf) // demand.rows
+
+
 def _left(slo: Slo) -> str:
     """What becomes of an SLO before the server has any of it."""
     network = f"the network ({1e3 * slo.far_s:.0f} ms)" if slo.travel_s else ""
+    frames = f"a session's next frames ({1e3 * slo.frames_s:.0f} ms)" if slo.frames_s else ""
     margin = f"a margin of {slo.margin:.0%}" if slo.margin else ""
-    takers = " and ".join(text for text in (network, margin) if text)
-    leave = "leave" if network and margin else "leaves"
-    return f": {takers} {leave} {1e3 * max(slo.kept_s - slo.far_s, 0.0):.0f} ms for the server" if takers else ""
+    parts = [text for text in (network, frames, margin) if text]
+    leave, left_s = "leave" if len(parts) > 1 or frames else "leaves", slo.kept_s - slo.far_s - slo.frames_s
+    return f": {' and '.join(parts)} {leave} {1e3 * max(left_s, 0.0):.0f} ms for the server" if parts else ""
 
 
 def _floors(problem: Problem, curves: Curves) -> Iterator[str]:
@@ -85,18 +101,21 @@ def reasons(problem: Problem, curves: Curves) -> tuple[str, ...]:
 
 
 def _fewest_servers(model: str, problem: Problem, curves: Curves) -> tuple[int, str]:
-    """By each demand's load over the most that one server carries within its SLO."""
-    servers, texts = 0.0, []
+    """By each demand's load over the most that one server carries within its SLO, and by the rows of pipelined sessions."""
+    servers, kept, texts = 0.0, 0.0, []
     for demand in problem.demands:
-        load_hz = problem.robots_of(demand) * demand.rate_hz(problem.classes[demand.task].floor_hz)
+        robots, task = problem.robots_of(demand), problem.classes[demand.task]
+        load_hz = robots * demand.rate_hz(task.floor_hz)
+        if demand.model == model and demand.rows and robots:
+            kept += robots / _sessions(demand, curves)
+            texts.append(f"{demand.component} of {task.name!r}: one server takes {_sessions(demand, curves):g} pipelined sessions")
         if demand.model == model and load_hz > 0:
             most_hz = max(curves.sought_hz(c, demand.slo) for c in curves.of(model))
             servers += load_hz / most_hz
-            task = problem.classes[demand.task].name
             texts.append(
-                f"{demand.component} of {task!r}: {load_hz:.1f} requests/s, one server carries {most_hz:.1f} within the SLO"
+                f"{demand.component} of {task.name!r}: {load_hz:.1f} requests/s, one server carries {most_hz:.1f} within the SLO"
             )
-    return max(1, math.ceil(servers - 1e-9)), "; ".join(texts)
+    return max(1, math.ceil(max(servers, kept) - 1e-9)), "; ".join(texts)
 
 
 def remedies(

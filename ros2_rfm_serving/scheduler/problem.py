@@ -17,7 +17,7 @@ from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.scheduler.links import Links, on_host
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.scheduler.slo import Slo, slo_of
-from ros2_rfm_serving.types import Schedule
+from ros2_rfm_serving.types import SYSTEM1, Pipelining, Schedule
 from ros2_rfm_serving.types.phase import is_paced
 
 LEAST_SHARE, LEAST_HZ = 0.01, 0.01
@@ -40,6 +40,8 @@ class Demand:
     fixed_hz: float
     """Of one robot, of an obligation; 0 for a goal-coupled component."""
     slo: Slo
+    rows: int = 0
+    """That each robot of a pipelined session keeps on its server; 0: it is none."""
 
     def rate_hz(self, action_rate_hz: float) -> float:
         """Requests of one robot."""
@@ -92,8 +94,10 @@ class TaskClass:
     """How long all lasts that such a one may execute of a chunk."""
     trusted: Trusted | None = None
     """None: robots always execute as much of a chunk."""
-    in_frames: bool = False
-    """A pipelined session: its phase does not give way at any cap."""
+    pipelining: Pipelining | None = None
+    """A pipelined session: one request per frame, whose phase does not give way at any cap."""
+    frame_s: float = 0.0
+    """That such a frame lasts; 0: it is none."""
 
     def __getstate__(self) -> dict[str, Any]:
         return _declared(self)
@@ -102,6 +106,10 @@ class TaskClass:
         """Whether its phase does under a cap (`types/phase.py`): no frames do, nor chunks that are not to be trusted further."""
         trusts = self.trusted is None or not self.overlapped
         return not self.in_frames and (trusts or is_paced(period_s, self.trusted.declared_s if self.trusted else 0.0))
+
+    @property
+    def in_frames(self) -> bool:
+        return self.pipelining is not None
 
     @property
     def execution_s(self) -> float:
@@ -253,7 +261,7 @@ def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, 
     """seen_s: execution time of what is executed of a chunk, where it is not as declared."""
     task, network = factory.tasks[name], factory.network_of(name)
     overlapped = task.execution.mode is ExecutionMode.ASYNC
-    in_frames = overlapped and task.pipelining is not None
+    pipelining = task.pipelining if overlapped else None
     step_s = (settings := robot_settings(task)).action_period_s / settings.virtual_steps
     executes_s = seen_s or task.cycle_period_s
     cycle_s = executes_s + (0.0 if overlapped else network.mean_s * sum(d.calls for d in demands))
@@ -270,8 +278,9 @@ def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, 
         demands=demands,
         step_s=step_s if overlapped else 0.0,
         trusted=_trusted(settings, step_s, executes_s) if settings.horizon.policy else None,
-        in_frames=in_frames,
-        chunk_s=step_s * chunk_steps(map(robot_settings, factory.tasks.values())) if overlapped and not in_frames else math.inf,
+        pipelining=pipelining,
+        frame_s=settings.action_period_s if pipelining else 0.0,
+        chunk_s=step_s * chunk_steps(map(robot_settings, factory.tasks.values())) if overlapped else math.inf,
     )
 
 
@@ -293,6 +302,7 @@ def _demands(factory: Factory, name: str, task_index: int, first: int, seen: Map
             calls=0.0 if component.freq_hz else seen.get(part, task.calls_per_action(part)),
             fixed_hz=component.freq_hz or 0.0,
             slo=slo_of(factory, name, part),
+            rows=task.pipelining.depth if task.pipelining and part == SYSTEM1 else 0,
         )
         for i, (part, component) in enumerate(task.components.items())
     )

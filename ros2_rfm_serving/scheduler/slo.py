@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.factory import Factory, Task
+from ros2_rfm_serving.types import SYSTEM1
 
 
 class Slo(NamedTuple):
@@ -24,6 +25,8 @@ class Slo(NamedTuple):
     """Of a round trip on the network, mean."""
     far_s: float = 0.0
     """Of a round trip, at the percentile."""
+    frames_s: float = 0.0
+    """That a request of a pipelined session waits for the next frames of its own, however quick its server; 0: it is none."""
 
     @property
     def near(self) -> Slo:
@@ -41,10 +44,10 @@ class Slo(NamedTuple):
         return self.promised_s * (1 - self.margin)
 
     def response_s(self, latency_s: float, mean_s: float) -> float:
-        """From request to reply, at the percentile. latency_s: the server's, at that percentile."""
+        """From request to reply, at the percentile. latency_s: the server's, at that percentile, without waiting for frames."""
         if not self.travel_s or not math.isfinite(latency_s):
-            return latency_s
-        return mean_s + self.travel_s + math.hypot(latency_s - mean_s, self.far_s - self.travel_s)
+            return self.frames_s + latency_s
+        return self.frames_s + mean_s + self.travel_s + math.hypot(latency_s - mean_s, self.far_s - self.travel_s)
 
 
 def slo_of(factory: Factory, task: str, component: str) -> Slo:
@@ -52,4 +55,10 @@ def slo_of(factory: Factory, task: str, component: str) -> Slo:
     spec, network = factory.tasks[task].components[component], factory.network_of(task)
     percentile = spec.percentile or factory.tasks[task].percentile
     promised_s = spec.slo_ms / 1e3 if spec.slo_ms else math.inf
-    return Slo(promised_s, percentile, factory.planning.slo_margin, network.mean_s, network.at_s(percentile))
+    frames_s = frames_of(factory.tasks[task]) if component == SYSTEM1 else 0.0
+    return Slo(promised_s, percentile, factory.planning.slo_margin, network.mean_s, network.at_s(percentile), frames_s)
+
+
+def frames_of(task: Task) -> float:
+    """Seconds from a request to the last of the frames that it takes, where a robot asks as often as its actions end."""
+    return (task.pipelining.depth - 1) * task.pipeline.action_period_ms / 1e3 if task.pipelining else 0.0

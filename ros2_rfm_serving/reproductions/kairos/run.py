@@ -34,7 +34,7 @@ NUM_SEEDS = 3
 
 def kairos(
     figure: Annotated[str, typer.Option(metavar="|".join((*FIGURES, ALL)), help="11: the sweep; 12 holds Table 2")] = ALL,
-    workload: Annotated[str, typer.Option(help="flow, diffusion, autoregressive, or all that were recorded")] = ALL,
+    workload: Annotated[str, typer.Option(help="flow, images, diffusion, autoregressive, or all that were recorded")] = ALL,
     tasks: Annotated[int, typer.Option(min=1, help="Per replay and seed")] = TASKS,
     seed: Annotated[int, typer.Option(help="The same seed gives the same figures; two more follow it")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Processes")] = 2,

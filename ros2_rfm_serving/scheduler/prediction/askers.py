@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ros2_rfm_serving.scheduler.problem import Trusted
+from ros2_rfm_serving.types import Pipelining
 from ros2_rfm_serving.types.phase import Phase, Usual, is_paced
 
 WARM_UP_S = 5.0
@@ -53,6 +54,8 @@ class Member:
     """That all lasts which may be executed of one chunk, if they execute while they wait."""
     trusted: Trusted | None = None
     """How far, of each chunk; None: `think_s` of all."""
+    pipelining: Pipelining | None = None
+    """One request per frame, which lasts as long as `think_s`, several in flight (`frames.py`)."""
     calls: tuple[tuple[float, float, float], ...] = ()
     """(calls per request, mean and standard deviation in s): waits elsewhere before some of the next requests."""
     slo_s: float = math.inf
@@ -64,6 +67,8 @@ class Member:
 
 
 def cycle_s(member: Member, service_s: float) -> float:
+    if member.pipelining:
+        return max(member.period_s, member.think_s)
     return max(member.period_s, member.think_s + member.round_trip_s + service_s)
 
 
@@ -284,6 +289,62 @@ class Robot:
         return more_s
 
 
+class Frames:
+    """When one robot of a pipelined session asks (`robot/conversation/link.py`): once per frame, at its control steps, whatever is
+    answered meanwhile; not while as many requests are in flight as it has agreed upon."""
+
+    __slots__ = ("_began_s", "_member", "_next_s", "_saw", "_sent_s", "until_s")
+
+    def __init__(self, member: Member, begins_s: float) -> None:
+        pipelining = member.pipelining
+        assert pipelining
+        self._member, self._began_s, self._next_s = member, begins_s, begins_s
+        self._sent_s: deque[float] = deque(maxlen=pipelining.depth)
+        self._saw = pipelining.pp_generation + pipelining.fetch_offset
+        """Requests after its own whose observation the end of a chunk belongs to."""
+        self.until_s = -math.inf
+        """It has actions."""
+
+    def ask_s(self, from_s: float) -> float:
+        """One more request, after the last one, once there is room for it. from_s: that is."""
+        member, step_s = self._member, self._member.step_s
+        sent_s = max(from_s, self._next_s)
+        if step_s:
+            sent_s = self._began_s + math.ceil((sent_s - self._began_s) / step_s - ROUNDING) * step_s
+        self._next_s = max(max(self._next_s, sent_s - member.period_s) + member.period_s, sent_s + member.think_s)
+        self._sent_s.append(sent_s)
+        return sent_s
+
+    def answered(self) -> None:
+        """The oldest of those in flight; its rows count from the observation that its end saw."""
+        self.until_s = self._sent_s[self._saw] + self._member.chunk_s
+
+
+class InFrames(Robot):
+    """One of the requests that a robot of a pipelined session has in flight, and those that take its place; they are answered in
+    the order in which they were sent."""
+
+    __slots__ = ("begun_with_s", "frames")
+
+    def __init__(self, index: int, member: Member, frames: Frames, of: Team) -> None:
+        super().__init__(index, member, frames.ask_s(-math.inf), of)
+        self.frames, self.begun_with_s = frames, -math.inf
+        """Up to when it had actions when the server took this request."""
+
+    @property
+    def starves_s(self) -> float:
+        """As its server knows it when the request has come."""
+        return max(self.begun_with_s, self.since_s)
+
+    @property
+    def executes(self) -> bool:
+        return True
+
+    def send(self, answered_s: float, unusual_s: float) -> None:
+        self.frames.answered()
+        self.sent_s = self.frames.ask_s(answered_s)
+
+
 Request = tuple[float, int, Robot]
 """(arrival at the server, number of the robot, robot)"""
 
@@ -299,10 +360,23 @@ def team(members: Sequence[Member], service_s: float, rng: np.random.Generator, 
     """All of them, before one start: each begins at some time of its cycle."""
     trips_s = again(rng.exponential(1.0, DRAWS)) if any(m.jitter_s for m in members) else iter(())
     together = Team(sum(member.num_robots for member in members), trips_s, rng, Usual(), moment_s)
-    ends_s = [min(cycle_s(member, service_s), WARM_UP_S) for member in members]
+    ends_s = [WARM_UP_S if m.pipelining else min(cycle_s(m, service_s), WARM_UP_S) for m in members]
     return [
-        Robot(i, member, rng.random() * ends_s[i], together) for i, member in enumerate(members) for _ in range(member.num_robots)
+        robot
+        for i, member in enumerate(members)
+        for _ in range(member.num_robots)
+        for robot in _asking(i, member, rng.random() * ends_s[i], together)
     ]
+
+
+def _asking(index: int, member: Member, begins_s: float, of: Team) -> Iterator[Robot]:
+    """One robot, or those of its requests that are in flight at once."""
+    if member.pipelining is None:
+        yield Robot(index, member, begins_s, of)
+        return
+    frames = Frames(member, begins_s)
+    for _ in range(member.pipelining.depth):
+        yield InFrames(index, member, frames, of)
 
 
 def again(draws: Seconds) -> Iterator[float]:

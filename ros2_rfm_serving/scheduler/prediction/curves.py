@@ -159,6 +159,12 @@ class Curves:
         """Whether robots' own queue at such a server can be run, where actions alone wait for it."""
         return self.pads_batches(config) or self.stepped_law(config) is not None
 
+    def frame_rows(self, config: Config) -> float:
+        """That pipelined sessions may keep there together (`server/tiers.py`): none in batches that begin and end together, and one
+        less than the engine has; inf: nobody knows how many that are."""
+        law = self.stepped_law(config)
+        return 0 if config.batching == "fixed" else law.max_rows - 1 if law else math.inf
+
     def batch_s(self, config: Config) -> float:
         """What a batch takes that counts as equally long, full or not (`pads_batches`), without the way to its host."""
         return min(config.batch_size / self.max_rate_hz(config), self.typical_s(config, 50.0))
@@ -168,7 +174,10 @@ class Curves:
         what one request takes alone is within it."""
         law = self.stepped_law(config)
         alone_s = self.away_s(config) + (law.mean_s(1) if law else self.batch_s(config))
-        return self.max_rate_hz(config) if slo.percentile < TYPICAL or alone_s <= slo.kept_s else self.sought_hz(config, slo)
+        if slo.frames_s and not self.frame_rows(config):
+            return 0.0
+        kept = slo.percentile < TYPICAL or slo.frames_s + alone_s <= slo.kept_s
+        return self.max_rate_hz(config) if kept else self.sought_hz(config, slo)
 
     def shared_law(self, config: Config) -> ContinuousService | None:
         """Of requests that share a server evenly: a line over how many are there (Little's law, rate x latency). None: it is
@@ -198,7 +207,9 @@ class Curves:
         """Highest load that meets an SLO; 0: none does."""
         key = (config, slo)
         if key not in self._capacities:
-            self._capacities[key] = self._far_capacity_hz(config, slo) if slo.travel_s else self._near_capacity_hz(config, slo)
+            taken = not slo.frames_s or self.frame_rows(config) > 0
+            capacity_hz = self._far_capacity_hz if slo.travel_s else self._near_capacity_hz
+            self._capacities[key] = capacity_hz(config, slo) if taken else 0.0
         return self._capacities[key]
 
     def sought_hz(self, config: Config, slo: Slo) -> float:
@@ -225,12 +236,12 @@ class Curves:
         if not load_hz:
             return slo.kept_s - slo.far_s
         latency_s = self.quantile(config, slo.percentile).at(load_hz)
-        return slo.kept_s - (slo.response_s(latency_s, self.mean(config).at(load_hz)) - latency_s)
+        return slo.kept_s + slo.frames_s - (slo.response_s(latency_s, self.mean(config).at(load_hz)) - latency_s)
 
     def _near_capacity_hz(self, config: Config, slo: Slo) -> float:
         k, curve = config.slices, (config.model, config.gpu_type, config.batching, config.batch_size)
         away_s = self.away_s(config)
-        return self.profile.capacity_hz(*curve, away_s + (slo.kept_s - away_s) / k, slo.percentile) / k
+        return self.profile.capacity_hz(*curve, away_s + (slo.kept_s - slo.frames_s - away_s) / k, slo.percentile) / k
 
     def _far_capacity_hz(self, config: Config, slo: Slo) -> float:
         mean, tail = self.mean(config), self.quantile(config, slo.percentile)

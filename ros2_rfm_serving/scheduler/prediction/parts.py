@@ -39,7 +39,7 @@ def undivided(problem: Problem, hosts: Sequence[Host]) -> Parted:
 
 def parted(problem: Problem, hosts: Sequence[Host]) -> Parted:
     """Parts as coarse as can be: equal servers are one kind. Undivided, where robots are without a server."""
-    seats = {d.index: _seats(d.index, hosts) for d in problem.demands}
+    seats = _seats(problem, hosts)
     if any(len(seats[d.index]) != problem.robots_of(d) for d in problem.demands):
         return undivided(problem, hosts)
     return seated(problem, hosts, [list(zip(*(seats[d.index] for d in task.demands), strict=True)) for task in problem.classes])
@@ -52,9 +52,9 @@ def seated(
     classes: list[TaskClass] = []
     of: list[int] = []
     counts: list[Counter[int]] = [Counter() for _ in hosts]
-    first = 0
+    first, kind = 0, _kinds(kinds or hosts)
     for c, task in enumerate(problem.classes):
-        for members in _parts(task, robots[c], kinds or hosts):
+        for members in _parts(task, robots[c], kind):
             demands = tuple(replace(d, index=first + i, task=len(classes)) for i, d in enumerate(task.demands))
             first += len(demands)
             classes.append(replace(task, num_robots=len(members), demands=demands))
@@ -66,17 +66,26 @@ def seated(
     return Parted(replace(problem, classes=tuple(classes)), finer, tuple(of))
 
 
-def _parts(task: TaskClass, robots: Sequence[Seats], kinds: Sequence[Host]) -> list[list[Seats]]:
-    """The seats of the robots of every part; obligations make none, for their rate is the same everywhere."""
+def _kinds(hosts: Sequence[Host]) -> list[int]:
+    """Of each host the first that equals it."""
+    first: dict[Host, int] = {}
+    return [first.setdefault(host, i) for i, host in enumerate(hosts)]
+
+
+def _parts(task: TaskClass, robots: Sequence[Seats], kinds: Sequence[int]) -> list[list[Seats]]:
+    """The seats of the robots of every part; obligations make none, for their rate is the same everywhere. kinds: of the hosts."""
     coupled = [i for i, d in enumerate(task.demands) if d.goal_coupled]
-    parts: dict[tuple[Host, ...], list[Seats]] = defaultdict(list)
+    parts: dict[Seats, list[Seats]] = defaultdict(list)
     for robot in robots:
         parts[tuple(kinds[robot[i]] for i in coupled)].append(robot)
     return list(parts.values()) or [[()] * task.num_robots]
 
 
-def _seats(demand: int, hosts: Sequence[Host]) -> list[int]:
-    """Host of one robot after the other, equal hosts beside each other."""
-    kinds = {host: i for i, host in reversed(list(enumerate(hosts)))}
-    order = sorted(range(len(hosts)), key=lambda i: (kinds[hosts[i]], i))
-    return [i for i in order for _ in range(dict(hosts[i].robots).get(demand, 0))]
+def _seats(problem: Problem, hosts: Sequence[Host]) -> dict[int, list[int]]:
+    """Demand -> host of one robot after the other, equal hosts beside each other."""
+    kinds = _kinds(hosts)
+    seats: dict[int, list[int]] = {d.index: [] for d in problem.demands}
+    for i in sorted(range(len(hosts)), key=kinds.__getitem__):
+        for demand, count in hosts[i].robots:
+            seats[demand] += [i] * count
+    return seats

@@ -15,7 +15,7 @@ from ros2_rfm_serving.scheduler.prediction.bound import Bound
 from ros2_rfm_serving.scheduler.prediction.bounds import Bounds, Kind
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium, equilibrium
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
+from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch, frame_rows, keeps_frames
 from ros2_rfm_serving.scheduler.prediction.responses import Responses
 from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
 from ros2_rfm_serving.scheduler.solution import (
@@ -76,6 +76,7 @@ def solution_of(
         if count > task.num_robots
     ]
     problems += sorted({text for texts in missed.values() for text in texts})
+    problems += dict.fromkeys(_without_room(problem, curves, operation.hosts))
     acting = _expected(problem, responses, operation, rates)
     problems += dict.fromkeys(_below_floor(problem, rates, acting.slowest))
     tasks = _tasks(problem, RateSearch(problem, curves, operation.hosts), rates, acting.mean, declared)
@@ -134,6 +135,9 @@ def _kept(
     responses = Responses(problem, curves, operation.hosts, operation.caps, _settled(problem, curves, operation))
     for host in hosts:
         curve = responses.by_curve(host)
+        if not keeps_frames(problem, curves, host):
+            yield host, False
+            continue
         judged = zip([problem.demands[d].slo for d, _ in host.robots], responses.of_each(host), strict=True)
         limits = ((responses.judged_s(own, host, slo), limit_s(slo, curve.response_s(slo), reserve)) for slo, own in judged)
         yield host, all(judged_s <= most_s for judged_s, most_s in limits)
@@ -211,7 +215,7 @@ def _expected(problem: Problem, responses: Responses, operation: Operation, rate
     slowest = list(mean)
     for c, task in enumerate(problem.classes):
         asked = next((d.index for d in task.coupled if d.calls == 1.0), None)
-        if asked is not None and task.num_robots and not task.in_frames:
+        if asked is not None and task.num_robots:
             there = [(num, host) for host in operation.hosts if (num := dict(host.robots).get(asked))]
             acting = [
                 (num, responses.acts_hz(host).get(asked, _without_queue_hz(task, mean[c], responses, host))) for num, host in there
@@ -316,6 +320,16 @@ def _missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
                 )
                 texts[stream.task].append(text)
     return dict(texts)
+
+
+def _without_room(problem: Problem, curves: Curves, hosts: Iterable[Host]) -> Iterator[str]:
+    """Servers that refuse some of their robots' pipelined sessions, in words."""
+    for host in hosts:
+        if not keeps_frames(problem, curves, host):
+            yield (
+                f"pipelined sessions that share a server of {host.config.model!r} keep {frame_rows(problem, host)} rows there, "
+                f"which has {curves.frame_rows(host.config)} for them; give them more servers, or fewer stages"
+            )
 
 
 def _predicted(stream: Stream) -> str:

@@ -42,6 +42,17 @@ class Host:
     """(demand index, number of robots), by index; no zeros"""
 
 
+def frame_rows(problem: Problem, host: Host) -> int:
+    """That pipelined sessions of its robots keep there together."""
+    return sum(count * problem.demands[d].rows for d, count in host.robots)
+
+
+def keeps_frames(problem: Problem, curves: Curves, host: Host) -> bool:
+    """Whether a server takes the pipelined sessions of all its robots."""
+    rows = frame_rows(problem, host)
+    return not rows or rows <= curves.frame_rows(host.config)
+
+
 @dataclass
 class _Pattern:
     """Equal hosts."""
@@ -91,6 +102,8 @@ class RateSearch:
             if demands[index].calls:
                 slopes[demands[index].task] = slopes.get(demands[index].task, 0.0) + count * demands[index].calls
         limits = [self._curves.sought_hz(host.config, demands[i].slo) for i, _ in host.robots]
+        if not keeps_frames(self.problem, self._curves, host):
+            limits.append(0.0)
         fixed_hz = sum(count * demands[index].fixed_hz for index, count in host.robots)
         return _Pattern(host, self._known.get(host, min(limits, default=0.0)), fixed_hz, list(slopes.items()))
 

@@ -12,6 +12,7 @@ from ros2_rfm_serving.scheduler.prediction.askers import Member
 from ros2_rfm_serving.scheduler.prediction.closed_queue import Service, waits
 from ros2_rfm_serving.scheduler.prediction.curves import NORMAL_P90, NORMAL_P99, Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
+from ros2_rfm_serving.scheduler.prediction.framed_queue import framed_waits
 from ros2_rfm_serving.scheduler.prediction.queued import Waited, Waits
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
 from ros2_rfm_serving.scheduler.prediction.shared_queue import shared_waits
@@ -52,7 +53,7 @@ class ByCurve:
 
     def travel_s(self, slo: Slo) -> float:
         server_s = self.at(slo.percentile)
-        return self.response_s(slo) - server_s if math.isfinite(server_s) else 0.0
+        return self.response_s(slo) - slo.frames_s - server_s if math.isfinite(server_s) else 0.0
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,10 @@ class Responses:
             away_s = self._curves.away_s(host.config)
             members = tuple(self._member(d, count, away_s) for d, (_, count) in zip(demands, host.robots, strict=True))
             steps = self._curves.stepped_law(host.config)
-            return stepped_waits(members, steps, self._order(host)) if steps else waits(members, self._service(host))
+            if steps is None:
+                return waits(members, self._service(host))
+            run = framed_waits if any(member.pipelining for member in members) else stepped_waits
+            return run(members, steps, self._order(host))
         law = self._curves.shared_law(host.config)
         if not demands or law is None or any(d.calls == 1.0 for d in demands) or host in self._settled.saturated:
             return None
@@ -155,12 +159,13 @@ class Responses:
         return Member(
             num_robots=count,
             period_s=period_s,
-            think_s=task.execution_s,
+            think_s=task.frame_s or task.execution_s,
             overlapped=task.overlapped,
             step_s=task.step_s,
             gives_way=task.gives_way(period_s),
             chunk_s=task.chunk_s,
-            trusted=task.trusted,
+            trusted=None if task.in_frames else task.trusted,
+            pipelining=task.pipelining,
             calls=() if task.overlapped else tuple(self._call(d) for d in task.coupled if d.index != demand.index),
             slo_s=demand.slo.promised_s,
             round_trip_s=task.network.round_trip_ms / 1e3 + away_s,

@@ -33,19 +33,26 @@ REMEMBERED = 512
 def stepped_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo") -> Waits:
     """order: `dispatch` of the descriptor."""
     rng = np.random.default_rng([sum(member.num_robots for member in members), law.max_rows, law.num_steps])
-    return watched(members, law.mean_s(1), lambda end_s: _Run(members, law, order, rng).run(end_s))
+    return watched(members, law.mean_s(1), lambda end_s: Run(members, law, order, rng).run(end_s))
 
 
-@dataclass(slots=True)
-class _Group:
+@dataclass(slots=True, eq=False)
+class Group:
     """Rows at the same step."""
 
     rows: list[Request]
     began_s: float
     turns_left: int
+    num_passed: int = 0
+    """Turns that went on without it, though it could have gone on."""
+
+    @property
+    def left(self) -> int:
+        """Turns until the answer."""
+        return self.turns_left
 
 
-class _Run:
+class Run:
     """Of one start."""
 
     def __init__(self, members: Sequence[Member], law: SteppedService, order: str, rng: np.random.Generator) -> None:
@@ -57,7 +64,7 @@ class _Run:
         self._coming = in_order(robots)
         self._found: Found = [Tally() for _ in members]
         self._ready: list[Request] = []
-        self._groups: list[_Group] = []
+        self._groups: list[Group] = []
         """In flight, in the order in which they entered."""
         self._num_rows = 0
         self._now_s = self._end_s = 0.0
@@ -66,7 +73,7 @@ class _Run:
         self._end_s = end_s
         while self._coming or self._ready or self._groups:
             self._arrive()
-            if self._ready and not self._groups and self._wholes.next(len(self._ready)):
+            if self._ready and not self._groups and self._is_whole():
                 self._whole()
             else:
                 self._turns(once=bool(self._ready) and self._enter())
@@ -90,6 +97,9 @@ class _Run:
 
     # --- what runs ---
 
+    def _is_whole(self) -> bool:
+        return self._wholes.next(len(self._ready))
+
     def _whole(self) -> None:
         """As many as there are shapes for, in one call."""
         rows, began_s = self._first(self._law.max_rows), self._now_s
@@ -107,7 +117,7 @@ class _Run:
         if number:
             began_s, rows = self._now_s, self._first(number)
             self._now_s += self._rule.perceive_s[number] * next(self._factors)
-            self._groups.append(_Group(rows, began_s, self._rule.num_turns))
+            self._groups.append(Group(rows, began_s, self._rule.num_turns))
             self._num_rows += number
         return number < room
 
@@ -126,7 +136,10 @@ class _Run:
         for group in groups:
             if not group.turns_left:
                 self._num_rows -= len(group.rows)
-                self._answer(group.rows, group.began_s)
+                self._ended(group)
+
+    def _ended(self, group: Group) -> None:
+        self._answer(group.rows, group.began_s)
 
     def _answer(self, rows: Sequence[Request], began_s: float) -> None:
         for request in rows:
@@ -139,14 +152,14 @@ class _Run:
         """They enter when a group has ended, or when they have waited for longer, rather than now."""
         groups, num_rows = self._groups, self._num_rows
         if len(groups) < self._rule.num_groups(num_rows + len(self._ready)):
-            ends_s = self._now_s + max(group.turns_left for group in groups) * self._rule.step_s[num_rows]
+            ends_s = self._now_s + max(group.left for group in groups) * self._rule.step_s[num_rows]
             new = self._ready[:room]
             if sum(ends_s - request[2].since_s for request in new) > num_rows * self._rule.perceive_s[room]:
                 return False
-        wait_s = min(group.turns_left for group in groups) * self._rule.step_s[num_rows]
+        wait_s = min(group.left for group in groups) * self._rule.step_s[num_rows]
         took_s = self._rule.perceive_s[room] + self._rule.num_turns * self._rule.step_s[num_rows + room]
         in_s = self._now_s + took_s
-        return not any(in_s <= _deadline_s(request) < in_s + wait_s for request in self._ready[:room])
+        return not any(in_s <= deadline_s(request) < in_s + wait_s for request in self._ready[:room])
 
     def _hurts(self, num_new: int) -> bool:
         """A row in flight that would be in time would not be if so many were perceived now."""
@@ -154,7 +167,7 @@ class _Run:
         alone_s, company_s = self._rule.step_s[self._num_rows], self._rule.step_s[self._num_rows + num_new]
         stall_s = self._rule.perceive_s[num_new]
         return any(
-            now_s + group.turns_left * alone_s <= _deadline_s(request) < now_s + stall_s + group.turns_left * company_s
+            now_s + group.left * alone_s <= deadline_s(request) < now_s + stall_s + group.left * company_s
             for group in self._groups
             for request in group.rows
         )
@@ -174,7 +187,7 @@ class _Run:
         return ranked(waiting, self._order, self._now_s, self._law.mean_s(min(len(waiting), self._law.max_rows)))
 
 
-def _deadline_s(request: Request) -> float:
+def deadline_s(request: Request) -> float:
     """When its SLO is over, or its robot out of actions: who does not execute while it waits is at once."""
     robot = request[2]
     if not robot.member.overlapped:

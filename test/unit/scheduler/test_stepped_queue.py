@@ -176,7 +176,7 @@ def test_a_queue_is_that_of_every_step_looked_at() -> None:
     for seed in range(40):
         rng = np.random.default_rng(seed)
         law, robots, think_s = drawn(rng), int(rng.integers(1, 9)), float(rng.uniform(0.05, 0.5))
-        run = stepped_queue._Run((Member(robots, 0.0, think_s),), law, "fifo", rng)
+        run = stepped_queue.Run((Member(robots, 0.0, think_s),), law, "fifo", rng)
         starts_s = [request[0] for request in sorted(run._coming, key=lambda request: request[:2])]
         (tally,) = run.run(WARM_UP_S + 6.0)
         found = tally.latencies

@@ -1,0 +1,163 @@
+"""How long robots of pipelined sessions wait at a server whose rows go on one solver step at a time (AURAS §4): a queue of frames.
+
+As in `stepped_queue.py` the very robots are run from several starts, but each asks once per frame, whatever is answered meanwhile,
+and has several requests in flight. A request goes on by a stage with each of its session's frames (`engines/flow/frames.py`), and
+is answered in the last one; so however quick the server is, it takes as many frames as come after its own. Rows that wait for a
+frame cost no time. Who has no such session shares the server as `stepped_queue.py` has it, but for whole batches: there are none.
+
+Nothing here reads a clock; the random numbers are the same for the same queue.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
+
+from ros2_rfm_serving.engines.flow.frames import steps_of_stages
+from ros2_rfm_serving.profiles import SteppedService
+from ros2_rfm_serving.scheduler.prediction.askers import WARM_UP_S, Frames, InFrames, Member, Request
+from ros2_rfm_serving.scheduler.prediction.queued import Found, Waits, watched
+from ros2_rfm_serving.scheduler.prediction.stepped_queue import REMEMBERED, Group, Run, deadline_s
+from ros2_rfm_serving.types import Pipelining
+
+Stages = tuple[int, ...]
+"""Solver steps that each frame after a request's own lets it do."""
+
+
+@lru_cache(maxsize=REMEMBERED)
+def framed_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo") -> Waits:
+    """order: `dispatch` of the descriptor."""
+    rng = np.random.default_rng([sum(member.num_robots for member in members), law.max_rows, law.num_steps, 1])
+    return watched(members, law.mean_s(1), lambda end_s: _FramedRun(members, law, order, rng).run(end_s))
+
+
+def stages_of(pipelining: Pipelining, num_steps: int) -> Stages:
+    """Of a server that takes such a session; one with more stages than steps is refused there."""
+    spread = steps_of_stages(num_steps, replace(pipelining, pp_generation=min(pipelining.pp_generation, num_steps)))
+    return (*[0] * (pipelining.pp_perception - 1), *spread)
+
+
+@dataclass(slots=True, eq=False)
+class _Row(Group):
+    """Of a pipelined session. `turns_left`: in the frames that have begun."""
+
+    later: list[int] = field(default_factory=list)
+    """Steps of the frames to come, the last first."""
+
+    @property
+    def left(self) -> int:
+        return self.turns_left + sum(self.later)
+
+    def goes_on(self) -> None:
+        """A frame has begun."""
+        if self.later:
+            self.turns_left += self.later.pop()
+
+
+class _FramedRun(Run):
+    """Of one start. `_groups` has what goes on; rows that wait for a frame are in their session alone."""
+
+    def __init__(self, members: tuple[Member, ...], law: SteppedService, order: str, rng: np.random.Generator) -> None:
+        super().__init__(members, law, order, rng)
+        self._stages = {m.pipelining: stages_of(m.pipelining, law.num_steps) for m in members if m.pipelining}
+        self._sessions: dict[Frames, list[_Row]] = defaultdict(list)
+
+    def run(self, end_s: float) -> Found:
+        """Those that no frame comes for any more, since all was watched, are answered after the end."""
+        found = super().run(end_s)
+        for session in self._sessions.values():
+            for row in session:
+                robot = row.rows[0][2]
+                found[robot.index].num_executed += robot.sent_s > WARM_UP_S
+        return found
+
+    def _is_whole(self) -> bool:
+        return False
+
+    def _enter(self) -> bool:
+        """Frames at once, and whoever waits beside them; others by themselves as ever."""
+        framed = [request for request in self._ready if isinstance(request[2], InFrames)]
+        if not framed:
+            return super()._enter()
+        room = min(len(self._ready), max(len(framed), self._rule.most - self._num_rows))
+        self._ready = [*framed, *(r for r in self._ready if not isinstance(r[2], InFrames))]
+        number = next((n for n in range(1, room + 1) if self._hurts(n)), room + 1) - 1 if self._groups else room
+        if number:
+            began_s, new, self._ready = self._now_s, self._ready[:number], self._ready[number:]
+            self._now_s += self._rule.perceive_s[number] * next(self._factors)
+            for request in new[: len(framed)]:
+                self._begin(request, began_s)
+            if others := new[len(framed) :]:
+                self._go_on(Group(others, began_s, self._rule.num_turns))
+        return number < room
+
+    def _begin(self, request: Request, began_s: float) -> None:
+        """A frame of its session: all other rows of that go on."""
+        robot = request[2]
+        assert isinstance(robot, InFrames) and robot.member.pipelining
+        session, robot.begun_with_s = self._sessions[robot.frames], robot.frames.until_s
+        for row in session:
+            waits = not row.turns_left
+            row.goes_on()
+            if waits and row.turns_left:
+                self._go_on(row)
+        session.append(_Row([request], began_s, 0, 0, list(reversed(self._stages[robot.member.pipelining]))))
+
+    def _go_on(self, group: Group) -> None:
+        self._groups.append(group)
+        self._num_rows += len(group.rows)
+
+    def _turns(self, *, once: bool) -> None:
+        """One: rows that are late only in company go first (`server/dispatch/entering.py`), where no other one is for that."""
+        if not self._groups:
+            return
+        urgent = self._urgent()
+        others = [group for group in self._groups if group not in urgent] if urgent else []
+        self._hold(others)
+        super()._turns(once=True)
+        for group in others:
+            group.num_passed += 1
+            self._go_on(group)
+
+    def _hold(self, others: list[Group]) -> None:
+        for group in others:
+            self._groups.remove(group)
+            self._num_rows -= len(group.rows)
+
+    def _urgent(self) -> list[Group]:
+        company_s, now_s = self._rule.step_s[self._num_rows], self._now_s
+        late = [group for group in self._groups if now_s < _due_s(group) < now_s + group.left * company_s]
+        urgent: list[Group] = []
+        for group in sorted(late, key=_due_s) if len(late) < len(self._groups) else ():
+            if self._saves([*urgent, group], company_s):
+                urgent.append(group)
+        return urgent
+
+    def _saves(self, urgent: list[Group], company_s: float) -> bool:
+        """Alone all of these are in time, and whoever else would have been still is."""
+        now_s, alone_s = self._now_s, self._rule.step_s[sum(len(group.rows) for group in urgent)]
+        if any(now_s + group.left * alone_s > _due_s(group) for group in urgent):
+            return False
+        others = [group for group in self._groups if group not in urgent]
+        if any(group.num_passed >= self._rule.num_turns for group in others):
+            return False
+        first_s = max(group.left for group in urgent) * alone_s
+        in_time = [group for group in others if now_s + group.left * company_s <= _due_s(group)]
+        return all(now_s + first_s + group.left * company_s <= _due_s(group) for group in in_time)
+
+    def _ended(self, group: Group) -> None:
+        """All, or what its frames have let it do until now."""
+        if isinstance(group, _Row):
+            if group.later:
+                return
+            robot = group.rows[0][2]
+            assert isinstance(robot, InFrames)
+            self._sessions[robot.frames].remove(group)
+        super()._ended(group)
+
+
+def _due_s(group: Group) -> float:
+    return min(map(deadline_s, group.rows))
