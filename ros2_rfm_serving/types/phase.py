@@ -7,6 +7,10 @@ request by as much later, one that was quicker by as much earlier. What is usual
 after the other, and after a few cycles requests are spread as far as the server's load allows. On average over the robots nothing
 moves, and caps are reached as before.
 
+Rows that are answered together, by an engine that takes the longer the more they are, all waited as long. To them the server says
+what it would have been one after the other (`in_turn`); else who came first, and waited longest, would come later, the last one
+earlier, and all of them together for ever.
+
 Of each robot the phase moves by a period at most, either way: one answer that takes ten seconds must not be made up for by dozens
 of requests beyond the cap. Who always waits longer than others, as its server's order has it, gets used to that.
 
@@ -17,6 +21,7 @@ can ask no earlier: they once execute some rows more of a chunk, and ask later f
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 ANSWERS_OF_EACH = 4
@@ -30,6 +35,15 @@ ROUNDING = 1e-3
 def is_paced(period_s: float, execution_s: float) -> bool:
     """Whether it is its cap that holds an asynchronous robot back; else it asks as often as its actions end."""
     return period_s > (1.0 + ROUNDING) * execution_s
+
+
+def in_turn(arrived_s: Sequence[float]) -> list[float]:
+    """Of rows that are answered together: how much later than on average each would be if they were answered one after the other as
+    they came, in what they took together. All add up to 0."""
+    middle, turns = 0.5 * (len(arrived_s) - 1), [0.0] * len(arrived_s)
+    for place, row in enumerate(sorted(range(len(arrived_s)), key=arrived_s.__getitem__)):
+        turns[row] = (place - middle) / len(arrived_s)
+    return turns
 
 
 @dataclass(slots=True)

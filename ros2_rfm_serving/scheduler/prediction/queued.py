@@ -138,15 +138,16 @@ def _starts(members: Sequence[Member], service_s: float) -> tuple[int, float]:
     return num_starts, max(min(span_s, MOST_REQUESTS / num_starts / asked_hz), min(cycles_s))
 
 
-def answer(request: Request, at_s: float, coming: list[Request], end_s: float, found: Found) -> None:
-    """The server is done with it: noted, and its robot's next one comes, unless that is after the end."""
+def answer(request: Request, at_s: float, coming: list[Request], end_s: float, found: Found, turn_s: float = 0.0) -> None:
+    """The server is done with it: noted, and its robot's next one comes, unless that is after the end. turn_s: by its turn among
+    those answered together (`types/phase.py`)."""
     arrived_s, i, robot = request
     answered_s = at_s + robot.way_s()
     team, counts, tally = robot.team, robot.sent_s > WARM_UP_S, found[robot.index]
     if counts:
         tally.latencies.append(at_s - arrived_s)
         tally.responses.append(answered_s - robot.sent_s)
-    robot.send(answered_s, team.usual.unusual_s(at_s - arrived_s, team.num_robots))
+    robot.send(answered_s, team.usual.unusual_s(at_s - arrived_s, team.num_robots) + turn_s)
     tally.num_executed += counts and robot.executes
     if robot.sent_s < end_s:
         heapq.heappush(coming, (robot.sent_s + robot.way_s(), i, robot))

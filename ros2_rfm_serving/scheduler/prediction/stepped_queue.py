@@ -24,6 +24,7 @@ from ros2_rfm_serving.scheduler.prediction.askers import DRAWS, Member, Request,
 from ros2_rfm_serving.scheduler.prediction.joining import Wholes, joining
 from ros2_rfm_serving.scheduler.prediction.queued import Found, Tally, Waits, answer, watched
 from ros2_rfm_serving.scheduler.prediction.ranks import ORDERS, patient, ranked
+from ros2_rfm_serving.types.phase import in_turn
 
 REMEMBERED = 512
 """Queues."""
@@ -142,9 +143,10 @@ class Run:
         self._answer(group.rows, group.began_s)
 
     def _answer(self, rows: Sequence[Request], began_s: float) -> None:
-        for request in rows:
-            request[2].had_s += self._now_s - began_s
-            answer(request, self._now_s, self._coming, self._end_s, self._found)
+        took_s = self._now_s - began_s
+        for request, turn in zip(rows, in_turn([request[0] for request in rows]), strict=True):
+            request[2].had_s += took_s
+            answer(request, self._now_s, self._coming, self._end_s, self._found, turn * took_s)
 
     # --- who is let in ---
 

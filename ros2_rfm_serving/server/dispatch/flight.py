@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from ros2_rfm_serving.server.dispatch.service_times import ServiceTimes
 from ros2_rfm_serving.server.dispatch.waiting import Waiting
+from ros2_rfm_serving.types.phase import in_turn
 
 MOST_ALIKE = 50
 """Batches in a row that run as a whole, or none does where that seemed slower: what each takes may change."""
@@ -31,6 +32,8 @@ class StepCosts:
 class Row:
     """One request between `begin` and its answer."""
 
+    ADDED: ClassVar = ("turn",)
+
     waiting: Waiting
     moved_s: float
     """When it began, entered or last went on."""
@@ -44,6 +47,8 @@ class Row:
     """Rows of the engine's last call that it was in."""
     num_passed: int = 0
     """Turns that went on without it, though it could have gone on."""
+    turn: float = 0.0
+    """Its own among the rows that entered with it (`types/phase.py`, `in_turn`)."""
     paused: bool = False
     """It waits for its session's next frame."""
 
@@ -199,6 +204,9 @@ class Flight:
             self.perceive.observe(len(new), now_s - max(row.moved_s for row in new.values()))
         for row in new.values():
             row.together, row.moved_s = len(new), now_s
+        together = [new[number] for number, _ in turns if not new[number].is_pipelined]
+        for row, turn in zip(together, in_turn([row.waiting.arrived_s for row in together]), strict=True):
+            row.turn = turn
         for number, num_turns in turns:
             row = new.pop(number)
             row.turns_left = self.turns_of_one = num_turns
