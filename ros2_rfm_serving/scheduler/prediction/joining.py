@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+import numpy as np
+
 from ros2_rfm_serving.profiles import SteppedService
 
 WORTHWHILE = 0.05
@@ -19,6 +21,8 @@ NEWEST = 0.2
 """Weight of the newest in a running mean."""
 MOST_ALIKE = 50
 """Whole batches in a row."""
+TIMES = 256
+"""That a server looks anew at what it has learned, before the same come again."""
 ROUNDING = 1e-9
 """Of a throughput, relatively."""
 REMEMBERED = 64
@@ -38,14 +42,19 @@ class Joining:
         """Rows at once: one more would make turns longer than it shortens the queue."""
         self._scatter = law.jitter * math.sqrt(NEWEST / (2 - NEWEST))
         """Of what was learned, relatively."""
-        self._groups: dict[int, int] = {}
+        self._groups: dict[int, Sequence[int]] = {}
         self._gains: dict[int, float] = {}
 
-    def num_groups(self, num_here: int) -> int:
-        """In flight, of rows at the same step each, that serve most, where so many wait or are in flight."""
+    def num_groups(self, num_here: int, look: int = 0) -> int:
+        """In flight, of rows at the same step each, that serve most, where so many wait or are in flight: as a server has learned
+        it by the `look`th time."""
         if num_here not in self._groups:
-            self._groups[num_here] = max(self._each(num_here), key=lambda groups: self._rate_hz(groups, num_here))
-        return self._groups[num_here]
+            each = self._each(num_here)
+            rates_hz = np.array([self._rate_hz(groups, num_here) * (1.0 - ROUNDING * groups) for groups in each])
+            off = np.array([self._off(groups, num_here) for groups in each])
+            drawn = np.random.default_rng(num_here).standard_normal((TIMES, len(each)))
+            self._groups[num_here] = (1 + np.argmax(rates_hz * (1.0 + off * drawn), axis=1)).tolist()
+        return self._groups[num_here][look % TIMES]
 
     def gain(self, num_waiting: int) -> float:
         """Of more groups than one over whole batches, for those who wait, or with as many more as come on average while one runs:

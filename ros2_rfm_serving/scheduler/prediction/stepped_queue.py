@@ -21,7 +21,7 @@ import numpy as np
 
 from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.scheduler.prediction.askers import DRAWS, Member, Request, again, in_order, team
-from ros2_rfm_serving.scheduler.prediction.joining import Wholes, joining
+from ros2_rfm_serving.scheduler.prediction.joining import TIMES, Wholes, joining
 from ros2_rfm_serving.scheduler.prediction.queued import Found, Tally, Waits, answer, watched
 from ros2_rfm_serving.scheduler.prediction.ranks import ORDERS, patient, ranked
 from ros2_rfm_serving.types.phase import in_turn
@@ -69,6 +69,7 @@ class Run:
         """In flight, in the order in which they entered."""
         self._num_rows = 0
         self._now_s = self._end_s = 0.0
+        self._looks = int(rng.integers(TIMES))
 
     def run(self, end_s: float) -> Found:
         self._end_s = end_s
@@ -124,6 +125,7 @@ class Run:
 
     def _turns(self, *, once: bool) -> None:
         """Of all in flight, up to the first that may change who enters: one, or until a group has ended or somebody has come."""
+        self._looks += 1
         groups, step_s = self._groups, self._rule.step_s[self._num_rows]
         left = 1 if once else min(group.turns_left for group in groups)
         next_s = self._coming[0][0] if self._coming else math.inf
@@ -153,7 +155,7 @@ class Run:
     def _pays_later(self, room: int) -> bool:
         """They enter when a group has ended, or when they have waited for longer, rather than now."""
         groups, num_rows = self._groups, self._num_rows
-        if len(groups) < self._rule.num_groups(num_rows + len(self._ready)):
+        if len(groups) < self._rule.num_groups(num_rows + len(self._ready), self._looks):
             ends_s = self._now_s + max(group.left for group in groups) * self._rule.step_s[num_rows]
             new = self._ready[:room]
             if sum(ends_s - request[2].since_s for request in new) > num_rows * self._rule.perceive_s[room]:
