@@ -51,8 +51,8 @@ class _Ended:
     load: float
     rows: int = 0
     """That shared the engine with each of it; 0: those of its batch."""
-    turns: tuple[float, ...] = ()
-    """Of each of its rows, as `Lane.ended` has it."""
+    turn: float = 0.0
+    """As `Lane.ended` has it."""
 
 
 class Turn(NamedTuple):
@@ -285,11 +285,11 @@ class ServerBrain:
 
     def ended(self, work: Work, answered: Sequence[bool], num_failed: int, now_s: float) -> float:
         """Who of it got an answer; `num_failed` batches in a row gave none to anybody. The load; `reply` to each follows."""
-        rows, turns = self.lanes[work.tier].ended(work, now_s, not any(answered), num_failed)
+        rows, turn = self.lanes[work.tier].ended(work, now_s, not any(answered), num_failed)
         self._moved_s = now_s
         latencies_s = tuple([now_s - waiting.arrived_s for i, waiting in enumerate(work.batch) if answered[i]])
         load = self._figures.ended(now_s, latencies_s, rows if latencies_s else 0)
-        self._ended[work] = _Ended(now_s, load, rows, tuple(turns))
+        self._ended[work] = _Ended(now_s, load, rows, turn)
         return load
 
     def reply(self, work: Work, row: int, answer: EngineReply | None, outlook: Outlook) -> Reply | None:
@@ -308,7 +308,7 @@ class ServerBrain:
         rows, phases = ended.rows or len(work.batch), answer.phases
         measured = phases.perception_s, phases.solver_s, phases.solver_steps
         unusual_s = self._usual[request.component].unusual_s(queue_wait_s + inference_s, len(self.sessions))
-        unusual_s += ended.turns[row] * inference_s if ended.turns else 0.0
+        unusual_s += ended.turn * inference_s
         engaged = (rows, session.superseded, ended.load)
         served = Served(queue_wait_s, inference_s, *engaged, *measured, unusual_s, waiting.request.decoding_s)
         session.superseded = 0

@@ -12,7 +12,6 @@ from ros2_rfm_serving.server.dispatch import EngineView, Flight, Row, ServiceTim
 from ros2_rfm_serving.server.running import Mishap
 from ros2_rfm_serving.server.stepping import running_of
 from ros2_rfm_serving.types import InferenceRequest, RequestId
-from ros2_rfm_serving.types.phase import in_turn
 from ros2_rfm_serving.types.record import sealed
 
 FIRST_REST_S, LAST_REST_S = 0.5, 30.0
@@ -212,9 +211,9 @@ class Lane:
             flight.begun(work.number, work.batch[0], work.begun_s)
         self._expect()
 
-    def ended(self, work: Work, now_s: float, failed: bool, num_failed: int) -> tuple[int, Sequence[float]]:
-        """failed: nobody got an answer, for the `num_failed`th time in a row. Rows that shared the engine with each of it, and each
-        one's turn among them, where an engine takes the longer the more they are (`types/phase.py`); none: it has no turns."""
+    def ended(self, work: Work, now_s: float, failed: bool, num_failed: int) -> tuple[int, float]:
+        """failed: nobody got an answer, for the `num_failed`th time in a row. Rows that shared the engine with each of it, and the
+        turn of a row that went step by step (`types/phase.py`); 0 of a batch."""
         row = self.left(work)
         shared = len(work.batch) > 1 or (row is not None and row.together > 1)
         for waiting in () if work.tier else work.batch:
@@ -227,8 +226,8 @@ class Lane:
             self._observe(work, now_s)
         self._expect()
         if row is not None:
-            return row.mean_rows, (row.turn,)
-        return len(work.batch), in_turn([waiting.arrived_s for waiting in work.batch]) if work.whole else ()
+            return row.mean_rows, row.turn
+        return len(work.batch), 0.0
 
     def _observe(self, work: Work, now_s: float) -> None:
         """What the engine took for it: from when it was there, and had come back with what was ahead of it."""

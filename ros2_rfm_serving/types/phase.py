@@ -7,9 +7,9 @@ request by as much later, one that was quicker by as much earlier. What is usual
 after the other, and after a few cycles requests are spread as far as the server's load allows. On average over the robots nothing
 moves, and caps are reached as before.
 
-Rows that are answered together, by an engine that takes the longer the more they are, all waited as long. To them the server says
-what it would have been one after the other (`in_turn`); else who came first, and waited longest, would come later, the last one
-earlier, and all of them together for ever.
+Rows that go on together one solver step at a time are answered together, and take the longer the more they are: who came first has
+waited longest, would come later next, the last one earlier, and all of them together for ever. To them the server says what it
+would have been one after the other (`in_turn`).
 
 Of each robot the phase moves by a period at most, either way: one answer that takes ten seconds must not be made up for by dozens
 of requests beyond the cap. Who always waits longer than others, as its server's order has it, gets used to that.

@@ -108,7 +108,7 @@ class Run:
         self._now_s += self._rule.perceive_s[len(rows)] * next(self._factors)
         step_s = self._rule.step_s[len(rows)]
         self._now_s += sum(step_s * next(self._factors) for _ in range(self._rule.num_turns))
-        self._answer(rows, began_s)
+        self._answer(rows, began_s, [0.0] * len(rows))
 
     def _enter(self) -> bool:
         """Those who are let in are perceived. Whether the others may be with the next turn."""
@@ -142,11 +142,11 @@ class Run:
                 self._ended(group)
 
     def _ended(self, group: Group) -> None:
-        self._answer(group.rows, group.began_s)
+        self._answer(group.rows, group.began_s, in_turn([request[0] for request in group.rows]))
 
-    def _answer(self, rows: Sequence[Request], began_s: float) -> None:
+    def _answer(self, rows: Sequence[Request], began_s: float, turns: Sequence[float]) -> None:
         took_s = self._now_s - began_s
-        for request, turn in zip(rows, in_turn([request[0] for request in rows]), strict=True):
+        for request, turn in zip(rows, turns, strict=True):
             request[2].had_s += took_s
             answer(request, self._now_s, self._coming, self._end_s, self._found, turn * took_s)
 

@@ -20,6 +20,7 @@ from ros2_rfm_serving.server.intake import readying, row_of
 from ros2_rfm_serving.server.sessions import Session, Sessions
 from ros2_rfm_serving.server.tiers import Tier
 from ros2_rfm_serving.types import Chunk, EngineReply, ExecutionReport, Horizon, InferenceRequest, OutputKind, Reply, Serving
+from ros2_rfm_serving.types.phase import Usual
 from test.unit.fakes import CONTRACT, FakeEngine, observation, session_request
 from test.unit.server.rows_machine import Machine
 from test.unit.stepping import FakeStepping
@@ -99,6 +100,22 @@ def test_who_waits_together_is_perceived_together_and_is_told_how_many_rows_shar
     assert rig.stepping.entered == [[1, 2, 3]] and robots(replies) == ["r1", "r2", "r3"]
     assert [reply.served.batch_size for reply in replies] == [3, 3, 3]
     assert all(isinstance(reply, Chunk) and reply.chunk_model[0, 0] == 1.0 for reply in replies)
+
+
+def test_who_is_answered_together_is_told_what_it_would_have_been_one_after_the_other() -> None:
+    """By arrival: the first next asks earlier than on average, the last later."""
+    rig = Rig()
+    for robot in ("r1", "r2", "r3"):
+        rig.ask(robot)
+    first, second, third = (reply.served for reply in rig.step(3))
+    usual = Usual()
+    plain = [usual.unusual_s(served.queue_wait_s + served.inference_s, 3) for served in (first, second, third)]
+    told = [served.unusual_s - s for served, s in zip((first, second, third), plain, strict=True)]
+    assert told == pytest.approx([-first.inference_s / 3, 0.0, third.inference_s / 3])
+    alone = Rig()
+    alone.ask("r1")
+    (reply,) = alone.step(3)
+    assert reply.served.unusual_s == 0.0
 
 
 def test_rows_that_end_in_one_turn_are_answered_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
