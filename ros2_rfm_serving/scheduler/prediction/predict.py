@@ -334,6 +334,8 @@ def _without_room(problem: Problem, curves: Curves, hosts: Iterable[Host]) -> It
 
 def _predicted(stream: Stream) -> str:
     if math.isinf(stream.judged_s):
+        if stream.slo.frames_s and math.isfinite(stream.latency_s):
+            return "robots refuse answers, for observations are older than a chunk lasts (pp_perception, fetch_offset)"
         return "more is asked than was ever measured"
     return f"predicted p{stream.percentile:g} {1e3 * stream.judged_s:.0f} ms{_on_the_way(stream)}"
 
