@@ -30,6 +30,8 @@ from ros2_rfm_serving.scheduler.solution import (
 
 NEGLECTED = 0.05
 """Share of its closed loop below which a robot counts as one that hardly acts."""
+RARE_S = 60.0
+"""Between two requests: of a robot's first minute the first one is all there is."""
 SURE = 0.98
 """Of a floor, below which it is missed: rates by queues are a per cent or two off."""
 DOUBTFUL = 0.5
@@ -358,9 +360,10 @@ def _neglected(tasks: Mapping[str, TaskSolution]) -> Iterator[str]:
     """Who hardly acts because others' actions are worth more, in words."""
     for name, task in tasks.items():
         if task.served and task.slowest_rate_hz < NEGLECTED * task.closed_loop_rate_hz:
+            alone = "; what each asks first comes while all start, and may be late" if task.slowest_rate_hz * RARE_S < 1.0 else ""
             yield (
                 f"robots of {name!r} go at {task.slowest_rate_hz:.2g} actions/s, for others' actions are worth more or cost less; "
-                "declare min_action_rate_hz if that is too slow"
+                f"declare min_action_rate_hz if that is too slow{alone}"
             )
 
 
