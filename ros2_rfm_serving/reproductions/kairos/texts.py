@@ -128,6 +128,10 @@ tenth, 16.8 and 4 in the others), and so come last in their bucket.""",
 if that arrives before the engine is free (Kairos §3.2.2, Algorithm 1, line 21). *Age*: of an observation when its
 batch begins; *steps*: that the robot executed in this time, which is what makes it stale. What a robot does is
 recorded, so this says what newer observations cost and how much newer they are, not what success they bring. Only
-what runs next on the edge is asked for again: requests for the cloud are not.""",
+what runs next on the edge is asked for again: requests for the cloud are not.
+
+What a step is worth to the same policy says its [closed loop](../../rtc.md) (`rfm bench rtc`): chunks from observations 2 control
+steps old succeed in 120 of 120 episodes, 4 steps old in 115 (116 in lockstep), 8 in 111; some 1.2 points a step. Robots that ask 8
+ahead are spared 0.7 steps where the edge is just full and 2.3 at the highest rate: one to three points.""",
     ),
 }
