@@ -177,8 +177,7 @@ def test_what_was_seen_counts(lived: Records, profiles: Path) -> None:
 
 def test_other_profiles_are_said(lived: Records, tmp_path: Path, profiles: Path) -> None:
     for file in profiles.iterdir():
-        (tmp_path / file.name).write_bytes(
-            file.read_bytes().replace(b",20,", b",21,") if file.suffix == ".csv" else file.read_bytes()
-        )
+        text = file.read_bytes()
+        (tmp_path / file.name).write_bytes(text.replace(b",20,", b",21,") if file.suffix == ".csv" else text)
     result = again(lived, tmp_path)
     assert result.refused and any("--profiles" in note for note in result.notes)
