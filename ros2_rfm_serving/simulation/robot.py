@@ -192,6 +192,7 @@ class SimulatedRobot:
             return
         if not self.brain.reply(reply, now_s):
             traffic.late += 1
+            self._react()  # one less is waited for: there may be something to ask
             return
         identity = reply.id
         component = identity.component

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
+import yaml
 
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.journal import Journal
@@ -29,7 +32,7 @@ class Book:
 
     def __init__(self, journal: Journal, profiles: Path, clock: Callable[[], float]) -> None:
         self._journal, self._clock = journal, clock
-        self._profiles = profiles_hash(profiles)
+        self._profiles = functools.lru_cache(maxsize=1)(lambda models: profiles_hash(profiles, models))
         self._planned: Planned | None = None
         self._steps: list[Step] = []
         self._told: set[str] = set()
@@ -68,7 +71,7 @@ class Book:
         factory, text = factory_of(planned.factory)
         more = {} if text in self._told else {"factory": factory}
         self._told.add(text)
-        inputs = _inputs(planned, text, self._profiles)
+        inputs = self._inputs(planned, text)
         return {
             "how": how,
             "reason": reason,
@@ -81,7 +84,7 @@ class Book:
 
     def _made_of(self) -> Any:
         self._told = set()
-        return {"profiles": self._profiles}
+        return {}
 
     def _whole(self) -> Any:
         """The last plan, with all that it was made from, and the steps since."""
@@ -92,11 +95,14 @@ class Book:
         self._told.add(text)
         return {
             "factory": factory,
-            "inputs": _inputs(planned, text, self._profiles),
+            "inputs": self._inputs(planned, text),
             "previous": codec.plain(planned.previous),
             "schedule": codec.plain(planned.fleet.schedule),
             "steps": [list(step) for step in self._steps],
         }
+
+    def _inputs(self, planned: Planned, factory: str) -> dict[str, Any]:
+        return _inputs(planned, factory, self._profiles(models_of(planned.factory)))
 
 
 def _change_of(steps: Sequence[Step], schedule: Schedule, reason: str) -> dict[str, Any]:
@@ -155,9 +161,16 @@ def hashed(value: Any) -> str:
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def profiles_hash(folder: Path) -> str:
-    """Of the measured figures and the catalogue."""
-    digest = hashlib.sha256()
-    for file in sorted([*folder.glob("*.csv"), *folder.glob("models.yaml")]):
-        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
-    return digest.hexdigest()
+def models_of(factory: Factory) -> frozenset[str]:
+    return frozenset(component.model for task in factory.tasks.values() for component in task.components.values())
+
+
+def profiles_hash(folder: Path, models: frozenset[str]) -> str:
+    """Of the measured figures of these models, and of the catalogue without the others: a folder may learn of more."""
+    rows = {}
+    for file in folder.glob("*.csv"):
+        with file.open(encoding="utf-8", newline="") as lines:
+            rows[file.name] = [row for row in csv.reader(lines) if row and row[0] in models]
+    catalogue = yaml.safe_load((folder / "models.yaml").read_text(encoding="utf-8"))
+    known = {name: entry for name, entry in catalogue["models"].items() if name in models}
+    return hashed([{name: found for name, found in rows.items() if found}, {**catalogue, "models": known}])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.schedulers.book import BACKGROUND, CHANGED, hashed, profiles_hash, stepped
+from ros2_rfm_serving.audit.schedulers.book import BACKGROUND, CHANGED, hashed, models_of, profiles_hash, stepped
 from ros2_rfm_serving.errors import RfmError, ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot
 from ros2_rfm_serving.profiles import load_profiles
@@ -25,7 +25,7 @@ class SchedulerReplay:
         """profiles: the folder that the factory was planned with."""
         self.notes: list[str] = []
         """What people should know."""
-        self._folder, self._hash = profiles, profiles_hash(profiles)
+        self._folder = profiles
         self._profile, self._catalogue = load_profiles(profiles), Catalogue.load(profiles / "models.yaml")
         self._factories: dict[str, Factory] = {}
         self._fleet: Fleet | None = None
@@ -127,9 +127,10 @@ class SchedulerReplay:
         """Raises: `RfmError`."""
         if hashed(factory) != inputs["factory"]:
             raise ScheduleError("the factory is not the one that was planned for")
-        if inputs["profiles"] != self._hash:
+        found = Factory.model_validate(codec.value(factory))
+        if inputs["profiles"] != profiles_hash(self._folder, models_of(found)):
             raise ScheduleError(f"it was planned with other profiles than those in {self._folder}: name the folder with --profiles")
-        self._factories[inputs["factory"]] = Factory.model_validate(codec.value(factory))
+        self._factories[inputs["factory"]] = found
 
 
 def _schedule(found: Any) -> Schedule | None:

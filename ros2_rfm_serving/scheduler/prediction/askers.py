@@ -227,6 +227,11 @@ class Robot:
         return self.rows.last_until_s(self.sent_s) if self.rows else self.since_s
 
     @property
+    def takes(self) -> bool:
+        """Its last answer: else it refuses that."""
+        return True
+
+    @property
     def executes(self) -> bool:
         """Anything of its last answer."""
         return self.rows is None or self.rows.are_new
@@ -289,35 +294,81 @@ class Robot:
         return more_s
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """One request of a pipelined session."""
+
+    at_s: float
+    stood_s: float
+    """Until then, in all."""
+    bridged_s: float
+    """That may be executed until its answer: nothing where the robot waited for it."""
+
+
 class Frames:
     """When one robot of a pipelined session asks (`robot/conversation/link.py`): once per frame, at its control steps, whatever is
-    answered meanwhile; not while as many requests are in flight as it has agreed upon."""
+    answered meanwhile; not while as many requests are in flight as it has agreed upon. Whoever has nothing left to execute stands,
+    and its steps begin anew with the answer; whose observations are usually older than a chunk lasts asks when it stands, and takes
+    no answer to what it asked before it moved on (`robot/conversation/due.py`)."""
 
-    __slots__ = ("_began_s", "_member", "_next_s", "_saw", "_sent_s", "until_s")
+    __slots__ = (
+        *("_expected", "_first", "_member", "_next_s", "_saw", "_sent", "_steps_from_s", "_stood_s", "_waits"),
+        *("executes", "takes", "until_s"),
+    )
 
     def __init__(self, member: Member, begins_s: float) -> None:
         pipelining = member.pipelining
         assert pipelining
-        self._member, self._began_s, self._next_s = member, begins_s, begins_s
-        self._sent_s: deque[float] = deque(maxlen=pipelining.depth)
+        self._member, self._steps_from_s, self._next_s = member, begins_s, begins_s
+        self._sent: deque[_Sent] = deque(maxlen=pipelining.depth)
         self._saw = pipelining.pp_generation + pipelining.fetch_offset
         """Requests after its own whose observation the end of a chunk belongs to."""
-        self.until_s = -math.inf
+        self._expected, self._first, self._waits = Expected(), True, False
+        self._stood_s = 0.0
+        """In all, before it had actions until then."""
+        self.until_s = begins_s
         """It has actions."""
+        self.takes = self.executes = True
+        """Its last answer, and anything of that."""
 
     def ask_s(self, from_s: float) -> float:
         """One more request, after the last one, once there is room for it. from_s: that is."""
-        member, step_s = self._member, self._member.step_s
-        sent_s = max(from_s, self._next_s)
-        if step_s:
-            sent_s = self._began_s + math.ceil((sent_s - self._began_s) / step_s - ROUNDING) * step_s
+        member = self._member
+        sent_s = max(from_s, self._next_s, self.until_s if self._waits else -math.inf)
+        if sent_s < self.until_s:
+            sent_s = self._steps_from_s + self._whole_s(sent_s - self._steps_from_s)
         self._next_s = max(max(self._next_s, sent_s - member.period_s) + member.period_s, sent_s + member.think_s)
-        self._sent_s.append(sent_s)
+        self._sent.append(_Sent(sent_s, self._has_stood_s(sent_s), 0.0 if self._waits else member.chunk_s))
         return sent_s
 
-    def answered(self) -> None:
+    def answered(self, at_s: float) -> None:
         """The oldest of those in flight; its rows count from the observation that its end saw."""
-        self.until_s = self._sent_s[self._saw] + self._member.chunk_s
+        member, seen, stands = self._member, self._sent[self._saw], at_s >= self.until_s
+        took_s = at_s - seen.at_s
+        moved_s = took_s - (self._has_stood_s(at_s) - seen.stood_s)
+        self._expect(took_s)
+        lasts_s = (member.think_s if self._waits else member.chunk_s) - moved_s
+        least_s = ROUNDING * member.step_s
+        self.takes = moved_s <= seen.bridged_s + least_s
+        self.executes = self.takes and lasts_s > least_s
+        if self.takes:
+            self._stood_s = self._has_stood_s(at_s)
+            self.until_s = at_s + max(lasts_s, 0.0)
+            self._steps_from_s = at_s if stands else self._steps_from_s
+
+    def _expect(self, took_s: float) -> None:
+        if not self._first:
+            self._expected.append(took_s)
+        self._first = False
+        longest_s = max(self._expected.median_s, took_s if self._waits else 0.0)
+        self._waits = self._whole_s(longest_s) > self._member.chunk_s + ROUNDING * self._member.step_s
+
+    def _has_stood_s(self, at_s: float) -> float:
+        return self._stood_s + max(at_s - self.until_s, 0.0)
+
+    def _whole_s(self, seconds: float) -> float:
+        step_s = self._member.step_s
+        return math.ceil(seconds / step_s - ROUNDING) * step_s if step_s else seconds
 
 
 class InFrames(Robot):
@@ -337,11 +388,15 @@ class InFrames(Robot):
         return max(self.begun_with_s, self.since_s)
 
     @property
+    def takes(self) -> bool:
+        return self.frames.takes
+
+    @property
     def executes(self) -> bool:
-        return True
+        return self.frames.executes
 
     def send(self, answered_s: float, unusual_s: float) -> None:
-        self.frames.answered()
+        self.frames.answered(answered_s)
         self.sent_s = self.frames.ask_s(answered_s)
 
 

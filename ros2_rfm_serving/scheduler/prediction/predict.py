@@ -30,6 +30,8 @@ from ros2_rfm_serving.scheduler.solution import (
 
 NEGLECTED = 0.05
 """Share of its closed loop below which a robot counts as one that hardly acts."""
+RARE_S = 60.0
+"""Between two requests: of a robot's first minute the first one is all there is."""
 SURE = 0.98
 """Of a floor, below which it is missed: rates by queues are a per cent or two off."""
 DOUBTFUL = 0.5
@@ -334,6 +336,8 @@ def _without_room(problem: Problem, curves: Curves, hosts: Iterable[Host]) -> It
 
 def _predicted(stream: Stream) -> str:
     if math.isinf(stream.judged_s):
+        if stream.slo.frames_s and math.isfinite(stream.latency_s):
+            return "robots refuse answers, for observations are older than a chunk lasts (pp_perception, fetch_offset)"
         return "more is asked than was ever measured"
     return f"predicted p{stream.percentile:g} {1e3 * stream.judged_s:.0f} ms{_on_the_way(stream)}"
 
@@ -356,9 +360,10 @@ def _neglected(tasks: Mapping[str, TaskSolution]) -> Iterator[str]:
     """Who hardly acts because others' actions are worth more, in words."""
     for name, task in tasks.items():
         if task.served and task.slowest_rate_hz < NEGLECTED * task.closed_loop_rate_hz:
+            alone = "; what each asks first comes while all start, and may be late" if task.slowest_rate_hz * RARE_S < 1.0 else ""
             yield (
                 f"robots of {name!r} go at {task.slowest_rate_hz:.2g} actions/s, for others' actions are worth more or cost less; "
-                "declare min_action_rate_hz if that is too slow"
+                f"declare min_action_rate_hz if that is too slow{alone}"
             )
 
 

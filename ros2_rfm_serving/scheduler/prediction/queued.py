@@ -38,7 +38,7 @@ class Waited:
     latencies: tuple[Seconds, ...]
     """Of the server."""
     responses: tuple[Seconds, ...]
-    """From request to reply."""
+    """From request to reply; infinite: its robot refuses that."""
     acts_hz: float = math.nan
     """How often one of its robots begins to execute an answer; NaN: they hardly did while they were watched."""
 
@@ -52,12 +52,13 @@ class Waited:
 
     def travel_s(self, percentile: float) -> float:
         """What the network adds to that."""
-        return _of_half(self.responses, percentile) - self.at(percentile)
+        response_s = _of_half(self.responses, percentile)
+        return response_s - self.at(percentile) if math.isfinite(response_s) else 0.0
 
     def response_s(self, percentile: float) -> float:
         """Of all starts, and such that in nine of ten no more are above it than chance explains."""
-        together_s = np.percentile(np.concatenate(self.responses), percentile)
-        return float(max(together_s, np.percentile(self._of_each_s(percentile), NINE_OF_TEN)))
+        together_s = _percentile(np.concatenate(self.responses), percentile)
+        return max(together_s, _percentile(self._of_each_s(percentile), NINE_OF_TEN))
 
     def missed(self, percentile: float, slo_s: float) -> float:
         """Share of the starts in which more are later than that than chance explains."""
@@ -67,11 +68,18 @@ class Waited:
         """Of each start what so many stay below, less what chance explains."""
         share, count = percentile / 100, sum(map(len, self.responses)) / len(self.responses)
         least = 100 * max(share - CHANCE * math.sqrt(share * (1 - share) / count), 0.0) if count else 0.0
-        return np.array([np.percentile(start, least) for start in self.responses if len(start)])
+        return np.array([_percentile(start, least) for start in self.responses if len(start)])
 
 
 def _of_half(starts: Sequence[Seconds], percentile: float) -> float:
-    return float(np.median([np.percentile(start, percentile) for start in starts if len(start)]))
+    return float(np.median([_percentile(start, percentile) for start in starts if len(start)]))
+
+
+def _percentile(values: Seconds, percentile: float) -> float:
+    """Infinite where it lies beside what is."""
+    with np.errstate(invalid="ignore"):
+        found = float(np.percentile(values, percentile))
+    return math.inf if math.isnan(found) else found
 
 
 @dataclass(frozen=True)
@@ -143,11 +151,11 @@ def answer(request: Request, at_s: float, coming: list[Request], end_s: float, f
     those answered together (`types/phase.py`)."""
     arrived_s, i, robot = request
     answered_s = at_s + robot.way_s()
-    team, counts, tally = robot.team, robot.sent_s > WARM_UP_S, found[robot.index]
-    if counts:
-        tally.latencies.append(at_s - arrived_s)
-        tally.responses.append(answered_s - robot.sent_s)
+    team, sent_s, tally = robot.team, robot.sent_s, found[robot.index]
     robot.send(answered_s, team.usual.unusual_s(at_s - arrived_s, team.num_robots) + turn_s)
-    tally.num_executed += counts and robot.executes
+    if sent_s > WARM_UP_S:
+        tally.latencies.append(at_s - arrived_s)
+        tally.responses.append(answered_s - sent_s if robot.takes else math.inf)
+        tally.num_executed += robot.executes
     if robot.sent_s < end_s:
         heapq.heappush(coming, (robot.sent_s + robot.way_s(), i, robot))

@@ -1,8 +1,8 @@
 """What need not move does not: what going over to another plan loses, and which server is which so that it loses least.
 
 A plan says how many servers host what; which of the equal ones is which is free, and who goes where is settled later (`routes.py`).
-So what a placement loses is counted by kinds of robots, as if whoever can stay does, and all robots of a task went at its mean
-rate; `migration` counts it robot by robot for the schedule that is made of it.
+So what a placement loses is counted by kinds of robots, as if whoever can stay does, the quickest first; `migration` counts it
+robot by robot for the schedule that is made of it.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class Seat(NamedTuple):
     """Of each kind."""
     stopped_hz: float = 0.0
     """Weighted actions/s of all robots that ask it for something, which stand while it loads."""
+    acting_hz: tuple[tuple[float, ...], ...] = ()
+    """Of each kind: weighted action rates of its robots that ask it now, the highest first."""
 
 
 def names(problem: Problem, previous: Schedule, hosts: Sequence[Host], free: Mapping[str, Sequence[str]]) -> list[str]:
@@ -113,34 +115,33 @@ class _Before:
     def __init__(self, problem: Problem, previous: Schedule) -> None:
         values = {task.name: task.value for task in problem.classes}
         acting = {r.robot: values.get(r.task, 0.0) * r.predicted_rate_hz for r in previous.routes if r.component == SYSTEM1}
-        robots: dict[str, Counter[Kind]] = defaultdict(Counter)
+        robots: dict[str, dict[Kind, list[float]]] = defaultdict(lambda: defaultdict(list))
         asking: dict[str, dict[str, None]] = defaultdict(dict)
-        members: dict[str, dict[str, None]] = defaultdict(dict)
         for route in previous.routes:
-            robots[route.server][route.task, route.component] += 1
+            robots[route.server][route.task, route.component].append(round(acting.get(route.robot, 0.0), 9))
             asking[route.server][route.robot] = None
-            members[route.task][route.robot] = None
         kinds = dict.fromkeys((task.name, d.component) for task in problem.classes for d in task.demands)
         self._index = {kind: i for i, kind in enumerate(kinds)}
         self._tasks: dict[str, list[int]] = defaultdict(list)
         """Task -> its kinds."""
         for (task, _), i in self._index.items():
             self._tasks[task].append(i)
-        self._each_hz = {task: sum(acting.get(r, 0.0) for r in mine) / len(mine) for task, mine in members.items()}
-        """Task -> weighted action rate of one of its robots."""
-        shares = [MOVE_S * self._each_hz.get(task, 0.0) / len(self._tasks[task]) for task, _ in self._index]
-        self._staying = np.array(shares)
-        """Actions that one robot of a kind which stays is worth."""
+        self._shares = np.array([MOVE_S / len(self._tasks[task]) for task, _ in self._index])
+        """Of what a robot that stays does in a second, what one of its kinds is worth."""
         self._load_s = problem.load_s
         models = {p.server: p.model for p in previous.placements}
-        self.seats: dict[str, Seat] = defaultdict(lambda: Seat("", "", (0,) * len(self._index)))
+        nobody = ((),) * len(self._index)
+        self.seats: dict[str, Seat] = defaultdict(lambda: Seat("", "", (0,) * len(self._index), 0.0, nobody))
         """By server."""
         for server in {**problem.servers, **models}:
             stopped_hz = sum(acting.get(robot, 0.0) for robot in asking[server])
-            counts = self._counted(robots[server])
-            self.seats[server] = Seat(models.get(server, ""), problem.servers.get(server, ""), counts, round(stopped_hz, 9))
+            acting_hz = tuple(tuple(sorted(robots[server].get(kind, ()), reverse=True)) for kind in self._index)
+            counts = tuple(map(len, acting_hz))
+            gpu_type = problem.servers.get(server, "")
+            self.seats[server] = Seat(models.get(server, ""), gpu_type, counts, round(stopped_hz, 9), acting_hz)
         self._free = Counter(self.seats[server] for server in problem.servers)
         self._all = np.sum([seat.robots for seat in self.seats.values()], axis=0)
+        self._all_hz = np.sum([[sum(hz) for hz in seat.acting_hz] for seat in self.seats.values()], axis=0)
         self.num_kinds = len(self._free)
         """Of servers that may be used."""
 
@@ -162,23 +163,24 @@ class _Before:
 
     def lost(self, seats: Sequence[Seat], there: Sequence[Seat]) -> Array:
         """Actions that each of these seats loses in the place of each that is there; below 0: of those that it keeps."""
-        lost: Array = self._loading(seats, there) - self._kept(seats, there) @ self._staying
+        lost: Array = self._loading(seats, there) - self._staying(self._kept(seats, there), there)
         return lost
 
     def lost_in_all(self, seats: Sequence[Seat], there: Sequence[Seat]) -> float:
         """Actions, where each has the place of one."""
         loading, kept = self._loading(seats, there), self._kept(seats, there)
-        return self._summed(float(np.trace(loading)), np.trace(kept), seats)
+        return self._summed(float(np.trace(loading)), np.trace(kept), np.trace(_kept_hz(kept, there)), seats)
 
     def least_lost(self, seats: Mapping[Seat, int]) -> float:
         """Actions, where the servers have the places with which they lose least. seats: how many there are of each."""
         rows, columns = list(seats), list(self._free)
         loading, kept = self._loading(rows, columns), self._kept(rows, columns)
-        cost = np.rint(GRAIN * (loading - kept @ self._staying)).astype(np.int64)
+        cost = np.rint(GRAIN * (loading - self._staying(kept, columns))).astype(np.int64)
         fits = np.array([[row.gpu_type == column.gpu_type for column in columns] for row in rows])
         number = _transported(cost, fits, np.array([seats[row] for row in rows]), np.array([self._free[c] for c in columns]))
         everybody = [row for row in rows for _ in range(seats[row])]
-        return self._summed(float((number * loading).sum()), np.tensordot(number, kept, axes=2), everybody)
+        kept_hz = np.tensordot(number, _kept_hz(kept, columns), axes=2)
+        return self._summed(float((number * loading).sum()), np.tensordot(number, kept, axes=2), kept_hz, everybody)
 
     def _loading(self, seats: Sequence[Seat], there: Sequence[Seat]) -> Array:
         """Actions lost while models load."""
@@ -191,11 +193,31 @@ class _Before:
         least = np.minimum(np.array([s.robots for s in seats])[:, None], np.array([s.robots for s in there])[None])
         return np.where(_alike(seats, there)[..., None], least, 0)
 
-    def _summed(self, loading: float, kept: Array, seats: Iterable[Seat]) -> float:
-        """kept: robots of each kind. Of a task move as many as of its kind of which most do."""
+    def _staying(self, kept: Array, there: Sequence[Seat]) -> Array:
+        """Actions that those who stay are worth."""
+        worth: Array = _kept_hz(kept, there) @ self._shares
+        return worth
+
+    def _summed(self, loading: float, kept: Array, kept_hz: Array, seats: Iterable[Seat]) -> float:
+        """kept: robots of each kind, and what these do. Of a task move as many as of its kind of which most do, and they do what
+        those who do not stay do in the mean."""
         missing = np.minimum(self._all, np.sum([seat.robots for seat in seats], axis=0)) - kept
-        moved = {task: max(int(missing[i]) for i in mine) for task, mine in self._tasks.items()}
-        return loading + MOVE_S * sum(num * self._each_hz.get(task, 0.0) for task, num in moved.items() if num > 0)
+        gone = self._all - kept
+        gone_hz = np.divide(self._all_hz - kept_hz, gone, out=np.zeros(len(gone)), where=gone > 0)
+        most = {task: max(mine, key=lambda i: int(missing[i])) for task, mine in self._tasks.items()}
+        return loading + MOVE_S * sum(float(missing[i] * gone_hz[i]) for i in most.values() if missing[i] > 0)
+
+
+def _kept_hz(kept: Array, there: Sequence[Seat]) -> Array:
+    """[seats, there, kinds] what those do who stay, of whom there are so many: the quickest."""
+    most = max((num for seat in there for num in seat.robots), default=0)
+    sums = np.zeros((len(there), kept.shape[-1], most + 1))
+    for place, seat in enumerate(there):
+        for kind, acting_hz in enumerate(seat.acting_hz):
+            sums[place, kind, 1 : len(acting_hz) + 1] = np.cumsum(acting_hz)
+    places, kinds = np.ogrid[: len(there), : kept.shape[-1]]
+    found: Array = sums[places, kinds, kept]
+    return found
 
 
 def _alike(seats: Sequence[Seat], there: Sequence[Seat]) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from ros2_rfm_serving.audit.chain import Page
 from ros2_rfm_serving.audit.replay import Replayed, brains, replay
+from ros2_rfm_serving.audit.schedulers.book import profiles_hash
 from ros2_rfm_serving.audit.schedulers.replay import GIVEN, SchedulerReplay
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.scheduler.adaptation import Fleet
@@ -139,6 +141,22 @@ def test_inputs_that_are_others_are_found(lived: Records, profiles: Path) -> Non
         assert result.difference is not None or result.refused
 
 
+def test_a_folder_may_learn_of_other_models(tmp_path: Path, profiles: Path) -> None:
+    """A catalogue that had grown refused every recording of before."""
+    folder, models = Path(shutil.copytree(profiles, tmp_path / "profiles")), frozenset({"emulated/arm-policy"})
+    before, figures, catalogue = profiles_hash(folder, models), folder / "emulated.csv", folder / "models.yaml"
+    model, text = "  emulated/arm-policy:\n", catalogue.read_text(encoding="utf-8")
+    row = next(row for row in figures.read_text(encoding="utf-8").splitlines() if row.startswith("emulated/arm-policy,"))
+    catalogue.write_text(text.replace(model, f"  another:\n    engine: emulated\n{model}"), encoding="utf-8")
+    (folder / "more.csv").write_text(row.replace("arm-policy", "another"), encoding="utf-8")
+    assert catalogue.read_text(encoding="utf-8") != text and profiles_hash(folder, models) == before
+    catalogue.write_text(text.replace(model, f"{model}    of: use\n"), encoding="utf-8")
+    assert profiles_hash(folder, models) != before
+    catalogue.write_text(text, encoding="utf-8")
+    (folder / "more.csv").write_text(row, encoding="utf-8")
+    assert profiles_hash(folder, models) != before
+
+
 def test_another_code_is_found(lived: Records, profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     admit = Fleet.admit
     monkeypatch.setattr(Fleet, "admit", lambda self, robot: admit(self, robot).again())
@@ -159,6 +177,7 @@ def test_what_was_seen_counts(lived: Records, profiles: Path) -> None:
 
 def test_other_profiles_are_said(lived: Records, tmp_path: Path, profiles: Path) -> None:
     for file in profiles.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes() + (b"\n" if file.suffix == ".csv" else b""))
+        text = file.read_bytes()
+        (tmp_path / file.name).write_bytes(text.replace(b",20,", b",21,") if file.suffix == ".csv" else text)
     result = again(lived, tmp_path)
     assert result.refused and any("--profiles" in note for note in result.notes)

@@ -104,3 +104,22 @@ carry:
     higher = declared.model_copy(update={"tasks": {"carry": task}})
     above = plan_factory(higher, *shipped, explained=False)
     assert not above.feasible and "by the curves the obligations and floors need at least" in above.problems[1]
+
+
+def test_whose_first_request_is_all_there_is_of_a_minute_is_told_so(shipped: tuple[Profile, Catalogue]) -> None:
+    """A robot of an action in a hundred seconds asks first when everybody starts: where that one was late, none of its requests was
+    in time."""
+    declared = parse_factory("""
+server_cluster: {num_servers: 1, gpu_type: NVIDIA H200}
+standby: {peers: false}
+robot_fleet: [{task: watch, num_robots: 1}, {task: carry, num_robots: 12}]
+watch:
+  pipeline: {action_period_ms: 100}
+  value: 0.01
+  components: {system1: {model: physical-intelligence/pi0.5, slo_ms: 400, percentile: 95}}
+carry:
+  pipeline: {action_period_ms: 100}
+  components: {system1: {model: physical-intelligence/pi0.5, slo_ms: 400, percentile: 95}}
+""")
+    notes = [note for note in plan_factory(declared, *shipped, explained=False).notes if "others' actions are worth more" in note]
+    assert notes and "what each asks first comes while all start, and may be late" in notes[0]

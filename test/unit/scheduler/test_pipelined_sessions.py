@@ -36,6 +36,8 @@ ALONE = Member(
     1, 0.2, 0.2, overlapped=True, step_s=0.2 / 8, chunk_s=0.6, slo_s=1.0, pipelining=Pipelining(pp_perception=1, pp_generation=2)
 )
 TWO_STAGES = "{pp_perception: 1, pp_generation: 1}"
+OLD = "{pp_perception: 2, pp_generation: 3, fetch_offset: -1}"
+"""An answer's end saw what is two frames old, and the server and the network have only the third that a chunk lasts."""
 
 
 @pytest.fixture(scope="module")
@@ -122,12 +124,12 @@ def test_batches_that_begin_and_end_together_hold_no_sessions(known: tuple[Profi
 
 
 def test_a_promise_that_depends_on_the_start_says_so(known: tuple[Profile, Catalogue]) -> None:
-    """Pipelined sessions keep the phases of their start: after one of fifteen these four meet at each frame."""
+    """Pipelined sessions keep the phases of their start: after one of fourteen these six meet at each frame."""
     profile, catalogue = known
-    stages, network = "{pp_perception: 1, pp_generation: 2}", "{round_trip_ms: 16.5, jitter_ms: 2}"
-    problem = problem_of(fleet(4, 300, 680, stages, network=network), Counter(carry=4), profile, catalogue)
-    curves, pace = curves_of(problem, profile), (1 / 0.3,)
-    host = Host(curves.all[0], ((0, 4),))
+    network = "{round_trip_ms: 16.5, jitter_ms: 3}"
+    problem = problem_of(fleet(6, 442, 565, TWO_STAGES, network=network), Counter(carry=6), profile, catalogue)
+    curves, pace = curves_of(problem, profile), (1 / 0.442,)
+    host = Host(curves.all[0], ((0, 6),))
     share = Responses(problem, curves, (host,), pace, Equilibrium(pace, {}, frozenset())).unlucky(host)
     assert 0.0 < share < 0.1
     judged = ServerSolution(
@@ -153,3 +155,34 @@ def test_robots_act_as_expected_where_answers_take_longer_than_frames(
     acted."""
     expected, report = in_virtual_time(fleet(robots, 60, 1000, stages), known)
     assert report.raw == pytest.approx(expected, rel=0.08)
+
+
+def test_robots_that_stand_between_answers_ask_later(known: tuple[Profile, Catalogue]) -> None:
+    """An answer whose end saw what is two frames old leaves one frame of a chunk of three: who is answered a step later than usual
+    stands, and its steps begin anew with the answer. Of 6.67 that were expected 6.0 actions/s were acted."""
+    expected, report = in_virtual_time(fleet(1, 150, 748, "{pp_perception: 2, pp_generation: 2, fetch_offset: -1}"), known)
+    assert report.raw == pytest.approx(expected, rel=0.03)
+    assert expected < 0.95 / 0.15
+
+
+def test_observations_older_than_a_chunk_lasts(known: tuple[Profile, Catalogue]) -> None:
+    """Robots stand then before they ask, requests in flight wait for that, and what was asked before is refused: a plan was called
+    feasible with which none was in time."""
+    plan = plan_factory(fleet(1, 50, 400, OLD, network="{round_trip_ms: 40}"), *known)
+    assert not plan.feasible and "robots refuse answers, for observations are older than a chunk lasts" in plan.problems[0]
+
+
+def test_robots_that_refuse_answers_go_on_asking(known: tuple[Profile, Catalogue]) -> None:
+    """In virtual time as a robot does that ticks all the time; a third of the answers count. Until the next one was late nobody
+    asked: 0.9 actions/s, and the queue says 4.1."""
+    profile, catalogue = known
+    near, far = fleet(1, 50, 2000, OLD), fleet(1, 50, 2000, OLD, network="{round_trip_ms: 40}")
+    plan = plan_factory(near, profile, catalogue, explained=False)
+    assert plan.feasible
+    report = simulate(to_schedule(plan, far.robots, epoch=1), far, catalogue, profile, seconds=12, seed=0)
+    problem = problem_of(far, Counter(carry=1), profile, catalogue)
+    curves, pace = curves_of(problem, profile), (20.0,)
+    host = Host(curves.all[0], ((0, 1),))
+    acts_hz = Responses(problem, curves, (host,), pace, Equilibrium(pace, {}, frozenset())).acts_hz(host)[0]
+    assert report.raw == pytest.approx(acts_hz, rel=0.05)
+    assert report.components["system1"].slo_attainment == pytest.approx(1 / 3, abs=0.05)

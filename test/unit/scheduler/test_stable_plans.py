@@ -25,8 +25,6 @@ from test.unit.scheduler.small_factories import small_factory
 from test.unit.scheduler.test_adaptation import factory
 
 ROUNDING = 1e-6
-SCATTER = 0.5
-"""Of the rates of a task's robots: a solver does not know which of them go."""
 
 
 def profile(slow_ms: float) -> Profile:
@@ -50,10 +48,12 @@ def problem_beside(fleet: Fleet, declared: Factory, curves: Profile) -> Problem:
     return problem_of(declared, Counter(robot.task for robot in fleet.robots), curves, None, previous=fleet.schedule)
 
 
-def staying_hz(fleet: Fleet, declared: Factory, curves: Profile) -> float:
-    """What the placement in force is worth with the best rates."""
-    there = in_place(problem_beside(fleet, declared, curves), fleet.curves)
-    assert there is not None
+def staying_hz(problem: Problem, fleet: Fleet) -> float:
+    """What the placement in force is worth with the best rates; 0 where models share GPUs, of which none is a starting point."""
+    there = in_place(problem, fleet.curves)
+    if there is None:
+        assert any(placement.gpu for placement in fleet.schedule.placements)
+        return 0.0
     found = [0.0]
     for parts in there.parts_of(large=False):
         rates = RateSearch(parts.problem, fleet.curves, parts.hosts).best()
@@ -105,7 +105,7 @@ def test_a_plan_whose_gain_is_below_what_its_moves_cost_is_not_taken(slow_ms: fl
     acting = {f"{i} system1": f"server_{1 + i % 2}" for i in range(1, 13)}
     running = with_servers(fresh, models, {**acting, **{f"{i} monitor": f"server_{3 + i % 2}" for i in range(1, 13)}})
     made, move = anew(running, declared, profile(slow_ms))
-    stay_hz = staying_hz(running, declared, profile(slow_ms))
+    stay_hz = staying_hz(problem_beside(running, declared, profile(slow_ms)), running)
     assert fresh.actions_hz() > stay_hz and bool(move.moved_servers) == bool(move.moved_robots) == worth_it
     assert made.actions_hz() == pytest.approx(fresh.actions_hz() if worth_it else stay_hz, rel=MIN_GAIN)
 
@@ -123,12 +123,15 @@ def test_whatever_moves_gains_more_than_it_costs(seed: int) -> None:
     for step in range(3):
         fleet = changed(fleet, rng, step)
         made, move = anew(fleet, small.factory, small.profile)
-        stay_hz, lost_hz = staying_hz(fleet, small.factory, small.profile), move.lost_actions / HORIZON_S
-        assert made.actions_hz() - lost_hz >= stay_hz * (1 - MIN_GAIN)
-        assert not lost_hz or made.actions_hz() - lost_hz > stay_hz * (1 - ROUNDING), (stay_hz, made.actions_hz(), lost_hz)
-        hosts = [Host(host.config, tuple(sorted(host.demands.items()))) for host in made.hosts.values() if host.sessions]
-        counted_hz = Moves(problem_beside(fleet, small.factory, small.profile)).lost_hz(made.problem, hosts)
-        assert counted_hz <= lost_hz * (1 + SCATTER) + ROUNDING, "the solver counts no more than what those who go over lose"
+        problem, lost_hz = problem_beside(fleet, small.factory, small.profile), move.lost_actions / HORIZON_S
+        if not any(task.overlapped for task in problem.classes):  # else robots' queues say what is better, and not the curves
+            stay_hz = staying_hz(problem, fleet)
+            assert made.actions_hz() - lost_hz >= stay_hz * (1 - MIN_GAIN)
+            assert not lost_hz or made.actions_hz() - lost_hz > stay_hz * (1 - ROUNDING), (stay_hz, made.actions_hz(), lost_hz)
+        if not any(placement.gpu for placement in (*fleet.schedule.placements, *made.schedule.placements)):
+            hosts = [Host(host.config, tuple(sorted(host.demands.items()))) for host in made.hosts.values() if host.sessions]
+            counted_hz = Moves(problem).lost_hz(made.problem, hosts)
+            assert counted_hz <= lost_hz * (1 + ROUNDING) + ROUNDING, "the solver counts no more than what those who go over lose"
         fleet = made if step else fleet
 
 
