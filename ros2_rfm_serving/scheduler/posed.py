@@ -119,4 +119,6 @@ def curves_of(problem: Problem, profile: Profile, gpu_types: Iterable[str] = ())
         there = {(model, gpu_type): law for gpu_type, own in of_hosts.items() for (model, its), law in steps.items() if its == own}
         steps = {**steps, **there}
         away_s |= {gpu_type: away_s[anywhere] for gpu_type, anywhere in of_hosts.items() if anywhere in away_s}
-    return Curves(seen, problem.models, dict.fromkeys([*problem.gpus, *gpu_types]), problem.memory_gb, steps, away_s)
+    every = dict.fromkeys([*problem.gpus, *gpu_types])
+    continuous = [gpu_type for gpu_type in every if declared_type(gpu_type) in problem.continuous]
+    return Curves(seen, problem.models, every, problem.memory_gb, steps, away_s, continuous)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -77,10 +77,12 @@ class Curves:
         fits: Iterable[tuple[str, str]],
         steps: Mapping[tuple[str, str], SteppedService] = MappingProxyType({}),
         away_s: Mapping[str, float] = MappingProxyType({}),
+        continuous: Collection[str] = (),
     ) -> None:
         """fits: (model, GPU type) pairs that may be used. steps: what their solver steps take, where that is known. away_s: GPU
-        type -> what of its latencies is the way to a host that is not the nearest."""
-        self.profile, self._away_s = profile, dict(away_s)
+        type -> what of its latencies is the way to a host that is not the nearest. continuous: GPU types whose servers batch so, be
+        it that their models were measured in another way alone."""
+        self.profile, self._away_s, self._continuous = profile, dict(away_s), frozenset(continuous)
         usable = set(fits)
         known = {(m, g) for m, g, _, _ in profile.measured()}
         self.configs: dict[tuple[str, str], list[Config]] = {}
@@ -94,7 +96,7 @@ class Curves:
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process: without what was remembered, for more of that may be added while it is written."""
-        return {"profile": self.profile, "configs": self.configs, "_steps": self._steps, "_away_s": self._away_s}
+        return {name: self.__dict__[name] for name in ("profile", "configs", "_steps", "_away_s", "_continuous")}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
@@ -163,7 +165,8 @@ class Curves:
         """That pipelined sessions may keep there together (`server/tiers.py`): none in batches that begin and end together, and one
         less than the engine has; inf: nobody knows how many that are."""
         law = self.stepped_law(config)
-        return 0 if config.batching == "fixed" else law.max_rows - 1 if law else math.inf
+        together = config.batching == "fixed" and config.gpu_type not in self._continuous
+        return 0 if together else law.max_rows - 1 if law else math.inf
 
     def batch_s(self, config: Config) -> float:
         """What a batch takes that counts as equally long, full or not (`pads_batches`), without the way to its host."""

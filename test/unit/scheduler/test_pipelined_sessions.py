@@ -157,6 +157,19 @@ def test_robots_act_as_expected_where_answers_take_longer_than_frames(
     assert report.raw == pytest.approx(expected, rel=0.08)
 
 
+def test_a_model_that_was_measured_in_whole_batches_alone(known: tuple[Profile, Catalogue]) -> None:
+    """How its servers batch is declared, and says whether they have rows for such sessions: the plan was infeasible."""
+    factory = parse_factory(f"""
+server_cluster: {{num_servers: 1, gpu_type: CPU, batching: continuous}}
+robot_fleet: [{{task: push, num_robots: 1}}]
+push:
+  pipeline: {{action_period_ms: 200}}
+  execution: {{mode: async, pipelining: {TWO_STAGES}}}
+  components: {{system1: {{model: rfm/metaworld-flow, slo_ms: 2000}}}}
+""")
+    assert plan_factory(factory, *known).feasible
+
+
 def test_robots_that_stand_between_answers_ask_later(known: tuple[Profile, Catalogue]) -> None:
     """An answer whose end saw what is two frames old leaves one frame of a chunk of three: who is answered a step later than usual
     stands, and its steps begin anew with the answer. Of 6.67 that were expected 6.0 actions/s were acted."""
