@@ -24,6 +24,7 @@ def found(**changes: float) -> Footprint:
     return Footprint(**figures)  # type: ignore[arg-type]
 
 
+@pytest.mark.patient
 def test_a_fresh_process_says_what_a_model_takes_beyond_an_empty_one(repository: Path) -> None:
     folder = repository / "models" / "metaworld_flow"
     figures = in_a_process(folder, "int8", "cpu", "0", "2")

@@ -48,6 +48,7 @@ def test_plans_keep_what_they_promise_in_virtual_time(repository: Path, kind: st
     assert all(case.aware.acts_as_expected for case in found)
 
 
+@pytest.mark.patient
 def test_robots_whose_answers_are_late_act_as_often_as_is_expected(repository: Path) -> None:
     """Of three factories: answers that take longer than what is executed, or than a whole chunk, from two to four servers, one of
     them with continuous batching. Before, 72 to 88 % of what was expected."""

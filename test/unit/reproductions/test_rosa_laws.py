@@ -96,6 +96,7 @@ def test_laws_are_found_that_no_figure_is_farther_from_than_15_percent() -> None
     assert min(binding.values()) < fit.worst
 
 
+@pytest.mark.patient
 def test_the_command_compares_both_laws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = derivation.Derived(
         shipped=shipped_laws(inputs()), found=laws_of((36.5, 11.1), 0.75, (434, 11.1), (195, 5)), without={"P4": 0.08}
