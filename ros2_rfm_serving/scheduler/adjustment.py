@@ -16,7 +16,7 @@ import numpy as np
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.scheduler.admission import STANDSTILL, Admission, Seats, owed_hz
 from ros2_rfm_serving.scheduler.host import Host
-from ros2_rfm_serving.scheduler.limits import Array, Limits
+from ros2_rfm_serving.scheduler.limits import Array, Limits, unchanged
 from ros2_rfm_serving.scheduler.links import Pledge
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.problem import TaskClass
@@ -67,7 +67,7 @@ class Adjustment:
         found: list[tuple[float, Adjusted]] = []
         for seats in self._seatings():
             hosts = self._with(seats)
-            beyond_hz = {name: hz for name, hz in self._beyond_hz.items() if hosts[name].config == self._hosts[name].config}
+            beyond_hz = unchanged(self._beyond_hz, hosts, self._hosts)
             limits = Limits(self._classes, hosts, self._curves, self._pledge, beyond_hz)
             rates_hz = limits.highest(self._owed_hz, self._most_hz, self._weights)
             if rates_hz is not None:

@@ -18,7 +18,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.host import Host
-from ros2_rfm_serving.scheduler.limits import Array, Limits
+from ros2_rfm_serving.scheduler.limits import Array, Limits, unchanged
 from ros2_rfm_serving.scheduler.problem import Demand, TaskClass
 from ros2_rfm_serving.types import SYSTEM1, Route
 
@@ -164,7 +164,7 @@ class _Why:
         classes = self._parts
         least, most = (np.array(column) for column in zip(*[(t.floor_hz, t.max_rate_hz) for t in classes], strict=True))
         weights = np.array([task.weight for task in classes])
-        beyond_hz = {name: hz for name, hz in self._beyond_hz.items() if hosts[name].config == self._hosts[name].config}
+        beyond_hz = unchanged(self._beyond_hz, hosts, self._hosts)
         limits = Limits(classes, hosts, self._curves, self._fleet.pledge, beyond_hz)
         found = [limits.highest(least, most, weights, like_hz) for like_hz in (None, self._now_hz)]
         return max((float(weights @ rates_hz) for rates_hz in found if rates_hz is not None), default=-math.inf)

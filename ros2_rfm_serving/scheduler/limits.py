@@ -23,6 +23,11 @@ ROUNDING = 1e-9
 Array = npt.NDArray[np.float64]
 
 
+def unchanged(beyond_hz: Mapping[str, float], hosts: Mapping[str, Host], before: Mapping[str, Host]) -> dict[str, float]:
+    """As in `Limits`, of servers that batch as they did: else nobody has looked at their robots' queue."""
+    return {name: hz for name, hz in beyond_hz.items() if hosts[name].config == before[name].config}
+
+
 class Limits:
     """Of all robots on these servers, those of a class at one rate."""
 

@@ -8,11 +8,10 @@ Nothing here reads a clock; the random numbers are the same for the same queue.
 
 from __future__ import annotations
 
-import heapq
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +23,6 @@ from ros2_rfm_serving.types.phase import Phase, Usual, is_paced
 
 WARM_UP_S = 5.0
 """Within which all robots of a queue have started; what comes before its end does not count."""
-DRAWS = 1 << 12
-"""Of random numbers, before the same ones come again."""
 ROUNDING = 1e-6
 """Of a control step."""
 MOMENT_S = 1e-6
@@ -64,6 +61,10 @@ class Member:
     """Of the network, at best."""
     jitter_s: float = 0.0
     """Mean of what is added to a round trip: half of it each way, exponentially distributed."""
+
+    def whole_s(self, seconds: float) -> float:
+        """In control steps that have ended."""
+        return math.ceil(seconds / self.step_s - ROUNDING) * self.step_s if self.step_s else seconds
 
 
 def cycle_s(member: Member, service_s: float) -> float:
@@ -111,6 +112,11 @@ class Expected:
         return in_order[middle] if len(in_order) % 2 else 0.5 * (in_order[middle - 1] + in_order[middle])
 
 
+def outlasts_chunk(member: Member, *waits_s: float) -> bool:
+    """Any of them does, in control steps: such a robot executes first, and asks then (`robot/conversation/due.py`)."""
+    return member.whole_s(max(waits_s)) > member.chunk_s + ROUNDING * member.step_s
+
+
 class Rows:
     """What an asynchronous robot has to execute meanwhile (`robot/conversation/due.py`). Whoever has nothing left stands, and goes
     on with the answer; whose answers usually outlast a chunk executes first and asks then, as a synchronous one does. Whose server
@@ -136,29 +142,28 @@ class Rows:
         took_s, chunk_s = at_s - sent_s, self._member.chunk_s
         self._think_s = think_s
         if trusted := self._member.trusted:
-            bridged_s = 0.0 if self._waits else min(self._whole_s(self._expected_s), self._left_s)
+            bridged_s = 0.0 if self._waits else min(self._member.whole_s(self._expected_s), self._left_s)
             self._until_s = min(max(bridged_s + think_s, trusted.least_rows * self._member.step_s), chunk_s)
         if not first:
             self._expected.append(took_s)
             self._expected_s = self._expected.median_s
         stood = took_s >= self._left_s
-        self._over_s = self._left_s if stood else self._whole_s(took_s)
+        self._over_s = self._left_s if stood else self._member.whole_s(took_s)
         self._from_s = at_s + self._moment_s if stood else sent_s + self._over_s
-        longest_s = max(self._expected_s, took_s if self._waits else 0.0)
-        self._waits = self._whole_s(longest_s) > chunk_s + ROUNDING * self._member.step_s
+        self._waits = outlasts_chunk(self._member, self._expected_s, took_s if self._waits else 0.0)
 
     def ask_s(self, more_s: float, not_before_s: float) -> float:
         """When the next request goes out: after `more_s` more than usual, and between two steps."""
         member, from_s = self._member, self._from_s
-        in_time_s = min(member.chunk_s, self._until_s) - self._whole_s(self._expected_s)
+        in_time_s = min(member.chunk_s, self._until_s) - self._member.whole_s(self._expected_s)
         think_s = math.inf if member.trusted else self._think_s
         executes_s = self._until_s if member.trusted else self._think_s
         until_s = executes_s if self._waits else min(think_s + more_s, in_time_s)
-        ready_s = from_s + self._whole_s(max(until_s - self._over_s, 0.0))
+        ready_s = from_s + self._member.whole_s(max(until_s - self._over_s, 0.0))
         rows_s = 0.0 if self._waits else member.chunk_s - self._over_s
         sent_s = max(ready_s, not_before_s)
         if sent_s > ready_s and sent_s - from_s < rows_s:
-            sent_s = from_s + self._whole_s(sent_s - from_s)
+            sent_s = from_s + self._member.whole_s(sent_s - from_s)
         self._left_s = max(rows_s - (sent_s - from_s), 0.0)
         return sent_s
 
@@ -176,10 +181,6 @@ class Rows:
     def most_s(self, cycle_s: float, took_s: float) -> float:
         """By which a request may come later without a gap."""
         return max(self._member.chunk_s - cycle_s - max(took_s, self._expected_s), 0.0)
-
-    def _whole_s(self, seconds: float) -> float:
-        step_s = self._member.step_s
-        return math.ceil(seconds / step_s - ROUNDING) * step_s if step_s else seconds
 
 
 class Robot:
@@ -294,147 +295,5 @@ class Robot:
         return more_s
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """One request of a pipelined session."""
-
-    at_s: float
-    stood_s: float
-    """Until then, in all."""
-    bridged_s: float
-    """That may be executed until its answer: nothing where the robot waited for it."""
-
-
-class Frames:
-    """When one robot of a pipelined session asks (`robot/conversation/link.py`): once per frame, at its control steps, whatever is
-    answered meanwhile; not while as many requests are in flight as it has agreed upon. Whoever has nothing left to execute stands,
-    and its steps begin anew with the answer; whose observations are usually older than a chunk lasts asks when it stands, and takes
-    no answer to what it asked before it moved on (`robot/conversation/due.py`)."""
-
-    __slots__ = (
-        *("_expected", "_first", "_member", "_next_s", "_saw", "_sent", "_steps_from_s", "_stood_s", "_waits"),
-        *("executes", "takes", "until_s"),
-    )
-
-    def __init__(self, member: Member, begins_s: float) -> None:
-        pipelining = member.pipelining
-        assert pipelining
-        self._member, self._steps_from_s, self._next_s = member, begins_s, begins_s
-        self._sent: deque[_Sent] = deque(maxlen=pipelining.depth)
-        self._saw = pipelining.pp_generation + pipelining.fetch_offset
-        """Requests after its own whose observation the end of a chunk belongs to."""
-        self._expected, self._first, self._waits = Expected(), True, False
-        self._stood_s = 0.0
-        """In all, before it had actions until then."""
-        self.until_s = begins_s
-        """It has actions."""
-        self.takes = self.executes = True
-        """Its last answer, and anything of that."""
-
-    def ask_s(self, from_s: float) -> float:
-        """One more request, after the last one, once there is room for it. from_s: that is."""
-        member = self._member
-        sent_s = max(from_s, self._next_s, self.until_s if self._waits else -math.inf)
-        if sent_s < self.until_s:
-            sent_s = self._steps_from_s + self._whole_s(sent_s - self._steps_from_s)
-        self._next_s = max(max(self._next_s, sent_s - member.period_s) + member.period_s, sent_s + member.think_s)
-        self._sent.append(_Sent(sent_s, self._has_stood_s(sent_s), 0.0 if self._waits else member.chunk_s))
-        return sent_s
-
-    def answered(self, at_s: float) -> None:
-        """The oldest of those in flight; its rows count from the observation that its end saw."""
-        member, seen, stands = self._member, self._sent[self._saw], at_s >= self.until_s
-        took_s = at_s - seen.at_s
-        moved_s = took_s - (self._has_stood_s(at_s) - seen.stood_s)
-        self._expect(took_s)
-        lasts_s = (member.think_s if self._waits else member.chunk_s) - moved_s
-        least_s = ROUNDING * member.step_s
-        self.takes = moved_s <= seen.bridged_s + least_s
-        self.executes = self.takes and lasts_s > least_s
-        if self.takes:
-            self._stood_s = self._has_stood_s(at_s)
-            self.until_s = at_s + max(lasts_s, 0.0)
-            self._steps_from_s = at_s if stands else self._steps_from_s
-
-    def _expect(self, took_s: float) -> None:
-        if not self._first:
-            self._expected.append(took_s)
-        self._first = False
-        longest_s = max(self._expected.median_s, took_s if self._waits else 0.0)
-        self._waits = self._whole_s(longest_s) > self._member.chunk_s + ROUNDING * self._member.step_s
-
-    def _has_stood_s(self, at_s: float) -> float:
-        return self._stood_s + max(at_s - self.until_s, 0.0)
-
-    def _whole_s(self, seconds: float) -> float:
-        step_s = self._member.step_s
-        return math.ceil(seconds / step_s - ROUNDING) * step_s if step_s else seconds
-
-
-class InFrames(Robot):
-    """One of the requests that a robot of a pipelined session has in flight, and those that take its place; they are answered in
-    the order in which they were sent."""
-
-    __slots__ = ("begun_with_s", "frames")
-
-    def __init__(self, index: int, member: Member, frames: Frames, of: Team) -> None:
-        super().__init__(index, member, frames.ask_s(-math.inf), of)
-        self.frames, self.begun_with_s = frames, -math.inf
-        """Up to when it had actions when the server took this request."""
-
-    @property
-    def starves_s(self) -> float:
-        """As its server knows it when the request has come."""
-        return max(self.begun_with_s, self.since_s)
-
-    @property
-    def takes(self) -> bool:
-        return self.frames.takes
-
-    @property
-    def executes(self) -> bool:
-        return self.frames.executes
-
-    def send(self, answered_s: float, unusual_s: float) -> None:
-        self.frames.answered(answered_s)
-        self.sent_s = self.frames.ask_s(answered_s)
-
-
 Request = tuple[float, int, Robot]
 """(arrival at the server, number of the robot, robot)"""
-
-
-def in_order(robots: Sequence[Robot]) -> list[Request]:
-    """What each of them sends first, the earliest before all others (a heap)."""
-    coming = [(robot.sent_s + robot.way_s(), i, robot) for i, robot in enumerate(robots)]
-    heapq.heapify(coming)
-    return coming
-
-
-def team(members: Sequence[Member], service_s: float, rng: np.random.Generator, moment_s: float = MOMENT_S) -> list[Robot]:
-    """All of them, before one start: each begins at some time of its cycle."""
-    trips_s = again(rng.exponential(1.0, DRAWS)) if any(m.jitter_s for m in members) else iter(())
-    together = Team(sum(member.num_robots for member in members), trips_s, rng, Usual(), moment_s)
-    ends_s = [WARM_UP_S if m.pipelining else min(cycle_s(m, service_s), WARM_UP_S) for m in members]
-    return [
-        robot
-        for i, member in enumerate(members)
-        for _ in range(member.num_robots)
-        for robot in _asking(i, member, rng.random() * ends_s[i], together)
-    ]
-
-
-def _asking(index: int, member: Member, begins_s: float, of: Team) -> Iterator[Robot]:
-    """One robot, or those of its requests that are in flight at once."""
-    if member.pipelining is None:
-        yield Robot(index, member, begins_s, of)
-        return
-    frames = Frames(member, begins_s)
-    for _ in range(member.pipelining.depth):
-        yield InFrames(index, member, frames, of)
-
-
-def again(draws: Seconds) -> Iterator[float]:
-    values = draws.tolist()
-    while True:
-        yield from values

@@ -12,8 +12,9 @@ from functools import lru_cache
 import numpy as np
 
 from ros2_rfm_serving.profiles import ContinuousService, ProcessorSharing
-from ros2_rfm_serving.scheduler.prediction.askers import DRAWS, Member, Request, again, in_order, team
+from ros2_rfm_serving.scheduler.prediction.askers import Member, Request
 from ros2_rfm_serving.scheduler.prediction.queued import Found, Tally, Waits, answer, watched
+from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
 
 REMEMBERED = 256
 """Queues."""

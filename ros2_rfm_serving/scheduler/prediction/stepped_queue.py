@@ -20,10 +20,11 @@ from functools import lru_cache
 import numpy as np
 
 from ros2_rfm_serving.profiles import SteppedService
-from ros2_rfm_serving.scheduler.prediction.askers import DRAWS, Member, Request, again, in_order, team
+from ros2_rfm_serving.scheduler.prediction.askers import Member, Request
 from ros2_rfm_serving.scheduler.prediction.joining import TIMES, Wholes, joining
 from ros2_rfm_serving.scheduler.prediction.queued import Found, Tally, Waits, answer, watched
 from ros2_rfm_serving.scheduler.prediction.ranks import ORDERS, patient, ranked
+from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
 from ros2_rfm_serving.types.phase import in_turn
 
 REMEMBERED = 512

@@ -1,0 +1,110 @@
+"""Robots of pipelined sessions in a queue: one request per frame, several in flight (AURAS §4)."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from ros2_rfm_serving.scheduler.prediction.askers import ROUNDING, Expected, Member, Robot, Team, outlasts_chunk
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """One request of a pipelined session."""
+
+    at_s: float
+    stood_s: float
+    """Until then, in all."""
+    bridged_s: float
+    """That may be executed until its answer: nothing where the robot waited for it."""
+
+
+class Frames:
+    """When one robot of a pipelined session asks (`robot/conversation/link.py`): once per frame, at its control steps, whatever is
+    answered meanwhile; not while as many requests are in flight as it has agreed upon. Whoever has nothing left to execute stands,
+    and its steps begin anew with the answer; whose observations are usually older than a chunk lasts asks when it stands, and takes
+    no answer to what it asked before it moved on (`robot/conversation/due.py`)."""
+
+    __slots__ = (
+        *("_expected", "_first", "_member", "_next_s", "_saw", "_sent", "_steps_from_s", "_stood_s", "_waits"),
+        *("executes", "takes", "until_s"),
+    )
+
+    def __init__(self, member: Member, begins_s: float) -> None:
+        pipelining = member.pipelining
+        assert pipelining
+        self._member, self._steps_from_s, self._next_s = member, begins_s, begins_s
+        self._sent: deque[_Sent] = deque(maxlen=pipelining.depth)
+        self._saw = pipelining.pp_generation + pipelining.fetch_offset
+        """Requests after its own whose observation the end of a chunk belongs to."""
+        self._expected, self._first, self._waits = Expected(), True, False
+        self._stood_s = 0.0
+        """In all, before it had actions until then."""
+        self.until_s = begins_s
+        """It has actions."""
+        self.takes = self.executes = True
+        """Its last answer, and anything of that."""
+
+    def ask_s(self, from_s: float) -> float:
+        """One more request, after the last one, once there is room for it. from_s: that is."""
+        member = self._member
+        sent_s = max(from_s, self._next_s, self.until_s if self._waits else -math.inf)
+        if sent_s < self.until_s:
+            sent_s = self._steps_from_s + self._member.whole_s(sent_s - self._steps_from_s)
+        self._next_s = max(max(self._next_s, sent_s - member.period_s) + member.period_s, sent_s + member.think_s)
+        self._sent.append(_Sent(sent_s, self._has_stood_s(sent_s), 0.0 if self._waits else member.chunk_s))
+        return sent_s
+
+    def answered(self, at_s: float) -> None:
+        """The oldest of those in flight; its rows count from the observation that its end saw."""
+        member, seen, stands = self._member, self._sent[self._saw], at_s >= self.until_s
+        took_s = at_s - seen.at_s
+        moved_s = took_s - (self._has_stood_s(at_s) - seen.stood_s)
+        self._expect(took_s)
+        lasts_s = (member.think_s if self._waits else member.chunk_s) - moved_s
+        least_s = ROUNDING * member.step_s
+        self.takes = moved_s <= seen.bridged_s + least_s
+        self.executes = self.takes and lasts_s > least_s
+        if self.takes:
+            self._stood_s = self._has_stood_s(at_s)
+            self.until_s = at_s + max(lasts_s, 0.0)
+            self._steps_from_s = at_s if stands else self._steps_from_s
+
+    def _expect(self, took_s: float) -> None:
+        if not self._first:
+            self._expected.append(took_s)
+        self._first = False
+        self._waits = outlasts_chunk(self._member, self._expected.median_s, took_s if self._waits else 0.0)
+
+    def _has_stood_s(self, at_s: float) -> float:
+        return self._stood_s + max(at_s - self.until_s, 0.0)
+
+
+class InFrames(Robot):
+    """One of the requests that a robot of a pipelined session has in flight, and those that take its place; they are answered in
+    the order in which they were sent."""
+
+    __slots__ = ("begun_with_s", "frames")
+
+    def __init__(self, index: int, member: Member, frames: Frames, of: Team) -> None:
+        super().__init__(index, member, frames.ask_s(-math.inf), of)
+        self.frames, self.begun_with_s = frames, -math.inf
+        """Up to when it had actions when the server took this request."""
+
+    @property
+    def starves_s(self) -> float:
+        """As its server knows it when the request has come."""
+        return max(self.begun_with_s, self.since_s)
+
+    @property
+    def takes(self) -> bool:
+        return self.frames.takes
+
+    @property
+    def executes(self) -> bool:
+        return self.frames.executes
+
+    def send(self, answered_s: float, unusual_s: float) -> None:
+        self.frames.answered(answered_s)
+        self.sent_s = self.frames.ask_s(answered_s)

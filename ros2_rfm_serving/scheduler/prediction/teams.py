@@ -1,0 +1,51 @@
+"""All robots of a queue, before one start; and what each sends first."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ros2_rfm_serving.scheduler.prediction.askers import MOMENT_S, WARM_UP_S, Member, Request, Robot, Seconds, Team, cycle_s
+from ros2_rfm_serving.scheduler.prediction.frames import Frames, InFrames
+from ros2_rfm_serving.types.phase import Usual
+
+DRAWS = 1 << 12
+"""Of random numbers, before the same ones come again."""
+
+
+def in_order(robots: Sequence[Robot]) -> list[Request]:
+    """What each of them sends first, the earliest before all others (a heap)."""
+    coming = [(robot.sent_s + robot.way_s(), i, robot) for i, robot in enumerate(robots)]
+    heapq.heapify(coming)
+    return coming
+
+
+def team(members: Sequence[Member], service_s: float, rng: np.random.Generator, moment_s: float = MOMENT_S) -> list[Robot]:
+    """All of them, before one start: each begins at some time of its cycle."""
+    trips_s = again(rng.exponential(1.0, DRAWS)) if any(m.jitter_s for m in members) else iter(())
+    together = Team(sum(member.num_robots for member in members), trips_s, rng, Usual(), moment_s)
+    ends_s = [WARM_UP_S if m.pipelining else min(cycle_s(m, service_s), WARM_UP_S) for m in members]
+    return [
+        robot
+        for i, member in enumerate(members)
+        for _ in range(member.num_robots)
+        for robot in _asking(i, member, rng.random() * ends_s[i], together)
+    ]
+
+
+def _asking(index: int, member: Member, begins_s: float, of: Team) -> Iterator[Robot]:
+    """One robot, or those of its requests that are in flight at once."""
+    if member.pipelining is None:
+        yield Robot(index, member, begins_s, of)
+        return
+    frames = Frames(member, begins_s)
+    for _ in range(member.pipelining.depth):
+        yield InFrames(index, member, frames, of)
+
+
+def again(draws: Seconds) -> Iterator[float]:
+    values = draws.tolist()
+    while True:
+        yield from values
