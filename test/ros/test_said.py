@@ -215,7 +215,10 @@ def test_a_claim_that_is_under_way_when_the_name_is_given_up_is_answered_by_nobo
     assert not bearer.own.lost
 
 
-def test_a_claim_that_is_forged_or_was_true_once_ends_nobody(bearer: Bearer, enclaves: Enclaves) -> None:
+def test_a_claim_that_is_forged_or_was_true_once_ends_nobody(
+    bearer: Bearer, enclaves: Enclaves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ros2_rfm_serving.ros.node.own_name.CLAIM_S", 90.0)
     own, process = bearer.own, bearer.process
     foreign, mine = Enclaves(enclaves.root / "else").make("arm_1"), enclaves.root / "arm_1"
     changed = bytearray(claimed(process, mine))
