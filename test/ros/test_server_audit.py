@@ -34,7 +34,7 @@ from test.waiting import eventually
 Heard = tuple[int, str, str, bytes]
 """When, ns; topic; type; CDR"""
 MODEL = "rfm/metaworld-flow"
-FEWEST_CHUNKS, MOST_ROUNDS = 32, 200
+FEWEST_CHUNKS, MOST_ROUNDS = 48, 200
 """Until so many have come, and the server has answered several robots at once: whether it does is a matter of moments."""
 ROBOTS = "abcd"
 
@@ -83,8 +83,8 @@ class Listener(Fleet):
         return all(self.chunks[r] and self.chunks[r][-1][1].id.sequence >= sequence for r in ROBOTS)
 
     def shared(self) -> bool:
-        """Some batch had several rows."""
-        return any(chunk.served.batch_size > 1 for r in ROBOTS for _, chunk in self.chunks[r])
+        """Some batch had several rows, and is not the first one."""
+        return any(chunk.served.batch_size > 1 and chunk.id.sequence > 1 for r in ROBOTS for _, chunk in self.chunks[r])
 
     def _message(self, robot: str, sequence: int) -> Any:
         contract, rng = self.contract, np.random.default_rng(sequence)
@@ -159,9 +159,10 @@ def _verified(pages: list[Page]) -> None:
 
 
 def _bag(fleet: Listener, folder: Path) -> Path:
-    """As a recorder would have written it, to whom the first observation got lost."""
+    """As a recorder would have written it, to whom the first observation that was answered got lost."""
     bag = BagWriter(folder / "bag")
-    heard = sorted([*fleet.sent[1:], *fleet.heard_s], key=lambda one: one[0])
+    lost = (fleet.chunks[ROBOTS[0]][0][1].id.sequence - 1) * len(ROBOTS)
+    heard = sorted([*fleet.sent[:lost], *fleet.sent[lost + 1 :], *fleet.heard_s], key=lambda one: one[0])
     for time_ns, topic, kind, data in heard:
         bag.write(topic, kind, definition(kind), data, time_ns)
     bag.close()
