@@ -64,6 +64,7 @@ def problem_of(
         waiting=factory.waiting,
         steps=_steps(load, declared, catalogue, seen),
         dispatch=factory.dispatch,
+        stragglers=factory.planning.stragglers,
         seen=seen,
         declared=declared,
         previous=previous,
@@ -121,4 +122,4 @@ def curves_of(problem: Problem, profile: Profile, gpu_types: Iterable[str] = ())
         away_s |= {gpu_type: away_s[anywhere] for gpu_type, anywhere in of_hosts.items() if anywhere in away_s}
     every = dict.fromkeys([*problem.gpus, *gpu_types])
     continuous = [gpu_type for gpu_type in every if declared_type(gpu_type) in problem.continuous]
-    return Curves(seen, problem.models, every, problem.memory_gb, steps, away_s, continuous)
+    return Curves(seen, problem.models, every, problem.memory_gb, steps, away_s, continuous, problem.stragglers)
