@@ -46,8 +46,8 @@ def _slos(problem: Problem, curves: Curves) -> Iterator[str]:
             task = problem.classes[demand.task].name
             yield (
                 f"{demand.component} of {task!r}: {demand.model!r} needs {1e3 * min(tail_s for tail_s, _ in alone):.0f} ms "
-                f"(p{slo.percentile:g}) unloaded{_with(curves)}, the SLO of {1e3 * slo.promised_s:.0f} ms cannot be met{_left(slo)}; "
-                f"raise slo_ms above {1e3 * least_s:.0f}{_or_promise(slo, curves)}, or use a faster model or GPU"
+                f"(p{slo.percentile:g}) unloaded{_with(curves)}, the SLO of {1e3 * slo.promised_s:.0f} ms cannot be met"
+                f"{_left(slo)}; raise slo_ms above {1e3 * least_s:.0f}{_or_promise(slo, curves)}, or use a faster model or GPU"
             )
 
 

@@ -85,7 +85,7 @@ class Curves:
     ) -> None:
         """fits: (model, GPU type) pairs that may be used. steps: what their solver steps take, where that is known. away_s: GPU
         type -> what of its latencies is the way to a host that is not the nearest. continuous: GPU types whose servers batch so, be
-        it that their models were measured in another way alone. stragglers: services that take longer than those that were measured."""
+        it that their models were measured in another way alone. stragglers: services that take longer than what was measured."""
         self._measured = profile
         self.profile = straggling(profile, stragglers.share, stragglers.factor) if stragglers else profile
         self.stragglers, self._away_s, self._continuous = stragglers, dict(away_s), frozenset(continuous)
