@@ -59,4 +59,5 @@ def _mixed(latencies_s: Array, parts: tuple[_Part, ...]) -> Array:
     measured_s = np.append(latencies_s, latencies_s[-1]) * steps
     points_s = np.sort(np.concatenate([part.times * measured_s + part.added_s for part in parts]))
     below = sum(part.share * np.interp((points_s - part.added_s) / part.times, measured_s, shares, left=0.0) for part in parts)
-    return np.interp(shares[:-1], below, points_s)
+    found: Array = np.interp(shares[:-1], below, points_s)
+    return found
