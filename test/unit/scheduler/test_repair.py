@@ -162,7 +162,7 @@ def test_a_cover_that_figures_took_is_planned_anew_and_not_for_each_of_them() ->
     seeing_it.see(slow)
     assert not bare(seeing_it.brain.fleet) and not set(seeing_it.standbys) & slow.keys() and not broken(seeing_it.brain.fleet)
     count = len(seeing_it.schedules)
-    seeing_it.see({name: 3.0 for name in seeing_it.standbys})
+    seeing_it.see(dict.fromkeys(seeing_it.standbys, 3.0))
     assert bare(seeing_it.brain.fleet) and len(seeing_it.schedules) <= count + 1, "their table of failover alone"
     seeing_it.rest(COVERED_LOOKS)
     assert not bare(seeing_it.brain.fleet)
