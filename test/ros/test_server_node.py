@@ -271,8 +271,6 @@ def test_who_infers_under_a_new_name_each_time_is_refused_as_well(client: Client
 def test_who_opens_sessions_in_a_loop_is_refused_and_keeps_the_one_it_has(client: Client) -> None:
     topic = qos.Names().server("s1", "open_session")
     opener = client.create_client(srv.OpenSession, topic, qos_profile=qos.CONTROL)  # by default it would keep ten answers
-        srv.OpenSession, qos.Names().server("s1", "open_session"), qos_profile=qos.CONTROL
-    )  # others keep ten answers
     client.wait(opener.service_is_ready)
     asked = [opener.call_async(session()) for _ in range(40)]
     client.wait(lambda: all(one.done() for one in asked))
