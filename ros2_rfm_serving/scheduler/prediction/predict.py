@@ -285,6 +285,7 @@ def _server(problem: Problem, responses: Responses, operation: Operation, host: 
         Stream(
             task=problem.classes[demand.task].name,
             component=demand.component,
+            rows=demand.rows,
             part=demand.task,
             num_robots=count,
             rate_hz=demand.rate_hz(rates[demand.task]),
