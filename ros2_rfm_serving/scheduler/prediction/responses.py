@@ -203,7 +203,8 @@ class Responses:
 
     def _service(self, host: Host) -> Service:
         waits = declared_type(host.config.gpu_type) in self._problem.waiting
-        return Service(host.config.batch_size, self._curves.batch_s(host.config), self._scatter(host), self._order(host), waits)
+        batch_s, scatter = self._curves.batch_s(host.config), self._scatter(host)
+        return Service(host.config.batch_size, batch_s, scatter, self._order(host), waits, self._curves.stragglers)
 
     def _order(self, host: Host) -> str:
         return self._problem.dispatch.get(declared_type(host.config.gpu_type), "fifo")
