@@ -24,7 +24,8 @@ def gpu(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1; auto: the first GPU, or the CPU")] = "auto",
     size: Annotated[str, typer.Option(help="Of networks: full or toy; by default full on a GPU, toy on a CPU")] = "",
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Results (CSV), logs, what is done; default: build/gpu, of a CPU build/gpu/cpu")
+        Path | None,
+        typer.Option(metavar="DIR", help="Results (CSV), logs, what is done; default: build/gpu, of a CPU build/gpu/cpu"),
     ] = None,
     piece: Annotated[list[str] | None, typer.Option(metavar="NAME", help="This one alone; may be repeated")] = None,
     list_: Annotated[bool, typer.Option("--list", help="Names of the pieces, and what became of them")] = False,
