@@ -9,11 +9,24 @@ import pytest
 
 from ros2_rfm_serving.benchmarks.gpu import runner, vlm
 from ros2_rfm_serving.benchmarks.gpu.machine import Machine, machine_of
-from ros2_rfm_serving.benchmarks.gpu.pieces import MODES, PROFILED, TEXTS, pieces
+from ros2_rfm_serving.benchmarks.gpu.pieces import MODES, PROFILED, TEXTS, Piece, pieces
 from ros2_rfm_serving.profiles import read_rows
 
 RUN = ("speed-groot_n1_6", "stages-flow", "profile-groot_n1_6", "profile-qwen2_5_vl_3b", "rosa")
 """Some forty seconds of a core"""
+PROGRAM = "import sys, test.engines.operators; from ros2_rfm_serving.benchmarks.gpu.child import main; sys.exit(main())"
+
+
+class Here(Piece):
+    """In an environment with LeRobot's torchvision."""
+
+    def command(self, machine: Machine, out: Path) -> list[str]:
+        python, _, _, *arguments = super().command(machine, out)
+        return [python, "-c", PROGRAM, *arguments]
+
+
+def here(piece: Piece) -> Piece:
+    return Here(name=piece.name, work=piece.work, needs=piece.needs)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +37,7 @@ def machine() -> Machine:
 @pytest.fixture(scope="module")
 def results(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("gpu")
-    book, chosen = runner.Book(out, machine), [piece for piece in pieces("toy") if piece.name in RUN]
+    book, chosen = runner.Book(out, machine), [here(piece) for piece in pieces("toy") if piece.name in RUN]
     with book.held():
         outcomes = runner.run(chosen, book, machine, lambda piece, outcome: None)
     assert [(outcome.piece, outcome.state) for outcome in outcomes] == [(name, "done") for name in RUN], outcomes
