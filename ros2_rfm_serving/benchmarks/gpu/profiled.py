@@ -29,10 +29,12 @@ def run(task: Task, name: str) -> None:
     fill(task, name, model_of(task.machine, name), partial(_loaded, task, name), BATCHINGS)
 
 
-def fill(task: Task, name: str, model: str, load: Callable[[], Engine], ways: Sequence[str]) -> None:
+def fill(
+    task: Task, name: str, model: str, load: Callable[[], Engine], ways: Sequence[str], toy_sizes: tuple[int, ...] = TOY_SIZES
+) -> None:
     """Point by point; what the file holds is not measured again."""
     sheet, toy = sheet_of(task), task.is_toy
-    servers = list(measured(model, task.machine.gpu_type, TOY_SIZES if toy else SIZES, ways, IMAGE_PX, load))
+    servers = list(measured(model, task.machine.gpu_type, toy_sizes if toy else SIZES, ways, IMAGE_PX, load))
     for done, server in enumerate(servers):
         task.begin(done)
         for arrivals in TOY_ARRIVALS if toy else ARRIVALS:

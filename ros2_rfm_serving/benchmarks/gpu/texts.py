@@ -24,7 +24,7 @@ from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract
 PUBLISHED = {"qwen2_5_vl_7b": "Qwen2.5-VL-7B-Instruct", "qwen2_5_vl_3b": "Qwen2.5-VL-3B-Instruct"}
 """The catalogue's text models, which ROSA's figures need."""
 CAMERAS = ("front", "wrist")
-MAX_TOKENS = 16
+MAX_TOKENS, TOY_MAX_TOKENS = 16, 2
 LLM: dict[str, Any] = {"max_model_len": 4096, "load_format": "dummy"}
 TINY_LLM: dict[str, Any] = {"max_model_len": 2048, "gpu_memory_utilization": 0.2, "enforce_eager": True}
 
@@ -37,7 +37,7 @@ def run(task: Task, name: str) -> None:
     if not (has_vllm or task.is_toy):
         raise Skip("vLLM is not installed here: a text model's latency is that of its server")
     load = _vllm if has_vllm else _plain
-    fill(task, name, model_of(task.machine, name), partial(load, task, folder, name), ("fixed",))
+    fill(task, name, model_of(task.machine, name), partial(load, task, folder, name), ("fixed",), toy_sizes=(1,))
 
 
 def model_of(machine: Machine, name: str) -> str:
@@ -53,7 +53,7 @@ def _vllm(task: Task, folder: Path, name: str) -> Engine:
 
 
 def _plain(task: Task, folder: Path, name: str) -> Engine:
-    options = {"model": str(vlm.save(folder)), "max_tokens": MAX_TOKENS}
+    options = {"model": str(vlm.save(folder)), "max_tokens": TOY_MAX_TOKENS}
     return Plain(_spec(task.machine, name, "transformers", options), task.machine.device)
 
 
@@ -101,7 +101,8 @@ class Plain(Engine):
         for size in seen["image_grid_thw"].prod(dim=1).tolist():  # four patches a token
             text = text.replace("<|image_pad|>", "<|image_place|>" * (size // 4), 1)
         tokens = self._tokenizer(text.replace("<|image_place|>", "<|image_pad|>"), return_tensors="pt").to(self._device)
-        written = self._model.generate(**tokens, **seen.to(self._device), max_new_tokens=self._options.max_tokens, do_sample=False)
+        settings = {"max_new_tokens": self._options.max_tokens, "do_sample": False, "pad_token_id": self._tokenizer.pad_token_id}
+        written = self._model.generate(**tokens, **seen.to(self._device), **settings)
         new = written[0, tokens["input_ids"].shape[1] :]
         said = self._tokenizer.decode(new, skip_special_tokens=True)
         ended = len(new) < self._options.max_tokens

@@ -95,7 +95,8 @@ def _tokenizer() -> Any:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    named = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "model_input_names": ["input_ids", "attention_mask"]}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
     fast.add_special_tokens({"additional_special_tokens": list(SPECIAL)})
     fast.chat_template = TEMPLATE
     return fast
