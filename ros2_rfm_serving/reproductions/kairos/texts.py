@@ -35,7 +35,10 @@ setting and 100 over the tasks. `--record` adds to what is there; a workload is 
   same rule against the same best one: of those the one that executes most. So an episode more or less decides nothing.
   `static_best` is what the paper does: the largest of the most successful. `.._one`: one H, one t for all tasks.
 
-{horizons}"""
+{horizons}
+What the replayed scenes execute and ask with each of them:
+
+{asked}"""
 PARTS = """### Each part's own share
 
 Mean task latency below FIFO with static horizons: with the dynamic horizon alone, with the scheduler alone, with both, and how
@@ -48,6 +51,14 @@ WITHOUT = """One task left out, at the highest rate of what is left, mean agains
 CUT = """The scheduler alone, at the highest rate, and how alike the tasks are in their numbers of requests (*spread*: standard
 deviation over mean). *As recorded*: each task has its own horizon, and those that take longest have the shortest ones. Below it the
 same episodes, every round of which executes so many steps, against FIFO with the same:
+"""
+SUCCEEDING = """At the highest rate, with all scenes, and with those alone that succeed under every horizon, each against static
+horizons with the same scenes (%):
+"""
+WAITS = """What the first request of a task waits, and a later one; and how low P25 is where the edge is half idle (load 0.5, first
+come, first served), which no order of service undercuts:
+"""
+FLEET = """Static horizons *to* dynamic ones, first come, first served:
 """
 NO_QUICKER_CLOUD = """Where the cloud alone is full, and a cloud that takes as long as the edge:
 """
