@@ -181,7 +181,7 @@ def _online(results: Results) -> list[str]:
     by_policy = (f"{name}: mean, P25, P95" for name in ("wait ratio", "balanced", "wait ratio, against least attained"))
     succeeding = [row for name in results.recorded for row in reasons.succeeding(results.of(name))]
     waits = [row for name in results.recorded for row in reasons.waits(results.of(name))]
-    cut_headings = ("workload", "steps a round", "requests a task", "spread", *by_policy)
+    cut_headings = ("workload", "steps a round", "requests a task", "spread", "lowest quarter", *by_policy)
     shared = [PARTS, _table(headings, shares), WITHOUT, _table(left_out_headings, left_out), CUT, _table(cut_headings, cuts)]
     shared += [SUCCEEDING, _table(reasons.SUCCEEDING, succeeding), WAITS, _table(reasons.WAITS, waits)]
     return [*shared, f"At the highest rate ({TOP:g}):\n", _table(columns, rows)]
@@ -215,7 +215,7 @@ def _cut(of: Of, cut: int) -> tuple[str, ...]:
     gains.append(", ".join(f"{reduction(run, against, statistic):.0f}" for statistic in STATISTICS) + " %")
     recorded = of.recorded.only(cut=cut)
     steps = str(cut) if cut else "as recorded"
-    return of.workload, steps, f"{recorded.requests():.1f}", f"{recorded.spread():.2f}", *gains
+    return of.workload, steps, f"{recorded.requests():.1f}", f"{recorded.spread():.2f}", f"{recorded.lowest():.2f}", *gains
 
 
 def _run_of(of: Of, horizon: str, dispatch: str) -> Run | None:

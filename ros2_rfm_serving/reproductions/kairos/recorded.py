@@ -52,6 +52,11 @@ class Recorded:
         rounds = self._rounds("static")
         return float(rounds.std() / rounds.mean())
 
+    def lowest(self) -> float:
+        """Number of requests that a quarter of the tasks does not exceed, over the mean, with static horizons."""
+        rounds = self._rounds("static")
+        return float(np.percentile(rounds, 25) / rounds.mean())
+
     def _rounds(self, name: str) -> npt.NDArray[np.int64]:
         return np.array([len(trace.executed) for trace in self.traces[name].values()])
 

@@ -58,8 +58,8 @@ class Cell:
         return wilson_interval(self.successes, self.episodes)
 
     def keeps_up_with(self, best: Cell) -> bool:
-        """It succeeds less often by `MARGIN` at most, and not significantly less often."""
-        return self.success >= best.success - MARGIN - 1e-9 and self.reaches(best)
+        """It succeeds less often by `MARGIN` or one episode at most, whichever is more, and not significantly less often."""
+        return self.success >= best.success - max(MARGIN, 1 / self.episodes) - 1e-9 and self.reaches(best)
 
     def reaches(self, other: Cell) -> bool:
         """It succeeds not significantly less often."""

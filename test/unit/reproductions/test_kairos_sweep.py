@@ -52,6 +52,13 @@ def test_horizons_are_the_longest_that_keep_up_and_one_episode_decides_nothing()
     assert value_of(chosen(alone, lost)["static"]["push"]) == 8
 
 
+@pytest.mark.parametrize("policy", ["static", "confidence"])
+def test_of_few_episodes_one_failure_more_decides_nothing_and_two_do(policy: str) -> None:
+    best = replace(cell("static", 8, 10, 7.5), episodes=10)
+    one, two = (replace(cell(policy, 9, successes, 9.0), episodes=10) for successes in (9, 8))
+    assert one.keeps_up_with(best) and not two.keeps_up_with(best)
+
+
 def test_of_thresholds_of_which_none_keeps_up_the_best_is_chosen() -> None:
     cells = [cell("static", 8, 100, 7.5), cell("static", 16, 50, 14.0)]
     cells += [cell("confidence", 0.1, 60, 6.0), cell("confidence", 0.3, 70, 9.0)]
