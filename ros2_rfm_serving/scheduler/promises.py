@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterator, Mapping
 
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.host import Host, Seat
-from ros2_rfm_serving.scheduler.prediction.predict import DOUBTFUL, SURE
+from ros2_rfm_serving.scheduler.prediction.predict import DOUBTFUL
+from ros2_rfm_serving.scheduler.prediction.words import SURE
 from ros2_rfm_serving.scheduler.problem import LEAST_HZ, TaskClass
 from ros2_rfm_serving.scheduler.queues import Crowd, Queues
 from ros2_rfm_serving.scheduler.seen import Seen, declared_type

@@ -72,7 +72,7 @@ class Floor:
             self.executor.spin_once(timeout_sec=0.02)
         node.destroy_node()
 
-    def wait(self, until: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+    def wait(self, until: Callable[[], Any], what: str, seconds: float = 120.0) -> Any:
         found = eventually(until, seconds, lambda: self.executor.spin_once(timeout_sec=0.02))
         assert found, f"waited in vain for {what}; the door says {self.message}: {self.told}"
         return found
