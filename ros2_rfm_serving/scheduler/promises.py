@@ -86,11 +86,13 @@ def _first(crowds: Mapping[str, Crowd], looks: float) -> list[str]:
 
 def still_held(fleet: Fleet, before: Fleet) -> dict[str, Counter[Seat]]:
     """Of what was known before figures changed, what these have nothing to do with: of servers that are as quick as they were, and
-    whose robots need what they did."""
+    whose robots need, and are owed, what they did."""
     now, then = fleet.problem.seen, before.problem.seen
-    other = {task.name for task in fleet.problem.classes if _needs(now, task.name) != _needs(then, task.name)}
+    owed_hz = {task.name: task.floor_hz for task in before.problem.classes}
+    asking = [task for task in fleet.problem.classes if task.floor_hz <= owed_hz.get(task.name, 0.0)]
     if now.paces != then.paces or now.models != then.models:  # of answers that they wait for elsewhere nothing is known any more
-        other |= {task.name for task in fleet.problem.classes if not task.overlapped and len(task.coupled) > 1}
+        asking = [task for task in asking if task.overlapped or len(task.coupled) == 1]
+    alike = {task.name for task in asking if _needs(now, task.name) == _needs(then, task.name)}
     return {
         server: seats
         for server, seats in before.held.items()
@@ -98,7 +100,7 @@ def still_held(fleet: Fleet, before: Fleet) -> dict[str, Counter[Seat]]:
         and (was := before.hosts.get(server))
         and host.config == was.config
         and _pace(now, host) == _pace(then, host)
-        and not other & {task for task, *_ in seats}
+        and {task for task, *_ in seats} <= alike
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.factory import Catalogue
+from ros2_rfm_serving.factory import Catalogue, Robot, parse_factory
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.scheduler import fleet_of, plan_factory
 from ros2_rfm_serving.scheduler.adaptation import Fleet
@@ -102,3 +102,27 @@ def test_servers_that_are_alike_are_judged_by_one_look(seed: int, shipped: tuple
         said = broken(changed, 1)
     again, _ = seeing(fleet, factory, farther, (), (), refit_by(*shipped))
     assert is_judged(changed) and said == broken(again)
+
+
+def test_whose_robots_have_all_left_is_known_no_more_when_figures_change(shipped: tuple[Profile, Catalogue]) -> None:
+    """What was remembered of them was asked for a class that there is none of: newcomers raised `KeyError`."""
+    factory = parse_factory("""
+server_cluster: {num_servers: 2, gpu_type: NVIDIA H200}
+robot_fleet: [{task: pick, num_robots: 3, network: {round_trip_ms: 5, jitter_ms: 2}}, {task: place, num_robots: 2}]
+pick:
+  min_action_rate_hz: {per_class: 3.0}
+  pipeline: {action_period_ms: 300}
+  components: {system1: {model: nvidia/GR00T-N1.6-3B, slo_ms: 200}}
+place:
+  pipeline: {action_period_ms: 300}
+  components: {system1: {model: nvidia/GR00T-N1.6-3B, slo_ms: 200}}
+""")
+    solution = plan_factory(factory, *shipped, work=0.1, explained=False)
+    fleet = fleet_of(factory, solution, factory.robots, *shipped, epoch=1)
+    assert fleet.held
+    for robot in factory.robots[3:]:
+        fleet = fleet.release(robot.name)
+    farther = Seen(travels={"pick": Travel(mean_s=0.01, tail_s=0.02)})
+    changed, _ = seeing(fleet, factory, farther, (), (), refit_by(*shipped))
+    assert all(task == "pick" for seats in changed.held.values() for task, *_ in seats)
+    assert changed.admit(Robot(name="late", task="pick", index=9)).task_of("late") == "pick"
