@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from ortools.linear_solver import pywraplp
 
@@ -74,6 +75,28 @@ class _Link:
     """Class -> Mbit/s per action rate."""
 
 
+class _Loop(NamedTuple):
+    """What holds back the robots of one class: `TaskClass.closed_loop_hz` at the slowest host of each demand, without its
+    dictionaries, for this is the inner loop."""
+
+    overlapped: bool
+    cycle_s: float
+    round_trip_s: float
+    waits: list[tuple[float, list[int]]]
+    """(calls per action, hosts), of each demand."""
+
+    def rate_hz(self, means_s: Sequence[float]) -> float:
+        """means_s: of the hosts."""
+        overlapped, cycle_s, round_trip_s, waits = self
+        longest_s = waits_s = 0.0
+        for calls, where in waits:
+            slowest_s = means_s[where[0]] if len(where) == 1 else max([means_s[i] for i in where])
+            wait_s = calls * (slowest_s + round_trip_s)
+            waits_s += wait_s
+            longest_s = wait_s if wait_s > longest_s else longest_s
+        return 1.0 / (max(cycle_s, longest_s) if overlapped else cycle_s + waits_s)
+
+
 class RateSearch:
     """Rates of one placement. `hosts` must serve every robot of every demand."""
 
@@ -90,10 +113,19 @@ class RateSearch:
         for i, pattern in enumerate(self._patterns):
             for demand, _ in pattern.host.robots:
                 self._where[demand].append(i)
+        self._loads = [(p.fixed_hz, p.slopes) for p in self._patterns]
         self._limits = [p.limit_hz * (1 + TOLERANCE) for p in self._patterns]
         self.work = 0.0
         """Done so far, in units of `Budget`."""
-        self._waits = [[(d.calls, self._where[d.index]) for d in task.coupled if self._where[d.index]] for task in problem.classes]
+        self._loops = [
+            _Loop(
+                task.overlapped,
+                task.cycle_s,
+                task.round_trip_s,
+                [(d.calls, self._where[d.index]) for d in task.coupled if self._where[d.index]],
+            )
+            for task in problem.classes
+        ]
 
     def _pattern(self, host: Host) -> _Pattern:
         demands = self.problem.demands
@@ -129,20 +161,24 @@ class RateSearch:
         )
 
     def loads_hz(self, rates: Sequence[float]) -> list[float]:
-        return [p.fixed_hz + sum([slope * rates[c] for c, slope in p.slopes]) for p in self._patterns]
+        loads = []
+        for fixed_hz, slopes in self._loads:
+            load_hz = 0.0
+            for c, slope in slopes:
+                load_hz += slope * rates[c]
+            loads.append(fixed_hz + load_hz)
+        return loads
 
     def closed_loops_hz(self, rates: Sequence[float]) -> Rates:
         """What each class's latencies at these loads allow."""
         return self._closed_loops_at(self.loads_hz(rates))
 
     def _closed_loops_at(self, loads: Sequence[float]) -> Rates:
-        """`TaskClass.closed_loop_hz` at the slowest host of each demand, without its dictionaries: this is the inner loop."""
-        means = [line.at(load) for line, load in zip(self._lines, loads, strict=True)]
-        loops = []
-        for task, demands in zip(self.problem.classes, self._waits, strict=True):
-            waits = [calls * (max([means[i] for i in where]) + task.round_trip_s) for calls, where in demands]
-            loops.append(1.0 / (max(task.cycle_s, *waits, 0.0) if task.overlapped else task.cycle_s + sum(waits)))
-        return tuple(loops)
+        means_s = self._means_s(loads)
+        return tuple([loop.rate_hz(means_s) for loop in self._loops])
+
+    def _means_s(self, loads: Sequence[float]) -> list[float]:
+        return [line.at(load) for line, load in zip(self._lines, loads, strict=True)]
 
     def feasible(self, rates: Sequence[float]) -> bool:
         self.work += CURVE_WORK * (len(self._patterns) + len(rates))
@@ -152,8 +188,8 @@ class RateSearch:
                 return False
         if self._links and not self.carries(rates):
             return False
-        loops = self._closed_loops_at(loads)
-        return all(f <= loop * (1 + TOLERANCE) for f, loop in zip(rates, loops, strict=True))
+        means_s = self._means_s(loads)
+        return all(rate <= loop.rate_hz(means_s) * (1 + TOLERANCE) for rate, loop in zip(rates, self._loops, strict=True))
 
     def best(self, worth: float = 0.0, near: Rates | None = None) -> Rates | None:
         """The vector with the highest weighted throughput that the search finds; None when not even the floors are feasible.
