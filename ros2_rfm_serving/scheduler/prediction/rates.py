@@ -75,9 +75,9 @@ class _Link:
     """Class -> Mbit/s per action rate."""
 
 
-class _Loop(NamedTuple):
+class Loop(NamedTuple):
     """What holds back the robots of one class: `TaskClass.closed_loop_hz` at the slowest host of each demand, without its
-    dictionaries, for this is the inner loop."""
+    dictionaries, for this is the inner loop of all searches."""
 
     overlapped: bool
     cycle_s: float
@@ -118,7 +118,7 @@ class RateSearch:
         self.work = 0.0
         """Done so far, in units of `Budget`."""
         self._loops = [
-            _Loop(
+            Loop(
                 task.overlapped,
                 task.cycle_s,
                 task.round_trip_s,
