@@ -85,7 +85,7 @@ class Loop(NamedTuple):
     waits: list[tuple[float, list[int]]]
     """(calls per action, hosts), of each demand."""
 
-    def rate_hz(self, means_s: Sequence[float]) -> float:
+    def rate_hz(self, means_s: Sequence[float] | Mapping[int, float]) -> float:
         """means_s: of the hosts."""
         overlapped, cycle_s, round_trip_s, waits = self
         longest_s = waits_s = 0.0
@@ -115,6 +115,10 @@ class RateSearch:
                 self._where[demand].append(i)
         self._loads = [(p.fixed_hz, p.slopes) for p in self._patterns]
         self._limits = [p.limit_hz * (1 + TOLERANCE) for p in self._patterns]
+        self._fullest: int | None = None
+        self._latest: int | None = None
+        """Pattern and class for which the latest rates that are none were not feasible: looked at first, for the steps of a search
+        mostly fail at the same one."""
         self.work = 0.0
         """Done so far, in units of `Budget`."""
         self._loops = [
@@ -169,6 +173,10 @@ class RateSearch:
             loads.append(fixed_hz + load_hz)
         return loads
 
+    def _load_hz(self, i: int, rates: Sequence[float]) -> float:
+        fixed_hz, slopes = self._loads[i]
+        return fixed_hz + sum([slope * rates[c] for c, slope in slopes])
+
     def closed_loops_hz(self, rates: Sequence[float]) -> Rates:
         """What each class's latencies at these loads allow."""
         return self._closed_loops_at(self.loads_hz(rates))
@@ -182,14 +190,28 @@ class RateSearch:
 
     def feasible(self, rates: Sequence[float]) -> bool:
         self.work += CURVE_WORK * (len(self._patterns) + len(rates))
+        if self._fullest is not None and self._load_hz(self._fullest, rates) > self._limits[self._fullest]:
+            return False
         loads = self.loads_hz(rates)
-        for load, limit in zip(loads, self._limits, strict=True):
-            if load > limit:
-                return False
+        self._fullest = next((i for i, load in enumerate(loads) if load > self._limits[i]), self._fullest)
+        if self._fullest is not None and loads[self._fullest] > self._limits[self._fullest]:
+            return False
         if self._links and not self.carries(rates):
             return False
+        return self._all_keep_up(rates, loads)
+
+    def _all_keep_up(self, rates: Sequence[float], loads: Sequence[float]) -> bool:
+        if self._latest is not None:
+            loop = self._loops[self._latest]
+            its_means_s = {i: self._lines[i].at(loads[i]) for _, where in loop.waits for i in where}
+            if rates[self._latest] > loop.rate_hz(its_means_s) * (1 + TOLERANCE):
+                return False
         means_s = self._means_s(loads)
-        return all(rate <= loop.rate_hz(means_s) * (1 + TOLERANCE) for rate, loop in zip(rates, self._loops, strict=True))
+        for c, loop in enumerate(self._loops):
+            if rates[c] > loop.rate_hz(means_s) * (1 + TOLERANCE):
+                self._latest = c
+                return False
+        return True
 
     def best(self, worth: float = 0.0, near: Rates | None = None) -> Rates | None:
         """The vector with the highest weighted throughput that the search finds; None when not even the floors are feasible.
