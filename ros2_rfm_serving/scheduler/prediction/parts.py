@@ -88,7 +88,7 @@ def _parts(task: TaskClass, robots: Sequence[Seats], kinds: Sequence[int]) -> li
     parts: dict[Seats, Counter[Seats]] = defaultdict(Counter)
     for robot, number in Counter(robots).items():
         parts[tuple([kinds[robot[i]] for i in coupled])][robot] = number
-    return list(parts.values()) or [Counter({(): task.num_robots})]
+    return list(parts.values()) or [Counter[Seats]({(): task.num_robots})]
 
 
 def _seats(problem: Problem, hosts: Sequence[Host]) -> dict[int, list[int]]:

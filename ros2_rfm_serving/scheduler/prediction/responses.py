@@ -99,7 +99,7 @@ class Responses:
 
     def judged_each_s(self, host: Host, slos: Sequence[Slo]) -> list[float]:
         """The same for each demand that it hosts: no queue is run that decides nothing."""
-        each = self.of_each(host) if self.has_queue(host) else [self.by_curve(host)] * len(slos)
+        each: Sequence[Latency] = self.of_each(host) if self.has_queue(host) else (self.by_curve(host),) * len(slos)
         return [own.response_s(slo) for own, slo in zip(each, slos, strict=True)]
 
     def has_queue(self, host: Host) -> bool:
