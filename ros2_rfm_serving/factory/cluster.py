@@ -59,11 +59,27 @@ class Standby(Section):
     ends, not when the host is lost."""
 
 
+class Stragglers(Section):
+    """Services that take longer than others: a throttled GPU, a page fault, a neighbour. Ours."""
+
+    share: float = Field(gt=0, le=0.5)
+    """Of all services: batches, or answers of servers that all who ask share."""
+    factor: float = Field(gt=1, le=100)
+    """Times as long as usual."""
+
+    @property
+    def pace(self) -> float:
+        """Times as long as without them, of all services, mean."""
+        return 1.0 + self.share * (self.factor - 1.0)
+
+
 class Planning(Section):
     """How cautious a plan is. Ours."""
 
     slo_margin: float = Field(default=SLO_MARGIN, ge=0, le=0.5)
     """Share of every SLO that no prediction may use up: taken off first, before the network's part. Why none is the default:
     docs/scheduler.md."""
+    stragglers: Stragglers | None = None
+    """Plans keep every SLO with them; None: all services scatter as they did when profiles were measured."""
     link_share: float = Field(default=0.9, ge=0.05, le=1)
     """Of a host's `bandwidth_mbit_s`, each way, that no plan asks for more than."""

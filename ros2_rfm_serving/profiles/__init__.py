@@ -11,6 +11,7 @@ from ros2_rfm_serving.profiles.service import (
     Wave,
     unit_mean_factors,
 )
+from ros2_rfm_serving.profiles.straggling import straggling
 from ros2_rfm_serving.profiles.table import ARRIVALS, COLUMNS, Profile, ProfileRow, column_of
 
 __all__ = [
@@ -32,5 +33,6 @@ __all__ = [
     "measured_service",
     "parse_profiles",
     "read_rows",
+    "straggling",
     "unit_mean_factors",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
 from types import MappingProxyType
@@ -50,7 +50,7 @@ class ProfileRow:
 COLUMNS = tuple(f.name for f in fields(ProfileRow))[:-1]
 """Of every profile; the column `arrivals` may follow."""
 _STATISTICS = {"mean": "mean_ms", "p50": "p50_ms", "p90": "p90_ms", "p95": "p95_ms", "p99": "p99_ms"}
-_PERCENTILES = (50.0, 90.0, 95.0, 99.0)
+MEASURED = (50.0, 90.0, 95.0, 99.0)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Curve:
 
 def column_of(percentile: float) -> str:
     """The measured percentile that is not below the one asked for. Raises: `ProfileError` beyond the 99th."""
-    for measured in _PERCENTILES:
+    for measured in MEASURED:
         if percentile <= measured:
             return f"p{measured:g}"
     raise ProfileError(f"profiles hold percentiles up to 99, not {percentile:g}; lower the percentile of the SLO")
@@ -166,6 +166,11 @@ class Profile:
             if gpu_type == measured
         }
         return Profile({**self._all, **more}, self._preference) if more else self
+
+    def changed(self, change: Callable[[CurveKey, Curve], Curve]) -> Profile:
+        """With other curves."""
+        found = {key: {arrivals: change(key, curve) for arrivals, curve in of.items()} for key, of in self._all.items()}
+        return Profile(found, self._preference)
 
     def measured(self) -> list[CurveKey]:
         """What was measured, in order."""

@@ -46,9 +46,20 @@ def _slos(problem: Problem, curves: Curves) -> Iterator[str]:
             task = problem.classes[demand.task].name
             yield (
                 f"{demand.component} of {task!r}: {demand.model!r} needs {1e3 * min(tail_s for tail_s, _ in alone):.0f} ms "
-                f"(p{slo.percentile:g}) unloaded, the SLO of {1e3 * slo.promised_s:.0f} ms cannot be met{_left(slo)}; "
-                f"raise slo_ms above {1e3 * least_s:.0f}, or use a faster model or GPU"
+                f"(p{slo.percentile:g}) unloaded{_with(curves)}, the SLO of {1e3 * slo.promised_s:.0f} ms cannot be met"
+                f"{_left(slo)}; raise slo_ms above {1e3 * least_s:.0f}{_or_promise(slo, curves)}, or use a faster model or GPU"
             )
+
+
+def _with(curves: Curves) -> str:
+    some = curves.stragglers
+    return f" where {some.share:.3g} of all services take {some.factor:g} times as long" if some else ""
+
+
+def _or_promise(slo: Slo, curves: Curves) -> str:
+    """No more than a percentile at which stragglers are not in the way."""
+    below = 100 * (1 - curves.stragglers.share) if curves.stragglers else 0.0
+    return f", promise a percentile below {below:g}" if slo.percentile >= below > 0 else ""
 
 
 def _frames(problem: Problem, curves: Curves) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from ros2_rfm_serving.scheduler.adaptation import Fleet
-from ros2_rfm_serving.scheduler.planned import Doing
+from ros2_rfm_serving.scheduler.planned import Doing, Planned
 from ros2_rfm_serving.scheduler.policies.comparison import CLEARLY
 from ros2_rfm_serving.scheduler.prediction.stable import HORIZON_S, MIN_GAIN, MOVE_S
 from ros2_rfm_serving.scheduler.repair import bare
@@ -60,6 +60,16 @@ def gives_up(fleet: Fleet, planned: Fleet, doing: Doing | None = None) -> bool:
         return False
     now_hz, then_hz, least = _doing(fleet, planned.schedule, doing)
     return then_hz < (1.0 - least) * now_hz and len(bare(planned)) >= len(bare(fleet))
+
+
+def covers_again(fleet: Fleet, planned: Planned, move: Migration) -> bool:
+    """A plan for the same robots covers the loss of more servers than the schedule in force, and costs no more actions until the
+    horizon than are given up for reserved standbys anyway, or than predictions tell apart."""
+    if dict(fleet.tasks) != dict(planned.fleet.tasks) or len(bare(planned.fleet)) >= len(bare(fleet)):
+        return False
+    now_hz, then_hz, least = _doing(fleet, planned.fleet.schedule, planned.doing)
+    reserved = planned.factory.standby.num_servers / len(planned.factory.gpu_types)
+    return (now_hz - then_hz) * HORIZON_S + move.lost_actions <= max(least, reserved) * now_hz * HORIZON_S
 
 
 def _doing(fleet: Fleet, other: Schedule, doing: Doing | None) -> tuple[float, float, float]:

@@ -71,7 +71,7 @@ def plan_factory(
     planner = _Planner(factory, counts, profile, catalogue, policy, rate_control, work, arrivals, seen, previous)
     problem, solution = planner.best()
     if not solution.policy or solution.servers:
-        return planner.with_reserved(problem, solution)
+        return planner.covering(problem, planner.with_reserved(problem, solution))
     if math.isnan(solution.bound):  # what is hopeless no number of servers mends
         return solution
     remedies = explain.remedies(factory, counts, _feasible(profile, catalogue, seen)) if explained else ()
@@ -92,6 +92,23 @@ class _Planner:
     arrivals: str | None
     seen: Seen
     previous: Schedule | None
+    working: frozenset[str] = frozenset()
+    """As in `problem_of`."""
+
+    def covering(self, problem: Problem, solution: Solution) -> Solution:
+        """Where a reserve is slower than others, and does not cover all: quicker ones in its place, if these cover more, and no
+        more is given up for it than for the reserve itself."""
+        slow = frozenset(s for s in self.factory.gpu_types if s not in problem.servers and self.seen.paces.get(s, 1.0) > 1.0)
+        if self.working or not slow or not (bare := _uncovered(solution)):
+            return solution
+        other_problem, other = (planner := replace(self, working=slow)).best()
+        if not other.feasible:
+            return solution
+        other = planner.with_reserved(other_problem, other)
+        given_up = self.factory.standby.num_servers / len(self.factory.gpu_types)
+        both = solution.work + other.work
+        better = _uncovered(other) < bare and other.expected >= (1.0 - given_up) * solution.expected
+        return replace(other if better else solution, work=both)
 
     def best(self) -> tuple[Problem, Solution]:
         """Where hosts are not equally far, the better one of two plans: of one that tells hosts apart, and of one that reckons with
@@ -131,7 +148,9 @@ class _Planner:
         return replace(solution, servers=servers, links=links)
 
     def _problem(self, *, by_host: bool) -> Problem:
-        return problem_of(self.factory, self.counts, self.profile, self.catalogue, self.seen, self.previous, by_host=by_host)
+        return problem_of(
+            self.factory, self.counts, self.profile, self.catalogue, self.seen, self.previous, by_host=by_host, working=self.working
+        )
 
     def _planned(self, problem: Problem) -> Solution:
         """Without standbys."""
@@ -152,6 +171,11 @@ class _Planner:
         found = run(self.policy, problem, planned, Judge(curves, Bounds(problem, curves, bound)), self.rate_control, budget)
         servers = tuple(replace(server, gpu_type=off_host(server.gpu_type)) for server in found.servers)
         return replace(found, servers=servers, work=budget.total, bound=found.bound if servers else bound.objective)
+
+
+def _uncovered(solution: Solution) -> int:
+    """Servers whose loss no standby makes good."""
+    return sum(bool(server.streams) and server.server not in solution.standby_of for server in solution.servers)
 
 
 def _is_better(finer: Solution, coarse: Solution, moves: Moves) -> bool:

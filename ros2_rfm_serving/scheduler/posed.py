@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from ros2_rfm_serving.errors import ScheduleError
@@ -27,9 +27,10 @@ def problem_of(
     previous: Schedule | None = None,
     *,
     by_host: bool = True,
+    working: Collection[str] = (),
 ) -> Problem:
-    """by_host: servers on hosts that are not equally far are told apart; else all are as far as the farthest. Raises:
-    `ScheduleError` when no task has robots, or no server lives."""
+    """by_host: servers on hosts that are not equally far are told apart; else all are as far as the farthest. working: those that
+    are to be no reserve, if others can. Raises: `ScheduleError` when no task has robots, or no server lives."""
     if by_host:
         seen = replace(seen, away_s=factory.away_s)
     without_away, nearest = factory.without_away(), factory.at_nearest()
@@ -56,7 +57,7 @@ def problem_of(
             load[model, gpu_type] = need.load_s if need else DEFAULT_LOAD_S
     return Problem(
         classes=classes,
-        servers=_normal(factory, types, previous),
+        servers=_normal(factory, types, previous, working),
         memory_gb=memory,
         load_s=load,
         sizes_b=_sizes_b(dict.fromkeys(model for model, _ in load), catalogue),
@@ -64,6 +65,7 @@ def problem_of(
         waiting=factory.waiting,
         steps=_steps(load, declared, catalogue, seen),
         dispatch=factory.dispatch,
+        stragglers=factory.planning.stragglers,
         seen=seen,
         declared=declared,
         previous=previous,
@@ -99,12 +101,12 @@ def _steps(
     return found
 
 
-def _normal(factory: Factory, types: Mapping[str, str], previous: Schedule | None) -> dict[str, str]:
+def _normal(factory: Factory, types: Mapping[str, str], previous: Schedule | None, working: Collection[str]) -> dict[str, str]:
     """All but the reserved standbys: the last ones, or those that nobody is on now. A reserve makes up for servers that are
     lost."""
     num_lost = len(factory.gpu_types) - len(types)
     used = {route.server for route in previous.routes} if previous else set()
-    order = sorted(types, key=lambda server: bool(used) and server not in used)
+    order = sorted(types, key=lambda server: (server not in working, bool(used) and server not in used))
     normal = set(order[: len(types) - max(0, factory.standby.num_servers - num_lost)])
     return {server: gpu_type for server, gpu_type in types.items() if server in normal}
 
@@ -121,4 +123,4 @@ def curves_of(problem: Problem, profile: Profile, gpu_types: Iterable[str] = ())
         away_s |= {gpu_type: away_s[anywhere] for gpu_type, anywhere in of_hosts.items() if anywhere in away_s}
     every = dict.fromkeys([*problem.gpus, *gpu_types])
     continuous = [gpu_type for gpu_type in every if declared_type(gpu_type) in problem.continuous]
-    return Curves(seen, problem.models, every, problem.memory_gb, steps, away_s, continuous)
+    return Curves(seen, problem.models, every, problem.memory_gb, steps, away_s, continuous, problem.stragglers)

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.factory.fleet import Network
 from ros2_rfm_serving.factory.settings import RobotSettings, chunk_steps, robot_settings
 from ros2_rfm_serving.factory.task import ExecutionMode
@@ -168,6 +169,8 @@ class Problem:
     """(model, GPU type) -> what its solver steps take, where that is known."""
     dispatch: Mapping[str, str] = field(default_factory=dict)
     """GPU type -> in which order servers take those who wait (`server/dispatch/`)."""
+    stragglers: Stragglers | None = None
+    """Services that take longer than others, beside those that were measured."""
     seen: Seen = AS_DECLARED
     declared: Mapping[str, str] = field(default_factory=dict)
     """Name -> GPU type, of all servers, lost ones too; in `servers`, one that is slower or faster than others of its type has its

@@ -15,10 +15,10 @@ from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.answering import Refit
 from ros2_rfm_serving.scheduler.enquiry import Enquiry, Rooms, taken
 from ros2_rfm_serving.scheduler.impossible import Impossible
-from ros2_rfm_serving.scheduler.migration import gives_up, migration
+from ros2_rfm_serving.scheduler.migration import covers_again, gives_up, migration
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.promises import broken, is_judged
-from ros2_rfm_serving.scheduler.repair import deserted, seeing
+from ros2_rfm_serving.scheduler.repair import bare, deserted, seeing
 from ros2_rfm_serving.scheduler.roster import Roster, newcomers, settled
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.scheduler.standby import uncovered
@@ -36,6 +36,8 @@ JUDGED = 1
 """Looks at the queue of a server's robots at a time, 10 to 40 ms."""
 LOOKS_BETWEEN = 120
 """Looks until the planner is asked again after those, a minute: memory that was short may not be any more."""
+COVERED_LOOKS = 1200
+"""Looks after a plan for the sake of cover until another one is made for that alone: as long as a schedule is expected to last."""
 STAYS = "the schedule in force holds and gets more done than the one that was found: it stays"
 
 
@@ -68,6 +70,10 @@ class Standing:
         self._overtaken = 0
         """Times that a plan which is needed was begun anew, because the fleet had changed."""
         self._uncovered: tuple[str, ...] = ()
+        self._bared = False
+        """Figures took somebody's cover, and no plan was made since."""
+        self._rests = 0
+        """Looks until one is made for that alone."""
         self._fleet = first.fleet
         self._run(first.factory)
         for robot in first.fleet.robots:
@@ -98,6 +104,7 @@ class Standing:
     def settle(self) -> None:
         """The schedule follows the roster: leases end, and robots that a former scheduler admitted are found."""
         self._take_heart()
+        self._cover_again()
         self.judge()
         planning, asking = self._needs_plan, self._background is not None and self._background.first is not None
         fleet, self.no_room = settled(self._fleet, self._expected, self.declared, planning=planning, asking=asking)
@@ -114,6 +121,7 @@ class Standing:
         needed, or would be worth it, is looked at in the background."""
         factory, before = self.factory, self._fleet
         fleet, refused = seeing(before, factory, finding.seen, finding.lost, finding.back, refit)
+        self._bared |= not finding.lost and len(bare(fleet)) > len(bare(before))
         self.seen, self._tried = finding.seen, ()
         self._impossible.forget()
         self._stranded |= {robot: self.declared[robot] for robot in refused if robot in self.declared}
@@ -157,6 +165,7 @@ class Standing:
             self._background = order
         if isinstance(made, RfmError):
             self._impossible.note(order, made)
+            self._bared = False
             self._log.warning(f"the factory could not be planned anew: {made}")
             return
         if order.epoch != self.epoch + 1:
@@ -168,14 +177,17 @@ class Standing:
                 self._background = self._order(self.factory, order.robots)
             return
         move = migration(self._fleet, made.fleet.schedule, made.doing)
-        published = (order.needed and not self._stays(made)) or move.worth_it
+        covers = self._bared and not self._rests and covers_again(self._fleet, made, move)
+        published = (order.needed and not self._stays(made)) or move.worth_it or covers
         told = (
             f"another schedule would gain {move.gained_actions:.0f} actions and lose {move.lost_actions:.0f} "
             f"({len(move.moved_servers)} servers and {len(move.moved_robots)} robots move): "
-            + ("published" if published else "not worth it")
+            + (("published" + ", for it covers more losses" * (covers and not move.worth_it)) if published else "not worth it")
         )
         self._log.info(told)
         self._book.planned(made, told, background=True, published=published)
+        self._rests = COVERED_LOOKS if covers else self._rests
+        self._bared = self._bared and bool(self._rests) and not published
         if published:
             self._publish(made.fleet)
             if order.seen != self.seen:
@@ -192,6 +204,12 @@ class Standing:
         rest = newcomers(fleet, self._expected)
         if rest or deserted(fleet.schedule, self.seen.lost):
             self._background = self._order(self.factory, [*fleet.robots, *rest])
+
+    def _cover_again(self) -> None:
+        """Whose cover figures took while a plan for that was too recent."""
+        self._rests = max(0, self._rests - 1)
+        if self._bared and not self._rests and self._background is None and self._fleet.robots:
+            self._background = self._order(self.factory, self._fleet.robots, needed=False)
 
     def _take_heart(self) -> None:
         """A planner that failed often enough to be let alone is asked again after a while, if something still needs a plan."""

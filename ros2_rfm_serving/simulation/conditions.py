@@ -8,13 +8,14 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
 from ros2_rfm_serving import faults
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory import fleet
+from ros2_rfm_serving.factory import cluster, fleet
+from ros2_rfm_serving.factory.cluster import Planning
 from ros2_rfm_serving.faults import FaultPlan
 from ros2_rfm_serving.robot.config import LinkConfig
 
@@ -77,6 +78,10 @@ class Stragglers:
     servers: frozenset[str] = frozenset()
     """Whose; empty: everybody's."""
 
+    @classmethod
+    def declared(cls, stragglers: cluster.Stragglers | None) -> Stragglers:
+        return cls(share=stragglers.share, factor=stragglers.factor) if stragglers else cls()
+
     def __post_init__(self) -> None:
         _check(0 <= self.share <= 1, "stragglers.share", self.share, "a share, 0 to 1")
         _check(self.factor > 0, "stragglers.factor", self.factor, "more than 0")
@@ -124,7 +129,8 @@ class Conditions:
 
     network: Network | None = None
     """None: as the descriptor declares it of each group of robots."""
-    stragglers: Stragglers = Stragglers()
+    stragglers: Stragglers | None = None
+    """None: as the descriptor declares them."""
     unsureness: Unsureness = Unsureness()
     crashes: tuple[Crash, ...] = ()
     joins: Mapping[str, float] = field(default_factory=dict)
@@ -135,6 +141,10 @@ class Conditions:
     """None: every robot always has a task."""
     link: LinkConfig = field(default_factory=LinkConfig)
     """Of every robot: how long it waits for what."""
+
+    def of(self, planning: Planning) -> Conditions:
+        """With what a descriptor declares."""
+        return self if self.stragglers else replace(self, stragglers=Stragglers.declared(planning.stragglers))
 
 
 def load_trace(file: Path) -> tuple[tuple[float, float], ...]:

@@ -22,6 +22,7 @@ from ros2_rfm_serving.profiles import (
 )
 from ros2_rfm_serving.server import Work
 from ros2_rfm_serving.server.dispatch import StepCosts
+from ros2_rfm_serving.simulation import conditions
 from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.rounds import Answers
 from ros2_rfm_serving.simulation.world import World
@@ -74,7 +75,7 @@ class Stragglers:
     """How many times longer a service takes than the law says."""
 
     def __init__(self, world: World, server: str, share: int) -> None:
-        self._conditions, self._share = world.conditions.stragglers, share
+        self._conditions, self._share = world.conditions.stragglers or conditions.Stragglers(), share
         self._rng, self._events = source(world.seed, "straggler", server), world.events
         self._hit = not self._conditions.servers or server in self._conditions.servers
 

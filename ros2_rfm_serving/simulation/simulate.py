@@ -58,7 +58,9 @@ def simulate(
         raise ConfigurationError(f"{seconds:g} s after {warm_up_s:g} s of warm-up", key="seconds", fix="measure for more than 0 s")
     timing, end_s = Timing(catalogue=catalogue, profile=profile or Profile({})), warm_up_s + seconds
     with rarely_collecting():
-        simulation = Simulation(schedule, factory, timing, World(seed=seed, warm_up_s=warm_up_s, conditions=conditions))
+        simulation = Simulation(
+            schedule, factory, timing, World(seed=seed, warm_up_s=warm_up_s, conditions=conditions.of(factory.planning))
+        )
         simulation.world.events.run(end_s, progress)
         return simulation.report(seconds)
 

@@ -55,7 +55,7 @@ def simulate_watched(
     watches: False: it hears nothing, and its first schedule lasts until somebody asks. work: of one plan (`SimulatedScheduler`).
     turnover: guests that come and go; None: nobody does. Raises: as `simulate`, and `RfmError` when nothing can be served.
     """
-    world = World(seed=seed, warm_up_s=warm_up_s, conditions=conditions)
+    world = World(seed=seed, warm_up_s=warm_up_s, conditions=conditions.of(factory.planning))
     scheduler = SimulatedScheduler(factory, profile, catalogue, world.events, policy=policy, work=work)
     with rarely_collecting():
         floor = Floor(scheduler, factory, Timing(catalogue=catalogue, profile=profile), world)

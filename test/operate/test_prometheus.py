@@ -146,7 +146,7 @@ def test_prometheus_sees_a_factory_and_a_killed_server(
         assert urllib.request.urlopen(f"http://localhost:{port}/readyz", timeout=10).status == 200
 
         assert {"executed", "arrived", "state"} <= drawn("/idle_arm_1/rfm/markers")
-        assert there(repository, ros_domain)["sessions"] == 1
+        wait(lambda: there(repository, ros_domain)["sessions"] == 1, "the robot's session in `rfm status`")
 
         def lost() -> Any:
             """Killed again whenever it is started again."""

@@ -55,7 +55,7 @@ standby: {num_servers: 0, peers: true, same_host: false}
 hosts:
   gpu_a: {address: 10.0.0.1, gpus: {CPU: 2, GPU: 2, OTHER: 1}}
   gpu_b: {address: 10.0.0.2, gpus: {CPU: 2, GPU: 2}, bandwidth_mbit_s: 100}
-planning: {slo_margin: 0.1}
+planning: {slo_margin: 0.1, stragglers: {share: 0.01, factor: 3}}
 robot_fleet: [{task: pick, num_robots: 2, network: {round_trip_ms: 4, jitter_ms: 2, observation_kb: 30}}]
 pick:
   pipeline: {action_period_ms: 200, system2_to_system1_call_ratio: 0.1}
@@ -105,6 +105,8 @@ CHANGED: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "robot_fleet.network.observation_kb": (("robot_fleet", 0, "network", "observation_kb"), 60),
     "robot_fleet.network.reply_kb": (("robot_fleet", 0, "network", "reply_kb"), 20),
     "planning.slo_margin": (("planning", "slo_margin"), 0.2),
+    "planning.stragglers.share": (("planning", "stragglers", "share"), 0.02),
+    "planning.stragglers.factor": (("planning", "stragglers", "factor"), 4),
     "planning.link_share": (("planning", "link_share"), 0.1),
     "task.pipeline.action_period_ms": ((*PICK, "pipeline", "action_period_ms"), 400),
     "task.pipeline.system2_to_system1_call_ratio": ((*PICK, "pipeline", "system2_to_system1_call_ratio"), 0.2),

@@ -21,6 +21,7 @@ from heapq import heappop
 
 import numpy as np
 
+from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.scheduler.prediction.askers import Member, Request
 from ros2_rfm_serving.scheduler.prediction.queued import Found, Tally, Waits, answer, watched
 from ros2_rfm_serving.scheduler.prediction.ranks import ORDERS, patient, ranked
@@ -43,6 +44,7 @@ class Service:
     """`dispatch` of the descriptor."""
     waits: bool = False
     """For one more in a batch, where that pays (`types/patience.py`)."""
+    stragglers: Stragglers | None = None
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -122,4 +124,7 @@ class _Run:
 
     def _factors(self) -> Iterator[float]:
         jitter = self._service.jitter
-        return again(self._rng.gamma(jitter**-2, jitter**2, DRAWS) if jitter else np.ones(1))
+        factors = self._rng.gamma(jitter**-2, jitter**2, DRAWS) if jitter else np.ones(1)
+        if some := self._service.stragglers:
+            factors = np.where(self._rng.random(DRAWS) < some.share, some.factor, 1.0) * factors
+        return again(factors)

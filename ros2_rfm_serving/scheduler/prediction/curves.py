@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ros2_rfm_serving.profiles import ContinuousService, Profile, SteppedService, column_of
+from ros2_rfm_serving.factory.cluster import Stragglers
+from ros2_rfm_serving.profiles import ContinuousService, Profile, SteppedService, column_of, straggling
 from ros2_rfm_serving.scheduler.slo import Slo
 
 ROUNDING = 1e-6
@@ -28,6 +29,8 @@ TYPICAL = 60.0
 """Percentile from which on services that scatter take longer than the mean one."""
 PADDED = 0.1
 """Relative difference between a full batch and one that is not, up to which they count as equally long."""
+
+STATE = ("profile", "stragglers", "configs", "_measured", "_pace", "_steps", "_away_s", "_continuous")
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,15 @@ class Curves:
         steps: Mapping[tuple[str, str], SteppedService] = MappingProxyType({}),
         away_s: Mapping[str, float] = MappingProxyType({}),
         continuous: Collection[str] = (),
+        stragglers: Stragglers | None = None,
     ) -> None:
         """fits: (model, GPU type) pairs that may be used. steps: what their solver steps take, where that is known. away_s: GPU
         type -> what of its latencies is the way to a host that is not the nearest. continuous: GPU types whose servers batch so, be
-        it that their models were measured in another way alone."""
-        self.profile, self._away_s, self._continuous = profile, dict(away_s), frozenset(continuous)
+        it that their models were measured in another way alone. stragglers: services that take longer than what was measured."""
+        self._measured = profile
+        self.profile = straggling(profile, stragglers.share, stragglers.factor) if stragglers else profile
+        self.stragglers, self._away_s, self._continuous = stragglers, dict(away_s), frozenset(continuous)
+        self._pace = stragglers.pace if stragglers else 1.0
         usable = set(fits)
         known = {(m, g) for m, g, _, _ in profile.measured()}
         self.configs: dict[tuple[str, str], list[Config]] = {}
@@ -98,7 +105,7 @@ class Curves:
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process: without what was remembered, for more of that may be added while it is written."""
-        return {name: self.__dict__[name] for name in ("profile", "configs", "_steps", "_away_s", "_continuous")}
+        return {name: self.__dict__[name] for name in STATE}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
@@ -107,7 +114,7 @@ class Curves:
     def _forget(self) -> None:
         self._stepped: dict[Config, SteppedService | None] = {}
         self._laws: dict[Config, ContinuousService | None] = {}
-        self._lines: dict[tuple[Config, str], Line] = {}
+        self._lines: dict[tuple[Config, str, bool], Line] = {}
         self._capacities: dict[tuple[Config, Slo], float] = {}
 
     def of(self, model: str) -> list[Config]:
@@ -135,12 +142,12 @@ class Curves:
 
     def pads_batches(self, config: Config) -> bool:
         """Whether batches, full or not, take what one request alone takes, as CUDA graphs of one size do."""
-        full_s = config.batch_size / self.max_rate_hz(config)
+        full_s = self._full_s(config)
         return config.batching == "fixed" and math.isclose(self.typical_s(config, 50.0), full_s, rel_tol=PADDED)
 
     def typical_s(self, config: Config, percentile: float) -> float:
-        """What the server takes where hardly anything is asked."""
-        return self.quantile(config, percentile).y[0] - self.away_s(config)
+        """What the server takes where hardly anything is asked, without stragglers."""
+        return self._line(config, column_of(percentile), measured=True).y[0] - self.away_s(config)
 
     def stepped_law(self, config: Config) -> SteppedService | None:
         """Of action models whose rows go on one solver step at a time, if it is the law of what was measured."""
@@ -153,7 +160,9 @@ class Curves:
         if law is None:
             return None
         law = law.slower(config.slices) if config.slices > 1 else law
-        return law if math.isclose(law.capacity_hz(), self.max_rate_hz(config), rel_tol=ALIKE) else None
+        if not math.isclose(law.capacity_hz(), self._pace * self.max_rate_hz(config), rel_tol=ALIKE):
+            return None
+        return law.slower(self._pace) if self.stragglers else law
 
     def knows(self, config: Config) -> bool:
         """Whether such a server was measured."""
@@ -171,8 +180,12 @@ class Curves:
         return 0 if together else law.max_rows - 1 if law else math.inf
 
     def batch_s(self, config: Config) -> float:
-        """What a batch takes that counts as equally long, full or not (`pads_batches`), without the way to its host."""
-        return min(config.batch_size / self.max_rate_hz(config), self.typical_s(config, 50.0))
+        """What a batch takes that counts as equally long, full or not (`pads_batches`), without the way to its host, and without
+        stragglers."""
+        return min(self._full_s(config), self.typical_s(config, 50.0))
+
+    def _full_s(self, config: Config) -> float:
+        return config.batch_size / self._line(config, "mean", measured=True).x[-1]
 
     def queued_hz(self, config: Config, slo: Slo) -> float:
         """Up to which load some robots' own queue may keep an SLO, where it can be run (`knows_queue`): as far as was measured, if
@@ -186,8 +199,8 @@ class Curves:
 
     def shared_law(self, config: Config) -> ContinuousService | None:
         """Of requests that share a server evenly: a line over how many are there (Little's law, rate x latency). None: it is
-        another law, or one that the curve does not tell."""
-        if config.batching != "continuous":
+        another law, one that the curve does not tell, or there are stragglers."""
+        if config.batching != "continuous" or self.stragglers:
             return None
         if config not in self._laws:
             self._laws[config] = self._shared_law(config)
@@ -264,10 +277,12 @@ class Curves:
             low_hz, high_hz = (middle_hz, high_hz) if keeps(middle_hz) else (low_hz, middle_hz)
         return low_hz
 
-    def _line(self, config: Config, column: str) -> Line:
-        if (config, column) not in self._lines:
-            rates, _, columns = self.profile.curve_arrays(config.model, config.gpu_type, config.batching, config.batch_size)
+    def _line(self, config: Config, column: str, *, measured: bool = False) -> Line:
+        """measured: without stragglers."""
+        if (config, column, measured) not in self._lines:
+            profile = self._measured if measured else self.profile
+            rates, _, columns = profile.curve_arrays(config.model, config.gpu_type, config.batching, config.batch_size)
             k, away_s = config.slices, self.away_s(config)
             latencies_s = tuple(away_s + k * (float(y) - away_s) if away_s else k * float(y) for y in columns[column])
-            self._lines[config, column] = Line(tuple(float(r) / k for r in rates), latencies_s)
-        return self._lines[config, column]
+            self._lines[config, column, measured] = Line(tuple(float(r) / k for r in rates), latencies_s)
+        return self._lines[config, column, measured]

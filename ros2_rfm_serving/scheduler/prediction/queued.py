@@ -26,8 +26,9 @@ SPAN_S = 30.0
 way."""
 LEAST_CYCLES = 8
 """Of the slowest robots, that a start counts."""
-MOST_REQUESTS = 6_000
-"""Of all starts together: the quicker robots are, the fewer starts, and the shorter are they watched."""
+MOST_REQUESTS, ASSURING = 6_000, 30_000
+"""Of all starts together: the quicker robots are, the fewer starts, and the shorter are they watched. The second is for what was
+chosen by the first: the highest of many caps that a few starts keep is one that these keep by luck."""
 NO_TURNS = repeat(0.0)
 """Of those that are not answered together."""
 CHANCE, NINE_OF_TEN = 3.0, 90.0
@@ -121,9 +122,9 @@ Found = list[Tally]
 """Of each member, of one start."""
 
 
-def watched(members: Sequence[Member], service_s: float, run: Callable[[float], Found]) -> Waits:
-    """Of as many starts as it takes. run: one more of them, up to a time. service_s: of one who is alone."""
-    num_starts, span_s = _starts(members, service_s)
+def watched(members: Sequence[Member], service_s: float, run: Callable[[float], Found], most: int = MOST_REQUESTS) -> Waits:
+    """Of as many starts as it takes. run: one more of them, up to a time. service_s: of one who is alone. most: requests."""
+    num_starts, span_s = _starts(members, service_s, most)
     starts = [run(WARM_UP_S + span_s) for _ in range(num_starts)]
     together_s = [num_starts * span_s * m.num_robots if span_s >= LEAST_CYCLES * cycle_s(m, service_s) else 0.0 for m in members]
     found = Waits(tuple(_waited([start[i] for start in starts], of_all_s) for i, of_all_s in enumerate(together_s)))
@@ -146,13 +147,13 @@ def _waited(starts: Sequence[Tally], together_s: float) -> Waited:
     )
 
 
-def _starts(members: Sequence[Member], service_s: float) -> tuple[int, float]:
+def _starts(members: Sequence[Member], service_s: float, most: int) -> tuple[int, float]:
     """How many, and how long each counts: also of a crowd some are served meanwhile."""
     cycles_s = [cycle_s(m, service_s) for m in members]
     asked_hz = sum(m.num_robots / each_s for m, each_s in zip(members, cycles_s, strict=True))
     span_s = max(SPAN_S, LEAST_CYCLES * max(cycles_s))
-    num_starts = min(max(int(MOST_REQUESTS / (asked_hz * span_s)), FEWEST_STARTS), MOST_STARTS)
-    return num_starts, max(min(span_s, MOST_REQUESTS / num_starts / asked_hz), min(cycles_s))
+    num_starts = min(max(int(most / (asked_hz * span_s)), FEWEST_STARTS), MOST_STARTS)
+    return num_starts, max(min(span_s, most / num_starts / asked_hz), min(cycles_s))
 
 
 def answer(

@@ -1,7 +1,8 @@
 """What robots really need, against what the descriptor declares: the way to their servers, how far they execute a chunk (Kairos
 §3.1), how often they call System 2 (ROSA §3.4.2). Per task, of a sample of its robots: they are alike.
 
-A round trip is request to reply; without what the server took meanwhile, it is the network's.
+A round trip is request to reply; without what the server took meanwhile, it is the network's. What one robot waits is a matter of
+its queue far more than of its way, and what all of them wait is not: what they say between two words of one of them is one lot.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from dataclasses import dataclass, field
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.scheduler.seen import Travel
 from ros2_rfm_serving.scheduler.watch.means import Means
-from ros2_rfm_serving.scheduler.watch.words import RobotWord
+from ros2_rfm_serving.scheduler.watch.words import Asked, RobotWord
 from ros2_rfm_serving.types import SYSTEM1
 
-LOT_S, LONGEST_LOT_S = 2.0, 30.0
-"""Between two words of a robot that make a lot."""
+LOT_S, ROUND_S, LONGEST_LOT_S = 2.0, 1.0, 30.0
+"""Between two words of a robot that make a lot; and of its way, which make a lot together with those of all others."""
 TOLERANCE = 0.1
 """Relative: nearer to what is in use is not worth another plan."""
 LEAST_TRAVEL_S = 0.005
@@ -30,6 +31,8 @@ LEAST_CYCLE_S, MOST_RATIO = 1e-4, 100.0
 """Beyond these it was not measured: seconds of a chunk, calls per action."""
 SAMPLE = 32
 """Robots of a task that are heard: they are alike."""
+_Words = dict[str, tuple[RobotWord, float]]
+"""Robot -> what it said, and when."""
 
 
 @dataclass(slots=True)
@@ -54,14 +57,39 @@ class _Factor:
 
 
 @dataclass(slots=True)
+class _Round:
+    """A lot of all robots together, which lasts until one of them is heard again."""
+
+    robots: set[str] = field(default_factory=set)
+    weight: float = 0.0
+    amount: float = 0.0
+
+    def add(self, robot: str, weight: float, mean: float, means: Means) -> None:
+        """means: of whole rounds."""
+        if robot in self.robots:
+            means.add(self.weight, self.amount / self.weight)
+            self.forget()
+        self.robots.add(robot)
+        self.weight, self.amount = self.weight + weight, self.amount + weight * mean
+
+    def forget(self) -> None:
+        self.robots.clear()
+        self.weight = self.amount = 0.0
+
+
+@dataclass(slots=True)
 class _Task:
     travel: _Factor
     tail: _Factor
     cycle: _Factor | None
     """None: what is executed of a chunk is fixed."""
     calls: dict[str, _Factor] = field(default_factory=dict)
-    robots: dict[str, tuple[RobotWord, float]] = field(default_factory=dict)
+    robots: _Words = field(default_factory=dict)
     """Their last words that made a lot, and when."""
+    under_way: _Words = field(default_factory=dict)
+    """That were of a round."""
+    trips: _Round = field(default_factory=_Round)
+    tails: _Round = field(default_factory=_Round)
     answered: dict[str, int] = field(default_factory=dict)
     """Robot -> answers before the schedule in force."""
     beyond_s: Mapping[str, float] = field(default_factory=dict)
@@ -95,8 +123,11 @@ class Factors:
     def keep(self, robots: Container[str]) -> None:
         """Another schedule: who has left makes room for somebody else, and tails are of what was before for a while."""
         for task in self._tasks.values():
-            task.robots = {name: word for name, word in task.robots.items() if name in robots}
+            for words in (task.robots, task.under_way):
+                for name in [name for name in words if name not in robots]:
+                    del words[name]
             task.tail.means.forget()
+            task.tails.forget()
             task.answered.clear()
 
     def wants(self, robot: str, task: str) -> bool:
@@ -109,15 +140,10 @@ class Factors:
         if not self.wants(word.robot, word.task) or not word.is_sane:
             return
         task = self._tasks[word.task]
-        before, at_s = task.robots.get(word.robot, (None, -math.inf))
-        passed_s = now_s - at_s
-        if before is not None and 0.0 <= passed_s < LOT_S and word.horizons >= before.horizons:
-            return
-        task.robots[word.robot] = (word, now_s)
-        if before is None or not 0.0 < passed_s <= LONGEST_LOT_S or not (before.streams and word.streams):
-            return
-        if before.server == word.server:  # else it has waited for a session meanwhile
-            self._measure(task, before, word, latency_s, latency_p99_s)
+        if before := _before(task.under_way, word, now_s, ROUND_S):
+            self._measure_way(task, before, word, latency_s, latency_p99_s)
+        if before := _before(task.robots, word, now_s, LOT_S):
+            self._measure(task, before, word)
 
     def look(self) -> bool:
         """Takes over what is surely not as in use. True: there is some."""
@@ -152,32 +178,57 @@ class Factors:
 
     # --- parts ---
 
-    def _measure(self, task: _Task, before: RobotWord, word: RobotWord, latency_s: float, latency_p99_s: float) -> None:
-        deltas = {
-            c: (a.answers - b.answers, a.round_trips_s - b.round_trips_s)
-            for c, a in word.asked.items()
-            if (b := before.asked.get(c))
-        }
-        answers, round_trips_s = deltas.get(SYSTEM1, (0, 0.0))
+    def _measure_way(self, task: _Task, before: RobotWord, word: RobotWord, latency_s: float, latency_p99_s: float) -> None:
+        answers, round_trips_s = _since(before, word, SYSTEM1)
         if answers <= 0:
             return
         known_s = task.beyond_s.get(word.server, 0.0)
-        self._add(task.travel, answers, round_trips_s / answers - latency_s - known_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)
-        if _answers(word) - task.answered.setdefault(word.robot, _answers(before)) >= TAIL_ANSWERS:
-            self._add(task.tail, answers, word.round_trip_p99_s - latency_p99_s - known_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)
+        mean_s, tail_s = round_trips_s / answers - latency_s - known_s, word.round_trip_p99_s - latency_p99_s - known_s
+        if self._is_plausible(mean_s, -MOST_TRAVEL_S, MOST_TRAVEL_S):
+            task.trips.add(word.robot, answers, mean_s, task.travel.means)
+        many = _answers(word) - task.answered.setdefault(word.robot, _answers(before)) >= TAIL_ANSWERS
+        if many and self._is_plausible(tail_s, -MOST_TRAVEL_S, MOST_TRAVEL_S):
+            task.tails.add(word.robot, answers, tail_s, task.tail.means)
+
+    def _measure(self, task: _Task, before: RobotWord, word: RobotWord) -> None:
+        answers, _ = _since(before, word, SYSTEM1)
+        if answers <= 0:
+            return
         if task.cycle and (chunks := word.horizons - before.horizons) > 0:
             self._add(task.cycle, chunks, (word.horizons_s - before.horizons_s) / chunks, LEAST_CYCLE_S, MOST_RATIO)
         for component, factor in task.calls.items():
-            if component in deltas:
-                self._add(factor, answers, deltas[component][0] / answers, 0.0, MOST_RATIO)
+            if component in word.asked and component in before.asked:
+                self._add(factor, answers, _since(before, word, component)[0] / answers, 0.0, MOST_RATIO)
 
     def _add(self, factor: _Factor, weight: float, value: float, least: float, most: float) -> None:
-        if math.isnan(value):
-            return
-        if least <= value <= most:
+        if self._is_plausible(value, least, most):
             factor.means.add(weight, value)
-        else:
-            self.implausible += 1
+
+    def _is_plausible(self, value: float, least: float, most: float) -> bool:
+        """NaN: nothing was said."""
+        if math.isnan(value):
+            return False
+        self.implausible += not least <= value <= most
+        return least <= value <= most
+
+
+def _before(words: _Words, word: RobotWord, now_s: float, least_s: float) -> RobotWord | None:
+    """With which it makes a lot; None: with none."""
+    before, at_s = words.get(word.robot, (None, -math.inf))
+    passed_s = now_s - at_s
+    if before is not None and 0.0 <= passed_s < least_s and word.horizons >= before.horizons:
+        return None
+    words[word.robot] = (word, now_s)
+    if before is None or not 0.0 < passed_s <= LONGEST_LOT_S or not (before.streams and word.streams):
+        return None
+    return before if before.server == word.server else None  # else it has waited for a session meanwhile
+
+
+def _since(before: RobotWord, word: RobotWord, component: str) -> Asked:
+    if component not in before.asked or component not in word.asked:
+        return Asked(0, 0.0)
+    then, now = before.asked[component], word.asked[component]
+    return Asked(now.answers - then.answers, now.round_trips_s - then.round_trips_s)
 
 
 def _answers(word: RobotWord) -> int:

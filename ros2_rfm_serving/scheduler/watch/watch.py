@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from ros2_rfm_serving.factory import Catalogue, Factory
+from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.scheduler.watch.drift import Drift, Pace
@@ -51,7 +52,7 @@ class Watch:
         if factory is self._factory:
             return
         self._factory, self._schedule = factory, None
-        self.drift = Drift(self._profile.batched(factory.continuous))
+        self.drift = Drift(_usual(self._profile.batched(factory.continuous), factory.planning.stragglers))
         self.health.declare(factory.servers)
         self.factors.declare(factory)
 
@@ -113,6 +114,13 @@ class Watch:
             cycles_s=self.factors.cycles_s(self._factory),
             calls=self.factors.calls(self._factory),
         )
+
+
+def _usual(profile: Profile, stragglers: Stragglers | None) -> Profile:
+    """With what services take on average, stragglers among them: a pace is beside these."""
+    if stragglers is None:
+        return profile
+    return profile.rescaled({(model, gpu_type): stragglers.pace for model, gpu_type, _, _ in profile.measured()})
 
 
 def _words(before: Seen, seen: Seen, lost: tuple[str, ...], back: tuple[str, ...]) -> str:

@@ -17,7 +17,7 @@ from ros2_rfm_serving.scheduler.migration import gives_up, migration
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.scheduler.repair import bare, deserted, seeing
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
-from ros2_rfm_serving.scheduler.standing import ATTEMPTS
+from ros2_rfm_serving.scheduler.standing import ATTEMPTS, COVERED_LOOKS
 from ros2_rfm_serving.scheduler.watch import Finding, ServerWord
 from ros2_rfm_serving.simulation.scheduler import NoBook
 from ros2_rfm_serving.types import Schedule, ServerState
@@ -127,6 +127,45 @@ def test_a_standby_that_has_become_too_slow_covers_nobody_any_more() -> None:
     assert gives_up(before, slower(before)) and not gives_up(after, slower(before)), "standbys of before were quick enough"
     again, _ = seeing(after, declared, AS_DECLARED, (), (), REFIT)
     assert not bare(again) and not again.uncovered and where(again.schedule) == where(before.schedule)
+
+
+class Seeing:
+    """The brain alone, with figures as they are told."""
+
+    def __init__(self, declared: Factory) -> None:
+        self.schedules: list[Schedule] = []
+        log = logging.getLogger("test")
+        self.brain = InForce(planned(declared), Roster(1), lambda schedule, _: self.schedules.append(schedule), log, NoBook())
+        self.rest(20)
+
+    def see(self, paces: dict[str, float]) -> None:
+        self.brain.see(Finding(Seen(paces=paces), (), (), "figures"), REFIT)
+        self.rest(20)
+
+    def rest(self, looks: int) -> None:
+        for _ in range(looks):
+            self.brain.settle()
+            if order := self.brain.wanted:
+                self.brain.planned(order, answered(order, PROFILE, None, work=0.02, explained=False))
+
+    @property
+    def standbys(self) -> list[str]:
+        return [p.server for p in self.brain.fleet.schedule.placements if p.standby]
+
+
+def test_a_cover_that_figures_took_is_planned_anew_and_not_for_each_of_them() -> None:
+    """Quicker servers stand by in place of slow ones, which serve: nobody gets more done, so no plan was worth it. What follows is
+    planned for the same reason when a schedule has lasted."""
+    seeing_it = Seeing(factory("{num_servers: 2}", robots=12, servers=6))
+    assert not bare(seeing_it.brain.fleet)
+    slow = dict.fromkeys(seeing_it.standbys, 3.0)
+    seeing_it.see(slow)
+    assert not bare(seeing_it.brain.fleet) and not set(seeing_it.standbys) & slow.keys() and not broken(seeing_it.brain.fleet)
+    count = len(seeing_it.schedules)
+    seeing_it.see(dict.fromkeys(seeing_it.standbys, 3.0))
+    assert bare(seeing_it.brain.fleet) and len(seeing_it.schedules) <= count + 1, "their table of failover alone"
+    seeing_it.rest(COVERED_LOOKS)
+    assert not bare(seeing_it.brain.fleet)
 
 
 def test_where_standbys_are_quick_enough_a_slower_server_changes_no_schedule() -> None:

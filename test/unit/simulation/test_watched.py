@@ -4,16 +4,18 @@ not."""
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
-from ros2_rfm_serving.factory import Factory, parse_factory
+from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.factory.fleet import Network as Declared
-from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.profiles.measure import measure, rates_hz, subject_of
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED
 from ros2_rfm_serving.simulation import Conditions, Crash, Network, Report, Stragglers, Unsureness, simulate, simulate_watched
+from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
 from test.unit.simulation.simulated import models
 
@@ -166,6 +168,46 @@ def test_the_network_is_known_whatever_queues_robots_have_met(profile: Profile, 
     travel = scheduler.lookout.watch.seen.travels["pick"]
     assert travel.mean_s == pytest.approx(0.082, abs=0.004) and travel.tail_s < 0.09
     assert slo(seeing) > 0.99 and seeing.goodput > 43.0
+
+
+JITTERY = """
+server_cluster: {num_servers: 4, gpu_type: GPU}
+robot_fleet: [{task: pick, num_robots: 24, network: {round_trip_ms: 10, jitter_ms: 6}}]
+pick: {execution: {mode: async}, pipeline: {action_period_ms: 200}, components: {system1: {model: vla, prompt: go, slo_ms: 200}}}
+"""
+
+
+def test_jitter_is_found_whatever_one_robot_waits_in_its_queue(profile: Profile) -> None:
+    """Three times the declared one. Of each robot alone lots scatter by more than it is for as long as anybody listens."""
+    network = Network(latency_s=0.005, jitter_s=0.009)
+    _, scheduler = told(parse_factory(JITTERY), profile, 5.0, Conditions(network=network), watches=True, seconds=35.0)
+    assert scheduler.lookout.watch.seen.travels["pick"].mean_s == pytest.approx(0.028, abs=0.003)
+
+
+@pytest.mark.patient
+def test_a_plan_that_undeclared_jitter_breaks_is_made_anew_and_kept(repository: Path) -> None:
+    """38 robots on six servers with caps beyond the curves."""
+    folder = repository / "config" / "profiles"
+    shipped, catalogue = load_profiles(folder), Catalogue.load(folder / "models.yaml")
+    declared = profiled_factory(10, network=True)
+    (entry,) = declared.robot_fleet
+    network = Network(latency_s=entry.network.round_trip_ms / 2e3, jitter_s=3 * entry.network.jitter_ms / 2e3)
+
+    def kept(*, watches: bool) -> float:
+        watched = simulate_watched(
+            declared,
+            catalogue,
+            shipped,
+            seconds=20,
+            seed=0,
+            warm_up_s=40,
+            conditions=Conditions(network=network),
+            watches=watches,
+        )
+        return slo(watched.report)
+
+    blind, seeing = kept(watches=False), kept(watches=True)
+    assert blind < 0.95 and seeing > 0.985
 
 
 def test_asynchronous_robots_fall_out_of_each_other_s_way(profile: Profile) -> None:

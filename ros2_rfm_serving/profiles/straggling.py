@@ -1,0 +1,63 @@
+"""Latency curves of servers some of whose services take longer than others (`stragglers` of the descriptor).
+
+Percentiles are those of a mixture: of who meets no such service, of whose own service is one, and of who comes while one runs, who
+waits for half of what it takes longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ros2_rfm_serving.profiles.table import MEASURED, Array, Curve, CurveKey, Profile
+
+APART = 1e-9
+"""Relative: measured percentiles may be alike, and those of a mixture are looked for between them."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Of all requests."""
+
+    share: float
+    times: float = 1.0
+    added_s: float = 0.0
+
+
+def straggling(profile: Profile, share: float, factor: float) -> Profile:
+    """share: of services. factor: times as long as others."""
+
+    def change(key: CurveKey, curve: Curve) -> Curve:
+        _, _, batching, batch_size = key
+        return _bent(curve, share, factor, batch_size if batching == "fixed" else 0)
+
+    return profile.changed(change)
+
+
+def _bent(curve: Curve, share: float, factor: float, batch_size: int) -> Curve:
+    """batch_size: 0, requests share the server, and nobody waits for another one."""
+    pace = 1.0 + share * (factor - 1.0)
+    columns: dict[str, list[float]] = {name: [] for name in curve.latencies_s}
+    for i, rate_hz in enumerate(curve.rates_hz):
+        longer_s = (factor - 1.0) * batch_size / curve.rates_hz[-1]
+        behind = min(rate_hz / curve.rates_hz[-1] * share * factor / pace, 1.0 - share) if batch_size else 0.0
+        own = _Part(share, added_s=longer_s) if batch_size else _Part(share, times=factor)
+        parts = (_Part(1.0 - share - behind), own, _Part(behind, added_s=longer_s / 2))
+        quantiles_s = _mixed(np.array([curve.latencies_s[f"p{p:g}"][i] for p in MEASURED]), parts)
+        columns["mean"].append(sum(part.share * (part.times * curve.latencies_s["mean"][i] + part.added_s) for part in parts))
+        for p, latency_s in zip(MEASURED, quantiles_s, strict=True):
+            columns[f"p{p:g}"].append(float(latency_s))
+    rising = {name: tuple(map(float, np.maximum.accumulate(column))) for name, column in columns.items()}
+    return Curve(tuple(rate_hz / pace for rate_hz in curve.rates_hz), rising)
+
+
+def _mixed(latencies_s: Array, parts: tuple[_Part, ...]) -> Array:
+    """latencies_s: at `MEASURED`, of which nothing is known below the first, and nothing beyond the last."""
+    shares = np.array([*MEASURED, 100.0]) / 100.0
+    steps = 1.0 + APART * np.arange(len(shares))
+    measured_s = np.append(latencies_s, latencies_s[-1]) * steps
+    points_s = np.sort(np.concatenate([part.times * measured_s + part.added_s for part in parts]))
+    below = sum(part.share * np.interp((points_s - part.added_s) / part.times, measured_s, shares, left=0.0) for part in parts)
+    found: Array = np.interp(shares[:-1], below, points_s)
+    return found
