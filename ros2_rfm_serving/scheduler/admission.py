@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.scheduler.cover import stands_in
+from ros2_rfm_serving.scheduler.cover import has_rows, stands_in
 from ros2_rfm_serving.scheduler.host import Host
 from ros2_rfm_serving.scheduler.links import Pledge
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
@@ -60,6 +60,7 @@ class Admission:
         beyond: servers on which robots go further than their curves say, by their own queue."""
         self._pledge, self._beyond = pledge, beyond
         self._task, self._classes, self._hosts, self._curves = task, classes, hosts, curves
+        self._demands = [demand for one in classes for demand in one.demands]
         self.looked = 0
         """At queues, so far."""
         self._covered: dict[str, list[Host]] = defaultdict(list)
@@ -208,7 +209,11 @@ class Admission:
 
     def _left_hz(self, seats: Seats, extra: Extra, on: Host, loads: tuple[Host, ...]) -> float:
         """On one server with the loads of all of these."""
-        slos = {slo for host in loads for slo in host.slos} | {d.slo for d in self._here(seats, loads)}
+        here = self._here(seats, loads)
+        rows = sum(host.frame_rows(self._demands) for host in loads) + sum(d.rows for d in here)
+        if not has_rows(on.config, rows, self._curves):
+            return -math.inf
+        slos = {slo for host in loads for slo in host.slos} | {d.slo for d in here}
         beyond = loads == (on,) and on.placement.server in self._beyond and all(d.calls == 1.0 for d in self._here(seats, loads))
         most_hz = BUSIEST * self._curves.max_rate_hz(on.config) if beyond else on.capacity_hz(slos, self._curves)
         return most_hz - sum(host.load_hz + extra.get(host.placement.server, 0.0) for host in loads)

@@ -59,6 +59,10 @@ class Host:
         """Requests/s within all of these."""
         return min((curves.capacity_hz(self.config, slo) for slo in slos), default=curves.max_rate_hz(self.config))
 
+    def frame_rows(self, demands: Sequence[Demand]) -> int:
+        """That pipelined sessions keep here. demands: of the problem."""
+        return sum(count * demands[index].rows for index, count in self.demands.items())
+
     def mean_s(self, added_hz: float, curves: Curves) -> float:
         return curves.mean(self.config).at(self.load_hz + added_hz)
 

@@ -18,10 +18,10 @@ from dataclasses import replace
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.answering import Refit
-from ros2_rfm_serving.scheduler.cover import stands_in
+from ros2_rfm_serving.scheduler.cover import has_rows, stands_in
 from ros2_rfm_serving.scheduler.enquiry import at_once
 from ros2_rfm_serving.scheduler.host import Host
-from ros2_rfm_serving.scheduler.promises import ROUNDING
+from ros2_rfm_serving.scheduler.promises import ROUNDING, still_held
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.types import Placement, Route, Schedule
 
@@ -38,7 +38,9 @@ def seeing(
         return fleet, dict.fromkeys((robot.name for robot in robots), "no server lives")
 
     def rebuild(schedule: Schedule) -> Fleet:
-        return refit(factory, schedule, robots, seen).owing(fleet)
+        changed = refit(factory, schedule, robots, seen).owing(fleet)
+        changed.held.update(still_held(changed, fleet))
+        return changed
 
     return adapted(fleet, lost, back, rebuild, peers=factory.standby.peers)
 
@@ -97,12 +99,20 @@ def _is_carried(host: Host, fleet: Fleet) -> bool:
         return False
     if _stands_in(standby, host, fleet):
         return True
+    if not _has_rows(standby, host, fleet):
+        return False
     most_hz = standby.capacity_hz([*host.slos, *standby.slos], fleet.curves)
     return host.load_hz + standby.load_hz <= most_hz * (1 + ROUNDING)
 
 
 def _stands_in(standby: Host, host: Host, fleet: Fleet) -> bool:
     return stands_in(standby.config, host.config, idle=not standby.sessions) and host.placement.server not in fleet.missing
+
+
+def _has_rows(standby: Host, host: Host, fleet: Fleet) -> bool:
+    """For the pipelined sessions of both."""
+    rows = sum(one.frame_rows(fleet.problem.demands) for one in (standby, host))
+    return has_rows(standby.config, rows, fleet.curves)
 
 
 def deserted(schedule: Schedule, lost: Collection[str]) -> bool:
@@ -139,6 +149,8 @@ def covered(fleet: Fleet, epoch: int, rebuild: Rebuild, *, peers: bool, those: C
         """Both loads, within every SLO."""
         if _stands_in(other, host, fleet):
             return True
+        if not _has_rows(other, host, fleet):
+            return False
         both = [slos[one.placement.server] for one in (other, host)]
         return other.load_hz + host.load_hz <= min(capacity_hz(other.config, of) for of in both)
 

@@ -43,6 +43,8 @@ class Stream:
     """What the network adds to it, at that percentile."""
     server_slo_s: float = math.inf
     """What network and margin leave of the SLO for a server that is set up so."""
+    rows: int = 0
+    """That each robot of a pipelined session keeps there; 0: it is none."""
     part: int = 0
     """Of the robots of its task: those of one part have the same streams, wherever they are."""
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.apart import spread
-from ros2_rfm_serving.scheduler.cover import stands_in
+from ros2_rfm_serving.scheduler.cover import has_rows, stands_in
 from ros2_rfm_serving.scheduler.links import Load, Way, grown
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Problem
@@ -227,6 +227,8 @@ def _carries(host: ServerSolution, streams: Iterable[Stream], model: str, curves
     if host.model != model:
         return False
     streams = list(streams)
+    if not has_rows(_config(host), sum(stream.num_robots * stream.rows for stream in streams), curves):
+        return False
     load_hz = sum(stream.num_robots * stream.rate_hz for stream in streams)
     limits = [curves.capacity_hz(_config(host), stream.slo) for stream in streams]
     return load_hz <= min(limits, default=0.0)

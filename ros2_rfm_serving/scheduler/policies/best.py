@@ -51,6 +51,9 @@ PACKINGS = 3
 """Times that a large factory's servers of actions are put together anew, as long as that pays."""
 COSTLY, ANEW = 0.01, 6
 """Share of what the curves promise that robots' queues may take before a large factory is put together anew; looks at most."""
+SLOWED, OTHERS = 0.03, 3
+"""Share of its worth that a schedule loses for its SLOs to hold where robots are watched for longer, from which on others are
+looked at; and how many."""
 NOTHING: Mapping[int, float] = MappingProxyType({})
 LOWER, LOWERED = (0.8, 0.6, 0.4, 0.2), 2
 """Shares of the floors with which placements are looked for, where nothing keeps them by the curves; searches at the most."""
@@ -112,7 +115,10 @@ class _Best:
         complete &= self._complete
         if rate_control is False and (uncapped := self._chosen(self._variants.uncapped)):
             chosen, options = uncapped, self._variants.uncapped
-        return replace(self._calmest(chosen, options), complete=complete) if chosen else None
+        if chosen is None:
+            return None
+        calm = self._calmest(chosen, options)
+        return replace(self._surest(calm, options) if rate_control is not False else calm, complete=complete)
 
     def _near(self) -> _Best:
         """The same search without the network: what the curves know nothing of, the robots' own queues tell afterwards."""
@@ -218,6 +224,32 @@ class _Best:
         if kept and found and self._raises:
             return found if self._compare.gains(found, kept) else kept
         return _worthiest((kept, found))
+
+    def _surest(self, chosen: BestSchedule, options: Iterable[BestSchedule]) -> BestSchedule:
+        """Slower where robots that are watched for longer miss an SLO; or one that is better than that. As it was chosen where none
+        keeps them then."""
+        if not self._budget.work or not any(map(self._curves.stepped_law, {host.config for host in chosen.hosts})):
+            return chosen
+        best = self._assured(chosen)
+        if best is not None and best.worth >= (1 - SLOWED) * chosen.worth:
+            return best
+        tried, others = {kind(chosen)}, sorted(options, key=lambda option: -option.worth)
+        for option in islice((one for one in distinct(others) if kind(one) not in tried), OTHERS):
+            if best is not None and option.worth <= best.worth:
+                break
+            kept = self._kept(option, tuning=True)
+            best = self._compare.better(best, self._assured(kept) if kept else None)
+        return best or chosen
+
+    def _assured(self, option: BestSchedule) -> BestSchedule | None:
+        """As it is, or with such caps that robots keep every SLO also where they are watched for longer."""
+        operation = operated(option, self._curves, self._curves)
+        queues = OwnQueues(option.problem, self._curves, operation, operation.rates or option.rates)
+        found = queues.assured()
+        self._budget.spend(queues.work)
+        if found is operation:
+            return option
+        return replace(option, tuned=found, hosts=found.hosts, rates=found.rates) if found and found.rates else None
 
     def _reach(self, option: BestSchedule) -> float:
         """The objective that it may have at the most, if its robots' own queues keep every SLO wherever servers can do so much."""

@@ -56,7 +56,8 @@ def run(policy: str, problem: Problem, planned: Curves, judge: Judge, rate_contr
     found = best.solve(problem, planned, bound, budget, rate_control)
     if found is None:
         return _none_found(policy, problem, judge)
-    return solution_of(policy, found.problem, judge.curves, operated(found, planned, judge.curves), judge.bounds)
+    operation = operated(found, planned, judge.curves)
+    return solution_of(policy, found.problem, judge.curves, operation, judge.bounds, assuring=bool(budget.work))
 
 
 def _none_found(policy: str, problem: Problem, judge: Judge) -> Solution:

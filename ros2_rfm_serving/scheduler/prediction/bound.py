@@ -90,7 +90,7 @@ def upper_bound(
         return curves.queued_hz(config, demand.slo) if queues else curves.sought_hz(config, demand.slo)
 
     columns = _columns(problem, curves, set(curves.all), lambda config, low, high: curves.mean(config).at(low), cuts, limit_hz)
-    return _Mix(problem, columns, BOUND_NODES, shared_gpus=shared_gpus).solve(gap, budget)
+    return _Mix(problem, columns, BOUND_NODES, curves.frame_rows, shared_gpus=shared_gpus).solve(gap, budget)
 
 
 def whole_mix(
@@ -114,7 +114,8 @@ def whole_mix(
     robot_hz = {d.index: d.rate_hz(problem.classes[d.task].floor_hz) for d in problem.demands}
     kept = [replace(c, capacity_hz=c.capacity_hz - slack * max(robot_hz[d] for d in c.suits)) for c in columns]
     nodes, gap = (THOROUGH_NODES, THOROUGH_GAP) if thorough else (WHOLE_NODES if budget.work else 1, WHOLE_GAP)
-    return _Mix(problem, [c for c in kept if c.capacity_hz > 0], nodes, whole=True, whole_robots=robots).solve(gap, budget).mix
+    columns = [c for c in kept if c.capacity_hz > 0]
+    return _Mix(problem, columns, nodes, curves.frame_rows, whole=True, whole_robots=robots).solve(gap, budget).mix
 
 
 def _columns(
@@ -170,12 +171,14 @@ class _Mix:
         problem: Problem,
         columns: list[Column],
         nodes: int,
+        frame_rows: Callable[[Config], float],
         *,
         whole: bool = False,
         whole_robots: bool = False,
         shared_gpus: bool = False,
     ) -> None:
-        """whole: every column has a whole number of servers, not only those together that are set up alike and serve the same.
+        """frame_rows: that a server has for pipelined sessions. whole: every column has a whole number of servers, not only those
+        together that are set up alike and serve the same.
         whole_robots: and every column of each obligation's robots."""
         self._problem, self._columns, self._shared_gpus = problem, columns, shared_gpus
         self._solver = solver = programs.integer(nodes, cuts=False)
@@ -189,6 +192,8 @@ class _Mix:
         self._counted = self._add_servers(whole)
         if whole_robots:
             self._add_whole_robots()
+        if not shared_gpus:
+            self._add_rows(frame_rows)
         for demand in problem.demands:
             self._add_coverage(demand)
         self._add_little()
@@ -258,6 +263,18 @@ class _Mix:
             row = self._solver.Constraint(0, 0)
             row.SetCoefficient(robots, -demand.fixed_hz)
             row.SetCoefficient(column, 1)
+
+    def _add_rows(self, frame_rows: Callable[[Config], float]) -> None:
+        """Pipelined sessions keep their rows however slowly they go."""
+        demands = self._problem.demands
+        for model in dict.fromkeys(d.model for d in demands if d.rows):
+            kept = sum(self._problem.robots_of(d) * d.rows for d in demands if d.model == model)
+            servers = [(var, self._columns[mine[0]].config) for var, mine in self._counted if mine]
+            rows = [(var, frame_rows(config)) for var, config in servers if config.model == model]
+            if not any(math.isinf(each) for _, each in rows):
+                enough = self._solver.Constraint(kept, self._solver.infinity())
+                for var, each in rows:
+                    enough.SetCoefficient(var, each)
 
     def _add_coverage(self, demand: Demand) -> None:
         """All of a demand is served somewhere."""

@@ -15,7 +15,8 @@ from types import MappingProxyType
 
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
-from ros2_rfm_serving.scheduler.prediction.predict import Operation
+from ros2_rfm_serving.scheduler.prediction.predict import Operation, kept_hosts
+from ros2_rfm_serving.scheduler.prediction.queued import ASSURING, MOST_REQUESTS
 from ros2_rfm_serving.scheduler.prediction.rates import TOLERANCE, Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.prediction.responses import Responses
 from ros2_rfm_serving.scheduler.problem import Problem
@@ -39,6 +40,8 @@ QUICKER = (1.5, 2.0, 3.0, 4.5, 7.0)
 """Times the rates by the curve, tried where those do not do."""
 QUEUE_WORK = 0.02
 """Of one server's closed queue, in units of `Budget`."""
+ASSURED, ASSURINGS = 0.96, 10
+"""Of the load of a server whose robots miss an SLO when they are watched for longer; and how often it is lowered so."""
 
 
 class OwnQueues:
@@ -93,6 +96,30 @@ class OwnQueues:
         """After `tuned` has found something: the same, and no load beyond what the curve lets it."""
         hosts = self._operation.hosts
         return self._corrected({hosts[i]: min(limit_hz, self._curve_hz(hosts[i])) for i, limit_hz in self.limits.items()})
+
+    def assured(self) -> Operation | None:
+        """The operation, slower where its robots miss an SLO when they are watched for longer: convoys of rows that go on together
+        come and go, and the caps that a few starts keep are those of lucky ones. None: no such caps are known."""
+        found = self._operation
+        if found.caps is None or found.rates is None:
+            return found if not self._unsure(found) else None
+        limits = {host: self._load_hz(host, found.caps) for host in found.hosts if self._curves.stepped_law(host.config)}
+        for _ in range(ASSURINGS):
+            if not (unsure := list(self._unsure(found))):
+                return found
+            assert found.rates
+            limits |= {host: ASSURED * min(limits[host], self._load_hz(host, found.rates)) for host in unsure}
+            slower = self._within(limits)
+            if slower is None:
+                return None
+            found = slower
+        return None
+
+    def _unsure(self, operation: Operation) -> list[Host]:
+        """Those of them that miss an SLO when they are watched for longer."""
+        stepped = [host for host in dict.fromkeys(operation.hosts) if self._curves.stepped_law(host.config)]
+        self.work += ASSURING / MOST_REQUESTS * QUEUE_WORK * len(stepped)
+        return [h for h, kept in kept_hosts(self._problem, self._curves, operation, stepped, assuring=True) if not kept]
 
     def _corrected(self, limits: dict[Host, float | None]) -> Operation | None:
         """Within these limits, and lower ones of servers whose robots miss an SLO all the same."""

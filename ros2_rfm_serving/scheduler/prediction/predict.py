@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -15,12 +15,11 @@ from ros2_rfm_serving.scheduler.prediction.bound import Bound
 from ros2_rfm_serving.scheduler.prediction.bounds import Bounds, Kind
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium, equilibrium
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch, frame_rows, keeps_frames
+from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch, keeps_frames
 from ros2_rfm_serving.scheduler.prediction.responses import Responses
+from ros2_rfm_serving.scheduler.prediction.words import SURE, below_floor, beyond, missed, neglected, unlucky, without_room
 from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
 from ros2_rfm_serving.scheduler.solution import (
-    RESERVE,
-    SLO_SLACK,
     ServerSolution,
     Solution,
     Stream,
@@ -28,12 +27,6 @@ from ros2_rfm_serving.scheduler.solution import (
     limit_s,
 )
 
-NEGLECTED = 0.05
-"""Share of its closed loop below which a robot counts as one that hardly acts."""
-RARE_S = 60.0
-"""Between two requests: of a robot's first minute the first one is all there is."""
-SURE = 0.98
-"""Of a floor, below which it is missed: rates by queues are a per cent or two off."""
 DOUBTFUL = 0.5
 """Of what curves say: robots whose floor is below that are quick enough in any queue of theirs."""
 
@@ -63,13 +56,14 @@ def solution_of(
     bounds: Bounds,
     *,
     declared: tuple[int, ...] | None = None,
+    assuring: bool = True,
 ) -> Solution:
-    """declared: robots of each class, where the policy serves only some of them."""
+    """declared: robots of each class, where the policy serves only some of them. assuring: as in `Responses`."""
     settled = _settled(problem, curves, operation)
     rates = settled.rates
-    responses = Responses(problem, curves, operation.hosts, operation.caps, settled)
+    responses = Responses(problem, curves, operation.hosts, operation.caps, settled, assuring=assuring)
     servers = _servers(problem, responses, operation, settled)
-    missed = _missed(servers)
+    late = missed(servers)
     bound = bounds.of(Kind(bool(operation.gpus), any(stream.by_own_queue for s in servers for stream in s.streams)))
     counts = declared or tuple(task.num_robots for task in problem.classes)
     problems = [
@@ -77,17 +71,17 @@ def solution_of(
         for task, count in zip(problem.classes, counts, strict=True)
         if count > task.num_robots
     ]
-    problems += sorted({text for texts in missed.values() for text in texts})
-    problems += dict.fromkeys(_without_room(problem, curves, operation.hosts))
+    problems += sorted({text for texts in late.values() for text in texts})
+    problems += dict.fromkeys(without_room(problem, curves, operation.hosts))
     acting = _expected(problem, responses, operation, rates)
-    problems += dict.fromkeys(_below_floor(problem, rates, acting.slowest))
+    problems += dict.fromkeys(below_floor(problem, rates, acting.slowest))
     tasks = _tasks(problem, RateSearch(problem, curves, operation.hosts), rates, acting.mean, declared)
     return Solution(
         policy=policy,
         feasible=not problems,
-        objective=_qualified(problem, rates, missed),
+        objective=_qualified(problem, rates, late),
         bound=bound.objective,
-        expected=_qualified(problem, acting.mean, missed),
+        expected=_qualified(problem, acting.mean, late),
         tasks=tasks,
         servers=servers,
         problems=tuple(problems),
@@ -99,14 +93,14 @@ def solution_of(
 def keeps_every_slo(problem: Problem, curves: Curves, operation: Operation, reserve: float = 0.0) -> bool:
     """Those of curves alone first: they are quickly looked at. reserve: share of every SLO that is not to be used up."""
     hosts = sorted(dict.fromkeys(operation.hosts), key=_is_fixed)
-    return all(kept for _, kept in _kept(problem, curves, operation, hosts, reserve))
+    return all(kept for _, kept in kept_hosts(problem, curves, operation, hosts, reserve))
 
 
 def keeping_hosts(problem: Problem, curves: Curves, operation: Operation, hosts: Iterable[Host]) -> set[Host]:
     """Those of them that keep every SLO, and on which nobody is expected below its floor."""
     return {
         host
-        for host, kept in _kept(problem, curves, operation, dict.fromkeys(hosts), 0.0)
+        for host, kept in kept_hosts(problem, curves, operation, dict.fromkeys(hosts), 0.0)
         if kept and _keeps_floors(problem, curves, operation, host)
     }
 
@@ -128,21 +122,29 @@ def keeps_every_floor(problem: Problem, curves: Curves, operation: Operation) ->
     settled = _settled(problem, curves, operation)
     responses = Responses(problem, curves, operation.hosts, operation.caps, settled)
     acting = _expected(problem, responses, operation, settled.rates)
-    return not any(_below_floor(problem, settled.rates, acting.slowest))
+    return not any(below_floor(problem, settled.rates, acting.slowest))
 
 
-def _kept(
-    problem: Problem, curves: Curves, operation: Operation, hosts: Iterable[Host], reserve: float
+def kept_hosts(
+    problem: Problem,
+    curves: Curves,
+    operation: Operation,
+    hosts: Iterable[Host],
+    reserve: float = 0.0,
+    *,
+    assuring: bool = False,
 ) -> Iterator[tuple[Host, bool]]:
-    responses = Responses(problem, curves, operation.hosts, operation.caps, _settled(problem, curves, operation))
+    """Whether each of them keeps every SLO. assuring: as in `Responses`."""
+    settled = _settled(problem, curves, operation)
+    responses = Responses(problem, curves, operation.hosts, operation.caps, settled, assuring=assuring)
     for host in hosts:
         curve = responses.by_curve(host)
         if not keeps_frames(problem, curves, host):
             yield host, False
             continue
-        judged = zip([problem.demands[d].slo for d, _ in host.robots], responses.of_each(host), strict=True)
-        limits = ((responses.judged_s(own, host, slo), limit_s(slo, curve.response_s(slo), reserve)) for slo, own in judged)
-        yield host, all(judged_s <= most_s for judged_s, most_s in limits)
+        slos = [problem.demands[d].slo for d, _ in host.robots]
+        limits_s = [limit_s(slo, curve.response_s(slo), reserve) for slo in slos]
+        yield host, all(own_s <= most_s for own_s, most_s in zip(responses.judged_each_s(host, slos), limits_s, strict=True))
 
 
 def _is_fixed(host: Host) -> bool:
@@ -150,9 +152,9 @@ def _is_fixed(host: Host) -> bool:
 
 
 def _notes(tasks: Mapping[str, TaskSolution], servers: Sequence[ServerSolution], bound: Bound) -> Iterator[str]:
-    yield from _neglected(tasks)
-    yield from _beyond(servers)
-    yield from _unlucky(servers)
+    yield from neglected(tasks)
+    yield from beyond(servers)
+    yield from unlucky(servers)
     if not bound.proven:
         yield "the bound is loose: its search was cut short"
 
@@ -163,9 +165,9 @@ def _settled(problem: Problem, curves: Curves, operation: Operation) -> Equilibr
     return Equilibrium(operation.rates, {}, frozenset())
 
 
-def _qualified(problem: Problem, rates: Rates, missed: Collection[str]) -> float:
+def _qualified(problem: Problem, rates: Rates, late: Collection[str]) -> float:
     """The objective, without the classes that miss an SLO."""
-    return problem.objective(tuple(0.0 if t.name in missed else f for t, f in zip(problem.classes, rates, strict=True)))
+    return problem.objective(tuple(0.0 if t.name in late else f for t, f in zip(problem.classes, rates, strict=True)))
 
 
 def _tasks(
@@ -283,6 +285,7 @@ def _server(problem: Problem, responses: Responses, operation: Operation, host: 
         Stream(
             task=problem.classes[demand.task].name,
             component=demand.component,
+            rows=demand.rows,
             part=demand.task,
             num_robots=count,
             rate_hz=demand.rate_hz(rates[demand.task]),
@@ -308,94 +311,3 @@ def _server(problem: Problem, responses: Responses, operation: Operation, host: 
         p99_s=latency.at(99.0),
         beyond_profile=host in settled.saturated,
     )
-
-
-def _missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
-    """Task -> what misses its SLO at the percentile that it declares, in words."""
-    texts: dict[str, list[str]] = defaultdict(list)
-    for server in servers:
-        for stream in server.streams:
-            if not stream.keeps_slo:
-                text = (
-                    f"{stream.component} of {stream.task!r} on {server.server}: {_predicted(stream)}, "
-                    f"the SLO is {1e3 * stream.slo_s:.0f} ms{_margin(stream)}{_reserve(stream)}"
-                )
-                texts[stream.task].append(text)
-    return dict(texts)
-
-
-def _without_room(problem: Problem, curves: Curves, hosts: Iterable[Host]) -> Iterator[str]:
-    """Servers that refuse some of their robots' pipelined sessions, in words."""
-    for host in hosts:
-        if not keeps_frames(problem, curves, host):
-            yield (
-                f"pipelined sessions that share a server of {host.config.model!r} keep {frame_rows(problem, host)} rows there, "
-                f"which has {curves.frame_rows(host.config)} for them; give them more servers, or fewer stages"
-            )
-
-
-def _predicted(stream: Stream) -> str:
-    if math.isinf(stream.judged_s):
-        if stream.slo.frames_s and math.isfinite(stream.latency_s):
-            return "robots refuse answers, for observations are older than a chunk lasts (pp_perception, fetch_offset)"
-        return "more is asked than was ever measured"
-    return f"predicted p{stream.percentile:g} {1e3 * stream.judged_s:.0f} ms{_on_the_way(stream)}"
-
-
-def _on_the_way(stream: Stream) -> str:
-    return " with the network" if stream.slo.travel_s else ""
-
-
-def _margin(stream: Stream) -> str:
-    return f", of which the margin leaves {1e3 * stream.slo.kept_s:.0f}" if stream.slo.margin else ""
-
-
-def _reserve(stream: Stream) -> str:
-    """Of what the robots' own queue alone would keep."""
-    spent = stream.judged_s <= stream.slo.kept_s * SLO_SLACK
-    return f", of which {RESERVE:.0%} are in reserve, for the curve does not keep it" if spent else ""
-
-
-def _neglected(tasks: Mapping[str, TaskSolution]) -> Iterator[str]:
-    """Who hardly acts because others' actions are worth more, in words."""
-    for name, task in tasks.items():
-        if task.served and task.slowest_rate_hz < NEGLECTED * task.closed_loop_rate_hz:
-            alone = "; what each asks first comes while all start, and may be late" if task.slowest_rate_hz * RARE_S < 1.0 else ""
-            yield (
-                f"robots of {name!r} go at {task.slowest_rate_hz:.2g} actions/s, for others' actions are worth more or cost less; "
-                f"declare min_action_rate_hz if that is too slow{alone}"
-            )
-
-
-def _below_floor(problem: Problem, rates: Rates, slowest: Rates) -> Iterator[str]:
-    """Who is expected to act less often than its floor says, in words."""
-    for task, by_curve_hz, hz in zip(problem.classes, rates, slowest, strict=True):
-        if task.num_robots and hz < SURE * task.floor_hz:
-            why = ": they wait longer in their own queue than by the curve" if by_curve_hz >= SURE * task.floor_hz else ""
-            yield (
-                f"robots of {task.name!r} are expected to go at {hz:.2f} actions/s, below their floor of {task.floor_hz:g}{why}; "
-                f"give them more or faster servers, or lower min_action_rate_hz to {_lower(task, hz)}"
-            )
-
-
-def _lower(task: TaskClass, hz: float) -> str:
-    """What would be kept, as it is declared."""
-    kept_hz = hz * task.class_floor_hz / task.floor_hz if task.class_floor_hz else hz
-    return f"{'per_class: ' if task.class_floor_hz else ''}{math.floor(100 * kept_hz) / 100:g}"
-
-
-def _unlucky(servers: Sequence[ServerSolution]) -> Iterator[str]:
-    """Whose promise depends on the start, in words: nine of ten keep it."""
-    for server in servers:
-        if server.unlucky and all(stream.keeps_slo for stream in server.streams):
-            share = f"{100 * server.unlucky:.0f} %"
-            yield f"{server.server}: after {share} of the ways to start its robots miss an SLO, for they meet there again and again"
-
-
-def _beyond(servers: Sequence[ServerSolution]) -> Iterator[str]:
-    """What is not by the profile, in words."""
-    for (model, gpu_type), count in Counter((s.model, s.gpu_type) for s in servers if s.beyond_profile).items():
-        yield (
-            f"{count} server{'s' if count > 1 else ''} of {model!r} on {gpu_type}: robots ask for more than was ever measured; "
-            "the latency is not the profile's but what is left of the robots' cycles"
-        )

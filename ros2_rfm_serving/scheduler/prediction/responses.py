@@ -13,7 +13,7 @@ from ros2_rfm_serving.scheduler.prediction.closed_queue import Service, waits
 from ros2_rfm_serving.scheduler.prediction.curves import NORMAL_P90, NORMAL_P99, Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
 from ros2_rfm_serving.scheduler.prediction.framed_queue import framed_waits
-from ros2_rfm_serving.scheduler.prediction.queued import Waited, Waits
+from ros2_rfm_serving.scheduler.prediction.queued import ASSURING, MOST_REQUESTS, Waited, Waits
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
 from ros2_rfm_serving.scheduler.prediction.shared_queue import shared_waits
 from ros2_rfm_serving.scheduler.prediction.stepped_queue import stepped_waits
@@ -79,8 +79,19 @@ class ByQueue:
 class Responses:
     """Of one placement."""
 
-    def __init__(self, problem: Problem, curves: Curves, hosts: Sequence[Host], caps: Rates | None, settled: Equilibrium) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        curves: Curves,
+        hosts: Sequence[Host],
+        caps: Rates | None,
+        settled: Equilibrium,
+        *,
+        assuring: bool = False,
+    ) -> None:
+        """assuring: rows that go on one step at a time are watched for longer, and from more starts."""
         self._problem, self._curves, self._hosts, self._caps, self._settled = problem, curves, hosts, caps, settled
+        self._most = ASSURING if assuring else MOST_REQUESTS
 
     def of(self, host: Host) -> Latency:
         """Whoever asks."""
@@ -96,6 +107,11 @@ class Responses:
         """What an SLO is compared with, from request to reply: what just these robots see in their queue, where actions alone wait;
         else the curve."""
         return own.response_s(slo) if self.has_queue(host) else self.by_curve(host).response_s(slo)
+
+    def judged_each_s(self, host: Host, slos: Sequence[Slo]) -> list[float]:
+        """The same for each demand that it hosts: no queue is run that decides nothing."""
+        each: Sequence[Latency] = self.of_each(host) if self.has_queue(host) else (self.by_curve(host),) * len(slos)
+        return [own.response_s(slo) for own, slo in zip(each, slos, strict=True)]
 
     def has_queue(self, host: Host) -> bool:
         """Whether it is judged by its robots' own queue: where actions alone wait, for fixed batches or to join one."""
@@ -126,7 +142,7 @@ class Responses:
             if steps is None:
                 return waits(members, self._service(host))
             run = framed_waits if any(member.pipelining for member in members) else stepped_waits
-            return run(members, steps, self._order(host))
+            return run(members, steps, self._order(host), self._most)
         law = self._curves.shared_law(host.config)
         if not demands or law is None or any(d.calls == 1.0 for d in demands) or host in self._settled.saturated:
             return None

@@ -22,7 +22,7 @@ import numpy as np
 from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.scheduler.prediction.askers import Member, Request
 from ros2_rfm_serving.scheduler.prediction.joining import TIMES, Wholes, joining
-from ros2_rfm_serving.scheduler.prediction.queued import Found, Tally, Waits, answer, watched
+from ros2_rfm_serving.scheduler.prediction.queued import MOST_REQUESTS, Found, Tally, Waits, answer, watched
 from ros2_rfm_serving.scheduler.prediction.ranks import ORDERS, patient, ranked
 from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
 from ros2_rfm_serving.types.phase import in_turn
@@ -32,10 +32,15 @@ REMEMBERED = 512
 
 
 @lru_cache(maxsize=REMEMBERED)
-def stepped_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo") -> Waits:
-    """order: `dispatch` of the descriptor."""
-    rng = np.random.default_rng([sum(member.num_robots for member in members), law.max_rows, law.num_steps])
-    return watched(members, law.mean_s(1), lambda end_s: Run(members, law, order, rng).run(end_s))
+def stepped_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Waits:
+    """order: `dispatch` of the descriptor. most: requests; with another number other starts are drawn."""
+    rng = np.random.default_rng([sum(member.num_robots for member in members), law.max_rows, law.num_steps, *drawn(most)])
+    return watched(members, law.mean_s(1), lambda end_s: Run(members, law, order, rng).run(end_s), most)
+
+
+def drawn(most: int) -> tuple[int, ...]:
+    """What tells the random numbers of long looks from those of others."""
+    return () if most == MOST_REQUESTS else (most,)
 
 
 @dataclass(slots=True, eq=False)
@@ -147,9 +152,8 @@ class Run:
 
     def _answer(self, rows: Sequence[Request], began_s: float, turns: Sequence[float]) -> None:
         took_s = self._now_s - began_s
-        for request, turn in zip(rows, turns, strict=True):
-            request[2].had_s += took_s
-            answer(request, self._now_s, self._coming, self._end_s, self._found, turn * took_s)
+        turns_s = (turn * took_s for turn in turns)
+        answer(rows, self._now_s, self._coming, self._end_s, self._found, took_s, turns_s)
 
     # --- who is let in ---
 

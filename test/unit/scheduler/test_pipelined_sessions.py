@@ -16,9 +16,9 @@ from ros2_rfm_serving.scheduler.prediction.askers import Member
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
 from ros2_rfm_serving.scheduler.prediction.framed_queue import framed_waits, stages_of
-from ros2_rfm_serving.scheduler.prediction.predict import _unlucky
 from ros2_rfm_serving.scheduler.prediction.rates import Host
 from ros2_rfm_serving.scheduler.prediction.responses import Responses
+from ros2_rfm_serving.scheduler.prediction.words import unlucky
 from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.scheduler.solution import ServerSolution
 from ros2_rfm_serving.simulation import Report, simulate
@@ -144,7 +144,7 @@ def test_a_promise_that_depends_on_the_start_says_so(known: tuple[Profile, Catal
         p99_s=0.0,
         unlucky=share,
     )
-    assert [f"after {100 * share:.0f} % of the ways to start" in note for note in _unlucky([judged])] == [True]
+    assert [f"after {100 * share:.0f} % of the ways to start" in note for note in unlucky([judged])] == [True]
 
 
 @pytest.mark.parametrize(("robots", "stages"), [(3, "{pp_perception: 1, pp_generation: 4}"), (7, TWO_STAGES)])

@@ -20,7 +20,7 @@ from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.policies import best
 from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
-from ros2_rfm_serving.scheduler.prediction import closed_queue, predict, ranks
+from ros2_rfm_serving.scheduler.prediction import closed_queue, ranks, words
 from ros2_rfm_serving.scheduler.prediction.askers import Member
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
 from ros2_rfm_serving.scheduler.prediction.closed_queue import Service
@@ -436,8 +436,8 @@ def test_a_promise_that_depends_on_the_start_says_so() -> None:
     server = ServerSolution(
         server="s1", gpu_type="G", model="m", batching="fixed", batch_size=1, streams=(stream,), rate_hz=3.0, mean_s=0.1, p99_s=0.1
     )
-    assert not list(predict._unlucky([server, replace(server, unlucky=0.1, streams=(replace(stream, judged_s=0.3),))]))
-    (note,) = predict._unlucky([replace(server, unlucky=1 / 30)])
+    assert not list(words.unlucky([server, replace(server, unlucky=0.1, streams=(replace(stream, judged_s=0.3),))]))
+    (note,) = words.unlucky([replace(server, unlucky=1 / 30)])
     assert note.startswith("s1: after 3 % of the ways to start")
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.factory import Catalogue, Factory, load_factory
+from ros2_rfm_serving.factory import Catalogue, Factory, load_factory, parse_factory
 from ros2_rfm_serving.operate.inputs import with_system1
 from ros2_rfm_serving.profiles import Profile, SteppedService, load_profiles
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
@@ -19,6 +19,7 @@ from ros2_rfm_serving.scheduler.prediction import stepped_queue
 from ros2_rfm_serving.scheduler.prediction.askers import WARM_UP_S, Member
 from ros2_rfm_serving.scheduler.prediction.curves import Config
 from ros2_rfm_serving.scheduler.prediction.joining import Joining, Wholes
+from ros2_rfm_serving.scheduler.prediction.queued import ASSURING, MOST_REQUESTS
 from ros2_rfm_serving.scheduler.prediction.stepped_queue import stepped_waits
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.server.dispatch.flight import Flight
@@ -215,6 +216,15 @@ def test_robots_that_meet_part_again_and_are_held_up_as_by_what_a_server_has_lea
         assert 0.135 < waits.all.at(99) < most_s and waits.members[0].response_s(99) < most_s
 
 
+def test_caps_that_few_starts_keep_by_luck_are_found_out(shipped: tuple[Profile, Catalogue]) -> None:
+    """48 robots come 33 times a second; convoys come and go. Eight starts kept an SLO of 200 ms in 99 % by luck, for so it was that
+    their cap was found; virtual time has 92 to 100 %, and 98.2 in the mean of eight runs."""
+    crowd = (Member(48, 1 / 0.6816417723653584, 0.2, gives_way=True, slo_s=0.2),)
+    looks = [stepped_waits(crowd, law_of(shipped[1], PI), "fifo", most).members[0] for most in (MOST_REQUESTS, ASSURING)]
+    assert looks[0].response_s(99) < 0.2 and looks[0].missed(99, 0.2) == 0.0
+    assert looks[1].response_s(99) > 0.2 and looks[1].missed(99, 0.2) > 0.1
+
+
 # --- plans -----------------------------------------------------------------------------------------------------------------
 
 
@@ -233,6 +243,22 @@ def test_a_plan_that_curves_call_feasible_is_so_in_simulation(shipped: tuple[Pro
         shares = [report.task_components[name]["system1"] for report in reports]
         share = sum(one.slo_attainment * one.count for one in shares) / sum(one.count for one in shares)
         assert share >= task.percentile / 100 - 0.006
+
+
+@pytest.mark.patient
+def test_dozens_of_robots_keep_what_their_plan_says(shipped: tuple[Profile, Catalogue]) -> None:
+    """48 on one server: 92 % in one start of six, and 98.2 in the mean of eight, with a plan that said nothing of that."""
+    factory = parse_factory("""
+server_cluster: {num_servers: 1, gpu_type: NVIDIA H200, batching: continuous}
+robot_fleet: [{task: pick, num_robots: 48}]
+pick:
+  pipeline: {action_period_ms: 200, system2_to_system1_call_ratio: 0}
+  components: {system1: {model: physical-intelligence/pi0.5, slo_ms: 200}}
+""")
+    solution = plan_factory(factory, *shipped, explained=False)
+    assert solution.feasible
+    shares = [report.components["system1"].slo_attainment for report in runs(solution, factory, shipped[1], 6)]
+    assert np.mean(shares) > 0.985 and min(shares) > 0.96
 
 
 @pytest.mark.parametrize("seed", [3, 22])
