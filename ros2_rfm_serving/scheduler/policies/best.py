@@ -24,6 +24,7 @@ from ros2_rfm_serving.scheduler.policies.options import BestSchedule, distinct, 
 from ros2_rfm_serving.scheduler.policies.packing import packed
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa, RosaSchedule
 from ros2_rfm_serving.scheduler.policies.search import LARGE, Candidate, Search, rated
+from ros2_rfm_serving.scheduler.policies.time_slices import sliced
 from ros2_rfm_serving.scheduler.policies.variants import Variants
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
@@ -152,7 +153,7 @@ class _Best:
 
     def _options(self, rate_control: bool | None) -> list[BestSchedule]:
         self._rivals += self._variants.staying(self._there, large=self._large) if self._there else ()
-        statics = list(baselines.whole(self._problem, self._curves))
+        statics = [*baselines.whole(self._problem, self._curves), *sliced(self._problem, self._curves)]
         for static in statics:
             self._rivals += self._variants.as_it_is(static.hosts, static.gpus)
         mixed = list(mixes(self._problem, self._curves, self._bound, self._budget))
