@@ -13,7 +13,7 @@ WATCHED_TURN_S = 0.1
 
 def eventually(
     true: Callable[[], Any],
-    seconds: float = 20.0,
+    seconds: float = 60.0,
     pause: Callable[[], object] | None = None,
     turn_s: float = TURN_S,
 ) -> Any:

@@ -12,6 +12,8 @@ LATE_S = 3.0
 SETTLED_AFTER_S = 2.0
 INTRUDER_SHOWN_S = 30.0
 """For so long people are told of a process that wanted the name."""
+LAST_STAGE = 255
+"""As much as a claim can say: held for some eight minutes."""
 
 
 class ClaimStage(enum.IntEnum):
@@ -21,32 +23,45 @@ class ClaimStage(enum.IntEnum):
     """It looks around, and offers nothing yet."""
     HELD = 1
     SETTLED = 2
-    """Held for `SETTLED_AFTER_S`: where two hold a name that could not hear each other, one that
-    has only just begun gives it up."""
+    """Held for `SETTLED_AFTER_S`; from there on one more for each that it is held longer."""
 
 
 class NameClaim:
     """One process' claim to a name. Everybody claims first, for `CLAIM_S`, and holds it then unless it has to give it up.
 
-    Of two claims the lower (stage, process) gives up, on its own: it needs no answer, and of any number one is left. `process` is
-    drawn at random.
+    Of two claims the lower (stage, process) gives up, on its own: it needs no answer, and of any number one is left. Of two that
+    hold a name and could not hear each other, that is the one that came later. `process` is drawn at random.
     """
 
     def __init__(self, process: int) -> None:
-        self.process, self.stage = process, ClaimStage.CLAIMED
+        self.process = process
         self.lost = False
         self.intruders: set[int] = set()
         """Processes that wanted the name since it is held."""
+        self._held_s = math.inf
         self._intruder_s = -math.inf
+
+    @property
+    def is_held(self) -> bool:
+        return self._held_s < math.inf
+
+    def hold(self, now_s: float) -> None:
+        """Nobody has objected."""
+        self._held_s = now_s
+
+    def stage(self, now_s: float) -> int:
+        """It only rises, so that a word that comes late says too little of whoever said it, and never too much."""
+        if not self.is_held:
+            return ClaimStage.CLAIMED
+        return min(ClaimStage.HELD + int((now_s - self._held_s) / SETTLED_AFTER_S), LAST_STAGE)
 
     def hear(self, process: int, stage: int, now_s: float) -> None:
         """Another process' word, or its own."""
         if process == self.process or self.lost:
             return
-        stage = min(stage, ClaimStage.SETTLED)  # of a newer wire, or forged
-        if (stage, process) > (self.stage, self.process):
+        if (stage, process) > (self.stage(now_s), self.process):
             self.lost = True
-        elif self.stage is not ClaimStage.CLAIMED:
+        elif self.is_held:
             self.intruders.add(process)
             self._intruder_s = now_s
 

@@ -76,7 +76,12 @@ class Arms(Fleet):
             assert answer.success, answer.error_msg
         return ways
 
-    def request(self, robot: str, way: Conditioning, engine: Engine) -> None:
+    def request_all(self, ways: dict[str, Conditioning], engine: Engine) -> None:
+        """In one breath: a server may answer one before the next would have been made."""
+        for message in [self._message(robot, way, engine) for robot, way in ways.items()]:
+            self.out.publish(message)
+
+    def _message(self, robot: str, way: Conditioning, engine: Engine) -> Any:
         delay = 0 if way is Conditioning.NONE else list(ROBOTS).index(robot)
         self._sequence += 1
         prefix = self._rng.uniform(-0.5, 0.5, (delay, len(engine.contract.action_names))).astype(np.float32)
@@ -91,7 +96,7 @@ class Arms(Fleet):
             prefix_robot=prefix,
         )
         self.asked[robot, self._sequence] = observation, way
-        self.out.publish(convert.observation_to(observation))
+        return convert.observation_to(observation)
 
     def received(self) -> list[Any]:
         return [message for chunks in self.chunks.values() for _, message in chunks]
@@ -150,8 +155,7 @@ def test_robots_with_other_delays_share_batches_and_get_what_they_would_get_alon
     ways = arms.arrive(alone)
     arms.chunks.clear()
     for _ in range(1000):
-        for robot, way in ways.items():
-            arms.request(robot, way, alone)
+        arms.request_all(ways, alone)
         arms.spin(0.1)
         received = arms.received()
         everybody = {chunk.id.robot for chunk in received} == set(ROBOTS)

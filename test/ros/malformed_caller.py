@@ -19,7 +19,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 
 READ_WRITE = 1 | 2
-MATCHED_WITHIN_S = 20.0
+MATCHED_WITHIN_S = 90.0
 
 
 def take_prefix(prefix: bytes) -> Any:

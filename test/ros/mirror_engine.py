@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,23 @@ from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract,
 NAMES = ("x", "y", "z")
 LOADS = itertools.count(1)
 """Of this process."""
+REACHED = ".reached"
+"""Of the file by which an engine says that it stands before a gate."""
 UNSURE_ROW = 5
 """Its last update is twice as large as those before."""
 
 
+def pass_through(gate: str) -> None:
+    """Waits while there is a file of that name, and says so; empty: there is no gate."""
+    while gate and Path(gate).exists():
+        Path(f"{gate}{REACHED}").touch()
+        time.sleep(0.005)
+
+
 class MirrorEngine(Engine):
     def __init__(self, spec: EngineSpec) -> None:
-        time.sleep(spec.entry.options.get("load_s", 0.0))
+        pass_through(spec.entry.options.get("load_gate", ""))
+        self._gate = spec.entry.options.get("gate", "")
         self._batch_s = spec.entry.options.get("batch_s", 0.01)
         self._contract = ModelContract(
             model=spec.model,
@@ -59,6 +70,7 @@ class MirrorEngine(Engine):
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[Any]:
         told = {request.instruction for request in requests}
+        pass_through(self._gate)
         time.sleep(3600.0 if "hang" in told else 1.0 if "slow" in told else self._batch_s)
         self._broken = self._broken or "break" in told
         self._dead = self._dead or "die" in told

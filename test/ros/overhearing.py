@@ -24,7 +24,7 @@ class Overheard:
         for node in self.nodes:
             self._spinner.add_node(node)
 
-    def within(self, condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    def within(self, condition: Callable[[], Any], seconds: float = 120.0) -> Any:
         end_s = time.monotonic() + seconds
         while not (found := condition()) and time.monotonic() < end_s:
             self._spinner.spin_once(timeout_sec=0.1)

@@ -123,7 +123,7 @@ class Rig:
         for node in self.nodes:
             node.destroy_node()
 
-    def wait(self, until: Callable[[], Any], what: str = "", seconds: float = 60.0) -> Any:
+    def wait(self, until: Callable[[], Any], what: str = "", seconds: float = 120.0) -> Any:
         found = eventually(until, seconds, self._turn)
         told = {name: (robot.status and robot.status.reason) for name, robot in self.robots.items()}
         assert found, f"waited in vain for {what}; robots say {told}"

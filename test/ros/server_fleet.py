@@ -26,12 +26,12 @@ from ros2_rfm_serving.ros.wire.session_messages import session_request_to
 from ros2_rfm_serving.types import EncodedImage, ObservationRequest, RequestId, SessionRequest, empty
 from test.waiting import eventually, watch
 
-from .mirror_engine import NAMES
+from .mirror_engine import NAMES, REACHED
 
 CATALOGUE = """
 models:
-  mirror: {{engine: "test.ros.mirror_engine:build", options: {{batch_s: {batch_s}, serving: {serving}}}}}
-  slow: {{engine: "test.ros.mirror_engine:build", options: {{load_s: 2.0}}}}
+  mirror: {{engine: "test.ros.mirror_engine:build", options: {{batch_s: {batch_s}, serving: {serving}, gate: "{gate}"}}}}
+  slow: {{engine: "test.ros.mirror_engine:build", options: {{load_gate: "{load_gate}"}}}}
   absent: {{engine: bundle, bundle: missing}}
   judge:
     engine: openai
@@ -42,6 +42,28 @@ HEADER = "model,gpu_type,batching,batch_size,rate_hz,mean_ms,p50_ms,p90_ms,p95_m
 JPEG = camera_image(64, 0)
 STARTS_S = 150.0
 """A process with PyTorch, beside others that start: it has taken more than a minute."""
+
+
+UNHURRIED = {"hung_after_s": 600.0, "drain_timeout_s": 100.0}
+"""Parameters of a server whose batches last until a test says so."""
+
+
+class Gate:
+    """Of a server's engine: while it is shut no batch ends, or no model is loaded."""
+
+    def __init__(self, folder: Path, name: str = "gate") -> None:
+        self._file, self._reached = folder / name, folder / f"{name}{REACHED}"
+
+    def shut(self) -> None:
+        self._reached.unlink(missing_ok=True)
+        self._file.touch()
+
+    def open(self) -> None:
+        self._file.unlink()
+
+    def holds(self) -> bool:
+        """Somebody stands before it."""
+        return self._reached.exists()
 
 
 class Fleet(Node):
@@ -77,7 +99,7 @@ class Fleet(Node):
     def _on_chunk(self, message: Any) -> None:
         self.chunks[message.id.robot].append((time.monotonic(), message))
 
-    def wait(self, until: Callable[[], Any], seconds: float = 60.0, what: str = "") -> Any:
+    def wait(self, until: Callable[[], Any], seconds: float = STARTS_S, what: str = "") -> Any:
         found = eventually(until, seconds, self._turn)
         assert found, f"waited in vain {what}"
         return found
@@ -132,6 +154,17 @@ class Fleet(Node):
         )
         return convert.observation_to(request)
 
+    def held(self, gate: Gate, robot: str, value: float = 0.0) -> set[int]:
+        """Sequence numbers of which one runs, behind the gate; best effort, so again until it does."""
+        sent = set[int]()
+
+        def runs() -> bool:
+            sent.add(self.send(robot, value))
+            return bool(eventually(gate.holds, 5.0, self._turn))
+
+        self.wait(runs, what=f"{robot}'s request to run")
+        return sent
+
     def ask(self, robot: str, value: float = 0.0, **changes: Any) -> Any:
         """One answered request; best effort, so again until it is."""
         before = len(self.chunks[robot])
@@ -158,8 +191,11 @@ class Fleet(Node):
 
 
 def write_profiles(folder: Path, batch_s: float = 0.01, mode: str = "shared", judge_url: str = "http://127.0.0.1:9/v1") -> None:
+    """Gates of `mirror` and of the loading of `slow` are `gate` and `load_gate` in that folder."""
+    gates = {"gate": folder / "gate", "load_gate": folder / "load_gate"}
     (folder / "profiles").mkdir(parents=True)
-    (folder / "profiles" / "models.yaml").write_text(CATALOGUE.format(batch_s=batch_s, serving=mode, judge_url=judge_url))
+    text = CATALOGUE.format(batch_s=batch_s, serving=mode, judge_url=judge_url, **gates)
+    (folder / "profiles" / "models.yaml").write_text(text)
     (folder / "profiles" / "none.csv").write_text(HEADER)
 
 
@@ -193,7 +229,7 @@ def started(
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) in (0, EXIT_HUNG)
+        assert process.wait(timeout=120) in (0, EXIT_HUNG)
 
 
 @contextmanager

@@ -145,7 +145,7 @@ def factory(ros_domain: int, tmp_path: Path) -> Iterator[tuple[Any, Node, list[A
 
 
 def spin_until(spinner: Any, until: Any, what: str) -> None:
-    for _ in range(3000):
+    for _ in range(6000):
         if until():
             return
         spinner.spin_once(timeout_sec=0.02)

@@ -95,7 +95,7 @@ class Server(Node):
         self._status.publish(status)
 
 
-def wait(true: Callable[[], Any], seconds: float = 30.0) -> Any:
+def wait(true: Callable[[], Any], seconds: float = 90.0) -> Any:
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
         if found := true():

@@ -26,7 +26,7 @@ def test_looks_that_wait_for_the_processor_are_as_frequent(ros_domain: int, monk
     look = discovery.look
     monkeypatch.setattr(discovery, "look", slowed)
     with observing(Board([], []), "plant", discover=True):
-        wait(lambda: len(looked) >= 3, 12.0)
+        wait(lambda: len(looked) >= 3, 20.0)
 
 
 def test_who_is_in_the_schedule_is_watched_at_once(ros_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:

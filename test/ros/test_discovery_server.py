@@ -83,7 +83,7 @@ def hall(tmp_path: Path, ros_domain: int) -> Iterator[Hall]:
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
-    end_s = time.monotonic() + 60.0
+    end_s = time.monotonic() + 120.0
     while not holds():
         assert time.monotonic() < end_s, what
         time.sleep(0.1)

@@ -36,7 +36,7 @@ class Pair(Node):
         self._executor = executor()
         self._executor.add_node(self)
 
-    def wait(self, until: Callable[[], Any], seconds: float = 30.0) -> None:
+    def wait(self, until: Callable[[], Any], seconds: float = 60.0) -> None:
         end_s = time.monotonic() + seconds
         while not until():
             assert time.monotonic() < end_s, "waited in vain"

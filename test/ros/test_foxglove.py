@@ -47,7 +47,7 @@ class Client:
         self.data: list[tuple[int, bytes]] = []
         self.responses: list[bytes] = []
 
-    def take(self, until: Callable[[], Any], seconds: float = 30.0) -> Any:
+    def take(self, until: Callable[[], Any], seconds: float = 90.0) -> Any:
         end_s = time.monotonic() + seconds
         while not (found := until()):
             assert time.monotonic() < end_s, (list(self.channels), list(self.services), self.parameters)
@@ -112,7 +112,7 @@ def robot(ros_domain: int) -> Iterator[Robot]:
 def connected(bridge: Bridge, offered: Collection[str] = (STATUS, IMAGE)) -> ClientConnection:
     """When all is offered: the SDK (0.30) announces a channel before it knows it itself, and a client that subscribes at once is
     refused."""
-    end_s = time.monotonic() + 30.0
+    end_s = time.monotonic() + 90.0
     while not bridge.topics >= set(offered) and time.monotonic() < end_s:
         time.sleep(0.02)
     return connect(f"ws://127.0.0.1:{bridge.port}", subprotocols=["foxglove.sdk.v1"], max_size=None)  # type: ignore[list-item]

@@ -34,12 +34,12 @@ class Server(Node):
 
 
 def test_a_server_that_is_discovered_after_the_order_carries_it_out(ros_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hands, "FOUND_WITHIN_S", 30.0)
+    monkeypatch.setattr(hands, "FOUND_WITHIN_S", 60.0)
     with observing(Board([], []), "plant") as node:
         answer = hands.Hands(node, NAMES).order("drain", "s2", "")
         time.sleep(1.0)  # it has been looked for
         with living(Server, ros_domain):
-            assert answer.result(timeout=60.0).done
+            assert answer.result(timeout=90.0).done
 
 
 class Asking(Node):
@@ -57,11 +57,12 @@ class Asking(Node):
 def test_an_order_that_cannot_be_signed_is_answered_and_holds_up_no_other(
     ros_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(hands, "FOUND_WITHIN_S", 60.0)
     enclave = Enclaves(tmp_path).make("dashboard")
     (enclave / "cert.pem").unlink()  # half copied
     monkeypatch.setenv(ENCLAVE, str(enclave))
     with observing(Board([], []), "plant") as node, living(Asking, ros_domain):
         ordering = hands.Hands(node, NAMES)
         for _ in range(2):
-            answer = ordering.order("drain", "s3", "").result(timeout=30.0)
+            answer = ordering.order("drain", "s3", "").result(timeout=90.0)
             assert not answer.done and "cert.pem" in answer.message

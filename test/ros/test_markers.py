@@ -36,7 +36,7 @@ class Rig:
         for node in (self.peer, self.tested):
             self.executor.add_node(node)
 
-    def wait(self, true: Callable[[], Any], seconds: float = 30.0) -> None:
+    def wait(self, true: Callable[[], Any], seconds: float = 90.0) -> None:
         end_s = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < end_s, self.drawn

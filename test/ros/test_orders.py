@@ -23,6 +23,7 @@ from ros2_rfm_serving.monitoring.dashboard.control import Answer
 from ros2_rfm_serving.ros.foreman_node import ForemanNode
 from ros2_rfm_serving.ros.monitor.hands import Hands
 from ros2_rfm_serving.ros.node.doorkeeper import MOST_SIGNED, sign
+from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.security.own import ENCLAVE
@@ -188,6 +189,8 @@ def test_a_foreman_has_its_proof_with_it(rig: Rig, enclaves: Enclaves, monkeypat
     bare = ForemanNode()
     rig.executor.add_node(bare)
     rig.wait(lambda: unproven(rig) > 1, "one without a certificate tries in vain")
+    job = bare._jobs["r1"]
+    rig.wait(lambda: job.idle and job.not_before_s > clock(), "a moment in which nothing of it is under way")
     assert rig.tested._robots[0].brain.task is None  # type: ignore[attr-defined]
     rig.executor.remove_node(bare)
     monkeypatch.setenv(ENCLAVE, str(enclaves.make("foreman_hall")))

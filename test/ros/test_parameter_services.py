@@ -96,7 +96,7 @@ class Services:
         for node in self.nodes:
             node.destroy_node()
 
-    def wait(self, until: Callable[[], Any], what: str = "", seconds: float = 60.0) -> Any:
+    def wait(self, until: Callable[[], Any], what: str = "", seconds: float = 120.0) -> Any:
         end_s = time.monotonic() + seconds
         while not (found := until()):
             assert time.monotonic() < end_s, f"waited in vain for {what}"

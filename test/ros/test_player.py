@@ -23,6 +23,7 @@ from ros2_rfm_serving.ros.monitor import definitions
 from ros2_rfm_serving.ros.monitor.player import Player
 from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.wire import qos
+from test.waiting import eventually
 
 SECOND_NS = 1_000_000_000
 MARKERS = "/arm_1/rfm/markers"
@@ -59,7 +60,7 @@ class Rig:
         self.came[topic] = []
         self.peer.create_subscription(kind, topic, lambda m: self.came[topic].append((time.monotonic(), m)), profile)
 
-    def until(self, true: Any, seconds: float = 30.0) -> bool:
+    def until(self, true: Any, seconds: float = 90.0) -> bool:
         end_s = time.monotonic() + seconds
         while not true() and time.monotonic() < end_s:
             self.executor.spin_once(timeout_sec=0.05)
@@ -67,12 +68,17 @@ class Rig:
 
     def play(self, player: Player, rate: float = 1.0) -> None:
         """Whatever is played is heard, while it is."""
+
+        def perform() -> None:
+            player.offer(self.stop)
+            heard = [out for topic, out in player._out.items() if player._prefix + topic in self.came]
+            assert eventually(lambda: all(out.get_subscription_count() for out in heard), 60.0), "nobody listens"
+            player.play(rate, self.stop)
+
         self.executor.add_node(player)
-        worker = threading.Thread(target=lambda: (player.offer(self.stop), player.play(rate, self.stop)), daemon=True)
+        worker = threading.Thread(target=perform, daemon=True)
         worker.start()
         while worker.is_alive():
-            self.executor.spin_once(timeout_sec=0.05)
-        for _ in range(10):
             self.executor.spin_once(timeout_sec=0.05)
 
 
@@ -89,18 +95,40 @@ def rig(ros_domain: int) -> Iterator[Rig]:
         rclpy.try_shutdown()
 
 
-def test_what_was_recorded_is_played_under_its_names_at_its_pace_as_if_it_were_now(rig: Rig, bag: Bag) -> None:
+class Patience(threading.Event):
+    """Keeps nobody waiting, and remembers for how long they would have, s."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_s: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.asked_s.append(timeout or 0.0)
+        return False
+
+
+def test_it_goes_at_its_pace(rig: Rig, bag: Bag, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two seconds at twice the speed, by a clock that stands still."""
+    monkeypatch.setattr("ros2_rfm_serving.ros.monitor.player.clock", lambda: 7.0)
+    player, stop = Player(bag), Patience()
+    rig.stop.set()
+    player.offer(rig.stop)
+    player.play(2.0, stop)
+    assert len(stop.asked_s) == player.played and {round(each_s, 3) for each_s in stop.asked_s} == {0.0, 0.5, 1.0}
+    assert stop.asked_s == sorted(stop.asked_s)
+    player.destroy_node()
+
+
+def test_what_was_recorded_is_played_under_its_names_as_if_it_were_now(rig: Rig, bag: Bag) -> None:
     rig.hear(STATUS, msg.RobotStatus, qos.ROBOT_STATUS)
     rig.hear(SERVER, msg.ServerStatus, qos.SERVER_STATUS)
     rig.hear(COMMAND, Float32MultiArray)
     rig.hear(MARKERS, MarkerArray)
     player = Player(bag)
     rig.play(player, rate=2.0)
-    assert [status.episode for _, status in rig.came[STATUS]][-1] == 5
-    assert [status.served for _, status in rig.came[SERVER]][-1] == 4
-    assert not rig.came[COMMAND]
-    first_s, last_s = rig.came[MARKERS][0][0], rig.came[MARKERS][-1][0]
-    assert last_s - first_s == pytest.approx(1.0, abs=0.5)  # two seconds at twice the speed
+    assert rig.until(lambda: rig.came[STATUS] and rig.came[STATUS][-1][1].episode == 5)
+    assert rig.until(lambda: rig.came[SERVER] and rig.came[SERVER][-1][1].served == 4)
+    assert rig.until(lambda: rig.came[MARKERS]) and not rig.came[COMMAND]
     now_s = rig.peer.get_clock().now().nanoseconds / 1e9
     assert abs(rig.came[MARKERS][-1][1].markers[0].header.stamp.sec - now_s) < 60
     assert abs(rig.came[STATUS][-1][1].header.stamp.sec - now_s) < 60
@@ -120,7 +148,7 @@ def test_beside_a_live_factory_it_is_played_below_a_prefix_alone(rig: Rig, bag: 
     rig.hear("/replay/plant" + STATUS, msg.RobotStatus, qos.ROBOT_STATUS)
     below = Player(bag, "replay/plant")
     rig.play(below, rate=100.0)
-    assert rig.came["/replay/plant" + STATUS]
+    assert rig.until(lambda: rig.came["/replay/plant" + STATUS])
     assert all(topic.startswith("/replay/plant/") for topic in below.topics)
     below.destroy_node()
 

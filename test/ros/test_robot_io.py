@@ -149,7 +149,7 @@ def repeat(node: Node, publish: Callable[[], None], until: Callable[[], Any]) ->
     spinner = executor()
     spinner.add_node(node)
     try:
-        end_s = time.monotonic() + 30.0
+        end_s = time.monotonic() + 90.0
         while not until():
             assert time.monotonic() < end_s, "waited in vain"
             publish()

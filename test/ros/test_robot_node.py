@@ -82,7 +82,7 @@ class RobotRig(Rig):
 
     def provoke(self, publisher: Any, message: Any, counter: str) -> None:
         """Sends until it is counted: best effort may lose one, discovery may take a moment."""
-        for _ in range(40):
+        for _ in range(120):
             publisher.publish(message)
             end_s = time.monotonic() + 0.7
             while time.monotonic() < end_s and not self.count(counter):
@@ -200,8 +200,9 @@ def test_of_more_states_than_control_periods_some_begin_none_and_that_is_said(ma
     rig.bring_up()
     rig.work()
     rig.robot.commands.clear()
+    begun_s = time.monotonic()
     rig.spin(3.0)
-    assert 3 <= len(rig.robot.commands) <= 18
+    assert 3 <= len(rig.robot.commands) <= 3 + 5.0 * (time.monotonic() - begun_s)
     rig.wait(lambda: "begin no control period" in rig.values("r1").get("state_rate_misfit", ""), "the misfit")
 
 

@@ -27,7 +27,7 @@ from ros2_rfm_serving.ros.wire.proofs import signed
 from ros2_rfm_serving.ros.zenoh.carriers import NOBODY, CarriedRobot
 from ros2_rfm_serving.security.own import ENCLAVE
 from ros2_rfm_serving.security.signing import Prover, Verifier
-from ros2_rfm_serving.types import ClaimStage
+from ros2_rfm_serving.types.names import LAST_STAGE
 from test.enclaves import Enclaves
 from test.waiting import eventually
 
@@ -203,7 +203,7 @@ def bearer(ros_domain: int, enclaves: Enclaves, monkeypatch: pytest.MonkeyPatch)
 
 
 def claimed(heard: int, by: Path | None, **changes: Any) -> Any:
-    made = msg.NameClaim(stage=int(ClaimStage.SETTLED), process=LAST, heard=heard, **changes)
+    made = msg.NameClaim(stage=LAST_STAGE, process=LAST, heard=heard, **changes)
     made.header.frame_id = "arm_1"
     return signed(made, Prover(by)) if by else made
 
@@ -211,11 +211,14 @@ def claimed(heard: int, by: Path | None, **changes: Any) -> Any:
 def test_a_claim_that_is_under_way_when_the_name_is_given_up_is_answered_by_nobody(bearer: Bearer) -> None:
     """A robot that is cleaned up, while somebody claims its name."""
     bearer.own.destroy()
-    bearer.own._on_claim(msg.NameClaim(stage=int(ClaimStage.SETTLED), process=LAST, heard=5))
+    bearer.own._on_claim(msg.NameClaim(stage=LAST_STAGE, process=LAST, heard=5))
     assert not bearer.own.lost
 
 
-def test_a_claim_that_is_forged_or_was_true_once_ends_nobody(bearer: Bearer, enclaves: Enclaves) -> None:
+def test_a_claim_that_is_forged_or_was_true_once_ends_nobody(
+    bearer: Bearer, enclaves: Enclaves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ros2_rfm_serving.ros.node.own_name.CLAIM_S", 90.0)
     own, process = bearer.own, bearer.process
     foreign, mine = Enclaves(enclaves.root / "else").make("arm_1"), enclaves.root / "arm_1"
     changed = bytearray(claimed(process, mine))

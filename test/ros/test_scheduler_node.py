@@ -111,7 +111,7 @@ class Rig:
     def _on_robot(self, message: Any) -> None:
         self.robot_status = message
 
-    def wait(self, until: Callable[[], Any], seconds: float = 60.0) -> None:
+    def wait(self, until: Callable[[], Any], seconds: float = 120.0) -> None:
         end_s = time.monotonic() + seconds
         while not until():
             assert time.monotonic() < end_s, f"waited in vain; epochs {[s.epoch for s in self.schedules]}"

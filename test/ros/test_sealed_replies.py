@@ -40,7 +40,7 @@ from test.unit.fakes import schedule, session_request
 
 from .herald import Herald, speaker
 from .robot_rig import FakeServer, Rig, RobotClient
-from .server_fleet import JPEG, Fleet, started
+from .server_fleet import JPEG, STARTS_S, Fleet, started
 from .test_proof import Plant
 
 SUCCESS = TransitionCallbackReturn.SUCCESS
@@ -153,7 +153,7 @@ def hall(ros_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         node = RobotNode()
         made = Hall(fleet, plant, node, enclaves.make("operator"), enclaves.make("scheduler"))
         try:
-            fleet.wait(lambda: fleet.status and fleet.status.state == msg.ServerStatus.READY, what="ready")
+            fleet.wait(lambda: fleet.status and fleet.status.state == msg.ServerStatus.READY, STARTS_S, "ready")
             yield made
             assert process.poll() is None
         finally:

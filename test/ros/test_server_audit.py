@@ -27,12 +27,15 @@ from ros2_rfm_serving.ros.node.audit import page_from
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import session_request_to
 from ros2_rfm_serving.types import Conditioning, EncodedImage, ObservationRequest, RequestId, SessionRequest, empty
-from test.ros.server_fleet import Fleet
+from test.ros.server_fleet import STARTS_S, Fleet
 from test.unit.audit.recorded import definition
+from test.waiting import eventually
 
 Heard = tuple[int, str, str, bytes]
 """When, ns; topic; type; CDR"""
 MODEL = "rfm/metaworld-flow"
+FEWEST_CHUNKS, MOST_ROUNDS = 48, 200
+"""Until so many have come, and the server has answered several robots at once: whether it does is a matter of moments."""
 ROBOTS = "abcd"
 
 
@@ -67,7 +70,23 @@ class Listener(Fleet):
         assert future.result().success, future.result().error_msg
         self.epochs[robot] = future.result().session_epoch
 
-    def observe(self, robot: str, sequence: int) -> None:
+    def observe_all(self, sequence: int) -> None:
+        """In one breath: nothing is made between one robot's message and the next one's."""
+        messages = [self._message(robot, sequence) for robot in ROBOTS]
+        data = [serialize_message(message) for message in messages]
+        for message, its_bytes in zip(messages, data, strict=True):
+            self.sent.append((time.time_ns(), self.out.topic_name, "rfm_serving/msg/Observation", its_bytes))
+            self.out.publish(message)
+
+    def answered(self, sequence: int) -> bool:
+        """Every robot. What is lost, one way or the other, is asked for again by the next one."""
+        return all(self.chunks[r] and self.chunks[r][-1][1].id.sequence >= sequence for r in ROBOTS)
+
+    def shared(self) -> bool:
+        """Some batch had several rows, and is not the first one."""
+        return any(chunk.served.batch_size > 1 and chunk.id.sequence > 1 for r in ROBOTS for _, chunk in self.chunks[r])
+
+    def _message(self, robot: str, sequence: int) -> Any:
         contract, rng = self.contract, np.random.default_rng(sequence)
         prefix = rng.random((3, len(contract.action_names)), np.float32) if sequence > 1 else empty(0, len(contract.action_names))
         images = [EncodedImage(camera=c, format="jpeg", data=camera_image(96, sequence)) for c in contract.cameras]
@@ -81,9 +100,7 @@ class Listener(Fleet):
             prefix_model=prefix,
             prefix_robot=prefix,
         )
-        message = convert.observation_to(request)
-        self.sent.append((time.time_ns(), self.out.topic_name, "rfm_serving/msg/Observation", serialize_message(message)))
-        self.out.publish(message)
+        return convert.observation_to(request)
 
 
 @contextmanager
@@ -95,7 +112,7 @@ def serving() -> Iterator[tuple[Listener, subprocess.Popen[bytes]]]:
     rclpy.init()
     fleet = Listener(*ROBOTS)
     try:
-        fleet.wait(lambda: fleet.status and fleet.status.state == msg.ServerStatus.READY, what="ready")
+        fleet.wait(lambda: fleet.status and fleet.status.state == msg.ServerStatus.READY, STARTS_S, "ready")
         yield fleet, process
     finally:
         fleet.executor_.shutdown()
@@ -116,10 +133,12 @@ def test_what_a_server_decided_is_decided_again_and_its_batches_give_the_same_by
         fleet.wait(lambda: "snapshot" in fleet.kinds(), what="a snapshot")
         for robot in ROBOTS[1:]:
             fleet.join(robot)
-        for sequence in range(1, 9):
-            for robot in ROBOTS:
-                fleet.observe(robot, sequence)
-            fleet.wait(lambda: all(len(fleet.chunks[r]) == sequence for r in ROBOTS), 20.0, f"chunks {sequence}")  # noqa: B023
+        fleet.wait(lambda: fleet.out.get_subscription_count() and all(fleet.hears[r].get_publisher_count() for r in ROBOTS))
+        rounds = iter(range(1, MOST_ROUNDS))
+        while sum(map(len, fleet.chunks.values())) < FEWEST_CHUNKS or not fleet.shared():
+            sequence = next(rounds)
+            fleet.observe_all(sequence)
+            eventually(lambda: fleet.answered(sequence), 5.0, fleet._turn)  # noqa: B023
         process.send_signal(signal.SIGTERM)
         fleet.wait(lambda: "closed" in fleet.kinds(), what="an orderly end")
     _verified(fleet.pages)
@@ -140,9 +159,10 @@ def _verified(pages: list[Page]) -> None:
 
 
 def _bag(fleet: Listener, folder: Path) -> Path:
-    """As a recorder would have written it, to whom the first observation got lost."""
+    """As a recorder would have written it, to whom the first observation that was answered got lost."""
     bag = BagWriter(folder / "bag")
-    heard = sorted([*fleet.sent[1:], *fleet.heard_s], key=lambda one: one[0])
+    lost = (fleet.chunks[ROBOTS[0]][0][1].id.sequence - 1) * len(ROBOTS)
+    heard = sorted([*fleet.sent[:lost], *fleet.sent[lost + 1 :], *fleet.heard_s], key=lambda one: one[0])
     for time_ns, topic, kind, data in heard:
         bag.write(topic, kind, definition(kind), data, time_ns)
     bag.close()

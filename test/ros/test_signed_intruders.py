@@ -385,7 +385,7 @@ def test_a_scheduler_takes_up_no_schedule_that_somebody_else_tells(
                 spinner.add_node(node)
             with ThreadPoolExecutor(1) as pool:
                 spinning = pool.submit(lambda: [spinner.spin_once(timeout_sec=0.02) for _ in iter(over.is_set, True)])  # noqa: B023
-                left = predecessor.found_in_force(qos.Names(""), ["server_1"], 1.0, logging.getLogger())
+                left = predecessor.found_in_force(qos.Names(""), ["server_1"], 8.0, logging.getLogger())
                 over.set()
                 spinning.result()
             spinner.shutdown()

@@ -85,7 +85,7 @@ def fake() -> Iterator[FakeOmni]:
 
 
 def remote(url: str, **options: Any) -> Any:
-    entry = CatalogueEntry(engine="remote", options={"url": url, "dialect": "vllm_omni", "timeout_s": 5.0, **FLAT, **options})
+    entry = CatalogueEntry(engine="remote", options={"url": url, "dialect": "vllm_omni", "timeout_s": 30.0, **FLAT, **options})
     return build_engine(EngineSpec(model="m", entry=entry, models_folder=Path(), profile=Profile({}), gpu_type="", wait=time.sleep))
 
 

@@ -108,7 +108,7 @@ class Rig:
     def _turn(self) -> None:
         self._executor.spin_once(timeout_sec=0.05)
 
-    def wait(self, until: Callable[[], Any], seconds: float = 60.0) -> None:
+    def wait(self, until: Callable[[], Any], seconds: float = 120.0) -> None:
         found = eventually(until, seconds, self._turn)
         assert found, f"waited in vain; {self.told}"
 

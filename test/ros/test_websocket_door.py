@@ -39,6 +39,7 @@ from ros2_rfm_serving.types import (
     RequestId,
     empty,
 )
+from test.ports import free_port
 
 from .door_rig import JPEG, SPOILT, TOKEN, Rig, eventually, observation, running
 
@@ -165,21 +166,32 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(rig: Rig) -> N
     assert not rig.left
 
 
-def test_one_request_at_a_time_and_none_for_ever() -> None:
-    with running(reply_s=0.2, idle_s=0.5) as rig:
+def test_one_request_at_a_time() -> None:
+    with running(reply_s=600.0, idle_s=600.0) as rig:
         rig.engine.go.clear()
         with connect(rig.url) as hasty:
             hasty.recv()
             for _ in range(2):
                 hasty.send(wire.packer().pack(observation()))
             assert "one request at a time" in str(hasty.recv())
+        assert rig.refused("gateway_busy")
+
+
+def test_no_request_waits_for_ever() -> None:
+    with running(reply_s=0.2, idle_s=600.0) as rig:
+        rig.engine.go.clear()
         client = rig.client()
         with pytest.raises(RuntimeError, match="not answered"):
             client.infer(observation())
+        assert rig.refused("gateway_no_reply")
+
+
+def test_no_silence_is_borne_for_ever() -> None:
+    with running(idle_s=0.5) as rig:
         with connect(rig.url) as silent:
             silent.recv()
-            assert "too long" in str(silent.recv(timeout=20))
-        assert [rig.server.refused[kind] for kind in ("gateway_busy", "gateway_no_reply", "gateway_idle")] == [1, 1, 1]
+            assert "too long" in str(silent.recv(timeout=60))
+        assert rig.refused("gateway_idle")
 
 
 def test_drained_clients_are_told_and_the_request_that_runs_is_answered(rig: Rig) -> None:
@@ -206,7 +218,7 @@ def test_drained_clients_are_told_and_the_request_that_runs_is_answered(rig: Rig
 
 
 def remote(url: str, **options: Any) -> Any:
-    entry = CatalogueEntry(engine="remote", options={"url": url, "timeout_s": 5.0, **options})
+    entry = CatalogueEntry(engine="remote", options={"url": url, "timeout_s": 30.0, **options})
     spec = EngineSpec(model="m", entry=entry, models_folder=Path(), profile=Profile({}), gpu_type="", wait=time.sleep)
     return build_engine(spec)
 
@@ -252,7 +264,7 @@ def test_a_remote_server_of_ours_is_an_engine_with_all_it_can_do(rig: Rig, monke
 def test_a_remote_server_that_went_comes_back_and_never_costs_more_than_its_time() -> None:
     with running() as first:
         port = first.door.port
-        engine = remote(first.url, timeout_s=1.0, connections=1)
+        engine = remote(first.url, timeout_s=2.0, connections=1)
 
         def answered(value: int) -> bool:
             """In time, which a machine that stands still keeps it from."""
@@ -261,7 +273,7 @@ def test_a_remote_server_that_went_comes_back_and_never_costs_more_than_its_time
             return False
 
         first.engine.go.clear()
-        with pytest.raises(ModelError, match="no answer within 1 s"):
+        with pytest.raises(ModelError, match="no answer within 2 s"):
             engine.infer([row(1)])
         first.engine.go.set()
         assert eventually(lambda: answered(2))
@@ -300,8 +312,7 @@ def test_a_foreign_server_has_to_be_described_and_is_never_asked_for_more(rig: R
 
 def test_a_model_server_opens_its_door_and_ends_with_it(ros_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RFM_TEST_TOKEN", TOKEN)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     given = {"server": "s1", "model": "emulated/arm-policy", "gpu_type": "EMULATED", "batch_size": 4, "max_sessions": 4}
     given |= {"gateway_port": port, "gateway_token_env": "RFM_TEST_TOKEN", "gateway_names": ["observation/image=front"]}
     arguments = [

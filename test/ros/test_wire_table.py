@@ -148,8 +148,7 @@ def running(tmp_path: Path) -> Iterator[Graph]:
     for node in nodes:
         spinner.add_node(node)
     try:
-        types = settled(spinner, observer)
-        yield Graph(types, {node.get_name(): used_by(node, observer) for node in nodes})
+        yield settled(spinner, nodes, observer)
     finally:
         spinner.shutdown()
         words.close()
@@ -170,24 +169,27 @@ def used_by(node: Node, observer: Node) -> Grants:
     return Grants(*(frozenset(found for found, _ in ask(name, namespace)) for ask in asked))
 
 
-def settled(spinner: object, observer: Node) -> dict[str, str]:
-    """What there is when nothing has been added for three seconds."""
+def settled(spinner: object, nodes: list[Node], observer: Node) -> Graph:
+    """What there is when the replies to the robot are offered, and nobody has begun anything for three seconds, or a minute."""
     found: dict[str, str] = {}
+    used: dict[str, Grants] = {}
     end_s = changed_s = time.monotonic()
     while (time.monotonic() < changed_s + 3.0 and time.monotonic() < end_s + 60.0) or "/arm_1/rfm/action_chunk" not in found:
-        spinner.spin_once(timeout_sec=0.05)  # type: ignore[attr-defined]
+        for _ in range(5):
+            spinner.spin_once(timeout_sec=0.05)  # type: ignore[attr-defined]
         listed = [
             observer.get_topic_names_and_types(),
             observer.get_service_names_and_types(),
             get_action_names_and_types(observer),
         ]
         now = {name: types[0].rpartition("/")[2] for kind in listed for name, types in kind}
-        if now.keys() - found.keys():
+        before, used = used, {node.get_name(): used_by(node, observer) for node in nodes}
+        if now.keys() - found.keys() or used != before:
             changed_s = time.monotonic()
         found |= now
         assert time.monotonic() < end_s + 120.0, sorted(found)
     ignored = re.compile(f"{EVERY_NODE}|{LIFECYCLE}|{ACTIONS}")
-    return {name: kind for name, kind in found.items() if not ignored.fullmatch(name)}
+    return Graph({name: kind for name, kind in found.items() if not ignored.fullmatch(name)}, used)
 
 
 def table(repository: Path) -> dict[str, str]:

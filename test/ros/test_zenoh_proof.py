@@ -43,8 +43,9 @@ from test.zenoh_robot import CAMERAS, STATE_SIZE
 
 from .herald import Herald
 from .mirror_engine import NAMES
-from .server_fleet import JPEG, serving
+from .server_fleet import JPEG, STARTS_S, serving
 from .test_zenoh_robot import free_port
+from .zenoh_rig import WAITING
 
 __all__ = ["free_port"]
 GIVEN = {
@@ -184,17 +185,20 @@ def test_a_newcomer_is_served_through_the_end_of_scheduler_and_router(
         commands = list[Any]()
 
         def turn() -> None:
-            """A control period; meanwhile all that comes: of one event a period a busy machine falls behind for ever."""
+            """A control period; meanwhile all that comes, and some events at least, though a busy machine has no moment for one: of
+            fewer it falls behind for ever."""
             end_s = time.monotonic() + 0.02
             while time.monotonic() < end_s:
                 running.spin_once(timeout_sec=0.02)
+            for _ in range(WAITING):
+                running.spin_once(timeout_sec=0.0)
             now_s = time.monotonic()
             images = tuple(EncodedImage(camera=c, format="jpeg", data=JPEG, height_px=16, width_px=16) for c in CAMERAS)
             sensors = Sensors(state=np.zeros(STATE_SIZE, np.float32), state_s=now_s, images=images, images_s=now_s)
             commands.extend([command] if (command := robot.tick(sensors)) is not None else [])
 
         def wait(until: Callable[[], Any], what: str) -> None:
-            assert eventually(until, 90.0, turn), f"waited in vain for {what}: {robot.brain.refused} {robot.ends.figures()}"
+            assert eventually(until, STARTS_S, turn), f"waited in vain for {what}: {robot.brain.refused} {robot.ends.figures()}"
 
         def more(what: str) -> None:
             number = len(commands)

@@ -203,11 +203,12 @@ def test_two_factories_on_one_machine_do_not_disturb_each_other(repository: Path
 
 
 @pytest.mark.alone
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(400)
 def test_the_quickstart_completes_episodes_and_ends_by_itself(repository: Path, tmp_path: Path, ros_domain: int) -> None:
     file = tmp_path / "summary.json"
-    with rfm_up(repository, tmp_path, "--seconds", "40", "--json", str(file), domain=ros_domain) as factory:
-        output, _ = factory.communicate(timeout=200)
+    until = ("--episodes", "2", "--seconds", "150")
+    with rfm_up(repository, tmp_path, *until, "--json", str(file), domain=ros_domain) as factory:
+        output, _ = factory.communicate(timeout=300)
     assert factory.returncode == 0, output
     figures = json.loads(file.read_text())
     assert set(figures["tasks"]) == {"pick-place", "door-open", "push"}

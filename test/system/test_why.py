@@ -10,6 +10,9 @@ import pytest
 
 from test.operate.floor import ROBOT, SERVER, Floor
 
+LOOKS = 5
+"""A machine that is busy with other things may be late now and then, and then it is said."""
+
 
 @pytest.fixture
 def floor(repository: Path, tmp_path: Path, ros_domain: int) -> Iterator[Floor]:
@@ -26,7 +29,9 @@ def test_a_factory_that_is_there_healthy_and_without_its_server(floor: Floor) ->
     assert nobody.returncode == 2 and "no factory is running in ROS domain" in nobody.stderr
 
     floor.open()
-    healthy = floor.shell("rfm why --seconds 4")
+    for _ in range(LOOKS):
+        if (healthy := floor.shell("rfm why --seconds 4")).returncode == 0:
+            break
     assert healthy.returncode == 0 and healthy.stdout.startswith("nothing is wrong: 1 robot and 1 server"), healthy.stdout
 
     floor.kill("model_server_node")

@@ -22,7 +22,7 @@ from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.said import Hearer, Speaker
 from ros2_rfm_serving.ros.node.timers import Turn, turns_of
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
-from ros2_rfm_serving.types.names import CLAIM_S, LATE_S, SETTLED_AFTER_S, ClaimStage, NameClaim
+from ros2_rfm_serving.types.names import CLAIM_S, LATE_S, SETTLED_AFTER_S, NameClaim
 
 LOOK_PERIOD_S, LAST_WORD_S = 0.1, 10.0
 DOOR = "door"
@@ -92,8 +92,9 @@ class OwnName:
 
     def hold(self) -> None:
         """Nobody has objected: from now on the executor listens."""
-        self._rise(ClaimStage.HELD)
-        self._settling = turns_of(self._node).once(SETTLED_AFTER_S, self.settle)
+        self._claim.hold(clock())
+        self._tell()
+        self._settling = turns_of(self._node).once(SETTLED_AFTER_S, self._tell)
 
     def diagnosis(self) -> DiagnosticStatus:
         """`<name>: name`."""
@@ -128,15 +129,12 @@ class OwnName:
             self._settling.cancel()
 
     def settle(self) -> None:
-        """Whoever comes later has less right."""
-        self._rise(ClaimStage.SETTLED)
-
-    def _rise(self, stage: ClaimStage) -> None:
-        self._claim.stage = stage
+        """It counts as held for `SETTLED_AFTER_S`."""
+        self._claim.hold(clock() - SETTLED_AFTER_S)
         self._tell()
 
     def _tell(self) -> None:
-        message = msg.NameClaim(stage=int(self._claim.stage), process=self._claim.process, heard=self._answered)
+        message = msg.NameClaim(stage=int(self._claim.stage(clock())), process=self._claim.process, heard=self._answered)
         message.header.frame_id = self.name
         self._publisher.publish(self._speaker.signed(convert.stamped(message, self._node)))
 
@@ -159,8 +157,8 @@ class OwnName:
         before = len(self._claim.intruders)
         self._heard = self._heard or message.process != self._claim.process
         self._claim.hear(message.process, message.stage, clock())
-        if message.process != self._claim.process and not self.lost and self._claim.stage is not ClaimStage.CLAIMED:
-            self._tell()  # it is latched, but the latched sample has been seen to come seconds late
+        if message.process != self._claim.process and not self.lost and self._claim.is_held:
+            self._tell()  # for how long by now; and the latched word has been seen to come seconds late
         if len(self._claim.intruders) > before:
             self._node.get_logger().error(f"another process wants to be {self.kind} {self.name!r} as well; it is refused")
 
@@ -199,6 +197,8 @@ def claim(node: Node, kind: str, topics: Iterable[tuple[str, str]]) -> list[OwnN
     while (looked_s := clock() - begin_s) < CLAIM_S or (looked_s < LATE_S and any(name.awaits_word for name in names)):
         for name in names:
             name.look()
+        if all(name.lost for name in names):
+            break
         time.sleep(LOOK_PERIOD_S)
     lost = [name for name in names if name.lost]
     if lost:

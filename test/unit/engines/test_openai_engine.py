@@ -208,10 +208,10 @@ def test_a_batch_is_asked_at_once() -> None:
     together = threading.Barrier(4)
 
     def script(body: dict[str, Any], number: int) -> Turn:
-        together.wait(timeout=4.0)  # broken, and the request fails, unless all four are here
+        together.wait(timeout=60.0)  # broken, and the request fails, unless all four are here
         return says("safe")
 
-    with server(script) as (url, _), engine(url) as judge:
+    with server(script) as (url, _), engine(url, timeout_s=120.0) as judge:
         assert [only([answer]).verdict for answer in judge.infer([request()] * 4)] == ["safe"] * 4
 
 

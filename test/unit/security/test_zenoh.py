@@ -29,6 +29,10 @@ KIND = "rfm_serving::msg::dds_::Any_/RIHS01_0"
 OPENS_WITHIN_MS, REFUSED_WITHIN_MS = 5000, 700
 
 
+LONGEST_S = 15.0
+"""Generous: on a machine that does other things as well. Who is held up waits for minutes."""
+
+
 def key(name: str) -> str:
     return f"{DOMAIN}/{name}/{KIND}"
 
@@ -157,8 +161,8 @@ def test_the_door_is_the_factory_to_robots_on_zenoh_and_no_robot(running: Plant)
 
     assert eventually(passes)
     assert set(observed) == {key(name) for name in names[:2]}, "nothing of a robot's own"
-    asked = a.get(key(f"rfm/servers/{SERVER}/open_session"), timeout=2.0)
-    assert any(reply.ok is not None for reply in asked)
+    asked = lambda: a.get(key(f"rfm/servers/{SERVER}/open_session"), timeout=5.0)  # noqa: E731
+    assert eventually(lambda: any(reply.ok is not None for reply in asked()))
 
 
 def test_a_robot_may_open_a_session_and_neither_be_admitted_nor_drain_a_server(running: Plant) -> None:
@@ -187,7 +191,7 @@ def test_a_robot_may_open_a_session_and_neither_be_admitted_nor_drain_a_server(r
     assert asked == [], "nobody was asked"
     a.declare_queryable(key("rfm/admit_robot"), lambda query: query.reply(query.key_expr, b"forged"))
     time.sleep(0.3)
-    replies = [reply.ok.payload.to_bytes() for reply in people.get(key("rfm/admit_robot"), timeout=1.0) if reply.ok is not None]
+    replies = [reply.ok.payload.to_bytes() for reply in people.get(key("rfm/admit_robot"), timeout=30.0) if reply.ok is not None]
     assert replies == [b"yes"], "nor can it answer for the scheduler"
 
 
@@ -294,7 +298,7 @@ def test_under_a_robots_own_name_nobody_else_asks_a_server_for_anything(running:
         return b"of B" in observed
 
     assert eventually(passes)
-    assert any(reply.ok is not None for reply in querier.get())
+    assert eventually(lambda: any(reply.ok is not None for reply in querier.get()))
     assert not any(reply.ok is not None for reply in a.get(key(f"{own}/open_session"), timeout=1.0))
     assert set(observed) == {b"of B"}
     heard = running.hear(a, f"{own}/observation")
@@ -316,16 +320,20 @@ def test_what_is_said_to_many_robots_at_once_is_no_flood(running: Plant) -> None
                 time.sleep(0.05)
             return all(heard.values())
 
+        def arrives(speaker: Any = speaker) -> bool:
+            """All of it. What is dropped as a flood is dropped each time, what a busy machine has no room for now and then."""
+            time.sleep(0.3)
+            for chunks in heard.values():
+                chunks.clear()
+            for _ in range(10):
+                for robot in heard:
+                    for component in (b"left", b"right"):
+                        speaker.put(key(f"{robot}/rfm/action_chunk"), component)
+                time.sleep(0.02)
+            return bool(eventually(lambda: all(len(chunks) == 20 for chunks in heard.values()), 3.0))
+
         assert eventually(reached)
-        time.sleep(0.3)
-        for chunks in heard.values():
-            chunks.clear()
-        for _ in range(10):
-            for robot in heard:
-                for component in (b"left", b"right"):
-                    speaker.put(key(f"{robot}/rfm/action_chunk"), component)
-            time.sleep(0.02)
-        assert eventually(lambda: all(len(chunks) == 20 for chunks in heard.values()), 3.0), (who, heard)
+        assert eventually(arrives), (who, heard)
         for chunks in heard.values():
             chunks.clear()
 
@@ -359,7 +367,7 @@ def test_silent_connections_hold_up_nobody_who_is_in(written: Folder, many: int)
         while len(sent) < 20:  # there were few connections, and they took no time
             send()
             time.sleep(0.02)
-        assert eventually(lambda: len(took_s) >= 0.9 * len(sent)) and max(took_s) < 2.0, (len(took_s), len(sent), max(took_s))
+        assert eventually(lambda: len(took_s) >= 0.9 * len(sent)) and max(took_s) < LONGEST_S, (len(took_s), len(sent), max(took_s))
 
 
 def test_newcomers_come_in_once_silent_connections_are_gone(written: Folder) -> None:
@@ -367,7 +375,7 @@ def test_newcomers_come_in_once_silent_connections_are_gone(written: Folder) -> 
     newcomers for a quarter of an hour, which is a firewall's to prevent (docs/security.md)."""
     with plant(written) as running, contextlib.ExitStack() as stack:
         for _ in range(50):
-            stack.enter_context(socket.create_connection(("127.0.0.1", running.port), 1)).sendall(b"\x16")
+            stack.enter_context(socket.create_connection(("127.0.0.1", running.port), 20)).sendall(b"\x16")
         stack.close()
 
         def comes_in() -> bool:
