@@ -201,6 +201,11 @@ class Problem:
         return Counter(self.servers.values())
 
     @cached_property
+    def parts(self) -> dict[tuple[int, int, int, int], TaskClass]:
+        """Of its classes, as far as they are known (`prediction/parts.py`): (class, robots, first demand, index) -> part."""
+        return {}
+
+    @cached_property
     def models(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(d.model for d in self.demands))
 

@@ -125,6 +125,7 @@ def test_a_robot_on_zenoh_proves_who_it_is(
         assert max(np.abs(command).max() for command in commands) < 0.5
         robot.close()
         fleet.executor_.remove_node(door)
+        fleet.spin(0.1)  # what its timers have set off already
         door.stop()
         door.destroy_node()
         assert process.poll() is None
@@ -212,6 +213,7 @@ def test_a_newcomer_is_served_through_the_end_of_scheduler_and_router(
         wait(lambda: robot._servers._servers["server_1"].observation._own["arm_9"].is_heard, "the door that hears its own name")
         before = robot.brain.following.schedule.scheduler
         running.remove_node(scheduler)
+        turn(), turn()  # what its timers have set off already
         scheduler.destroy_node()
         more("commands without a scheduler")
         started("scheduler", SchedulerNode)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -78,6 +79,7 @@ def kairos(
     for each, of in points.items():
         tables.write(each, results, of, out)
         plots.draw(each, results, out)
+    results = replace(results, runs=tables.written(out, figures))
     claims = claims_of(results)
     if figure == workload == ALL:
         tables.write_page(results, claims, setting, out)

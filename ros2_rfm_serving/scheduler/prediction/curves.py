@@ -53,12 +53,14 @@ class Line:
     y: tuple[float, ...]
 
     def at(self, load_hz: float) -> float:
-        if load_hz <= self.x[0]:
-            return self.y[0]
-        if load_hz >= self.x[-1]:
-            return self.y[-1] if load_hz <= self.x[-1] * (1 + ROUNDING) else math.inf
-        i = bisect_right(self.x, load_hz)
-        return self.y[i - 1] + (self.y[i] - self.y[i - 1]) * (load_hz - self.x[i - 1]) / (self.x[i] - self.x[i - 1])
+        x, y = self.x, self.y
+        if load_hz <= x[0]:
+            return y[0]
+        if load_hz >= x[-1]:
+            return y[-1] if load_hz <= x[-1] * (1 + ROUNDING) else math.inf
+        i = bisect_right(x, load_hz)
+        x0, y0 = x[i - 1], y[i - 1]
+        return y0 + (y[i] - y0) * (load_hz - x0) / (x[i] - x0)
 
     def highest_hz(self, limit_s: float) -> float:
         """Up to which load it is within a limit; 0: at none."""

@@ -142,9 +142,9 @@ def kept_hosts(
         if not keeps_frames(problem, curves, host):
             yield host, False
             continue
-        judged = zip([problem.demands[d].slo for d, _ in host.robots], responses.of_each(host), strict=True)
-        limits = ((responses.judged_s(own, host, slo), limit_s(slo, curve.response_s(slo), reserve)) for slo, own in judged)
-        yield host, all(judged_s <= most_s for judged_s, most_s in limits)
+        slos = [problem.demands[d].slo for d, _ in host.robots]
+        limits_s = [limit_s(slo, curve.response_s(slo), reserve) for slo in slos]
+        yield host, all(own_s <= most_s for own_s, most_s in zip(responses.judged_each_s(host, slos), limits_s, strict=True))
 
 
 def _is_fixed(host: Host) -> bool:
