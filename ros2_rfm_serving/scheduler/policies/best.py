@@ -119,8 +119,7 @@ class _Best:
         if chosen is None:
             return None
         calm = self._calmest(chosen, options)
-        calm = self._climbed(calm) if rate_control is not False else calm
-        return replace(self._surest(calm, options) if rate_control is not False else calm, complete=complete)
+        return replace(calm if rate_control is False else self._surest(self._climbed(calm), options), complete=complete)
 
     def _near(self) -> _Best:
         """The same search without the network: what the curves know nothing of, the robots' own queues tell afterwards."""

@@ -179,9 +179,7 @@ def test_other_packages_add_policies_by_entry_point(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(dispatcher, "entry_points", lambda group: [Entry()] if group == "ros2_rfm_serving.dispatch" else [])
     assert isinstance(policy("mine"), DISPATCH_POLICIES["deadline"])
     check_policy("mine")
-    with pytest.raises(
-        ConfigurationError, match=r"f.yaml: server_cluster.dispatch: .* named 'edf'; .*fifo.*mine"
-    ):
+    with pytest.raises(ConfigurationError, match=r"f.yaml: server_cluster.dispatch: .* named 'edf'; .*fifo.*mine"):
         check_policy("edf", "f.yaml", "server_cluster.dispatch")
 
 
