@@ -81,7 +81,7 @@ def kairos(
         plots.draw(each, results, out)
     results = replace(results, runs=tables.written(out, figures))
     claims = claims_of(results)
-    if figure == workload == ALL:
+    if figure == workload == ALL and not quick:  # the page shows every rate and fleet
         tables.write_page(results, claims, setting, out)
     for name, found in claims.items():
         console.print(name)

@@ -296,3 +296,11 @@ def test_the_command_is_alive(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     assert {file.name for file in tmp_path.iterdir()} == {"figure16.csv", "figure16.png"}
+
+
+@pytest.mark.patient
+def test_a_quick_look_at_everything_has_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ros2_rfm_serving.reproductions.kairos.run.QUICK_TASKS", 2)
+    result = CliRunner().invoke(app, ["reproduce", "kairos", "--quick", "--jobs", "1", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "figure14.csv").is_file() and not (tmp_path / "README.md").exists(), "every rate and fleet is on the page"
