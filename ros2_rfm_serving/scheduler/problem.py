@@ -159,6 +159,8 @@ class Problem:
     memory_gb: Mapping[tuple[str, str], float]
     """(model, GPU type) -> what the model takes there; only where it fits."""
     load_s: Mapping[tuple[str, str], float]
+    gpu_memory_gb: Mapping[str, float] = field(default_factory=dict)
+    """Declared GPU type -> what models that share one have room in; only where it is known."""
     sizes_b: Mapping[str, float] = field(default_factory=dict)
     """Model -> billions of parameters; only where they are known."""
     continuous: frozenset[str] = frozenset()

@@ -268,14 +268,20 @@ def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> Sequ
         waited_for = any(problem.demands[demand].goal_coupled for demand, _ in host.robots)
         return bool(problem.far_s) and not waited_for, problem.models.index(host.config.model), host.robots
 
+    sharing = names_on(problem, hosts, gpus)
     for i in sorted(range(len(hosts)), key=place):
-        names[i] = name_on(problem, hosts[i], gpus[i]) if gpus[i] else free[hosts[i].config.gpu_type].pop(0)
+        names[i] = sharing[i] if gpus[i] else free[hosts[i].config.gpu_type].pop(0)
     return names
 
 
-def name_on(problem: Problem, host: Host, gpu: str) -> str:
-    """Of a server that shares a GPU."""
-    return f"{gpu}_{problem.demands[host.robots[0][0]].component if host.robots else 'idle'}"
+def names_on(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list[str]:
+    """Of servers that share these GPUs."""
+    names: list[str] = []
+    for host, gpu in zip(hosts, gpus, strict=True):
+        name = f"{gpu}_{problem.demands[host.robots[0][0]].component if host.robots else 'idle'}"
+        alike = sum(other == name or other.startswith(f"{name}_") for other in names)
+        names.append(f"{name}_{alike + 1}" if alike else name)
+    return names
 
 
 def _server(problem: Problem, responses: Responses, operation: Operation, host: Host, settled: Equilibrium) -> ServerSolution:
