@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from ros2_rfm_serving import compiled
+from test.domains import next_domain
 
 if os.environ.get(compiled.SWITCH) == "yes":  # `make compiled`: before anything else is imported
     assert compiled.use(), "rfm compile, of this very source"
@@ -24,7 +24,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # and, in the processes tha
 settings.register_profile("unhurried", parent=settings.default, deadline=None)
 settings.load_profile("unhurried")
 
-_DOMAINS = itertools.cycle(range(1, 101))  # what domain_coordinator hands out, in turns
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
@@ -39,7 +38,7 @@ def ros_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     linger: a service of the same name would be ready at once, and a request to it lost."""
     from domain_coordinator import domain_id
 
-    with domain_id(selector=lambda: next(_DOMAINS)) as domain:
+    with domain_id(selector=next_domain) as domain:
         monkeypatch.setenv("ROS_DOMAIN_ID", str(domain))
         yield int(domain)
 

@@ -66,7 +66,7 @@ def _admission_s(solved: Solved) -> float:
 MEASURES = {
     "cpu_s": Measure(heading="solved in (s of one core)", of=lambda solved: solved.cpu_s),
     "work": Measure(heading="work", of=lambda solved: solved.solution.work),
-    "gap": Measure(heading="gap to the bound (%)", of=lambda solved: solved.solution.gap, scale=100, form=".1f"),
+    "gap": Measure(heading="gap to the bound (%)", of=lambda solved: solved.solution.gap_by_curves, scale=100, form=".1f"),
     "admission_s": Measure(heading="admission of one robot (ms)", of=_admission_s, scale=1e3),
 }
 

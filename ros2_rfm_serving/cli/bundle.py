@@ -127,6 +127,7 @@ def _tell(folder: Path, made: Made) -> None:
         f"{folder}: {manifest.architecture} from a {made.importer} checkpoint, {len(promise.action_names)} actions, "
         f"cameras {', '.join(promise.cameras) or 'none'}, hash {made.content_hash[:12]}",
         soft_wrap=True,
+        markup=False,
     )
     for note in made.imported.notes:
         console.print(note, soft_wrap=True, markup=False)

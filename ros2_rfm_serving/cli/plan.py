@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.scheduler import Solution
 
 MOST_ALTERNATIVES, LEAST_COST_HZ = 4, 5e-3
+BY_CURVES = ", by the profile's curves; how far this plan goes its robots' own queues say"
 
 
 def plan(
@@ -106,7 +107,7 @@ def _explain(solution: Solution, inputs: Inputs, robot: str, json: bool) -> None
         console.print(f"  why there: {choice.why_server}", soft_wrap=True)
         console.print(f"  why that rate: {choice.why_rate}", soft_wrap=True)
         for other in choice.alternatives[:MOST_ALTERNATIVES]:
-            console.print(f"  {other.what}: {_cost(other.cost_hz)}", soft_wrap=True)
+            console.print(f"  {other.what}: {_cost(other.cost_hz)}{BY_CURVES if other.by_curves else ''}", soft_wrap=True)
 
 
 def _cost(cost_hz: float) -> str:

@@ -46,7 +46,7 @@ def card_of(folder: Path) -> dict[str, str]:
     file = folder / CARD
     if not file.is_file():
         return {}
-    lines = file.read_text(encoding="utf-8").splitlines()
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     if not lines or lines[0] != "---" or "---" not in lines[1:]:
         return {}
     pairs = (line.partition(":") for line in lines[1 : lines.index("---", 1)])

@@ -17,6 +17,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory
 from ros2_rfm_serving.factory.outputs import unusable
 from ros2_rfm_serving.profiles import Profile, load_profiles
+from ros2_rfm_serving.server.dispatch import check_policy
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import SYSTEM1
 
@@ -76,6 +77,8 @@ def load_inputs(
     if len(factory.servers) <= factory.standby.num_servers:
         problem = f"keeps {factory.standby.num_servers} of {len(factory.servers)} servers, none is left for the normal routes"
         raise ConfigurationError(problem, file=factory.file, key="standby.num_servers", fix="ask for more servers")
+    for group in factory.server_cluster:
+        check_policy(group.dispatch, factory.file, "server_cluster.dispatch")
     folder = profiles or shipped("config", "profiles")
     models = Catalogue.load(catalogue or _beside(folder))
     for wrong in unusable(factory, models):

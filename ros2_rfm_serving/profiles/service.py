@@ -178,7 +178,7 @@ class ProcessorSharing(Generic[Key]):
     """
 
     def __init__(self, service: ContinuousService) -> None:
-        self._service = service
+        self._base_s, self._each_s, self._most = service.base_s, service.per_request_s, service.max_concurrent
         self._progress = 0.0
         self._as_of_s = 0.0
         self._arrivals = 0
@@ -197,9 +197,15 @@ class ProcessorSharing(Generic[Key]):
         return len(self._running)
 
     def add(self, key: Key, now_s: float, work: float = 1.0) -> None:
-        self._release(now_s)
-        self._advance(now_s)
-        if len(self._running) < self._service.max_concurrent:
+        if self._next_s is None or self._next_s <= now_s:
+            self._release(now_s)
+        num_running = len(self._running)
+        if num_running:
+            self._progress += (now_s - self._as_of_s) / (self._base_s + self._each_s * num_running)
+        else:
+            self._progress = 0.0  # an idle server starts anew: rounding errors do not accumulate over a long run
+        self._as_of_s, self._next_s = now_s, None
+        if num_running < self._most:
             self._start(key, work)
         else:
             self._queued.append((key, work))
@@ -230,16 +236,9 @@ class ProcessorSharing(Generic[Key]):
         next_s = math.inf
         if self._running:
             left = self._running[0][0] - self._progress
-            next_s = self._as_of_s + (left if left > 0.0 else 0.0) * self._service.mean_s(len(self._running))
+            next_s = self._as_of_s + (left if left > 0.0 else 0.0) * (self._base_s + self._each_s * len(self._running))
         self._next_s = next_s
         return next_s
-
-    def _advance(self, now_s: float) -> None:
-        if self._running:
-            self._progress += (now_s - self._as_of_s) / self._service.mean_s(len(self._running))
-        else:
-            self._progress = 0.0  # an idle server starts anew: rounding errors do not accumulate over a long run
-        self._as_of_s, self._next_s = now_s, None
 
     def _start(self, key: Key, work: float) -> None:
         self._arrivals += 1

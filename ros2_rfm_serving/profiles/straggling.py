@@ -6,7 +6,7 @@ waits for half of what it takes longer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -49,7 +49,7 @@ def _bent(curve: Curve, share: float, factor: float, batch_size: int) -> Curve:
         for p, latency_s in zip(MEASURED, quantiles_s, strict=True):
             columns[f"p{p:g}"].append(float(latency_s))
     rising = {name: tuple(map(float, np.maximum.accumulate(column))) for name, column in columns.items()}
-    return Curve(tuple(rate_hz / pace for rate_hz in curve.rates_hz), rising)
+    return replace(curve, rates_hz=tuple(rate_hz / pace for rate_hz in curve.rates_hz), latencies_s=rising)
 
 
 def _mixed(latencies_s: Array, parts: tuple[_Part, ...]) -> Array:

@@ -1,6 +1,7 @@
 """Latency from arrival at the server to reply, queueing included, per model, GPU, batching, batch size and rate: queries.
 
 Between measured rates latency is interpolated linearly, below the first it is the first row's, beyond the last it is refused.
+Between measured percentiles it is interpolated where that is on the safe side.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from itertools import accumulate
+from dataclasses import dataclass, fields, replace
+from itertools import accumulate, pairwise
 from types import MappingProxyType
 
 import numpy as np
@@ -51,6 +52,8 @@ COLUMNS = tuple(f.name for f in fields(ProfileRow))[:-1]
 """Of every profile; the column `arrivals` may follow."""
 _STATISTICS = {"mean": "mean_ms", "p50": "p50_ms", "p90": "p90_ms", "p95": "p95_ms", "p99": "p99_ms"}
 MEASURED = (50.0, 90.0, 95.0, 99.0)
+TAIL = 90.0
+"""Percentile from which on latencies of fixed batches have a tail; those of continuous batching have one from the median on."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Curve:
     rates_hz: tuple[float, ...]
     latencies_s: dict[str, tuple[float, ...]]
     """`mean`, `p50`, `p90`, `p95`, `p99` -> one value per rate"""
+    tail_from: float = TAIL
+    """Percentile from which on the density of latencies only falls, where what was measured does not say otherwise."""
 
     @staticmethod
     def of(rows: Iterable[ProfileRow]) -> Curve:
@@ -72,10 +77,30 @@ class Curve:
         rising = {name: list(accumulate((getattr(r, c) / 1e3 for r in ordered), max)) for name, c in _STATISTICS.items()}
         for lower, higher in (("p50", "p90"), ("p90", "p95"), ("p95", "p99"), ("mean", "p99")):
             rising[higher] = [max(pair) for pair in zip(rising[lower], rising[higher], strict=True)]
-        return Curve(tuple(row.rate_hz for row in ordered), {name: tuple(column) for name, column in rising.items()})
+        tail_from = TAIL if ordered[0].batching == "fixed" else MEASURED[0]
+        return Curve(tuple(r.rate_hz for r in ordered), {name: tuple(column) for name, column in rising.items()}, tail_from)
+
+    def column(self, statistic: str) -> tuple[float, ...]:
+        """One value per rate: `mean`, or a percentile (`p91`), which may lie between two that were measured."""
+        return self.latencies_s[statistic] if statistic in self.latencies_s else self._between(float(statistic[1:]))
+
+    def _between(self, percentile: float) -> tuple[float, ...]:
+        """On the straight line between two measured percentiles where the tail thins out: a line that no latency of such a tail is
+        above. It does where further out (or, of the last two, further in) latencies are measured to rise as steeply or more steeply
+        (or less so). Elsewhere the higher one."""
+        high = bisect_left(MEASURED, percentile)
+        low_s, high_s = (self.latencies_s[f"p{p:g}"] for p in MEASURED[high - 1 : high + 1])
+        inner = min(high - 1, len(MEASURED) - 3)
+        columns = [self.latencies_s[f"p{p:g}"] for p in MEASURED[inner : inner + 3]]
+        (a, b), (c, d) = pairwise(MEASURED[inner : inner + 3])
+        share = (percentile - MEASURED[high - 1]) / (MEASURED[high] - MEASURED[high - 1])
+        thins = [(y1 - y0) / (b - a) <= (y2 - y1) / (d - c) for y0, y1, y2 in zip(*columns, strict=True)]
+        if MEASURED[high - 1] < self.tail_from:
+            return high_s
+        return tuple(accumulate((y0 + share * (y1 - y0) if t else y1 for y0, y1, t in zip(low_s, high_s, thins, strict=True)), max))
 
     def latency_s(self, rate_hz: float, statistic: str) -> float:
-        column = self.latencies_s[statistic]
+        column = self.column(statistic)
         high = min(bisect_left(self.rates_hz, rate_hz), len(column) - 1)
         if high == 0 or rate_hz >= self.rates_hz[high]:
             return column[high]
@@ -86,16 +111,16 @@ class Curve:
     def paced(self, pace: float) -> Curve:
         """Of a server that takes `pace` times longer for everything."""
         slower = {name: tuple(pace * y for y in column) for name, column in self.latencies_s.items()}
-        return Curve(tuple(rate / pace for rate in self.rates_hz), slower)
+        return replace(self, rates_hz=tuple(rate / pace for rate in self.rates_hz), latencies_s=slower)
 
     def farther(self, away_s: float) -> Curve:
         """Of a server that every answer comes from so much later."""
         later = {name: tuple(y + away_s for y in column) for name, column in self.latencies_s.items()}
-        return Curve(self.rates_hz, later)
+        return replace(self, latencies_s=later)
 
     def capacity_hz(self, limit_s: float, statistic: str) -> float:
         """The inverse of `latency_s`: the highest rate whose latency is within the limit, 0 when none is."""
-        column = self.latencies_s[statistic]
+        column = self.column(statistic)
         high = bisect_right(column, limit_s)
         if high == 0:
             return 0.0
@@ -107,11 +132,10 @@ class Curve:
 
 
 def column_of(percentile: float) -> str:
-    """The measured percentile that is not below the one asked for. Raises: `ProfileError` beyond the 99th."""
-    for measured in MEASURED:
-        if percentile <= measured:
-            return f"p{measured:g}"
-    raise ProfileError(f"profiles hold percentiles up to 99, not {percentile:g}; lower the percentile of the SLO")
+    """Of `Curve.column`; below the median it is the median's. Raises: `ProfileError` beyond the 99th."""
+    if percentile > MEASURED[-1]:
+        raise ProfileError(f"profiles hold percentiles up to 99, not {percentile:g}; lower the percentile of the SLO")
+    return f"p{max(percentile, MEASURED[0]):g}"
 
 
 class Profile:
@@ -243,10 +267,17 @@ class Profile:
         return tuple(float(s) for s in np.interp(rows, list(measured), list(measured.values())))
 
     def curve_arrays(self, model: str, gpu_type: str, batching: str, batch_size: int) -> tuple[Array, Array, dict[str, Array]]:
-        """(rates in Hz, mean latencies in s, {"mean", "p50" ... "p99": latencies in s}), for solvers that ask for many rates."""
+        """(rates in Hz, mean latencies in s, {"mean", "p50" ... "p99": latencies in s}), for who asks for many rates."""
         curve = self._curve(model, gpu_type, batching, batch_size)
         columns = {name: np.array(column) for name, column in curve.latencies_s.items()}
         return np.array(curve.rates_hz), columns["mean"], columns
+
+    def column(
+        self, model: str, gpu_type: str, batching: str, batch_size: int, statistic: str
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """(rates in Hz, latencies in s). statistic: as in `Curve.column`."""
+        curve = self._curve(model, gpu_type, batching, batch_size)
+        return curve.rates_hz, curve.column(statistic)
 
     def _curve(self, model: str, gpu_type: str, batching: str, batch_size: int) -> Curve:
         try:

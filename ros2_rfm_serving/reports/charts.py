@@ -114,7 +114,7 @@ def capacity_chart(panels: Sequence[tuple[str, dict[int, Solution], int | None]]
     for axis, (of, solutions, answer) in zip(axes, panels, strict=True):
         served = {number: solution for number, solution in solutions.items() if solution.feasible}
         bounded = {number: solution for number, solution in solutions.items() if math.isfinite(solution.bound)}
-        axis.plot(list(bounded), [s.bound for s in bounded.values()], "--", color="C7", label="bound: no schedule is above")
+        axis.plot(list(bounded), [s.bound for s in bounded.values()], "--", color="C7", label="bound by the curves")
         axis.plot(list(served), [s.objective for s in served.values()], "-o", markersize=4, color="C0", label=f"policy {policy}")
         refused = [number for number, solution in solutions.items() if not solution.feasible]
         axis.plot(refused, [0.0] * len(refused), "x", color=OVER, label="cannot be served" if refused else None)

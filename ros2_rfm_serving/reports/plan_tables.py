@@ -63,6 +63,8 @@ def _bound(solution: Solution) -> str:
     if solution.objective > solution.bound * SLO_SLACK:
         least = f"; no schedule that keeps its SLOs by the profile's curves is above {solution.bound:.2f}"
         return f"{least}, this one keeps them by its robots' own queue"
+    if solution.expected > solution.bound * SLO_SLACK:
+        return f", no schedule by the profile's curves is above {solution.bound:.2f}; what is expected is, for no curve counts it"
     return f", no schedule is above {solution.bound:.2f} (gap {percent(solution.gap)}), both by the profile's curves"
 
 

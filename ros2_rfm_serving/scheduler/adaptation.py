@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 from ros2_rfm_serving.errors import ScheduleError
@@ -31,6 +32,9 @@ from ros2_rfm_serving.scheduler.reserve import with_reserved
 from ros2_rfm_serving.scheduler.room import Room
 from ros2_rfm_serving.scheduler.traffic import asked_by
 from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
+
+SLOWER = (0.99, 0.97, 0.95, 0.93, 0.91, 0.88, 0.85, 0.8)
+"""Of the load that a server has now, with which a newcomer's robots' own queue may keep every SLO."""
 
 
 class Fleet:
@@ -224,12 +228,44 @@ class Fleet:
         if beyond_hz := self.beyond_hz:
             with contextlib.suppress(ScheduleError):
                 return self._adjusted_room(robot, task, looks, beyond_hz)
-        return self._adjusted_room(robot, task, looks, {})
+        slower = self._slower_room(robot, task, looks)
+        try:
+            by_curves = self._adjusted_room(robot, task, looks, {})
+        except ScheduleError:
+            if slower is None:
+                raise
+            return slower
+        return slower if slower and self._worth(slower) > self._worth(by_curves) else by_curves
 
-    def _adjusted_room(self, robot: Robot, task: TaskClass, looks: int, beyond_hz: Mapping[str, float]) -> Room:
-        """beyond_hz: as in `Limits`. Raises: `ScheduleError`."""
+    def _slower_room(self, robot: Robot, task: TaskClass, looks: int) -> Room | None:
+        """Where rows go on one step at a time: each server with less than it has now, as little less as its robots' own queue keeps
+        every SLO with. Their curve is of other robots, and says too much or too little."""
+        queues, steps = self.queues(), self._curves.stepped_law
+        stepped = {name: host for name, host in self._hosts.items() if host.sessions and steps(host.config) and queues.judges(name)}
+        now_hz = {name: host.load_hz for name, host in stepped.items()}
+        for share in SLOWER if now_hz else ():
+            with contextlib.suppress(ScheduleError):
+                within_hz = {name: share * hz for name, hz in now_hz.items()}
+                return self._adjusted_room(robot, task, looks, within_hz, within_hz)
+        return None
+
+    def _worth(self, room: Room) -> float:
+        """Of those that there are."""
+        counts = Counter(self._task_of.values())
+        return sum(self._classes[task].value * counts[task] * hz for task, hz in room.rates_hz.items())
+
+    def _adjusted_room(
+        self,
+        robot: Robot,
+        task: TaskClass,
+        looks: int,
+        beyond_hz: Mapping[str, float],
+        within_hz: Mapping[str, float] = MappingProxyType({}),
+    ) -> Room:
+        """beyond_hz, within_hz: as in `Limits`. Raises: `ScheduleError`."""
         curves, now_hz = self._curves, self._rates_hz()
-        adjustment = Adjustment(task, self._problem.classes, self._hosts, curves, self._planned_hz, now_hz, self.pledge, beyond_hz)
+        known = self.pledge, beyond_hz, within_hz
+        adjustment = Adjustment(task, self._problem.classes, self._hosts, curves, self._planned_hz, now_hz, *known)
         found = adjustment.best()
         rate_hz = found.rates_hz[task.name]
         room = Room(

@@ -45,10 +45,11 @@ class Adjustment:
         now_hz: Mapping[str, float],
         pledge: Pledge | None = None,
         beyond_hz: Mapping[str, float] = MappingProxyType({}),
+        within_hz: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """planned_hz, now_hz: task -> action rate of its robots, of those that have any. pledge: of links. beyond_hz: as in
-        `Limits`, of servers that batch as they do now."""
-        self._pledge, self._beyond_hz = pledge, beyond_hz
+        """planned_hz, now_hz: task -> action rate of its robots, of those that have any. pledge: of links. beyond_hz, within_hz: as
+        in `Limits`, of servers that batch as they do now."""
+        self._pledge, self._beyond_hz, self._within_hz = pledge, beyond_hz, within_hz
         self._task, self._classes, self._hosts, self._curves = task, classes, hosts, curves
         self._planned_hz = planned_hz.get(task.name, 0.0)
         self._demands = {demand.index: demand for one in classes for demand in one.demands}
@@ -68,7 +69,8 @@ class Adjustment:
         for seats in self._seatings():
             hosts = self._with(seats)
             beyond_hz = unchanged(self._beyond_hz, hosts, self._hosts)
-            limits = Limits(self._classes, hosts, self._curves, self._pledge, beyond_hz)
+            within_hz = unchanged(self._within_hz, hosts, self._hosts)
+            limits = Limits(self._classes, hosts, self._curves, self._pledge, beyond_hz, within_hz)
             rates_hz = limits.highest(self._owed_hz, self._most_hz, self._weights)
             if rates_hz is not None:
                 found.append((float(self._weights @ rates_hz), self._adjusted(seats, rates_hz)))

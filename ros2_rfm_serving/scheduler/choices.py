@@ -24,6 +24,9 @@ from ros2_rfm_serving.types import SYSTEM1, Route
 
 BINDS = 0.99
 """Share of a limit from which on it is what holds a rate down."""
+ALIKE = 0.01
+"""Relative difference between what a plan does and what the curves say of its servers, up to which costs by the curves are the
+plan's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,8 @@ class Alternative:
     what: str
     cost_hz: float
     """Weighted actions per second that the factory would lose; inf: a floor or an obligation could not be kept."""
+    by_curves: bool = False
+    """The cost is, where robots' own queues say how far the plan goes: what they say of this nobody has looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +53,12 @@ class Choice:
 
     def to_json(self) -> dict[str, Any]:
         costs = [
-            {"what": one.what, "cost_actions_hz": one.cost_hz if one.cost_hz < math.inf else None} for one in self.alternatives
+            {
+                "what": one.what,
+                "cost_actions_hz": one.cost_hz if one.cost_hz < math.inf else None,
+                "by_curves": one.by_curves,
+            }
+            for one in self.alternatives
         ]
         return {
             "component": self.component,
@@ -76,6 +86,8 @@ class _Why:
         self._fleet, self._curves, self._beyond_hz = fleet, fleet.curves, fleet.beyond_hz
         self._parts, self._mine, self._hosts, self._now_hz = _parted(fleet, robot)
         self._best_hz = self._reached_hz(self._hosts)
+        planned_hz = sum(task.weight * hz for task, hz in zip(self._parts, self._now_hz, strict=True))
+        self._queued = bool(self._beyond_hz) or not math.isclose(planned_hz, self._best_hz, rel_tol=ALIKE)
 
     def choice(self, route: Route) -> Choice:
         task = self._mine
@@ -157,7 +169,7 @@ class _Why:
         return hosts
 
     def _alternative(self, what: str, hosts: Mapping[str, Host]) -> Alternative:
-        return Alternative(what=what, cost_hz=self._best_hz - self._reached_hz(hosts))
+        return Alternative(what=what, cost_hz=self._best_hz - self._reached_hz(hosts), by_curves=self._queued)
 
     def _reached_hz(self, hosts: Mapping[str, Host]) -> float:
         """-inf: what is owed cannot be kept."""

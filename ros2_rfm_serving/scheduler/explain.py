@@ -46,7 +46,8 @@ def _slos(problem: Problem, curves: Curves) -> Iterator[str]:
             task = problem.classes[demand.task].name
             yield (
                 f"{demand.component} of {task!r}: {demand.model!r} needs {1e3 * min(tail_s for tail_s, _ in alone):.0f} ms "
-                f"(p{slo.percentile:g}) unloaded{_with(curves)}, the SLO of {1e3 * slo.promised_s:.0f} ms cannot be met"
+                f"(p{slo.percentile:g}) unloaded{_with(curves)} by what was measured; "
+                f"by that the SLO of {1e3 * slo.promised_s:.0f} ms cannot be met"
                 f"{_left(slo)}; raise slo_ms above {1e3 * least_s:.0f}{_or_promise(slo, curves)}, or use a faster model or GPU"
             )
 
@@ -106,7 +107,8 @@ def reasons(problem: Problem, curves: Curves) -> tuple[str, ...]:
     if total <= available:
         return ()
     if len(problem.models) > available:
-        return (f"{len(problem.models)} models need a server each ({', '.join(problem.models)}), there are {available} servers",)
+        each = f"{len(problem.models)} models need a server each, or share GPUs in time slices ({', '.join(problem.models)})"
+        return (f"{each}; there are {available} servers",)
     lines = [f"{model!r} needs at least {count} ({why})" for model, (count, why) in needs.items() if count > 1]
     return (f"by the curves the obligations and floors need at least {total} servers, there are {available}", *lines)
 

@@ -5,6 +5,7 @@ Loads and latencies only rise with rates: whatever holds at some rates holds at 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -38,9 +39,10 @@ class Limits:
         curves: Curves,
         pledge: Pledge | None = None,
         beyond_hz: Mapping[str, float] = MappingProxyType({}),
+        within_hz: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """pledge: of links; None: there are none. beyond_hz: server -> load at which its robots keep every SLO by their own queue,
-        where the curve does not say so."""
+        where the curve does not say so. within_hz: server -> load that it is to have at the most, whatever the curve says."""
         self._classes = classes
         self._demands = {demand.index: demand for task in classes for demand in task.demands}
         self._servers = [host for host in hosts.values() if host.sessions]
@@ -50,6 +52,7 @@ class Limits:
         self._where = {d: [i for i, host in enumerate(self._servers) if host.demands[d]] for d in self._demands}
         self._lines = _lines(self._servers, curves)
         own_hz = [max(host.capacity_hz(host.slos, curves), beyond_hz.get(host.placement.server, 0.0)) for host in self._servers]
+        own_hz = [min(hz, within_hz.get(host.placement.server, math.inf)) for hz, host in zip(own_hz, self._servers, strict=True)]
         rows, limits = [loads], [own_hz]
         for host in self._servers:
             standby = hosts.get(host.standby)

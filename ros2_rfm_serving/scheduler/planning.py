@@ -162,7 +162,6 @@ class _Planner:
         return within_links(problem, solution, self._solved, searched=self.policy == SEARCHED) if problem.links else solution
 
     def _solved(self, problem: Problem, curves: Curves | None = None) -> Solution:
-        """One that found nothing has the bound of schedules whose SLOs hold by the curves."""
         curves = curves or curves_of(problem, self.profile)
         budget = Budget(default_work(len(problem.servers)) if self.work is None else self.work)
         bound = upper_bound(problem, curves, budget, gap=BOUND_GAP if budget.work else ROUGH_GAP)
@@ -170,7 +169,7 @@ class _Planner:
         planned = curves if self.arrivals is None else curves_of(problem, self.profile.under(self.arrivals))
         found = run(self.policy, problem, planned, Judge(curves, Bounds(problem, curves, bound)), self.rate_control, budget)
         servers = tuple(replace(server, gpu_type=off_host(server.gpu_type)) for server in found.servers)
-        return replace(found, servers=servers, work=budget.total, bound=found.bound if servers else bound.objective)
+        return replace(found, servers=servers, work=budget.total)
 
 
 def _uncovered(solution: Solution) -> int:

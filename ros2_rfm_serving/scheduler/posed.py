@@ -60,6 +60,7 @@ def problem_of(
         servers=_normal(factory, types, previous, working),
         memory_gb=memory,
         load_s=load,
+        gpu_memory_gb={name: gpu.memory_gb for name, gpu in catalogue.gpu_types.items()} if catalogue else {},
         sizes_b=_sizes_b(dict.fromkeys(model for model, _ in load), catalogue),
         continuous=factory.continuous,
         waiting=factory.waiting,

@@ -159,6 +159,8 @@ class Problem:
     memory_gb: Mapping[tuple[str, str], float]
     """(model, GPU type) -> what the model takes there; only where it fits."""
     load_s: Mapping[tuple[str, str], float]
+    gpu_memory_gb: Mapping[str, float] = field(default_factory=dict)
+    """Declared GPU type -> what models that share one have room in; only where it is known."""
     sizes_b: Mapping[str, float] = field(default_factory=dict)
     """Model -> billions of parameters; only where they are known."""
     continuous: frozenset[str] = frozenset()
@@ -197,6 +199,11 @@ class Problem:
     def gpus(self) -> Counter[str]:
         """GPU type -> number of servers."""
         return Counter(self.servers.values())
+
+    @cached_property
+    def parts(self) -> dict[tuple[int, int, int, int], TaskClass]:
+        """Of its classes, as far as they are known (`prediction/parts.py`): (class, robots, first demand, index) -> part."""
+        return {}
 
     @cached_property
     def models(self) -> tuple[str, ...]:

@@ -16,14 +16,15 @@ from ros2_rfm_serving.scheduler.host import Host, Seat
 from ros2_rfm_serving.scheduler.prediction.predict import DOUBTFUL
 from ros2_rfm_serving.scheduler.prediction.words import SURE
 from ros2_rfm_serving.scheduler.problem import LEAST_HZ, TaskClass
-from ros2_rfm_serving.scheduler.queues import Queues
+from ros2_rfm_serving.scheduler.queues import Crowd, Queues
+from ros2_rfm_serving.scheduler.seen import Seen, declared_type
 
 ROUNDING = 1e-3
 
 
 def broken(fleet: Fleet, looks: float = math.inf) -> tuple[str, ...]:
-    """What does not hold any more, in words. looks: at servers' queues, at the most; of further ones nothing is said yet (see
-    `is_judged`)."""
+    """What does not hold any more, in words. looks: at queues, at the most, of servers that are not alike; of further ones nothing
+    is said yet (see `is_judged`)."""
     doubts = dict(_doubts(fleet))
     return (*(doubts[server] for server in _missed(fleet, doubts, looks)), *_floors(fleet), *_links(fleet))
 
@@ -69,12 +70,47 @@ def _tasks(fleet: Fleet, host: Host) -> set[str]:
 def _missed(fleet: Fleet, servers: Collection[str], looks: float) -> list[str]:
     """Those of them that miss an SLO or a floor by the law that plans are made with; of the others it is remembered that they do
     not: with these robots, or some of them, for whoever has gone is in nobody's way."""
-    sitting = fleet.seated(servers) if servers else {}
-    if asked := [server for i, server in enumerate(_in_doubt(fleet, sitting)) if i < looks]:
-        keeping = fleet.queues().kept(asked)
+    sitting, queues = fleet.seated(servers) if servers else {}, fleet.queues()
+    if asked := _first(queues.crowds(_in_doubt(fleet, sitting)), looks):
+        keeping = queues.kept(asked)
         fleet.held.update((server, sitting[server]) for server in asked if server in keeping)
         fleet.missing.update(server for server in asked if server not in keeping)
     return [server for server in servers if server in fleet.missing]
+
+
+def _first(crowds: Mapping[str, Crowd], looks: float) -> list[str]:
+    """Servers whose queues are so many at the most."""
+    order = {crowd: i for i, crowd in enumerate(dict.fromkeys(crowds.values()))}
+    return [server for server, crowd in crowds.items() if order[crowd] < looks]
+
+
+def still_held(fleet: Fleet, before: Fleet) -> dict[str, Counter[Seat]]:
+    """Of what was known before figures changed, what these have nothing to do with: of servers that are as quick as they were, and
+    whose robots need, and are owed, what they did."""
+    now, then = fleet.problem.seen, before.problem.seen
+    owed_hz = {task.name: task.floor_hz for task in before.problem.classes}
+    asking = [task for task in fleet.problem.classes if task.floor_hz <= owed_hz.get(task.name, 0.0)]
+    if now.paces != then.paces or now.models != then.models:  # of answers that they wait for elsewhere nothing is known any more
+        asking = [task for task in asking if task.overlapped or len(task.coupled) == 1]
+    alike = {task.name for task in asking if _needs(now, task.name) == _needs(then, task.name)}
+    return {
+        server: seats
+        for server, seats in before.held.items()
+        if (host := fleet.hosts.get(server))
+        and (was := before.hosts.get(server))
+        and host.config == was.config
+        and _pace(now, host) == _pace(then, host)
+        and {task for task, *_ in seats} <= alike
+    }
+
+
+def _needs(seen: Seen, task: str) -> tuple[object, ...]:
+    return seen.travels.get(task), seen.cycles_s.get(task), seen.calls.get(task)
+
+
+def _pace(seen: Seen, host: Host) -> float:
+    """Of its model there."""
+    return seen.models.get((host.placement.model, declared_type(host.placement.gpu_type)), 1.0)
 
 
 def _in_doubt(fleet: Fleet, sitting: Mapping[str, Counter[Seat]]) -> list[str]:

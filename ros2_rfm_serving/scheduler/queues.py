@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ros2_rfm_serving.scheduler import host
-from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.prediction.predict import Operation, expected, keeping_hosts
 from ros2_rfm_serving.scheduler.prediction.rates import Host
 from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
@@ -27,6 +27,10 @@ class Kind(NamedTuple):
     cap_hz: float
     """Of actions, inf: none; and what is expected."""
     rate_hz: float
+
+
+Crowd = tuple[Config, frozenset[tuple[Kind, int]]]
+"""How a server is set up, and who asks it; of these what they ask besides, too."""
 
 
 def seated(
@@ -61,6 +65,17 @@ class Queues:
         """Whether its robots wait in a queue that can be run: where actions alone do, for batches or to join one."""
         one = self._hosts[server]
         return self._curves.knows_queue(one.config) and all(self._calls[index] == 1.0 for index in one.demands)
+
+    def crowds(self, servers: Collection[str]) -> dict[str, Crowd]:
+        """Servers of which all of that is alike have the same queue."""
+        found: dict[str, Crowd] = {}
+        for server in servers:
+            kinds = self._kinds(self._robots_at[server], None).items()
+            own = Counter[Kind]()
+            for kind, count in kinds:
+                own[kind._replace(seats=tuple((c, "" if there == server else there) for c, there in kind.seats))] += count
+            found[server] = self._hosts[server].config, frozenset(own.items())
+        return found
 
     def does_hz(self) -> float:
         """Weighted actions/s that all robots are expected to do, as plans are judged by."""

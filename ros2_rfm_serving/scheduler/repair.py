@@ -21,7 +21,7 @@ from ros2_rfm_serving.scheduler.answering import Refit
 from ros2_rfm_serving.scheduler.cover import has_rows, stands_in
 from ros2_rfm_serving.scheduler.enquiry import at_once
 from ros2_rfm_serving.scheduler.host import Host
-from ros2_rfm_serving.scheduler.promises import ROUNDING
+from ros2_rfm_serving.scheduler.promises import ROUNDING, still_held
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.types import Placement, Route, Schedule
 
@@ -38,7 +38,9 @@ def seeing(
         return fleet, dict.fromkeys((robot.name for robot in robots), "no server lives")
 
     def rebuild(schedule: Schedule) -> Fleet:
-        return refit(factory, schedule, robots, seen).owing(fleet)
+        changed = refit(factory, schedule, robots, seen).owing(fleet)
+        changed.held.update(still_held(changed, fleet))
+        return changed
 
     return adapted(fleet, lost, back, rebuild, peers=factory.standby.peers)
 

@@ -132,7 +132,7 @@ class Solution:
     objective: float
     """Weighted action throughput within every SLO, 1/s, predicted by the profile's curves."""
     bound: float
-    """No schedule's objective is higher."""
+    """No schedule's objective is higher, of its kind and by the curves; `expected` may be."""
     expected: float = 0.0
     """The throughput where robots that pace themselves do so, and wait as in their own queue; by the curves alone it is the
     objective."""
@@ -152,8 +152,13 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """Share of the bound that is missing; NaN without a bound, and for a schedule that it is not of: one whose robots have no
-        caps and keep by their own queue an SLO that the curves do not."""
+        """Share of the bound that is missing; NaN without a bound, and for a schedule that it is not of: one whose robots keep by
+        their own queue an SLO that the curves do not, or are expected to do more than the bound of the curves."""
+        return self.gap_by_curves if self.expected <= self.bound * SLO_SLACK else math.nan
+
+    @property
+    def gap_by_curves(self) -> float:
+        """The same, whatever is expected beyond the curves: how far the search may be from its best."""
         known = self.bound > 0 and math.isfinite(self.bound) and self.objective <= self.bound * SLO_SLACK
         return 1.0 - self.objective / self.bound if known else math.nan
 

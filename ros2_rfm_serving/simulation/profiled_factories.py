@@ -56,24 +56,24 @@ def hurried_factory(seed: int) -> Factory:
     return _late_answers("hurried", seed, np.random.default_rng([seed, 2]), _hurried_task)
 
 
-def trusting_factory(seed: int) -> Factory:
+def trusting_factory(seed: int, batching: str = "") -> Factory:
     """The same, of classes that leave it to their server how much of a chunk they execute: 1 to 8 steps of it are declared, 1 to 8
-    are executed on average."""
-    return _late_answers("trusting", seed, np.random.default_rng([seed, 3]), _trusting_task)
+    are executed on average. batching: of all of them, and not of a fourth."""
+    return _late_answers("trusting", seed, np.random.default_rng([seed, 3]), _trusting_task, batching)
 
 
 def _late_answers(
-    kind: str, seed: int, rng: np.random.Generator, task_of: Callable[[np.random.Generator, Network], Task]
+    kind: str, seed: int, rng: np.random.Generator, task_of: Callable[[np.random.Generator, Network], Task], batching: str = ""
 ) -> Factory:
     servers = int(rng.integers(1, 5))
     classes = int(rng.integers(1, min(2, servers) + 1))
     fleet = {f"task_{i}": int(rng.integers(1, MOST_ROBOTS_EACH * servers // classes + 1)) for i in range(classes)}
-    batching = str(rng.choice(["fixed", "fixed", "fixed", "continuous"]))
+    drawn = str(rng.choice(["fixed", "fixed", "fixed", "continuous"]))
     networks = {name: _network(rng, LONG_TRIPS_MS, LONG_JITTERS_MS) if rng.random() < 0.5 else Network() for name in fleet}
     return Factory(
         name=f"{kind}_{seed}",
         file=f"<{kind} factory {seed}>",
-        server_cluster=(ServerCluster(num_servers=servers, gpu_type=GPU_TYPE, batching=batching),),
+        server_cluster=(ServerCluster(num_servers=servers, gpu_type=GPU_TYPE, batching=batching or drawn),),
         robot_fleet=tuple(FleetEntry(task=name, num_robots=n, network=networks[name]) for name, n in fleet.items()),
         tasks={name: task_of(rng, networks[name]) for name in fleet},
     )

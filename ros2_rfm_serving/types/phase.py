@@ -75,9 +75,11 @@ class Phase:
         which it may come later now, 0 or more."""
         if not math.isfinite(unusual_s):
             return 0.0
-        before_s = _within(period_s, self.moved_s)  # the period may have been longer
-        move_s = min(self._move_s(unusual_s, period_s), most_s)
-        self.moved_s = _within(period_s, before_s + move_s)
+        before_s, move_s = self.moved_s, self._move_s(unusual_s, period_s)
+        if not -period_s <= before_s <= period_s:  # it may have been longer
+            before_s = _within(period_s, before_s)
+        moved_s = before_s + (move_s if move_s <= most_s else most_s)
+        self.moved_s = moved_s if -period_s <= moved_s <= period_s else _within(period_s, moved_s)
         return self.moved_s - before_s
 
     def later_s(self, unusual_s: float, period_s: float) -> float:
@@ -89,7 +91,7 @@ class Phase:
         return max(moved_s, 0.0)
 
     def _move_s(self, unusual_s: float, period_s: float) -> float:
-        move_s = _within(period_s, unusual_s) - self.used_to_s
+        move_s = (unusual_s if -period_s <= unusual_s <= period_s else _within(period_s, unusual_s)) - self.used_to_s
         self.used_to_s += move_s / USED_TO
         return move_s
 

@@ -159,6 +159,21 @@ def without(name: str) -> Callable[[Path], object]:
     return drop
 
 
+def packed(change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Callable[[Path], object]:
+    """Of one layer as `quantize_weights` leaves it."""
+
+    def pack(folder: Path) -> None:
+        tensors = common.read(NAME).tensors
+        key = next(key for key in tensors if key.startswith("ternary/"))
+        name = key.removeprefix("ternary/")
+        weights = load_file(folder / "model.safetensors")
+        del weights[f"{name}.weight"]
+        codes, step = change(_packed_as_they_do(tensors[key]), tensors[f"step/{name}"].clone())
+        save_file(weights | {f"{name}.q_weight": codes, f"{name}.w_step": step}, folder / "model.safetensors")
+
+    return pack
+
+
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a pickle": (pickled, "action_head--10000_checkpoint.pt: a pickle can run anything"),
     "no head": (lambda f: (f / "action_head.safetensors").unlink(), "action_head.safetensors: no safetensors"),
@@ -181,6 +196,24 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         edited("tokenizer_config.json", chat_template="{{ ''.__class__.__mro__[1].__subclasses__() }}"),
         "tokenizer_config.json: chat_template: access to attribute '__class__'",
     ),
+    "a chat that takes all memory": (
+        edited("tokenizer_config.json", chat_template="{{ 'a' * (10**11) }}"),
+        "tokenizer_config.json: chat_template: it takes more than",
+    ),
+    "a chat without end": (
+        edited(
+            "tokenizer_config.json",
+            chat_template="{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        ),
+        "tokenizer_config.json: chat_template: it took more than",
+    ),
+    "a chat about something else": (
+        edited("tokenizer_config.json", chat_template="hello"),
+        "tokenizer_config.json: chat_template: it makes a robot's words 0 times, not once",
+    ),
+    "weights of four values": (packed(lambda codes, step: (torch.full_like(codes, 255), step)), "not ternary"),
+    "weights turned round": (packed(lambda codes, step: (codes, -step)), "not ternary"),
+    "packed weights that are no bytes": (packed(lambda codes, step: (codes.int(), step)), "packed weights are bytes"),
 }
 
 

@@ -23,6 +23,7 @@ from ros2_rfm_serving.engines.embedded import bundle as embedded
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import CatalogueEntry
+from ros2_rfm_serving.operate import bundles
 from ros2_rfm_serving.profiles import Profile
 from test.engines.parity import common
 
@@ -63,6 +64,50 @@ def test_a_checkpoint_becomes_a_bundle_that_says_where_it_came_from(name: str, s
     assert told["card"]["bundle_sha256"] == told["hash"] and told["contract"]["control_rate_hz"] == 30
     assert run("bundle", "verify", bundle).exit_code == 0
     assert "chunk_length" in run("bundle", "show", bundle).stdout
+
+
+@pytest.mark.parametrize(
+    ("card", "licence"),
+    [
+        (b"---\nlicense: gemma\n---\n# toy\n", "gemma"),
+        (b"# toy\nlicense: gemma\n", "unknown"),
+        (b"---\nlicense:\n- mit\n---\n", "unknown"),
+        (b"---\n\xff\xfe: 1\n---\n", "unknown"),
+    ],
+)
+def test_a_licence_is_the_checkpoints_own(card: bytes, licence: str, tmp_path: Path) -> None:
+    source = common.checkpoint(common.read("evo1"), tmp_path / "source")
+    (source / "README.md").write_bytes(card)
+    common.imported(common.read("evo1"), source, tmp_path / "b")
+    assert bundles.card_of(tmp_path / "b")["license"] == licence
+
+
+def test_a_card_that_is_no_text_is_shown_as_it_can_be(sources: dict[str, Path], tmp_path: Path) -> None:
+    assert imported(sources[OPENPI], tmp_path / "b").exit_code == 0
+    (tmp_path / "b" / "MODEL_CARD.md").write_bytes(b"---\n\xff\xfe: 1\n---\n")
+    assert run("bundle", "show", tmp_path / "b").exit_code == 0
+    assert "no bundle_sha256" in said(run("bundle", "verify", tmp_path / "b"))
+
+
+def test_names_in_brackets_are_names(sources: dict[str, Path], tmp_path: Path) -> None:
+    result = run("import", sources[OPENPI], tmp_path / "b[/x]", *NAMES, "--cameras", "[/x],left,right")
+    assert result.exit_code == 0 and "cameras [/x], left, right" in said(result)
+
+
+def test_a_checkpoint_here_has_the_folders_name(sources: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(sources[OPENPI])
+    assert run("import", ".", tmp_path / "b", *WORDS[OPENPI]).exit_code == 0
+    assert bundles.card_of(tmp_path / "b")["source"] == OPENPI
+
+
+def test_only_the_observations_that_lerobot_normalises_are_scaled(sources: dict[str, Path], tmp_path: Path) -> None:
+    file = sources[LEROBOT] / "policy_preprocessor.json"
+    content = json.loads(file.read_text())
+    content["steps"][-1]["config"]["normalize_observation_keys"] = []
+    file.write_text(json.dumps(content))
+    assert imported(sources[LEROBOT], tmp_path / "b").exit_code == 0
+    processing = json.loads((tmp_path / "b" / "config.json").read_text())["processing"]
+    assert not processing["state"]["scale"] and processing["action"]["scale"]
 
 
 def test_a_bundle_that_was_changed_is_found_and_told_apart(sources: dict[str, Path], tmp_path: Path) -> None:
@@ -122,6 +167,18 @@ def step(name: str, **changes: Any) -> Change:
     return edit
 
 
+def images_normalised(folder: Path) -> None:
+    file = folder / "policy_preprocessor.json"
+    content = json.loads(file.read_text())
+    normalizer = content["steps"][-1]
+    normalizer["config"]["norm_map"]["VISUAL"] = "MEAN_STD"
+    file.write_text(json.dumps(content))
+    camera = next(name for name, each in normalizer["config"]["features"].items() if each["type"] == "VISUAL")
+    tensors = load_file(folder / normalizer["state_file"])
+    more = {f"{camera}.mean": torch.full((3, 1, 1), 0.5), f"{camera}.std": torch.full((3, 1, 1), 0.25)}
+    save_file(tensors | more, folder / normalizer["state_file"])
+
+
 def pickled(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(pickle.dumps(Bomb()))
 
@@ -144,6 +201,28 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
         step("relative_actions_processor", enabled=True),
         "absolute_actions_processor of policy_postprocessor.json: one of them is enabled alone",
     ),
+    "a step that is there twice": (LEROBOT, step("to_batch_processor"), "'to_batch_processor' is there twice"),
+    "images that are normalised": (
+        LEROBOT,
+        images_normalised,
+        "norm_map: VISUAL is MEAN_STD, with statistics of",
+    ),
+    "a key that is there twice": (
+        LEROBOT,
+        lambda f: (f / "config.json").write_text('{"type": "act", ' + (f / "config.json").read_text()[1:]),
+        "a key is there twice: 'type'",
+    ),
+    "weights beyond the numbers that serve": (
+        LEROBOT,
+        weights(lambda w: w.update({"model.state_proj.bias": torch.full((32,), 1e300, dtype=torch.float64)})),
+        "not finite: model.state_proj.bias",
+    ),
+    "a camera without a name that can be written": (
+        LEROBOT,
+        edited("config.json", input_features={"observation.images.\ud800": {"type": "VISUAL", "shape": [3, 48, 64]}}),
+        r"all printable: '\ud800'",
+    ),
+    "half a step of delay": (LEROBOT, edited("config.json", rtc_training_max_delay=5.9), "rtc_training_max_delay: a whole number"),
     "pickle": (LEROBOT, pickled, "model.safetensors: no safetensors can be read"),
     "unknown weights": (LEROBOT, weights(lambda w: w.update(more=torch.zeros(2))), "1 unknown weights: more"),
     "missing weights": (LEROBOT, weights(lambda w: w.pop("model.action_out_proj.bias")), "1 missing (action_out.bias)"),
@@ -183,7 +262,8 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
         "not as 'lerobot' saves it",
     ),
     "sizes for more memory than there is": (LEROBOT, edited("config.json", max_state_dim=10**12), "config.json makes it"),
-    "a number that is none": (LEROBOT, edited("config.json", num_steps="x"), "not as 'lerobot' saves it: ValueError"),
+    "a number that is none": (LEROBOT, edited("config.json", num_steps="x"), "num_steps: a whole number is expected, it is 'x'"),
+    "no steps": (LEROBOT, edited("config.json", num_steps=0), "config.json: sampling.num_steps"),
     "steps for ever": (LEROBOT, edited("config.json", num_steps=10**9), "config.json: sampling.num_steps"),
     "a step before the first": (LEROBOT, edited("config.json", num_steps=-3), "config.json: sampling.num_steps"),
     "a chunk for ever": (LEROBOT, edited("config.json", chunk_size=10**9), "chunk_length"),
@@ -217,7 +297,7 @@ def test_what_is_wrong_with_a_checkpoint_is_said_and_nothing_is_left_behind(
         (("processing", "action", "scale"), [float("inf"), 1, 1, 1], "processing.action.scale.0"),
         (("processing", "images", "std"), [0, 1, 1], "processing.images.std.0"),
         (("contract", "action_names"), ["x", "y", "z"], "processing.action.offset has 4 numbers for 3 columns"),
-        (("contract", "action_names"), ["x", "y", "z", "x"], "none twice, none empty: 'x'"),
+        (("contract", "action_names"), ["x", "y", "z", "x"], "none twice, none empty, all printable: 'x'"),
         (("contract", "state_size"), 33, "contract.state_size: 33"),
         (("network", "state_columns"), 10**12, "config.json makes it"),
         (("network", "language", "heads"), 10**9, "config.json makes it"),

@@ -60,7 +60,7 @@ def _match(seed: int) -> Match:
     best = plan_factory(case.factory, case.profile, explained=False)
     plan_s = time.process_time() - started_s
     rosa = plan_factory(case.factory, case.profile, policy="rosa", work=math.inf, explained=False)
-    return Match(seed, best.feasible, best.objective, rosa.objective, best.gap, best.work, plan_s)
+    return Match(seed, best.feasible, best.objective, rosa.objective, best.gap_by_curves, best.work, plan_s)
 
 
 def _spread(values: Sequence[float], form: str) -> str:

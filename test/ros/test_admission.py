@@ -49,6 +49,7 @@ class GuestRig(Rig):
         assert self.guest
         self._executor.remove_node(self.guest)
         self.nodes.remove(self.guest)
+        self.turn(0.1)  # what its timers have set off already
         self.guest.destroy_node()
 
     def guest_is_served(self, scheduler: int) -> bool:

@@ -23,6 +23,8 @@ from ros2_rfm_serving.server import ModelServer, ServerConfig, images
 from ros2_rfm_serving.types import EncodedImage, ObservationRequest, RequestId, SessionRequest
 
 SMALL, LARGE = (simplejpeg.encode_jpeg(np.zeros((*size, 3), np.uint8)) for size in ((48, 64), (1200, 1600)))
+LOCK = threading.Lock()
+"""Of lines without an intake"""
 
 
 class Rig:
@@ -83,6 +85,28 @@ def test_an_image_that_takes_long_holds_nobody_up(rig: Rig, monkeypatch: pytest.
     eventually(lambda: rig.server.num_waiting == 2)
 
 
+def test_what_is_small_wakes_nobody_who_waits_for_what_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    class Watched(Line):
+        def __len__(self) -> int:
+            looked.append(threading.current_thread().name)
+            return super().__len__()
+
+    monkeypatch.setattr(intake, "Line", Watched)
+    rig = Rig()
+    eventually(lambda: {"decode_0", "decode_large_0"} <= set(looked))
+    looked.clear()
+    for sequence in range(1, 21):
+        rig.send("small", sequence, SMALL)
+        eventually(lambda: rig.intake.is_idle)
+    assert "decode_0" in looked and "decode_large_0" not in looked
+    rig.send("large", 1, LARGE)
+    eventually(lambda: rig.server.num_waiting == 2)
+    rig.intake.stop()
+    assert "decode_large_0" in looked and not rig.server.problems
+
+
 def test_requests_that_did_not_arrive_are_counted(rig: Rig) -> None:
     for sequence in (1, 2, 5, 6, 9):
         rig.send("small", sequence, SMALL)
@@ -131,10 +155,11 @@ def test_a_decoder_that_other_programs_keep_from_running_is_not_stuck_and_one_th
     waits_s = [0.0]
     monkeypatch.setattr(decode_line, "processor_wait_s", lambda thread: waits_s[0])
     monkeypatch.setattr(os, "setpriority", lambda *arguments: None)
-    polite, other = Line(polite=True), Line()
+    polite, other = Line(LOCK, polite=True), Line(LOCK)
     for line in (polite, other):
         line.join()
-        line.arrive("r1", "image")
+        with LOCK:
+            line.arrive("r1", "image")
     now_s = time.monotonic()
     waits_s[0] = 60.0
     assert polite.stalled_s(now_s + 61.0) < 2.0 and other.stalled_s(now_s + 61.0) > 60.0, "nobody has come"
@@ -152,16 +177,18 @@ def test_a_robot_whose_decoding_others_kept_waiting_is_not_put_behind_for_it(mon
     now_s, used_s = [0.0], [0.0]
     monkeypatch.setattr(decode_line, "clock", lambda: now_s[0])
     monkeypatch.setattr(decode_line, "thread_time", lambda: used_s[0])
-    line = Line()
+    line = Line(LOCK)
     line.join()
     for robot, wall_s in (("preempted", 10.0), ("other", 0.01)):
-        line.arrive(robot, "image")
+        with LOCK:
+            line.arrive(robot, "image")
         assert line.begin() == (robot, "image")
         now_s[0] += wall_s
         used_s[0] += 0.01
         line.end(robot)
     for robot in ("preempted", "other"):
-        line.arrive(robot, "image")
+        with LOCK:
+            line.arrive(robot, "image")
     assert line.begin()[0] == "preempted", "it came first and has had no more"
 
 

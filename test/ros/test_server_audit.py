@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import rclpy
 from rclpy.serialization import serialize_message
 from rfm_serving import msg
@@ -122,6 +123,7 @@ def serving() -> Iterator[tuple[Listener, subprocess.Popen[bytes]]]:
         process.wait()
 
 
+@pytest.mark.timeout(600)
 def test_what_a_server_decided_is_decided_again_and_its_batches_give_the_same_bytes(ros_domain: int, tmp_path: Path) -> None:
     from ros2_rfm_serving.engines.embedded.engine import load_embedded
     from ros2_rfm_serving.shipped import shipped

@@ -43,8 +43,9 @@ from test.zenoh_robot import CAMERAS, STATE_SIZE
 
 from .herald import Herald
 from .mirror_engine import NAMES
-from .server_fleet import JPEG, serving
+from .server_fleet import JPEG, STARTS_S, serving
 from .test_zenoh_robot import free_port
+from .zenoh_rig import WAITING
 
 __all__ = ["free_port"]
 GIVEN = {
@@ -124,6 +125,7 @@ def test_a_robot_on_zenoh_proves_who_it_is(
         assert max(np.abs(command).max() for command in commands) < 0.5
         robot.close()
         fleet.executor_.remove_node(door)
+        fleet.spin(0.1)  # what its timers have set off already
         door.stop()
         door.destroy_node()
         assert process.poll() is None
@@ -184,17 +186,20 @@ def test_a_newcomer_is_served_through_the_end_of_scheduler_and_router(
         commands = list[Any]()
 
         def turn() -> None:
-            """A control period; meanwhile all that comes: of one event a period a busy machine falls behind for ever."""
+            """A control period; meanwhile all that comes, and some events at least, though a busy machine has no moment for one: of
+            fewer it falls behind for ever."""
             end_s = time.monotonic() + 0.02
             while time.monotonic() < end_s:
                 running.spin_once(timeout_sec=0.02)
+            for _ in range(WAITING):
+                running.spin_once(timeout_sec=0.0)
             now_s = time.monotonic()
             images = tuple(EncodedImage(camera=c, format="jpeg", data=JPEG, height_px=16, width_px=16) for c in CAMERAS)
             sensors = Sensors(state=np.zeros(STATE_SIZE, np.float32), state_s=now_s, images=images, images_s=now_s)
             commands.extend([command] if (command := robot.tick(sensors)) is not None else [])
 
         def wait(until: Callable[[], Any], what: str) -> None:
-            assert eventually(until, 90.0, turn), f"waited in vain for {what}: {robot.brain.refused} {robot.ends.figures()}"
+            assert eventually(until, STARTS_S, turn), f"waited in vain for {what}: {robot.brain.refused} {robot.ends.figures()}"
 
         def more(what: str) -> None:
             number = len(commands)
@@ -208,6 +213,7 @@ def test_a_newcomer_is_served_through_the_end_of_scheduler_and_router(
         wait(lambda: robot._servers._servers["server_1"].observation._own["arm_9"].is_heard, "the door that hears its own name")
         before = robot.brain.following.schedule.scheduler
         running.remove_node(scheduler)
+        turn(), turn()  # what its timers have set off already
         scheduler.destroy_node()
         more("commands without a scheduler")
         started("scheduler", SchedulerNode)

@@ -93,8 +93,8 @@ def test_it_has_all_that_keeps_other_robots_safe(ros_domain: int, port: int) -> 
         here.wait(lambda: here.count("servers") == 2, "both servers on Zenoh")
         driven = Driven(here, ros_domain, port)
         driven.robot.start("stay")
-        driven.wait(lambda: len(driven.commands) > 10, "commands")
-        assert driven.robot.brain.state is RobotState.STREAMING and "arm_1" in here.server.opened
+        driven.wait(lambda: len(driven.commands) > 10 and driven.robot.brain.state is RobotState.STREAMING, "commands")
+        assert "arm_1" in here.server.opened
         driven.wait(lambda: here.statuses and here.statuses[-1].server == "s1", "its status on DDS")
         here.lose(here.server)
         driven.wait(lambda: "arm_1" in other.opened, "a session with the standby")

@@ -121,7 +121,7 @@ def factory_on_hosts(
         up_everywhere(network, file, folder, order, *options),
         watching(network, file, folder, watchers) as watched,
     ):
-        watched.wait(lambda: all(map(watched.works, robots)), "all robots at work")
+        watched.wait(lambda: all(map(watched.works, robots)), "all robots at work", 200.0)
         yield network, watched
 
 

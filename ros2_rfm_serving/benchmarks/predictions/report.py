@@ -18,7 +18,10 @@ Batching = Literal["fixed", "continuous"]
 
 def predictions(
     factories: Annotated[
-        int, typer.Option(min=1, help="Random factories of each kind: without networks, with them, with late answers")
+        int,
+        typer.Option(
+            min=1, help="Random factories of each kind: without networks, with them, with late answers, horizons by servers"
+        ),
     ] = 35,
     runs: Annotated[int, typer.Option(min=2, help="Runs of each plan, which differ in when robots start")] = 6,
     seconds: Annotated[float, typer.Option(min=5, help="Virtual time of each, after the warm-up")] = 30.0,

@@ -13,7 +13,7 @@ from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.solution import ServerSolution
 from ros2_rfm_serving.simulation import Report, simulate
-from ros2_rfm_serving.simulation.profiled_factories import hurried_factory, profiled_factory
+from ros2_rfm_serving.simulation.profiled_factories import hurried_factory, profiled_factory, trusting_factory
 from ros2_rfm_serving.types import SYSTEM1
 
 NEAR = 0.1
@@ -114,8 +114,8 @@ def _hurried(seed: int, batching: str) -> Factory:
     return hurried_factory(seed)
 
 
-FAR, HURRIED = "with networks", "late answers"
-KINDS: Mapping[str, Callable[[int, str], Factory]] = {"no network": _near, FAR: _far, HURRIED: _hurried}
+FAR, HURRIED, TRUSTING = "with networks", "late answers", "horizons by servers"
+KINDS: Mapping[str, Callable[[int, str], Factory]] = {"no network": _near, FAR: _far, HURRIED: _hurried, TRUSTING: trusting_factory}
 """Of random factories, by seed and by how action models batch; those with late answers draw that themselves."""
 
 

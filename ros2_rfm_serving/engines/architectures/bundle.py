@@ -142,7 +142,8 @@ def require_same(network: Architecture, weights: dict[str, Tensor], file: Path) 
         if own[name].shape != weights[name].shape:
             wrong.append(f"{name} is {list(weights[name].shape)}, config.json makes it {list(own[name].shape)}")
             break
-        if own[name].is_floating_point() != weights[name].is_floating_point():
+        floats = own[name].is_floating_point() and weights[name].is_floating_point()
+        if not floats and own[name].dtype != weights[name].dtype:
             wrong.append(f"{name} is of {weights[name].dtype}, config.json makes it {own[name].dtype}")
             break
     if wrong:

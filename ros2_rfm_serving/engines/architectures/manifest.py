@@ -112,9 +112,9 @@ class Promise(_Part):
     @field_validator("action_names", "cameras")
     @classmethod
     def _once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        twice = sorted({name for name in names if names.count(name) > 1 or not name.strip()})
-        if twice:
-            raise ValueError(f"a name for each, none twice, none empty: {', '.join(map(repr, twice))}")
+        wrong = sorted({name for name in names if names.count(name) > 1 or not name.strip() or not name.isprintable()})
+        if wrong:
+            raise ValueError(f"a name for each, none twice, none empty, all printable: {', '.join(map(ascii, wrong))}")
         return names
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,34 @@ from ros2_rfm_serving.reproductions.claims import Claim, claim_row
 from ros2_rfm_serving.reproductions.files import write_rows
 from ros2_rfm_serving.reproductions.kairos.claims import Results
 from ros2_rfm_serving.reproductions.kairos.page import page
-from ros2_rfm_serving.reproductions.kairos.points import Point, Setting
+from ros2_rfm_serving.reproductions.kairos.points import Point, Run, Setting
 from ros2_rfm_serving.reproductions.kairos.sweep import pooled
+
+_PARSED: Mapping[str, Callable[[str], Any]] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": "True".__eq__,
+    "int | None": lambda text: int(text) if text else None,
+}
+"""By the annotation of a field."""
 
 
 def write(figure: str, results: Results, points: Iterable[Point], out: Path) -> None:
     """points: of the figure."""
     write_rows(out / f"figure{figure}.csv", _sweep_rows(results) if figure == "11" else _run_rows(results, points))
+
+
+def written(out: Path, figures: Iterable[str]) -> dict[Point, Run]:
+    """What `write` wrote, rounded as it is there: a page and its tables say the same."""
+    files = [out / f"figure{figure}.csv" for figure in figures if figure != "11"]
+    rows = [row for file in files for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines())]
+    runs = [Run(point=Point(**_typed(Point, row)), **_typed(Run, row)) for row in rows]
+    return {run.point: run for run in runs}
+
+
+def _typed(kind: type[Point | Run], row: Mapping[str, str]) -> dict[str, Any]:
+    return {each.name: _PARSED[str(each.type)](row[each.name]) for each in fields(kind) if each.name != "point"}
 
 
 def write_page(results: Results, claims: Mapping[str, Sequence[Claim]], setting: Setting, out: Path) -> None:

@@ -22,7 +22,7 @@ from ros2_rfm_serving.reproductions.kairos.replay import (
     Wan,
     replay,
 )
-from ros2_rfm_serving.reproductions.kairos.traces import Pace, Trace, cut_anew
+from ros2_rfm_serving.reproductions.kairos.traces import Outcome, Pace, Trace
 from ros2_rfm_serving.reproductions.kairos.workloads import WORKLOADS
 from ros2_rfm_serving.server.dispatch import DispatchPolicy, EngineView, Waiting
 from ros2_rfm_serving.server.dispatch.wait_ratio import BUCKETS, WaitRatio
@@ -53,6 +53,9 @@ LEADS, REFETCH_S = (2, 8), 0.05
 """Actions that are left when a robot asks; and the age from which on an observation is asked for again."""
 RATE_HZ, SLO_S = 30.0, 0.5
 """30 Hz as in the paper; asking two steps ahead hides the inference of a request that finds the edge idle."""
+TENTHS = 10
+ORDERS, ORDER_SEEDS = ("longest", "fifo"), tuple(range(20))
+"""Of requests inside a bucket; and seeds that say how sure a difference between the two is."""
 SENSITIVE = "flow"
 """The workload of the figures that change one part alone (Kairos §5.5)."""
 FIGURES = ("12", "13", "14", "15", "16", "17", "refetch")
@@ -81,6 +84,10 @@ class Point:
     """Steps that every round executes, the last one of an episode excepted; 0: as recorded."""
     cloud_time: float = CLOUD_TIME
     """Of a batch in the cloud, over the edge's."""
+    succeeding: bool = False
+    """Only scenes that succeed with every horizon."""
+    seed: int | None = None
+    """In place of those that all points share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +125,17 @@ class Run:
     """Of an observation when its batch began, mean."""
     moved_steps: float
     """That the robot had executed since, mean."""
+    steps: float
+    """Executed per task."""
+    first_wait_s: float
+    """From a task's first request to its reply, mean; and from the others."""
+    later_wait_s: float
+    slow_requests: float
+    """Of the tenth of the tasks that took longest, per task; and of all others."""
+    other_requests: float
+    slow_steps: float
+    """Executed per round by that tenth; and by all others."""
+    other_steps: float
 
 
 def points_of(figure: str, workload: str, loads: Sequence[float], fleets: Sequence[int]) -> Iterator[Point]:
@@ -129,7 +147,9 @@ def points_of(figure: str, workload: str, loads: Sequence[float], fleets: Sequen
         yield from (replace(kairos, horizon=h, dispatch=d) for h, d in product(OTHER_HORIZONS, ("fifo", *POLICIES[2:])))
         for task, (h, d) in product(WORKLOADS[workload].tasks, CORNERS):
             yield replace(kairos, horizon=h, dispatch=d, without=task)
-        for cut, policy in product(CUTS, ("fifo", *POLICIES[2:])):
+        for h, d in product(HORIZONS, POLICIES):
+            yield replace(kairos, horizon=h, dispatch=d, succeeding=True)
+        for cut, policy in product(CUTS, POLICIES):
             yield replace(kairos, horizon="static", dispatch=policy, cut=cut)
     elif figure == "13":
         for load, where in product((*loads, *BEYOND), DEPLOYMENTS):
@@ -151,7 +171,8 @@ def _sensitivity(figure: str, kairos: Point, loads: Sequence[float]) -> Iterator
     if figure == "15":
         yield from (replace(kairos, horizon=h, buckets=buckets) for h, buckets in product(HORIZONS, BUCKET_COUNTS))
     elif figure == "16":
-        yield from (replace(kairos, horizon=h, within=order) for h, order in product(HORIZONS, ("longest", "fifo")))
+        yield from (replace(kairos, horizon=h, within=order) for h, order in product(HORIZONS, ORDERS))
+        yield from (replace(kairos, within=order, seed=seed) for order, seed in product(ORDERS, ORDER_SEEDS))
     elif figure == "17":
         yield from (replace(kairos, deployment="hybrid", wan_ms=wan_ms) for wan_ms in WAN_MS)
         yield from (replace(kairos, deployment="hybrid", wan_mbps=mbps) for mbps in WAN_MBPS)
@@ -160,20 +181,19 @@ def _sensitivity(figure: str, kairos: Point, loads: Sequence[float]) -> Iterator
             yield replace(kairos, load=load, lead_steps=lead, refetch=refetch, deployment=where)
 
 
-def capacity_hz(recorded: Recorded, without: str = "", cut: int = 0) -> float:
+def capacity_hz(recorded: Recorded) -> float:
     """Tasks per second that the edge can do with static horizons and full batches."""
-    return MAX_BATCH_SIZE / EDGE.mean_s(MAX_BATCH_SIZE) / recorded.requests(without, cut)
+    return MAX_BATCH_SIZE / EDGE.mean_s(MAX_BATCH_SIZE) / recorded.requests()
 
 
 def run(point: Point, recorded: Recorded, setting: Setting) -> Run:
     """The same seeds give the same tasks in the same order, whatever the horizon."""
-    by_scene = {scene: trace for scene, trace in recorded.traces[point.horizon].items() if trace.task != point.without}
-    if point.cut:
-        by_scene = {scene: cut_anew(trace, point.cut) for scene, trace in by_scene.items()}
-    rate_hz = point.load * capacity_hz(recorded, point.without, point.cut)
+    recorded = recorded.only(point.without, point.cut, point.succeeding)
+    by_scene, rate_hz = recorded.traces[point.horizon], point.load * capacity_hz(recorded)
+    seeds = setting.seeds if point.seed is None else (point.seed,)
     load = Load(num_tasks=setting.num_tasks, rate_hz=rate_hz, num_robots=point.robots)
     pace = Pace(control_rate_hz=RATE_HZ, lead_steps=point.lead_steps, slo_s=SLO_S)
-    reports = [replay(_drawn(by_scene, setting.num_tasks, seed), load, _deployment(point), pace, seed) for seed in setting.seeds]
+    reports = [replay(_drawn(by_scene, setting.num_tasks, seed), load, _deployment(point), pace, seed) for seed in seeds]
     return _run(point, load.rate_hz, reports)
 
 
@@ -209,10 +229,20 @@ class FirstComeWithin(WaitRatio):
         return sorted(waiting, key=lambda w: (-self.bucket(w.history.wait_ratio(now_s), w.history.skipped), w.since_s))
 
 
+def _per(outcomes: Sequence[Outcome]) -> tuple[float, float]:
+    """Requests of a task, steps of a round."""
+    rounds = sum(len(outcome.trace.executed) for outcome in outcomes)
+    return rounds / max(1, len(outcomes)), sum(outcome.trace.steps for outcome in outcomes) / max(1, rounds)
+
+
 def _run(point: Point, rate_hz: float, reports: Sequence[Report]) -> Run:
     outcomes = [outcome for report in reports for outcome in report.outcomes]
     latencies_s = np.array([outcome.latency_s for outcome in outcomes])
     p25_s, p95_s = np.percentile(latencies_s, (25, 95))
+    order = np.argsort(latencies_s, kind="stable")
+    last = max(1, len(order) // TENTHS)
+    slow, other = (_per([outcomes[i] for i in each]) for each in (order[-last:], order[:-last]))
+    later_s = [wait_s for outcome in outcomes for wait_s in outcome.waits_s[1:]]
     rows, rounds = sum(report.num_rows for report in reports), sum(len(outcome.trace.executed) for outcome in outcomes)
     return Run(
         point=point,
@@ -229,4 +259,11 @@ def _run(point: Point, rate_hz: float, reports: Sequence[Report]) -> Run:
         busy=float(np.mean([report.busy_s / report.makespan_s for report in reports])),
         age_ms=1e3 * sum(sum(outcome.ages_s) for outcome in outcomes) / rounds,
         moved_steps=sum(outcome.moved_steps for outcome in outcomes) / rounds,
+        steps=sum(outcome.trace.steps for outcome in outcomes) / len(outcomes),
+        first_wait_s=float(np.mean([outcome.waits_s[0] for outcome in outcomes])),
+        later_wait_s=sum(later_s) / max(1, len(later_s)),
+        slow_requests=slow[0],
+        other_requests=other[0],
+        slow_steps=slow[1],
+        other_steps=other[1],
     )

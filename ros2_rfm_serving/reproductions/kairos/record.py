@@ -84,13 +84,13 @@ def _settings(workload: Workload, episodes: int) -> list[tuple[float, Horizon, i
 def _traces(workload: Workload, engine: Engine, arms: Arms, file: Path, cells: list[Cell], num: int) -> None:
     """Of every setting that is chosen by now, under whatever name; those of others go."""
     from ros2_rfm_serving.reproductions.kairos.episodes import record
-    from ros2_rfm_serving.reproductions.kairos.sweep import chosen, value_of
+    from ros2_rfm_serving.reproductions.kairos.sweep import chosen, recording, value_of
     from ros2_rfm_serving.reproductions.kairos.traces import load_traces, write_traces
 
     traces = load_traces(file) if file.is_file() else []
     known = Counter((trace.task, trace.policy, trace.value) for trace in traces)
     names = chosen(workload, (cell for cell in cells if not cell.noise)).values()
-    wanted = dict.fromkeys((task, by_task[task]) for task in workload.tasks for by_task in names)
+    wanted = dict.fromkeys((task, recording(workload, by_task[task])) for task in workload.tasks for by_task in names)
     settings = {(task, horizon.policy, value_of(horizon)) for task, horizon in wanted}
     traces = [trace for trace in traces if (trace.task, trace.policy, trace.value) in settings]
     for task, horizon in _shown(list(wanted), f"{workload.name}: traces"):

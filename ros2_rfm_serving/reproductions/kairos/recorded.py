@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.reproductions.kairos.files import SWEEP, TRACES
-from ros2_rfm_serving.reproductions.kairos.sweep import Cell, chosen, load_cells, value_of
+from ros2_rfm_serving.reproductions.kairos.sweep import Cell, chosen, load_cells, recording, value_of, with_whole_chunks
 from ros2_rfm_serving.reproductions.kairos.traces import Trace, cut_anew, load_traces
 from ros2_rfm_serving.reproductions.kairos.workloads import Workload
 from ros2_rfm_serving.types import Horizon
@@ -30,27 +30,44 @@ class Recorded:
     traces: Mapping[str, Mapping[Scene, Trace]]
     """By the same name: the same scenes under each."""
 
-    def requests(self, without: str = "", cut: int = 0) -> float:
-        """Of a task on average, with static horizons; `without`: but for this one; `cut`: with this horizon in place of theirs."""
-        return float(self._rounds(without, cut).mean())
+    def only(self, without: str = "", cut: int = 0, succeeding: bool = False) -> Recorded:
+        """`without`: but for this task; `cut`: with this horizon in place of theirs; `succeeding`: scenes that succeed under every
+        name.
+        """
+        some = next(iter(self.traces.values()))
+        failing = {scene for by_scene in self.traces.values() for scene, trace in by_scene.items() if not trace.success}
+        scenes = [scene for scene in some if scene[0] != without and not (succeeding and scene in failing)]
+        traces = {
+            name: {scene: cut_anew(by_scene[scene], cut) if cut else by_scene[scene] for scene in scenes}
+            for name, by_scene in self.traces.items()
+        }
+        return replace(self, traces=traces)
 
-    def spread(self, cut: int = 0) -> float:
-        """Of the tasks' numbers of requests: standard deviation over mean."""
-        rounds = self._rounds("", cut)
+    def requests(self, name: str = "static") -> float:
+        """Of a task on average."""
+        return float(self._rounds(name).mean())
+
+    def spread(self) -> float:
+        """Of the tasks' numbers of requests with static horizons: standard deviation over mean."""
+        rounds = self._rounds("static")
         return float(rounds.std() / rounds.mean())
 
-    def _rounds(self, without: str, cut: int) -> npt.NDArray[np.int64]:
-        traces = [trace for trace in self.traces["static"].values() if trace.task != without]
-        return np.array([len((cut_anew(trace, cut) if cut else trace).executed) for trace in traces])
+    def lowest(self) -> float:
+        """Number of requests that a quarter of the tasks does not exceed, over the mean, with static horizons."""
+        rounds = self._rounds("static")
+        return float(np.percentile(rounds, 25) / rounds.mean())
+
+    def _rounds(self, name: str) -> npt.NDArray[np.int64]:
+        return np.array([len(trace.executed) for trace in self.traces[name].values()])
 
 
 def load(workload: Workload, folder: Path) -> Recorded:
     """Raises: `ConfigurationError`."""
-    cells = load_cells(folder / SWEEP)
+    cells = with_whole_chunks(load_cells(folder / SWEEP))
     horizons = chosen(workload, (cell for cell in cells if not cell.noise))
-    return Recorded(
-        workload=workload, cells=cells, horizons=horizons, traces=named(load_traces(folder / TRACES), horizons, folder / TRACES)
-    )
+    under = {name: {task: recording(workload, horizon) for task, horizon in of.items()} for name, of in horizons.items()}
+    traces = named(load_traces(folder / TRACES), under, folder / TRACES)
+    return Recorded(workload=workload, cells=cells, horizons=horizons, traces=traces)
 
 
 def named(traces: Sequence[Trace], horizons: Mapping[str, Mapping[str, Horizon]], file: Path) -> dict[str, dict[Scene, Trace]]:

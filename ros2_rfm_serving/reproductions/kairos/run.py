@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -78,8 +79,9 @@ def kairos(
     for each, of in points.items():
         tables.write(each, results, of, out)
         plots.draw(each, results, out)
+    results = replace(results, runs=tables.written(out, figures))
     claims = claims_of(results)
-    if figure == workload == ALL:
+    if figure == workload == ALL and not quick:  # the page shows every rate and fleet
         tables.write_page(results, claims, setting, out)
     for name, found in claims.items():
         console.print(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from ros2_rfm_serving.errors import ConfigurationError
@@ -15,6 +15,8 @@ from ros2_rfm_serving.types import Horizon
 
 MARGIN = 0.05
 """Of successes that two settings may differ by, and count as equally successful, if that is not significant either."""
+WHOLE_CHUNKS = math.inf
+"""t that no action exceeds."""
 
 
 def value_of(horizon: Horizon) -> float:
@@ -56,8 +58,8 @@ class Cell:
         return wilson_interval(self.successes, self.episodes)
 
     def keeps_up_with(self, best: Cell) -> bool:
-        """It succeeds less often by `MARGIN` at most, and not significantly less often: an episode more or less does not decide."""
-        return self.success >= best.success - MARGIN - 1e-9 and self.reaches(best)
+        """It succeeds less often by `MARGIN` or one episode at most, whichever is more, and not significantly less often."""
+        return self.success >= best.success - max(MARGIN, 1 / self.episodes) - 1e-9 and self.reaches(best)
 
     def reaches(self, other: Cell) -> bool:
         """It succeeds not significantly less often."""
@@ -98,14 +100,33 @@ def pooled(cells: Iterable[Cell]) -> list[Cell]:
     ]
 
 
+def with_whole_chunks(cells: Iterable[Cell]) -> list[Cell]:
+    """And t = inf of every policy: it executes whole chunks, as the longest static horizon does, whose cells are its cells."""
+    cells = list(cells)
+    longest: dict[tuple[float, str], Cell] = {}
+    for cell in cells:
+        if cell.policy == "static":
+            longest[cell.noise, cell.task] = max(cell, longest.get((cell.noise, cell.task), cell), key=lambda c: c.value)
+    swept = dict.fromkeys((c.noise, c.task, c.policy) for c in cells if c.policy != "static" and (c.noise, c.task) in longest)
+    held = {cell.setting for cell in cells}
+    added = [replace(longest[noise, task], policy=policy, value=WHOLE_CHUNKS) for noise, task, policy in swept]
+    return cells + [cell for cell in added if cell.setting not in held]
+
+
+def recording(workload: Workload, horizon: Horizon) -> Horizon:
+    """Under which its traces are: whole chunks are those of the longest static horizon."""
+    whole = horizon.policy != "static" and horizon.threshold == WHOLE_CHUNKS
+    return workload.horizon("static", workload.static[-1]) if whole else horizon
+
+
 def chosen(workload: Workload, cells: Iterable[Cell]) -> dict[str, dict[str, Horizon]]:
     """Horizons to be compared under load, by name and task (Kairos §5.3).
 
-    `static`: the largest that succeeds as often as the best one does. `confidence` and `curvature`: of the thresholds that do, the
-    one that executes most. `.._one`: the same with one horizon or threshold for all tasks. `static_best`: the largest of those
-    with the highest success, as the paper chooses, in which one episode may decide.
+    `static`: the largest that succeeds as often as the best one does. `confidence` and `curvature`: of the thresholds that do,
+    t = inf among them, the one that executes most. `.._one`: the same with one horizon or threshold for all tasks. `static_best`:
+    the largest of those with the highest success, as the paper chooses, in which one episode may decide.
     """
-    cells = list(cells)
+    cells = with_whole_chunks(cells)
     of_tasks = {task: [cell for cell in cells if cell.task == task] for task in workload.tasks}
     of_all = pooled(cells)
     names = ("static", *workload.thresholds)
@@ -134,14 +155,13 @@ def _longest(cells: Sequence[Cell], policy: str) -> Cell:
 
 def better_static(cells: Sequence[Cell], policy: str) -> list[float]:
     """Static horizons that succeed significantly more often than whatever the policy does while it executes at least as much per
-    round: none of them, and it is as good as any. With a threshold that no action exceeds it executes whole chunks, as the longest
-    static horizon does. Raises: `KeyError` when the policy was not swept.
+    round, t = inf among its thresholds: none of them, and it is as good as any. Raises: `KeyError` when the policy was not swept.
     """
+    cells = with_whole_chunks(cells)
     static, own = [c for c in cells if c.policy == "static"], [c for c in cells if c.policy == policy]
     if not own:
         raise KeyError(policy)
-    points = [max(static, key=lambda c: c.value), *own]
-    return [c.value for c in static if not any(p.horizon >= c.horizon and p.reaches(c) for p in points)]
+    return [c.value for c in static if not any(p.horizon >= c.horizon and p.reaches(c) for p in own)]
 
 
 def load_cells(file: Path) -> list[Cell]:

@@ -269,7 +269,7 @@ def _over_uncapped(results: Results, workload: str, num_robots: int) -> float:
 
 
 def _solution_gaps(results: Results) -> list[float]:
-    return [results.run(w, n, "best").solution.gap for w in (*SINGLE, *MIXED) for n in FLEETS]
+    return [results.run(w, n, "best").solution.gap_by_curves for w in (*SINGLE, *MIXED) for n in FLEETS]
 
 
 def _feasible(results: Results, policy: str, capped: bool) -> Iterator[Run]:

@@ -37,14 +37,15 @@ class _Since(NamedTuple):
 class Line(FairQueue[Any, Any]):
     """Whoever has used least of the decoders' CPU time is next: what other programs kept it waiting is nothing that it had.
 
-    A lock of the caller's guards everything but `stalled_s`.
+    lock: of the caller, guards everything but `stalled_s`. `changed` is of that lock: what arrives wakes one of this line's threads
+    and none of another's.
 
     polite: on a busy machine its threads come last. How long that takes says nothing of whether they move.
     """
 
-    def __init__(self, *, polite: bool = False) -> None:
+    def __init__(self, lock: threading.Lock, *, polite: bool = False) -> None:
         super().__init__()
-        self._polite = polite
+        self.changed, self._polite = threading.Condition(lock), polite
         self._threads: list[int] = []
         self._begun: dict[int, _Since] = {}
         """Of each thread that decodes."""
@@ -66,6 +67,7 @@ class Line(FairQueue[Any, Any]):
         if not len(self):
             self._move()
         self.put(key, item)
+        self.changed.notify()
 
     def begin(self) -> tuple[Any, Any]:
         thread = threading.get_native_id()

@@ -50,9 +50,9 @@ class Intake:
         """num_threads: of those that decode what is small, and of those that decode the rest."""
         self._server, self._wake, self._complain, self._check = server, wake, complain, check
         self._decodes = bool(server.contract.cameras) and not server.takes_encoded
-        self._light, self._heavy = Line(), Line(polite=True)
+        self._lock, self._stopping = threading.Lock(), False
+        self._light, self._heavy = Line(self._lock), Line(self._lock, polite=True)
         self._arrivals = Arrivals()
-        self._changed, self._stopping = threading.Condition(), False
         self._threads: list[threading.Thread] = []
         for line in (self._light, self._heavy) if self._decodes else ():
             name = "decode" if line is self._light else "decode_large"
@@ -107,7 +107,7 @@ class Intake:
         if not images.is_light(request.images):
             line, other = other, line
         full = False
-        with self._changed:
+        with self._lock:
             if (waiting := line.get(key) or other.get(key)) is not None:
                 before = waiting.request.id
                 if before.session_epoch == request.id.session_epoch and before.sequence >= request.id.sequence:
@@ -120,7 +120,6 @@ class Intake:
                 full = True
             if not full:
                 line.arrive(key, item)
-                self._changed.notify_all()
         if full:
             refused(BadMessageError("intake_full", f"{MAX_WAITING} requests wait to be decoded; try again"))
 
@@ -135,23 +134,24 @@ class Intake:
 
     def stop(self) -> list[threading.Thread]:
         """Those that end, after the image that they decode."""
-        with self._changed:
+        with self._lock:
             self._stopping = True
-            self._changed.notify_all()
+            for line in (self._light, self._heavy):
+                line.changed.notify_all()
         return self._threads
 
     def _run(self, line: Line) -> None:
-        with self._changed:
+        with self._lock:
             line.join()
         while True:
-            with self._changed:
+            with self._lock:
                 while not len(line) and not self._stopping:
-                    self._changed.wait()
+                    line.changed.wait()
                 if self._stopping:
                     return
                 key, item = line.begin()
             self._submit(item)
-            with self._changed:
+            with self._lock:
                 line.end(key)
 
     def _submit(self, item: _Item) -> None:

@@ -43,7 +43,7 @@ def per_robot(problem: Problem, curves: Curves) -> StaticPlacement:
         for _ in range(count):
             gpu = next(servers)
             for demand in task.demands:
-                config = replace(_smallest(curves, demand.model, problem.servers[gpu]), slices=len(task.demands))
+                config = replace(smallest(curves, demand.model, problem.servers[gpu]), slices=len(task.demands))
                 hosts.append(Host(config, ((demand.index, 1),)))
                 gpus.append(gpu)
     return StaticPlacement(tuple(hosts), served, tuple(gpus))
@@ -60,7 +60,7 @@ def per_model(problem: Problem, curves: Curves) -> StaticPlacement:
         for c, task in enumerate(problem.classes):
             if served[c] < task.num_robots and len(free) >= len(task.demands):
                 mine = [free.pop(0) for _ in task.demands]
-                hosts += [Host(_smallest(curves, d.model, gpu), ((d.index, 1),)) for d, gpu in zip(task.demands, mine, strict=True)]
+                hosts += [Host(smallest(curves, d.model, gpu), ((d.index, 1),)) for d, gpu in zip(task.demands, mine, strict=True)]
                 served[c] += 1
                 progress = True
     if not hosts:
@@ -96,11 +96,11 @@ def whole(problem: Problem, curves: Curves) -> Iterator[StaticPlacement]:
             placement = static(problem, curves)
         except TooFewServersError:
             continue
-        if placement.served == everybody and _is_there(problem, placement):
+        if placement.served == everybody and is_there(problem, placement):
             yield placement
 
 
-def _is_there(problem: Problem, placement: StaticPlacement) -> bool:
+def is_there(problem: Problem, placement: StaticPlacement) -> bool:
     """Models that share a GPU are servers of their own, and nobody starts one in a factory that runs."""
     return problem.previous is None or set(placement.gpus) <= {there.gpu for there in problem.previous.placements}
 
@@ -144,7 +144,7 @@ def _even(problem: Problem, curves: Curves, model: str, demands: list[int], take
         robots = {d: round(n * count / servers) for d, n in left.items()}
         left = {d: n - robots[d] for d, n in left.items()}
         servers -= count
-        group = Group(_smallest(curves, model, gpu_type), count, ()).with_robots(robots)
+        group = Group(smallest(curves, model, gpu_type), count, ()).with_robots(robots)
         hosts += [host for host in hosts_of([group], problem) if host.robots]
     return hosts
 
@@ -170,7 +170,7 @@ def _share(servers: int, problem: Problem) -> tuple[int, ...]:
     return tuple(served)
 
 
-def _smallest(curves: Curves, model: str, gpu_type: str) -> Config:
+def smallest(curves: Curves, model: str, gpu_type: str) -> Config:
     """Batch size 1, or continuous batching; the smallest that was measured."""
     configs = curves.configs.get((model, gpu_type))
     if not configs:

@@ -20,10 +20,11 @@ from ros2_rfm_serving.scheduler.policies.comparison import Comparison
 from ros2_rfm_serving.scheduler.policies.groups import Placement, groups_of, hosts_of
 from ros2_rfm_serving.scheduler.policies.in_place import in_place
 from ros2_rfm_serving.scheduler.policies.mixes import FEW_SERVERS, mixes
-from ros2_rfm_serving.scheduler.policies.options import BestSchedule, distinct, kind, lowered, operated, under
+from ros2_rfm_serving.scheduler.policies.options import BestSchedule, distinct, kind, lowered, operated, serves, under, worthiest
 from ros2_rfm_serving.scheduler.policies.packing import packed
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa, RosaSchedule
 from ros2_rfm_serving.scheduler.policies.search import LARGE, Candidate, Search, rated
+from ros2_rfm_serving.scheduler.policies.time_slices import sliced
 from ros2_rfm_serving.scheduler.policies.variants import Variants
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
@@ -31,7 +32,7 @@ from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, OwnQueues
 from ros2_rfm_serving.scheduler.prediction.parts import parted
 from ros2_rfm_serving.scheduler.prediction.predict import keeps_every_slo
-from ros2_rfm_serving.scheduler.prediction.rates import TOLERANCE, Host, Rates, RateSearch
+from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.prediction.stable import MIN_GAIN, Moves
 from ros2_rfm_serving.scheduler.problem import LEAST_HZ, Problem
 from ros2_rfm_serving.scheduler.solution import RESERVE
@@ -99,7 +100,7 @@ class _Best:
 
     def run(self, rate_control: bool | None) -> BestSchedule | None:
         options = self._options(rate_control)
-        unsure = _worthiest(option for option in options if option.capped)
+        unsure = worthiest(option for option in options if option.capped)
         """By the curves alone."""
         complete = self._complete and not self._budget.expired()
         chosen = self._chosen(options)
@@ -118,7 +119,7 @@ class _Best:
         if chosen is None:
             return None
         calm = self._calmest(chosen, options)
-        return replace(self._surest(calm, options) if rate_control is not False else calm, complete=complete)
+        return replace(calm if rate_control is False else self._surest(self._climbed(calm), options), complete=complete)
 
     def _near(self) -> _Best:
         """The same search without the network: what the curves know nothing of, the robots' own queues tell afterwards."""
@@ -146,13 +147,13 @@ class _Best:
             self._budget.spend(other._budget.total)
             self._complete &= other._complete and not other._budget.expired()
             chosen = self._chosen(options)
-            if chosen and _serves(chosen) and self._compare.keeps_floors(chosen):
+            if chosen and serves(chosen) and self._compare.keeps_floors(chosen):
                 return chosen
         return None
 
     def _options(self, rate_control: bool | None) -> list[BestSchedule]:
         self._rivals += self._variants.staying(self._there, large=self._large) if self._there else ()
-        statics = list(baselines.whole(self._problem, self._curves))
+        statics = [*baselines.whole(self._problem, self._curves), *sliced(self._problem, self._curves)]
         for static in statics:
             self._rivals += self._variants.as_it_is(static.hosts, static.gpus)
         mixed = list(mixes(self._problem, self._curves, self._bound, self._budget))
@@ -206,6 +207,16 @@ class _Best:
                 return kept
         return chosen
 
+    def _climbed(self, chosen: BestSchedule) -> BestSchedule:
+        """With more for single classes, where their robots' queues let them and that is worth it."""
+        if not chosen.capped or not self._budget.work or self._large:
+            return chosen
+        queues = OwnQueues(chosen.problem, self._curves, operated(chosen, self._curves, self._curves), chosen.rates)
+        found = queues.climbed()
+        self._budget.spend(queues.work)
+        higher = replace(chosen, tuned=found, rates=found.rates) if found and found.rates else None
+        return higher if higher and self._compare.gains(higher, chosen) else chosen
+
     def _kept(self, option: BestSchedule, *, tuning: bool) -> BestSchedule | None:
         """As it is, or (if `tuning`) with such caps that robots keep every SLO by their own queues."""
         operation = operated(option, self._curves, self._curves)
@@ -213,7 +224,7 @@ class _Best:
             self._budget.spend(QUEUE_WORK * len(set(option.hosts)))
             return option if keeps_every_slo(option.problem, self._curves, operation, RESERVE) else None
         queues = OwnQueues(option.problem, self._curves, operation, option.rates)
-        kept = option if _serves(option) and (queues.keeps() if self._far else queues.holds()) else None
+        kept = option if serves(option) and (queues.keeps() if self._far else queues.holds()) else None
         if kept and not self._far and not (tuning and self._reach(option) > option.objective * (1 + PAYS)):
             self._budget.spend(queues.work)
             return kept
@@ -223,7 +234,7 @@ class _Best:
         self._budget.spend(queues.work)
         if kept and found and self._raises:
             return found if self._compare.gains(found, kept) else kept
-        return _worthiest((kept, found))
+        return worthiest((kept, found))
 
     def _surest(self, chosen: BestSchedule, options: Iterable[BestSchedule]) -> BestSchedule:
         """Slower where robots that are watched for longer miss an SLO; or one that is better than that. As it was chosen where none
@@ -279,7 +290,7 @@ class _Best:
                 break
             option = BestSchedule(found.parts.problem, found.parts.hosts, found.rates, lost_hz=found.lost_hz)
             queues, tuned = self._asked.get((option.hosts, option.rates)) or self._looked_at(option, found.placement)
-            best = _worthiest((best, tuned))
+            best = worthiest((best, tuned))
             if tuned and not (self._large and self._costly(tuned)):
                 break
             found = (self._repacked(found, queues) if self._large else None) or self._with_more(found, queues.short)
@@ -378,16 +389,6 @@ class _Best:
         hosts = tuple(hosts_of(best.placement, self._problem))
         self._variants.note_without_caps(replace(own, problem=self._problem, hosts=hosts, rates=()) if self._large else own)
         yield from (own, *(() if self._large else (self._variants.parted(own),)))
-
-
-def _serves(schedule: BestSchedule) -> bool:
-    """Every floor by its rates; one that was found with lower floors may not."""
-    return all(hz >= task.floor_hz * (1 - TOLERANCE) for hz, task in zip(schedule.rates, schedule.problem.classes, strict=True))
-
-
-def _worthiest(schedules: Iterable[BestSchedule | None]) -> BestSchedule | None:
-    """Of equals the first."""
-    return max((one for one in schedules if one), key=lambda one: one.worth, default=None)
 
 
 def _expected(curves: Curves, candidate: Candidate) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.predict import Operation
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
+from ros2_rfm_serving.scheduler.prediction.rates import TOLERANCE, Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.problem import Problem
 
 DIGITS = 6
@@ -51,6 +51,16 @@ class BestSchedule:
     @property
     def in_place(self) -> bool:
         return bool(self.names)
+
+
+def serves(schedule: BestSchedule) -> bool:
+    """Every floor by its rates; one that was found with lower floors may not."""
+    return all(hz >= task.floor_hz * (1 - TOLERANCE) for hz, task in zip(schedule.rates, schedule.problem.classes, strict=True))
+
+
+def worthiest(schedules: Iterable[BestSchedule | None]) -> BestSchedule | None:
+    """Of equals the first."""
+    return max((one for one in schedules if one), key=lambda one: one.worth, default=None)
 
 
 def operated(found: BestSchedule, planned: Curves, curves: Curves) -> Operation:

@@ -180,12 +180,14 @@ class Rosa:
             if budget.get(config.gpu_type, 0) <= 0:
                 continue
             limit_hz = self._curves.capacity_hz(config, demand.slo)
-            most = min(self._problem.robots_of(demand), math.floor(limit_hz / rate_hz * (1 + 1e-12)))
+            most, mean = (
+                min(self._problem.robots_of(demand), math.floor(limit_hz / rate_hz * (1 + 1e-12))),
+                self._curves.mean(config),
+            )
             for robots in range(1, most + 1):
-                option = _ServerConfig(config, demand.index, robots, self._curves.mean(config).at(robots * rate_hz))
-                key = (config.gpu_type, robots)
-                if key not in best or option.mean_s < best[key].mean_s:
-                    best[key] = option
+                mean_s, key = mean.at(robots * rate_hz), (config.gpu_type, robots)
+                if key not in best or mean_s < best[key].mean_s:
+                    best[key] = _ServerConfig(config, demand.index, robots, mean_s)
         return list(best.values())
 
     def _pack(self, configurations: list[_ServerConfig], budget: dict[str, int], *, by_latency: bool) -> list[Host] | None:

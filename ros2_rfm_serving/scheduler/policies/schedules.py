@@ -61,12 +61,10 @@ def run(policy: str, problem: Problem, planned: Curves, judge: Judge, rate_contr
 
 
 def _none_found(policy: str, problem: Problem, judge: Judge) -> Solution:
-    """That there is none is claimed only where the bound of every kind of schedule proves it. Models share GPUs only where every
-    robot has one of its own (baseline 1)."""
+    """That there is none is claimed only where the bound of every kind of schedule proves it."""
     bound = judge.bounds.by_curves.objective
     if bound == -math.inf:
-        own_gpus = sum(task.num_robots for task in problem.classes) <= len(problem.servers)
-        bound = judge.bounds.of(Kind(shared_gpus=own_gpus, own_queues=True)).objective
+        bound = judge.bounds.of(Kind(shared_gpus=True, own_queues=True)).objective
     what = "serve every obligation and floor within its SLO"
     found = "none was found in this budget; the bound does not rule one out"
     verdict = f"no schedule can {what}" if bound == -math.inf else f"no schedule is known that can {what}: {found}"

@@ -12,7 +12,7 @@ from ros2_rfm_serving.scheduler.policies.options import BestSchedule
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import equilibrium
 from ros2_rfm_serving.scheduler.prediction.parts import parted
-from ros2_rfm_serving.scheduler.prediction.predict import name_on
+from ros2_rfm_serving.scheduler.prediction.predict import names_on
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.prediction.stable import Moves
 from ros2_rfm_serving.scheduler.problem import Problem
@@ -39,7 +39,7 @@ class Variants:
 
     def as_it_is(self, hosts: tuple[Host, ...], gpus: tuple[str, ...] = (), caps: Rates | None = None) -> Iterator[BestSchedule]:
         """Another policy's schedule with our caps, its own and none: it is not better for the way in which its rates were found."""
-        named = [name_on(self._problem, host, gpu) for host, gpu in zip(hosts, gpus, strict=False)]
+        named = names_on(self._problem, hosts, gpus) if gpus else []
         lost_hz = self._moves.lost_hz(self._problem, hosts, named)
         schedule = BestSchedule(self._problem, hosts, (), gpus, lost_hz=lost_hz)
         self.note_without_caps(schedule)

@@ -190,6 +190,7 @@ class Robot:
         "allowance_s",
         "began_s",
         "credit",
+        "executes",
         "had_s",
         "index",
         "later_s",
@@ -201,6 +202,8 @@ class Robot:
         "rows",
         "sent_s",
         "since_s",
+        "steady_s",
+        "takes",
         "team",
     )
 
@@ -208,6 +211,10 @@ class Robot:
         self.index, self.member, self._trips_s, self._waits, self.team = index, member, of.trips_s, of.waits, of
         self.began_s = self.sent_s = self.since_s = begins_s
         self.next_s = begins_s + member.period_s
+        self.steady_s = None if member.jitter_s else 0.5 * member.round_trip_s
+        """One way, if it always takes as long."""
+        self.takes = self.executes = True
+        """Its last answer, else it refuses that; and anything of it."""
         self.had_s = self.allowance_s = 0.0
         """Of the engine; and how much the pace makes up for beside one period."""
         self.phase = Phase()
@@ -227,29 +234,19 @@ class Robot:
         """When it has nothing to execute, as far as its request says."""
         return self.rows.last_until_s(self.sent_s) if self.rows else self.since_s
 
-    @property
-    def takes(self) -> bool:
-        """Its last answer: else it refuses that."""
-        return True
-
-    @property
-    def executes(self) -> bool:
-        """Anything of its last answer."""
-        return self.rows is None or self.rows.are_new
-
     def way_s(self) -> float:
         """One way."""
         member = self.member
-        return 0.5 * (member.round_trip_s + member.jitter_s * next(self._trips_s)) if member.jitter_s else 0.5 * member.round_trip_s
+        return 0.5 * (member.round_trip_s + member.jitter_s * next(self._trips_s)) if self.steady_s is None else self.steady_s
 
     def elsewhere_s(self) -> float:
         """What it waits for before its next request; the pace makes up for that."""
-        total_s = 0.0
+        total_s, credit, drawn = 0.0, self.credit, self._waits.standard_normal
         for i, (calls, mean_s, sd_s) in enumerate(self.member.calls):
-            self.credit[i] += calls
-            if self.credit[i] >= 1.0:
-                self.allowance_s = sum(max(0.0, self._waits.normal(mean_s, sd_s)) for _ in range(int(self.credit[i])))
-                self.credit[i] %= 1.0
+            due = credit[i] + calls
+            credit[i] = due % 1.0
+            if due >= 1.0:
+                self.allowance_s = sum([max(0.0, mean_s + sd_s * drawn()) for _ in range(int(due))])
                 total_s += self.allowance_s
         return total_s
 
@@ -257,31 +254,32 @@ class Robot:
         """Its next request, after an answer for which its server took so much longer than usual. A late one does not delay those
         after it, by up to one period (`robot/`, the pace)."""
         member, rows = self.member, self.rows
-        think_s = self._think_s()
+        think_s = member.think_s if member.trusted is None else self._drawn_think_s(member.trusted)
         if rows:
             rows.answered(self.sent_s, answered_s, think_s, first=not self.moves)
-        if member.gives_way:
-            self._give_way(unusual_s, answered_s - self.sent_s)
-        self.moves = True
-        if rows:
-            self.sent_s = rows.ask_s(self._more_s(), self.next_s)
+            if member.gives_way:
+                self._give_way(rows, unusual_s, answered_s - self.sent_s)
+            self.moves, self.executes = True, rows.are_new
+            sent_s, next_s = rows.ask_s(self._more_s(), self.next_s), self.next_s
         else:
-            self.sent_s = max(answered_s + think_s + (self.elsewhere_s() if member.calls else 0.0), self.next_s)
-        self.next_s = max(self.next_s, self.sent_s - member.period_s - self.allowance_s) + member.period_s
+            if member.gives_way:
+                self.next_s += self.phase.shift_s(unusual_s, member.period_s)
+            sent_s, next_s = answered_s + think_s + (self.elsewhere_s() if member.calls else 0.0), self.next_s
+            sent_s = next_s if next_s > sent_s else sent_s
+        latest_s = sent_s - member.period_s - self.allowance_s
+        self.sent_s, self.next_s = sent_s, (latest_s if latest_s > next_s else next_s) + member.period_s
 
-    def _think_s(self) -> float:
-        """Of what it executes of a chunk."""
-        member, trusted = self.member, self.member.trusted
-        if trusted is None:
-            return member.think_s
+    def _drawn_think_s(self, trusted: Trusted) -> float:
+        """Of what it executes of a chunk, where its server says how far to trust it."""
+        member = self.member
         rows = int(self._waits.integers(1, 2 * trusted.mean_rows))
         return member.think_s / trusted.mean_rows * (rows if member.overlapped else max(rows, trusted.least_rows))
 
-    def _give_way(self, unusual_s: float, took_s: float) -> None:
+    def _give_way(self, rows: Rows, unusual_s: float, took_s: float) -> None:
         """As `robot/conversation/link.py` has it: within what is left of a chunk."""
-        period_s, think_s, rows = self.member.period_s, self.member.think_s, self.rows
+        period_s, think_s = self.member.period_s, self.member.think_s
         cycle_s = period_s if self.paced else max(period_s, think_s)
-        most_s = rows.most_s(cycle_s, took_s) if rows else math.inf
+        most_s = rows.most_s(cycle_s, took_s)
         if self.paced:
             self.next_s += self.phase.shift_s(unusual_s, period_s, most_s)
         else:

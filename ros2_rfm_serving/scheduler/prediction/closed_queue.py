@@ -13,11 +13,11 @@ Nothing here reads a clock; the random numbers are the same for the same queue.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from heapq import heappop
 
 import numpy as np
 
@@ -89,11 +89,14 @@ class _Run:
         while coming or ready:
             idle = not ready and coming[0][0] > free_s
             free_s = coming[0][0] if idle else free_s
-            while coming and coming[0][0] <= free_s and not (idle and ready):  # an idle server begins with whoever comes first
-                ready.append(heapq.heappop(coming))
-                ready[-1][2].since_s = ready[-1][0]
+            while coming and coming[0][0] <= free_s:
+                request = heappop(coming)
+                request[2].since_s = request[0]
+                ready.append(request)
                 if paces:
-                    paces[ready[-1][1]].asked(ready[-1][0])
+                    paces[request[1]].asked(request[0])
+                if idle:  # it begins with whoever comes first
+                    break
             if paces and ready and len(ready) < size and (later_s := self._later_s(ready, free_s)) < math.inf:
                 free_s = min(later_s, coming[0][0]) if coming else later_s
                 continue
@@ -102,11 +105,10 @@ class _Run:
             batch, ready = ready[:size], ready[size:]
             took_s = mean_s * next(factors)
             free_s += took_s
-            for request in batch:
-                request[2].had_s += took_s
-                if paces:
+            if paces:
+                for request in batch:
                     paces[request[1]].answered_s = free_s
-                answer(request, free_s, coming, end_s, found)
+            answer(batch, free_s, coming, end_s, found, took_s)
         return found
 
     def _later_s(self, ready: Sequence[Request], now_s: float) -> float:

@@ -6,7 +6,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -48,18 +47,27 @@ class Config:
 @dataclass(frozen=True)
 class Line:
     """Piecewise linear over the load in requests/s, constant below the first point, non-decreasing; infinite beyond the last: what
-    was never measured is not made up."""
+    was never measured is not made up. Where a law of what was measured is known, the first point is its own, of no load at all."""
 
     x: tuple[float, ...]
     y: tuple[float, ...]
 
     def at(self, load_hz: float) -> float:
-        if load_hz <= self.x[0]:
-            return self.y[0]
-        if load_hz >= self.x[-1]:
-            return self.y[-1] if load_hz <= self.x[-1] * (1 + ROUNDING) else math.inf
-        i = bisect_right(self.x, load_hz)
-        return self.y[i - 1] + (self.y[i] - self.y[i - 1]) * (load_hz - self.x[i - 1]) / (self.x[i] - self.x[i - 1])
+        x, y = self.x, self.y
+        if load_hz <= x[0]:
+            return y[0]
+        if load_hz >= x[-1]:
+            return y[-1] if load_hz <= x[-1] * (1 + ROUNDING) else math.inf
+        i = bisect_right(x, load_hz)
+        x0, y0 = x[i - 1], y[i - 1]
+        return y0 + (y[i] - y0) * (load_hz - x0) / (x[i] - x0)
+
+    def highest_hz(self, limit_s: float) -> float:
+        """Up to which load it is within a limit; 0: at none."""
+        i = bisect_right(self.y, limit_s)
+        if not 0 < i < len(self.y):
+            return self.x[-1] if i else 0.0
+        return self.x[i - 1] + (self.x[i] - self.x[i - 1]) * (limit_s - self.y[i - 1]) / (self.y[i] - self.y[i - 1])
 
     def slope_at(self, load_hz: float) -> float:
         """To the right of `load_hz`."""
@@ -128,7 +136,7 @@ class Curves:
         return self._line(config, "mean")
 
     def quantile(self, config: Config, percentile: float) -> Line:
-        """Latency in s at a percentile: of the measured columns, the next one that is not lower."""
+        """Latency in s at a percentile."""
         return self._line(config, column_of(percentile))
 
     def away_s(self, config: Config) -> float:
@@ -205,13 +213,11 @@ class Curves:
         return self._laws[config]
 
     def _shared_law(self, config: Config) -> ContinuousService | None:
-        away_s = self.away_s(config)
-        mean_s, tail, half = (
-            np.array(line.y) - away_s for line in (self.mean(config), *map(partial(self.quantile, config), (99.0, 50.0)))
-        )
+        lines, away_s = [self._measured_line(config, column) for column in ("mean", "p99", "p50")], self.away_s(config)
+        mean_s, tail, half = (np.array(line.y) - away_s for line in lines)
         if len(mean_s) < 3:
             return None
-        company = np.array(self.mean(config).x) * mean_s
+        company = np.array(lines[0].x) * mean_s
         each_s, alone_s = (float(x) for x in np.polyfit(company, mean_s, 1, w=1 / mean_s))
         off = np.abs((alone_s + each_s * company) / mean_s - 1.0)
         if not 0.0 < each_s < alone_s or off.max() > EVENLY:
@@ -255,9 +261,7 @@ class Curves:
         return slo.kept_s + slo.frames_s - (slo.response_s(latency_s, self.mean(config).at(load_hz)) - latency_s)
 
     def _near_capacity_hz(self, config: Config, slo: Slo) -> float:
-        k, curve = config.slices, (config.model, config.gpu_type, config.batching, config.batch_size)
-        away_s = self.away_s(config)
-        return self.profile.capacity_hz(*curve, away_s + (slo.kept_s - slo.frames_s - away_s) / k, slo.percentile) / k
+        return self.quantile(config, slo.percentile).highest_hz(slo.kept_s - slo.frames_s)
 
     def _far_capacity_hz(self, config: Config, slo: Slo) -> float:
         mean, tail = self.mean(config), self.quantile(config, slo.percentile)
@@ -278,9 +282,22 @@ class Curves:
     def _line(self, config: Config, column: str, *, measured: bool = False) -> Line:
         """measured: without stragglers."""
         if (config, column, measured) not in self._lines:
-            profile = self._measured if measured else self.profile
-            rates, _, columns = profile.curve_arrays(config.model, config.gpu_type, config.batching, config.batch_size)
-            k, away_s = config.slices, self.away_s(config)
-            latencies_s = tuple(away_s + k * (float(y) - away_s) if away_s else k * float(y) for y in columns[column])
-            self._lines[config, column, measured] = Line(tuple(float(r) / k for r in rates), latencies_s)
+            line = self._measured_line(config, column, measured=measured)
+            law = None if measured else self.shared_law(config)
+            self._lines[config, column, measured] = self._from_no_load(config, line, law) if law else line
         return self._lines[config, column, measured]
+
+    def _measured_line(self, config: Config, column: str, *, measured: bool = False) -> Line:
+        profile = self._measured if measured else self.profile
+        curve = (config.model, config.gpu_type, config.batching, config.batch_size)
+        rates_hz, found_s = profile.column(*curve, column)
+        k, away_s = config.slices, self.away_s(config)
+        latencies_s = tuple(away_s + k * (y - away_s) if away_s else k * y for y in found_s)
+        return Line(tuple(rate_hz / k for rate_hz in rates_hz), latencies_s)
+
+    def _from_no_load(self, config: Config, line: Line, law: ContinuousService) -> Line:
+        """From there to the lowest load that was measured: as much sooner as the law says of the mean, which scatters no more."""
+        mean, away_s = self._measured_line(config, "mean"), self.away_s(config)
+        first_s = mean.y[0] - away_s
+        alone_s = max(first_s - law.per_request_s * mean.x[0] * first_s, law.mean_s(1))
+        return Line((0.0, *line.x), (away_s + (line.y[0] - away_s) * min(alone_s / first_s, 1.0), *line.y))

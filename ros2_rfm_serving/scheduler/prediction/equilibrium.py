@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
+from ros2_rfm_serving.scheduler.prediction.rates import Host, Loop, Rates
 from ros2_rfm_serving.scheduler.problem import Problem
 
 SWEEPS, BISECTIONS = 60, 40
@@ -37,6 +37,28 @@ class Equilibrium:
 def equilibrium(problem: Problem, curves: Curves, hosts: Iterable[Host], caps: Rates | None) -> Equilibrium:
     """caps: None, robots send as soon as they can."""
     return _Settling(problem, curves, dict.fromkeys(hosts), caps).run()
+
+
+class _Asked:
+    """What one server is asked for by its response, while the others stay as they are."""
+
+    def __init__(self, problem: Problem, tops: Rates, host: Host, others: Mapping[int, float]) -> None:
+        """others: demand -> slowest response at the other servers, of the classes on this one."""
+        place, here = {d: i for i, d in enumerate(others)}, {d for d, _ in host.robots}
+        self._slowest = [(d in here, slowest_s) for d, slowest_s in others.items()]
+        tasks = {problem.demands[d].task: problem.classes[problem.demands[d].task] for d in here}
+        self._rates = [
+            (tops[c], Loop(t.overlapped, t.cycle_s, t.round_trip_s, [(d.calls, [place[d.index]]) for d in t.coupled]))
+            for c, t in tasks.items()
+        ]
+        of = {c: i for i, c in enumerate(tasks)}
+        demands = ((problem.demands[d], count) for d, count in host.robots)
+        self._streams = [(count, d.calls, d.fixed_hz, of[d.task]) for d, count in demands]
+
+    def load_hz(self, response_s: float) -> float:
+        slowest_s = [response_s if here and response_s > s else s for here, s in self._slowest]
+        rates = [min(top, loop.rate_hz(slowest_s) * (1 - MARGIN)) for top, loop in self._rates]
+        return sum([count * (calls * rates[c] + fixed_hz) for count, calls, fixed_hz, c in self._streams])
 
 
 class _Settling:
@@ -65,17 +87,23 @@ class _Settling:
 
     def _balanced_s(self, host: Host) -> float:
         """The shortest response at which no more is asked than the server can do, nor than it can answer as fast."""
-        low_s, high_s = self._curves.mean(host.config).y[0], self._response_s[host]
-        others = self._without(host)
-        if self._suffices(host, low_s, others):
+        mean, asked = self._curves.mean(host.config), _Asked(self._problem, self._tops, host, self._without(host))
+        low_s, high_s = mean.y[0], self._response_s[host]
+
+        def suffices(response_s: float) -> bool:
+            """Responses only fall with the load, the load only falls with the response."""
+            load_hz = asked.load_hz(response_s)
+            return load_hz <= mean.x[-1] and mean.at(load_hz) <= response_s
+
+        if suffices(low_s):
             return low_s
-        while not self._suffices(host, high_s, others):
+        while not suffices(high_s):
             low_s, high_s = high_s, 2 * high_s
             if high_s > LONGEST_S:
                 return math.inf
         for _ in range(BISECTIONS):
             middle_s = (low_s + high_s) / 2
-            low_s, high_s = (low_s, middle_s) if self._suffices(host, middle_s, others) else (middle_s, high_s)
+            low_s, high_s = (low_s, middle_s) if suffices(middle_s) else (middle_s, high_s)
         return high_s
 
     def _without(self, host: Host) -> dict[int, float]:
@@ -85,18 +113,6 @@ class _Settling:
 
     def _slowest_s(self, demand: int, but: Host | None = None) -> float:
         return max((self._response_s[host] for host in self._where[demand] if host is not but), default=0.0)
-
-    def _suffices(self, host: Host, response_s: float, others: Mapping[int, float]) -> bool:
-        """Responses only fall with the load, the load only falls with the response."""
-        load_hz, mean = self._load_hz(host, response_s, others), self._curves.mean(host.config)
-        return load_hz <= mean.x[-1] and mean.at(load_hz) <= response_s
-
-    def _load_hz(self, host: Host, response_s: float, others: Mapping[int, float]) -> float:
-        here = {d for d, _ in host.robots}
-        slowest = {d: max(s, response_s) if d in here else s for d, s in others.items()}
-        demands = self._problem.demands
-        rates = {task: self._rate_hz(task, slowest) for task in {demands[d].task for d in here}}
-        return sum(count * demands[d].rate_hz(rates[demands[d].task]) for d, count in host.robots)
 
     def _rate_hz(self, task: int, slowest: Mapping[int, float]) -> float:
         """A class is as fast as the slowest of its servers lets it be."""

@@ -97,14 +97,7 @@ class InFrames(Robot):
         """As its server knows it when the request has come."""
         return max(self.begun_with_s, self.since_s)
 
-    @property
-    def takes(self) -> bool:
-        return self.frames.takes
-
-    @property
-    def executes(self) -> bool:
-        return self.frames.executes
-
     def send(self, answered_s: float, unusual_s: float) -> None:
-        self.frames.answered(answered_s)
-        self.sent_s = self.frames.ask_s(answered_s)
+        frames = self.frames
+        frames.answered(answered_s)
+        self.sent_s, self.takes, self.executes = frames.ask_s(answered_s), frames.takes, frames.executes

@@ -43,6 +43,13 @@ QUEUE_WORK = 0.02
 ASSURED, ASSURINGS = 0.96, 10
 """Of the load of a server whose robots miss an SLO when they are watched for longer; and how often it is lowered so."""
 
+SLOW, CLIMBS = 0.5, 4
+"""Share of its closed loop below which a class is tried at higher rates, alone; and how many of them."""
+STEPS = (1.0, 0.75, 0.5, 0.35, 0.2, 0.1)
+"""Of its closed loop, tried."""
+FINER = 2
+"""Bisections between the highest of them that is kept and the next one."""
+
 
 class OwnQueues:
     """Of one placement, around the rates that it has by the curves."""
@@ -96,6 +103,56 @@ class OwnQueues:
         """After `tuned` has found something: the same, and no load beyond what the curve lets it."""
         hosts = self._operation.hosts
         return self._corrected({hosts[i]: min(limit_hz, self._curve_hz(hosts[i])) for i, limit_hz in self.limits.items()})
+
+    def climbed(self) -> Operation | None:
+        """The operation, one class after the other as far as every SLO is kept, those first that gain the most. Servers' loads were
+        looked at with classes in the proportion that the curves have them in; and slow robots that meet go on meeting, so that a
+        class may keep at a higher rate what it misses at a lower. None: it is the same."""
+        found = self._operation
+        if found.caps is None:
+            return None
+        found = replace(found, rates=found.rates or self._rates, paces=())
+        assert found.rates
+        loops = RateSearch(self._problem, self._curves, found.hosts).closed_loops_hz(found.rates)
+        gains = [t.weight * (loop - hz) for t, loop, hz in zip(self._problem.classes, loops, found.rates, strict=True)]
+        slow = [c for c, hz in enumerate(found.rates) if hz < SLOW * loops[c]]
+        for c in sorted(slow, key=lambda c: -gains[c])[:CLIMBS]:
+            found = self._raised(found, c, loops[c])
+        return found if found.rates != (self._operation.rates or self._rates) else None
+
+    def _raised(self, operation: Operation, c: int, loop_hz: float) -> Operation:
+        """With the highest rate of one class that is known to keep every SLO."""
+        assert operation.rates
+        known, beyond_hz = operation, math.inf
+        for hz in (share * loop_hz for share in STEPS if share * loop_hz > operation.rates[c]):
+            if higher := self._at(operation, c, hz):
+                known = higher
+                break
+            beyond_hz = hz
+        for _ in range(FINER if known is not operation and math.isfinite(beyond_hz) else 0):
+            assert known.rates
+            middle_hz = (known.rates[c] + beyond_hz) / 2
+            if higher := self._at(operation, c, middle_hz):
+                known = higher
+            else:
+                beyond_hz = middle_hz
+        return known
+
+    def _at(self, operation: Operation, c: int, hz: float) -> Operation | None:
+        """With this rate of one class; None: an SLO is missed."""
+        assert operation.caps and operation.rates
+        rates, caps = ((*of[:c], hz, *of[c + 1 :]) for of in (operation.rates, operation.caps))
+        keeps = self._reaches(rates) and all(self._keeps(host, caps, rates) for host in self._hosts_of(c))
+        return replace(operation, rates=rates, caps=caps) if keeps else None
+
+    def _reaches(self, rates: Rates) -> bool:
+        """Whether robots' cycles, links, and what servers can do at all, let them go at these rates."""
+        responses = self._responses(rates, rates)
+        limits = {host: self._most_hz(host) for host in dict.fromkeys(self._operation.hosts) if responses.has_queue(host)}
+        return RateSearch(self._problem, self._curves, self._operation.hosts, limits).feasible(rates)
+
+    def _hosts_of(self, c: int) -> list[Host]:
+        return [h for h in dict.fromkeys(self._operation.hosts) if any(self._problem.demands[d].task == c for d, _ in h.robots)]
 
     def assured(self) -> Operation | None:
         """The operation, slower where its robots miss an SLO when they are watched for longer: convoys of rows that go on together

@@ -55,13 +55,13 @@ def seated(
     first, kind = 0, _kinds(kinds or hosts)
     for c, task in enumerate(problem.classes):
         for members in _parts(task, robots[c], kind):
-            demands = tuple(replace(d, index=first + i, task=len(classes)) for i, d in enumerate(task.demands))
-            first += len(demands)
-            classes.append(replace(task, num_robots=len(members), demands=demands))
+            part = _part(problem, c, sum(members.values()), first, len(classes))
+            classes.append(part)
             of.append(c)
-            for robot in members:
-                for demand, host in zip(demands, robot, strict=True):
-                    counts[host][demand.index] += 1
+            for robot, number in members.items():
+                for i, host in enumerate(robot, start=first):
+                    counts[host][i] += number
+            first += len(part.demands)
     finer = tuple(Host(host.config, tuple(sorted(mine.items()))) for host, mine in zip(hosts, counts, strict=True))
     return Parted(replace(problem, classes=tuple(classes)), finer, tuple(of))
 
@@ -72,13 +72,23 @@ def _kinds(hosts: Sequence[Host]) -> list[int]:
     return [first.setdefault(host, i) for i, host in enumerate(hosts)]
 
 
-def _parts(task: TaskClass, robots: Sequence[Seats], kinds: Sequence[int]) -> list[list[Seats]]:
+def _part(problem: Problem, c: int, num_robots: int, first: int, index: int) -> TaskClass:
+    """Of a class, with its place in the finer problem: a search asks for the same ones over and over."""
+    key = c, num_robots, first, index
+    if key not in problem.parts:
+        task = problem.classes[c]
+        demands = tuple(replace(d, index=first + i, task=index) for i, d in enumerate(task.demands))
+        problem.parts[key] = replace(task, num_robots=num_robots, demands=demands)
+    return problem.parts[key]
+
+
+def _parts(task: TaskClass, robots: Sequence[Seats], kinds: Sequence[int]) -> list[Counter[Seats]]:
     """The seats of the robots of every part; obligations make none, for their rate is the same everywhere. kinds: of the hosts."""
     coupled = [i for i, d in enumerate(task.demands) if d.goal_coupled]
-    parts: dict[Seats, list[Seats]] = defaultdict(list)
-    for robot in robots:
-        parts[tuple(kinds[robot[i]] for i in coupled)].append(robot)
-    return list(parts.values()) or [[()] * task.num_robots]
+    parts: dict[Seats, Counter[Seats]] = defaultdict(Counter)
+    for robot, number in Counter(robots).items():
+        parts[tuple([kinds[robot[i]] for i in coupled])][robot] = number
+    return list(parts.values()) or [Counter[Seats]({(): task.num_robots})]
 
 
 def _seats(problem: Problem, hosts: Sequence[Host]) -> dict[int, list[int]]:

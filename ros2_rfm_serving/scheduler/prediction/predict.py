@@ -142,9 +142,9 @@ def kept_hosts(
         if not keeps_frames(problem, curves, host):
             yield host, False
             continue
-        judged = zip([problem.demands[d].slo for d, _ in host.robots], responses.of_each(host), strict=True)
-        limits = ((responses.judged_s(own, host, slo), limit_s(slo, curve.response_s(slo), reserve)) for slo, own in judged)
-        yield host, all(judged_s <= most_s for judged_s, most_s in limits)
+        slos = [problem.demands[d].slo for d, _ in host.robots]
+        limits_s = [limit_s(slo, curve.response_s(slo), reserve) for slo in slos]
+        yield host, all(own_s <= most_s for own_s, most_s in zip(responses.judged_each_s(host, slos), limits_s, strict=True))
 
 
 def _is_fixed(host: Host) -> bool:
@@ -268,14 +268,20 @@ def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> Sequ
         waited_for = any(problem.demands[demand].goal_coupled for demand, _ in host.robots)
         return bool(problem.far_s) and not waited_for, problem.models.index(host.config.model), host.robots
 
+    sharing = names_on(problem, hosts, gpus)
     for i in sorted(range(len(hosts)), key=place):
-        names[i] = name_on(problem, hosts[i], gpus[i]) if gpus[i] else free[hosts[i].config.gpu_type].pop(0)
+        names[i] = sharing[i] if gpus[i] else free[hosts[i].config.gpu_type].pop(0)
     return names
 
 
-def name_on(problem: Problem, host: Host, gpu: str) -> str:
-    """Of a server that shares a GPU."""
-    return f"{gpu}_{problem.demands[host.robots[0][0]].component if host.robots else 'idle'}"
+def names_on(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list[str]:
+    """Of servers that share these GPUs."""
+    names: list[str] = []
+    for host, gpu in zip(hosts, gpus, strict=True):
+        name = f"{gpu}_{problem.demands[host.robots[0][0]].component if host.robots else 'idle'}"
+        alike = sum(other == name or other.startswith(f"{name}_") for other in names)
+        names.append(f"{name}_{alike + 1}" if alike else name)
+    return names
 
 
 def _server(problem: Problem, responses: Responses, operation: Operation, host: Host, settled: Equilibrium) -> ServerSolution:

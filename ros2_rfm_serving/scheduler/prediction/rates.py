@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from ortools.linear_solver import pywraplp
 
@@ -74,6 +75,28 @@ class _Link:
     """Class -> Mbit/s per action rate."""
 
 
+class Loop(NamedTuple):
+    """What holds back the robots of one class: `TaskClass.closed_loop_hz` at the slowest host of each demand, without its
+    dictionaries, for this is the inner loop of all searches."""
+
+    overlapped: bool
+    cycle_s: float
+    round_trip_s: float
+    waits: list[tuple[float, list[int]]]
+    """(calls per action, hosts), of each demand."""
+
+    def rate_hz(self, means_s: Sequence[float] | Mapping[int, float]) -> float:
+        """means_s: of the hosts."""
+        overlapped, cycle_s, round_trip_s, waits = self
+        longest_s = waits_s = 0.0
+        for calls, where in waits:
+            slowest_s = means_s[where[0]] if len(where) == 1 else max([means_s[i] for i in where])
+            wait_s = calls * (slowest_s + round_trip_s)
+            waits_s += wait_s
+            longest_s = wait_s if wait_s > longest_s else longest_s
+        return 1.0 / (max(cycle_s, longest_s) if overlapped else cycle_s + waits_s)
+
+
 class RateSearch:
     """Rates of one placement. `hosts` must serve every robot of every demand."""
 
@@ -90,10 +113,23 @@ class RateSearch:
         for i, pattern in enumerate(self._patterns):
             for demand, _ in pattern.host.robots:
                 self._where[demand].append(i)
+        self._loads = [(p.fixed_hz, p.slopes) for p in self._patterns]
         self._limits = [p.limit_hz * (1 + TOLERANCE) for p in self._patterns]
+        self._fullest: int | None = None
+        self._latest: int | None = None
+        """Pattern and class for which the latest rates that are none were not feasible: looked at first, for the steps of a search
+        mostly fail at the same one."""
         self.work = 0.0
         """Done so far, in units of `Budget`."""
-        self._waits = [[(d.calls, self._where[d.index]) for d in task.coupled if self._where[d.index]] for task in problem.classes]
+        self._loops = [
+            Loop(
+                task.overlapped,
+                task.cycle_s,
+                task.round_trip_s,
+                [(d.calls, self._where[d.index]) for d in task.coupled if self._where[d.index]],
+            )
+            for task in problem.classes
+        ]
 
     def _pattern(self, host: Host) -> _Pattern:
         demands = self.problem.demands
@@ -129,31 +165,53 @@ class RateSearch:
         )
 
     def loads_hz(self, rates: Sequence[float]) -> list[float]:
-        return [p.fixed_hz + sum([slope * rates[c] for c, slope in p.slopes]) for p in self._patterns]
+        loads = []
+        for fixed_hz, slopes in self._loads:
+            load_hz = 0.0
+            for c, slope in slopes:
+                load_hz += slope * rates[c]
+            loads.append(fixed_hz + load_hz)
+        return loads
+
+    def _load_hz(self, i: int, rates: Sequence[float]) -> float:
+        fixed_hz, slopes = self._loads[i]
+        return fixed_hz + sum([slope * rates[c] for c, slope in slopes])
 
     def closed_loops_hz(self, rates: Sequence[float]) -> Rates:
         """What each class's latencies at these loads allow."""
         return self._closed_loops_at(self.loads_hz(rates))
 
     def _closed_loops_at(self, loads: Sequence[float]) -> Rates:
-        """`TaskClass.closed_loop_hz` at the slowest host of each demand, without its dictionaries: this is the inner loop."""
-        means = [line.at(load) for line, load in zip(self._lines, loads, strict=True)]
-        loops = []
-        for task, demands in zip(self.problem.classes, self._waits, strict=True):
-            waits = [calls * (max([means[i] for i in where]) + task.round_trip_s) for calls, where in demands]
-            loops.append(1.0 / (max(task.cycle_s, *waits, 0.0) if task.overlapped else task.cycle_s + sum(waits)))
-        return tuple(loops)
+        means_s = self._means_s(loads)
+        return tuple([loop.rate_hz(means_s) for loop in self._loops])
+
+    def _means_s(self, loads: Sequence[float]) -> list[float]:
+        return [line.at(load) for line, load in zip(self._lines, loads, strict=True)]
 
     def feasible(self, rates: Sequence[float]) -> bool:
         self.work += CURVE_WORK * (len(self._patterns) + len(rates))
+        if self._fullest is not None and self._load_hz(self._fullest, rates) > self._limits[self._fullest]:
+            return False
         loads = self.loads_hz(rates)
-        for load, limit in zip(loads, self._limits, strict=True):
-            if load > limit:
-                return False
+        self._fullest = next((i for i, load in enumerate(loads) if load > self._limits[i]), self._fullest)
+        if self._fullest is not None and loads[self._fullest] > self._limits[self._fullest]:
+            return False
         if self._links and not self.carries(rates):
             return False
-        loops = self._closed_loops_at(loads)
-        return all(f <= loop * (1 + TOLERANCE) for f, loop in zip(rates, loops, strict=True))
+        return self._all_keep_up(rates, loads)
+
+    def _all_keep_up(self, rates: Sequence[float], loads: Sequence[float]) -> bool:
+        if self._latest is not None:
+            loop = self._loops[self._latest]
+            its_means_s = {i: self._lines[i].at(loads[i]) for _, where in loop.waits for i in where}
+            if rates[self._latest] > loop.rate_hz(its_means_s) * (1 + TOLERANCE):
+                return False
+        means_s = self._means_s(loads)
+        for c, loop in enumerate(self._loops):
+            if rates[c] > loop.rate_hz(means_s) * (1 + TOLERANCE):
+                self._latest = c
+                return False
+        return True
 
     def best(self, worth: float = 0.0, near: Rates | None = None) -> Rates | None:
         """The vector with the highest weighted throughput that the search finds; None when not even the floors are feasible.

@@ -108,6 +108,11 @@ class Responses:
         else the curve."""
         return own.response_s(slo) if self.has_queue(host) else self.by_curve(host).response_s(slo)
 
+    def judged_each_s(self, host: Host, slos: Sequence[Slo]) -> list[float]:
+        """The same for each demand that it hosts: no queue is run that decides nothing."""
+        each: Sequence[Latency] = self.of_each(host) if self.has_queue(host) else (self.by_curve(host),) * len(slos)
+        return [own.response_s(slo) for own, slo in zip(each, slos, strict=True)]
+
     def has_queue(self, host: Host) -> bool:
         """Whether it is judged by its robots' own queue: where actions alone wait, for fixed batches or to join one."""
         demands = [self._problem.demands[d] for d, _ in host.robots]

@@ -6,8 +6,8 @@ many robots as its load took when it was measured, and says nothing below its lo
 
 from __future__ import annotations
 
-import heapq
 from functools import lru_cache
+from heapq import heappop
 
 import numpy as np
 
@@ -36,9 +36,8 @@ def _run(members: tuple[Member, ...], law: ContinuousService, rng: np.random.Gen
     while coming or len(server):
         free_s = server.next_finish_s()
         if coming and coming[0][0] < free_s:
-            arriving = heapq.heappop(coming)
+            arriving = heappop(coming)
             server.add(arriving, arriving[0], next(works))
             continue
-        for request in server.finished(free_s):
-            answer(request, free_s, coming, end_s, found)
+        answer(server.finished(free_s), free_s, coming, end_s, found)
     return found

@@ -152,9 +152,8 @@ class Run:
 
     def _answer(self, rows: Sequence[Request], began_s: float, turns: Sequence[float]) -> None:
         took_s = self._now_s - began_s
-        for request, turn in zip(rows, turns, strict=True):
-            request[2].had_s += took_s
-            answer(request, self._now_s, self._coming, self._end_s, self._found, turn * took_s)
+        turns_s = (turn * took_s for turn in turns)
+        answer(rows, self._now_s, self._coming, self._end_s, self._found, took_s, turns_s)
 
     # --- who is let in ---
 

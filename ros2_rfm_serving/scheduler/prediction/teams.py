@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 
 import numpy as np
 
@@ -46,6 +47,4 @@ def _asking(index: int, member: Member, begins_s: float, of: Team) -> Iterator[R
 
 
 def again(draws: Seconds) -> Iterator[float]:
-    values = draws.tolist()
-    while True:
-        yield from values
+    return cycle(draws.tolist())

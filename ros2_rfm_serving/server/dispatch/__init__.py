@@ -2,7 +2,7 @@
 
 from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView, Selection
 from ros2_rfm_serving.server.dispatch.batching import CONTINUOUS
-from ros2_rfm_serving.server.dispatch.dispatcher import DISPATCH_POLICIES, Dispatcher, count_skips, policy
+from ros2_rfm_serving.server.dispatch.dispatcher import DISPATCH_POLICIES, Dispatcher, check_policy, count_skips, policy
 from ros2_rfm_serving.server.dispatch.flight import Flight, Row, StepCosts
 from ros2_rfm_serving.server.dispatch.guarded import Guarded
 from ros2_rfm_serving.server.dispatch.service_times import ServiceTimes
@@ -21,6 +21,7 @@ __all__ = [
     "ServiceTimes",
     "StepCosts",
     "Waiting",
+    "check_policy",
     "count_skips",
     "policy",
 ]

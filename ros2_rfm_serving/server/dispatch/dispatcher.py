@@ -30,14 +30,20 @@ ENTRY_POINTS = "ros2_rfm_serving.dispatch"
 """Group of the entry points with which other packages add policies: classes that take no arguments."""
 
 
+def check_policy(name: str, file: str = "", key: str = "dispatch") -> None:
+    """That there is one of this name; one that another package adds is not loaded. Raises: `ConfigurationError`."""
+    if name not in DISPATCH_POLICIES and name not in (others := [e.name for e in entry_points(group=ENTRY_POINTS)]):
+        known = [*DISPATCH_POLICIES, *others]
+        fix = f"{did_you_mean(name, known)}; or install the package that adds it (entry points {ENTRY_POINTS!r})"
+        raise ConfigurationError(f"no dispatch policy is named {name!r}", file=file, key=key, fix=fix)
+
+
 def policy(name: str) -> DispatchPolicy:
     """Raises: `ConfigurationError`."""
+    check_policy(name)
     if name in DISPATCH_POLICIES:
         return DISPATCH_POLICIES[name]()
     others = {e.name: e for e in entry_points(group=ENTRY_POINTS)}
-    if name not in others:
-        fix = did_you_mean(name, [*DISPATCH_POLICIES, *others])
-        raise ConfigurationError(f"no dispatch policy is named {name!r}", key="dispatch", fix=fix)
     try:
         made: DispatchPolicy = others[name].load()()
     except (Exception, SystemExit) as error:

@@ -110,6 +110,13 @@ class TestContinuous:
             load_inputs(tmp_path / "mixed.yaml")
 
 
+@pytest.mark.parametrize("command", ["check", "plan", "capacity"])
+def test_a_dispatch_policy_that_nobody_has_is_refused_before_anything_is_planned(command: str, tmp_path: Path) -> None:
+    file = edited(tmp_path, ("dispatch: fifo", "dispatch: edf"))
+    problem = str(rfm(command, file, fails_with=ConfigurationError).exception)
+    assert file in problem and "server_cluster.dispatch" in problem and "'edf'" in problem and "fifo, least_attained" in problem
+
+
 class TestPlan:
     def test_json_has_the_documented_shape_and_adds_up(self) -> None:
         plan = rfm_json("plan", P4, "--policy", "rosa")

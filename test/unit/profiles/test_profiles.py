@@ -39,6 +39,7 @@ from ros2_rfm_serving.profiles import (
     read_rows,
     unit_mean_factors,
 )
+from ros2_rfm_serving.profiles.arrivals import make_load
 from ros2_rfm_serving.profiles.service import unit_mean_factor
 from test.unit.fakes import CONTRACT
 
@@ -182,15 +183,37 @@ def test_a_written_file_reads_back(tmp_path: Path) -> None:
 # --- queries ---
 
 
-def test_a_percentile_between_two_columns_takes_the_higher() -> None:
+def test_a_percentile_between_two_columns_is_on_the_line_between_them_where_the_tail_thins_out() -> None:
+    """Of fixed batches from the 90th on; elsewhere the higher one."""
     profile = Profile.of([row(2, 10), row(4, 20)])
-    assert [profile.latency_s(*AT, 3, percentile=p) for p in (50, 51, 90, 92, 99)] == pytest.approx(
-        [0.015, 0.016, 0.016, 0.017, 0.018]
+    assert [profile.latency_s(*AT, 3, percentile=p) for p in (10, 50, 51, 90, 92, 97, 99)] == pytest.approx(
+        [0.015, 0.015, 0.016, 0.016, 0.0164, 0.0175, 0.018]
     )
+    assert profile.capacity_hz(*AT, 0.0164, 92) == pytest.approx(3)
     with pytest.raises(ProfileError, match="percentiles up to 99"):
         profile.latency_s(*AT, 3, percentile=99.9)
     with pytest.raises(ProfileError, match="up to 4 requests/s"):
         profile.latency_s(*AT, 4.01)
+    thick = Profile.of([row(2, 10, p95_ms=12.9), row(4, 20, p95_ms=22.9)])
+    assert [thick.latency_s(*AT, 3, percentile=p) for p in (92, 97)] == pytest.approx([0.0179, 0.018])
+    streamed = [row(2, 10, batching="continuous"), row(4, 20, batching="continuous")]
+    assert Profile.of(streamed).latency_s("policy", "GPU", "continuous", 1, 3, percentile=70) == pytest.approx(0.0155)
+
+
+@pytest.mark.parametrize("arrivals", ["fleet", "poisson"])
+@pytest.mark.parametrize(("service", "size"), [(TEXT_MODEL, 1), (FixedService(base_s=0.04, per_row_s=0.007, jitter=0.05), 4)])
+def test_no_percentile_between_two_columns_is_below_what_servers_take(
+    service: ContinuousService | FixedService, size: int, arrivals: str
+) -> None:
+    subject = measure.subject_of(service, size)
+    for share in (0.1, 0.5, 0.8):
+        rate_hz, rng = share * subject.max_rate_hz, np.random.default_rng(1)
+        found_s = subject.latencies_s(make_load(arrivals, rate_hz, subject.unloaded_s, rng), 4000, rng)[400:]
+        key = ("policy", "GPU", service.batching, size)
+        profile = Profile.of([measure.row(key, arrivals, rate_hz, found_s)])
+        for percentile in (60, 75, 85, 91, 93, 97, 98):
+            said_s = profile.latency_s(*key, rate_hz, percentile=percentile)
+            assert said_s >= 0.99 * np.quantile(found_s, percentile / 100), (share, percentile)
 
 
 def test_noise_is_removed_upwards() -> None:

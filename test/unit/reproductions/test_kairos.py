@@ -13,22 +13,18 @@ from typer.testing import CliRunner
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.inputs import write_text
+from ros2_rfm_serving.reproductions.kairos import data as tables
 from ros2_rfm_serving.reproductions.kairos.claims import Results, claims_of, reduction
 from ros2_rfm_serving.reproductions.kairos.episodes import arms_of, count, engine_of
 from ros2_rfm_serving.reproductions.kairos.points import FIGURES, Point, Setting, capacity_hz, points_of, run
-from ros2_rfm_serving.reproductions.kairos.recorded import Recorded, load, named
+from ros2_rfm_serving.reproductions.kairos.recorded import load
 from ros2_rfm_serving.reproductions.kairos.replay import Deployment, Load, replay
 from ros2_rfm_serving.reproductions.kairos.sweep import (
     Cell,
-    better_static,
-    chosen,
-    difference_interval,
     load_cells,
-    pooled,
-    value_of,
 )
-from ros2_rfm_serving.reproductions.kairos.traces import Outcome, Pace, Trace, TraceRobot, cut_anew, load_traces, write_traces
-from ros2_rfm_serving.reproductions.kairos.workloads import WORKLOADS, Workload
+from ros2_rfm_serving.reproductions.kairos.traces import Outcome, Pace, TraceRobot, cut_anew, load_traces, write_traces
+from ros2_rfm_serving.reproductions.kairos.workloads import WORKLOADS
 from ros2_rfm_serving.server.horizon import outlooks
 from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.types import (
@@ -46,19 +42,9 @@ from ros2_rfm_serving.types import (
     empty,
 )
 from test.unit.fakes import SERVED
+from test.unit.reproductions.recordings import PUSH, TRACE, WORKLOAD, recorded
 
 PACE = Pace(control_rate_hz=30.0, lead_steps=2, slo_s=0.5)
-WORKLOAD = Workload(
-    name="flow",
-    title="two tasks",
-    model="none",
-    tasks=("push", "reach"),
-    static=(4, 8, 16),
-    thresholds={"confidence": (0.1, 0.3, 0.8), "curvature": (0.1, 0.3)},
-    episodes=100,
-)
-TRACE = Trace(policy="static", value=4.0, task="push", seed=3, success=True, executed=(4, 2))
-PUSH = [replace(TRACE, seed=seed, executed=(4, 4, 3, 2 + seed % 3)) for seed in range(6)]
 
 
 # --- one robot ---
@@ -146,11 +132,6 @@ def test_what_overflows_runs_in_the_cloud() -> None:
     assert np.mean(hybrid.latencies_s) < np.mean(edge.latencies_s)
 
 
-def recorded(cells: list[Cell] | None = None) -> Recorded:
-    traces = {name: {("push", trace.seed): trace for trace in PUSH} for name in ("static", "confidence")}
-    return Recorded(workload=WORKLOAD, cells=cells or [], horizons={}, traces=traces)
-
-
 @pytest.mark.parametrize("figure", FIGURES)
 def test_every_figure_can_be_replayed(figure: str) -> None:
     point = next(iter(points_of(figure, "flow", (0.5, 1.5), (10,))))
@@ -173,8 +154,19 @@ def test_the_same_episodes_cut_anew_ask_as_often_as_their_rounds_say() -> None:
     assert cut_anew(TRACE, 6).executed == (6,) and cut_anew(TRACE, 6).steps == TRACE.steps
     point, setting = Point(workload="flow", horizon="static", dispatch="fifo", load=1.5, cut=2), Setting(num_tasks=8, seeds=(0,))
     cut = run(point, recorded(), setting)
-    assert cut.requests > 6.0 and cut.rate_hz == pytest.approx(1.5 * capacity_hz(recorded(), cut=2))
-    assert recorded().spread() == 0.0 < recorded().spread(cut=2)
+    assert cut.requests > 6.0 and cut.rate_hz == pytest.approx(1.5 * capacity_hz(recorded().only(cut=2)))
+    assert recorded().spread() == 0.0 < recorded().only(cut=2).spread()
+
+
+def test_what_was_written_is_read_as_it_was(tmp_path: Path) -> None:
+    setting, points = Setting(num_tasks=8, seeds=(0,)), [*points_of("16", "flow", (1.5,), ())][:2]
+    points.append(replace(points[0], seed=3, succeeding=True, refetch=True, cut=2))
+    points = [replace(point, horizon="static") for point in points]
+    runs = {point: run(point, recorded(), setting) for point in points}
+    tables.write("16", Results(recorded={"flow": recorded()}, runs=runs), points, tmp_path)
+    read = tables.written(tmp_path, ("11", "16"))
+    assert read.keys() == runs.keys() and all(read[p].mean_s == pytest.approx(runs[p].mean_s, rel=1e-5) for p in points)
+    assert read[points[-1]].slow_steps > 0 and read[points[0]].steps == pytest.approx(runs[points[0]].steps, rel=1e-5)
 
 
 def test_a_slow_cloud_is_worth_less() -> None:
@@ -212,18 +204,6 @@ def test_a_claim_is_computed() -> None:
     with pytest.raises(KeyError):
         results.of("flow").run("confidence", "fifo")
     assert claims_of(results) == {"flow": []}, "nothing is claimed of what was not run"
-
-
-def test_the_same_scenes_stand_under_every_name() -> None:
-    horizons = chosen(replace(WORKLOAD, tasks=("push",)), SWEEP)
-    values = {(h.policy, value_of(h)) for by_task in horizons.values() for h in by_task.values()}
-    traces = [replace(TRACE, policy=policy, value=value, seed=seed) for policy, value in values for seed in (5, 6)]
-    fewer = [trace for trace in traces if (trace.policy, trace.seed) != ("confidence", 6)]
-    by_name = named(fewer, horizons, Path("traces.csv"))
-    assert all(by_scene.keys() == {("push", 5)} for by_scene in by_name.values())
-    assert {trace.policy for trace in by_name["confidence"].values()} == {"confidence"}
-    with pytest.raises(ConfigurationError, match="no trace of 'push' with confidence"):
-        named([trace for trace in traces if trace.policy != "confidence"], horizons, Path("traces.csv"))
 
 
 def test_a_workload_whose_policy_sees_is_recorded_with_its_cameras(repository: Path) -> None:
@@ -277,62 +257,7 @@ def test_curvature_is_how_far_the_answer_moved_from_where_the_second_step_was_he
     assert rows_of(WORKLOAD.horizon("curvature", 0.5), updates[:2]) == 0, "two steps cannot bend: the robot's own"
 
 
-# --- the sweep ---
-
-
-def cell(policy: str, value: float, successes: int, horizon: float, task: str = "push") -> Cell:
-    return Cell(
-        noise=0.0, policy=policy, value=value, task=task, episodes=100, successes=successes, rounds=100, steps=round(100 * horizon)
-    )
-
-
-SWEEP = [
-    cell("static", 4, 98, 4.0),
-    cell("static", 8, 98, 7.5),
-    cell("static", 16, 90, 14.0),
-    cell("confidence", 0.1, 99, 6.0),
-    cell("confidence", 0.3, 98, 9.0),
-    cell("confidence", 0.8, 88, 15.0),
-    cell("curvature", 0.1, 97, 5.0),
-    cell("curvature", 0.3, 96, 12.0),
-]
-
-
-def test_a_static_horizon_beats_a_policy_where_it_succeeds_significantly_more_often() -> None:
-    assert better_static(SWEEP, "confidence") == [] == better_static(SWEEP, "curvature"), "two of a hundred are no difference"
-    worse = [replace(c, successes=c.successes - 10) if c.policy == "confidence" else c for c in SWEEP]
-    assert better_static(worse, "confidence") == [4, 8], "16 executes whole chunks, as a threshold does that nothing exceeds"
-    with pytest.raises(KeyError):
-        better_static(SWEEP, "unheard_of")
-
-
-def test_the_interval_of_a_difference() -> None:
-    low, high = difference_interval((56, 70), (48, 80))
-    assert (low, high) == pytest.approx((0.0524, 0.3339), abs=5e-4), "Newcombe 1998, method 10"
-    low, high = difference_interval((40, 40), (40, 40))
-    assert low < 0 < high
-
-
-def test_horizons_are_the_longest_that_keep_up_and_one_episode_decides_nothing() -> None:
-    alone = replace(WORKLOAD, tasks=("push",))
-    horizons = {name: value_of(by_task["push"]) for name, by_task in chosen(alone, SWEEP).items()}
-    assert horizons == {
-        **{"static": 8, "confidence": 0.3, "curvature": 0.3, "static_best": 8, "static_one": 8, "confidence_one": 0.3}
-    }
-    lost = [replace(c, successes=97) if (c.policy, c.value) == ("static", 8) else c for c in SWEEP]
-    assert value_of(chosen(alone, lost)["static_best"]["push"]) == 4, "by the paper's rule one of a hundred halves the horizon"
-    assert value_of(chosen(alone, lost)["static"]["push"]) == 8
-
-
-def test_of_thresholds_of_which_none_keeps_up_the_best_is_chosen() -> None:
-    cells = [cell("static", 8, 100, 7.5), cell("confidence", 0.1, 60, 6.0), cell("confidence", 0.3, 70, 9.0)]
-    horizons = chosen(replace(WORKLOAD, tasks=("push",), thresholds={"confidence": (0.1, 0.3)}), cells)
-    assert value_of(horizons["confidence"]["push"]) == 0.3
-
-
-def test_tasks_are_pooled_by_rounds() -> None:
-    (both,) = pooled([cell("static", 8, 90, 7.0), replace(cell("static", 8, 100, 9.0, "reach"), rounds=300, steps=2700)])
-    assert both.success == 0.95 and both.horizon == 8.5 and both.interval[0] < 0.95 < both.interval[1]
+# --- files and the command ---
 
 
 def test_traces_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -371,3 +296,11 @@ def test_the_command_is_alive(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     assert {file.name for file in tmp_path.iterdir()} == {"figure16.csv", "figure16.png"}
+
+
+@pytest.mark.patient
+def test_a_quick_look_at_everything_has_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ros2_rfm_serving.reproductions.kairos.run.QUICK_TASKS", 2)
+    result = CliRunner().invoke(app, ["reproduce", "kairos", "--quick", "--jobs", "1", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "figure14.csv").is_file() and not (tmp_path / "README.md").exists(), "every rate and fleet is on the page"

@@ -37,7 +37,7 @@ def test_a_server_that_is_as_good_costs_nothing_and_one_that_is_full_costs_actio
     running = fleet(factory(robots=6))
     found = of(running, "system1")
     mine = [r.robot for r in running.schedule.routes if r.server == found.server]
-    assert found.alternatives and all(one.cost_hz >= -1e-6 for one in found.alternatives)
+    assert found.alternatives and all(one.cost_hz >= -1e-6 and not one.by_curves for one in found.alternatives)
     assert "carry_1" in mine and [one.cost_hz for one in found.alternatives] == sorted(one.cost_hz for one in found.alternatives)
     assert "requests/s that keep every SLO" in found.why_server and "actions/s" in found.why_rate
     better = of(crowded(factory(robots=6)), "system1").alternatives[0]

@@ -9,12 +9,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.factory import Catalogue
+from ros2_rfm_serving.factory import Catalogue, Robot, parse_factory
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.scheduler import fleet_of, plan_factory
 from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.answering import refit_by
 from ros2_rfm_serving.scheduler.prediction import closed_queue
-from ros2_rfm_serving.scheduler.promises import broken
+from ros2_rfm_serving.scheduler.promises import broken, is_judged
+from ros2_rfm_serving.scheduler.repair import seeing
+from ros2_rfm_serving.scheduler.seen import Seen, Travel
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 
 
@@ -70,3 +73,56 @@ def test_what_was_looked_at_once_costs_no_other_queue(shipped: tuple[Profile, Ca
     fleet.held.clear()
     with pytest.raises(TypeError):
         broken(fleet)
+
+
+@pytest.mark.parametrize("seed", [3, 10])
+def test_figures_of_one_server_put_no_other_in_doubt(seed: int, shipped: tuple[Profile, Catalogue]) -> None:
+    """In a large factory all servers were looked at anew, one each half second, and no plan was held against the schedule in force
+    for two minutes."""
+    fleet, factory = planned(seed, True, shipped), profiled_factory(seed, network=True)
+    assert fleet and len(fleet.held) > 2
+    mine = next(route.server for route in fleet.schedule.routes if route.component == "system1")
+    slower, _ = seeing(fleet, factory, Seen(paces={mine: 1.04}), (), (), refit_by(*shipped))
+    assert slower.held.keys() == fleet.held.keys() - {mine}
+    broken(slower, 1)
+    assert is_judged(slower)
+
+
+@pytest.mark.parametrize("seed", [3, 10])
+def test_servers_that_are_alike_are_judged_by_one_look(seed: int, shipped: tuple[Profile, Catalogue]) -> None:
+    """Where the way of all robots is another one."""
+    fleet, factory = planned(seed, True, shipped), profiled_factory(seed, network=True)
+    assert fleet
+    farther = Seen(travels={"task_0": Travel(mean_s=0.06, tail_s=0.12)})
+    changed, _ = seeing(fleet, factory, farther, (), (), refit_by(*shipped))
+    asked = [server for server, host in changed.hosts.items() if host.sessions and changed.queues().judges(server)]
+    crowds = set(changed.queues().crowds(asked).values())
+    assert not changed.held.keys() & set(asked) and len(crowds) < len(asked)
+    for _ in crowds:
+        said = broken(changed, 1)
+    again, _ = seeing(fleet, factory, farther, (), (), refit_by(*shipped))
+    assert is_judged(changed) and said == broken(again)
+
+
+def test_whose_robots_have_all_left_is_known_no_more_when_figures_change(shipped: tuple[Profile, Catalogue]) -> None:
+    """What was remembered of them was asked for a class that there is none of: newcomers raised `KeyError`."""
+    factory = parse_factory("""
+server_cluster: {num_servers: 2, gpu_type: NVIDIA H200}
+robot_fleet: [{task: pick, num_robots: 3, network: {round_trip_ms: 5, jitter_ms: 2}}, {task: place, num_robots: 2}]
+pick:
+  min_action_rate_hz: {per_class: 3.0}
+  pipeline: {action_period_ms: 300}
+  components: {system1: {model: nvidia/GR00T-N1.6-3B, slo_ms: 200}}
+place:
+  pipeline: {action_period_ms: 300}
+  components: {system1: {model: nvidia/GR00T-N1.6-3B, slo_ms: 200}}
+""")
+    solution = plan_factory(factory, *shipped, work=0.1, explained=False)
+    fleet = fleet_of(factory, solution, factory.robots, *shipped, epoch=1)
+    assert fleet.held
+    for robot in factory.robots[3:]:
+        fleet = fleet.release(robot.name)
+    farther = Seen(travels={"pick": Travel(mean_s=0.01, tail_s=0.02)})
+    changed, _ = seeing(fleet, factory, farther, (), (), refit_by(*shipped))
+    assert all(task == "pick" for seats in changed.held.values() for task, *_ in seats)
+    assert changed.admit(Robot(name="late", task="pick", index=9)).task_of("late") == "pick"

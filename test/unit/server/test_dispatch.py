@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
-from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, Dispatcher, EngineView, ServiceTimes, Waiting, dispatcher, policy
+from ros2_rfm_serving.server.dispatch import (
+    DISPATCH_POLICIES,
+    Dispatcher,
+    EngineView,
+    ServiceTimes,
+    Waiting,
+    check_policy,
+    dispatcher,
+    policy,
+)
 from ros2_rfm_serving.server.dispatch.task_lengths import TaskLengths
 from ros2_rfm_serving.server.dispatch.wait_ratio import WaitRatio
 from ros2_rfm_serving.server.history import History
@@ -169,6 +178,9 @@ def test_other_packages_add_policies_by_entry_point(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(dispatcher, "entry_points", lambda group: [Entry()] if group == "ros2_rfm_serving.dispatch" else [])
     assert isinstance(policy("mine"), DISPATCH_POLICIES["deadline"])
+    check_policy("mine")
+    with pytest.raises(ConfigurationError, match=r"f.yaml: server_cluster.dispatch: .* named 'edf'; .*fifo.*mine"):
+        check_policy("edf", "f.yaml", "server_cluster.dispatch")
 
 
 # --- service times and batching -------------------------------------------------------------------------------------------------

@@ -41,7 +41,6 @@ class Imported:
     """By our names"""
     tokenizer: str
     """What `tokenizer.json` says"""
-    licence: str
     files: tuple[Path, ...]
     """Of the checkpoint, that were read: their hash goes onto the card"""
     notes: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from ros2_rfm_serving.engines.architectures.importers.files import Json, layers_
 from ros2_rfm_serving.engines.architectures.importers.shards import read_weights
 from ros2_rfm_serving.engines.architectures.importers.tokens import token_id
 from ros2_rfm_serving.engines.architectures.manifest import Affine, Manifest, Promise
-from ros2_rfm_serving.engines.architectures.ternary import TernaryLinear, ternary_of
+from ros2_rfm_serving.engines.architectures.ternary import Ternary, TernaryLinear, ternary_of
 from ros2_rfm_serving.engines.architectures.vision import VisionConfig
 from ros2_rfm_serving.errors import ModelError
 
@@ -100,7 +100,6 @@ def read(folder: Path, wishes: Wishes) -> Imported:
         ),
         weights=by_our_names(theirs, network, files[0]),
         tokenizer=tokenizer,
-        licence=wishes.licence,
         files=(config.file, statistics.file, tokenizer_json, *chats.files(folder), *files),
         notes=(
             f"statistics of {robot.name}",
@@ -139,9 +138,21 @@ def by_our_names(theirs: Mapping[str, Tensor], network: BitVlaConfig, file: Path
         raise ModelError(f"{file}: {len(absent)} weights are missing: {listed(absent)}")
     for name in linears:
         own = weights.pop(f"{name}.weight")
-        packed, step = ternary_of(own) if own.is_floating_point() else (own, step_of[f"{name}.weight"].float().reshape(()))
+        packed, step = ternary_of(own) if own.is_floating_point() else _packed(own, step_of, f"{name}.weight", file)
         weights |= {f"{name}.packed": packed, f"{name}.step": step}
     return weights
+
+
+def _packed(own: Tensor, step_of: Mapping[str, Tensor], name: str, file: Path) -> Ternary:
+    """As they were saved. Raises: `ModelError` where they are not ternary."""
+    if own.dtype is not torch.uint8:
+        raise ModelError(f"{file}: {name}: packed weights are bytes, these are of {own.dtype}")
+    if name not in step_of:
+        raise ModelError(f"{file}: {name}: packed weights without their w_step")
+    step = step_of[name].float().reshape(())
+    if (own & own >> 1 & 0b01010101).any() or not step > 0:
+        raise ModelError(f"{file}: {name}: not ternary: codes are 0, 1 and 2, a step is above 0; it is {float(step):g}")
+    return Ternary(own, step)
 
 
 def _beyond(name: str, network: BitVlaConfig) -> bool:

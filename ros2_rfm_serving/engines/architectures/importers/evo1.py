@@ -69,7 +69,7 @@ def read(folder: Path, wishes: Wishes) -> Imported:
     tokenizer = tokenizer_json.read_text(encoding="utf-8")
     network = _network(config, weights, robot, tokenizer)
     promise = _promise(robot, wishes, config.file, statistics.file)
-    absent, steps = CAMERAS - len(promise.cameras), config.get("num_inference_timesteps") or Evo1.sampling().num_steps
+    absent, steps = CAMERAS - len(promise.cameras), config.count("num_inference_timesteps", Evo1.sampling().num_steps)
     published = Evo1.processing(network)
     manifest = Manifest(
         architecture="evo1",
@@ -87,7 +87,6 @@ def read(folder: Path, wishes: Wishes) -> Imported:
         manifest=manifest,
         weights=weights,
         tokenizer=tokenizer,
-        licence=wishes.licence,
         files=(config.file, statistics.file, tokenizer_json, *files),
         notes=(f"statistics of {robot.name}", f"cameras that are not there are black and masked: {absent}"),
     )

@@ -36,6 +36,13 @@ class Json:
             raise ModelError(f"{self.file}: {key} is missing, or no text: {value!r}")
         return value
 
+    def count(self, key: str, default: int) -> int:
+        """default: where it is not said. Raises: `ModelError`."""
+        value = default if self.content.get(key) is None else self.content[key]
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ModelError(f"{self.file}: {key}: a whole number is expected, it is {value!r}")
+        return value
+
     def map(self, *keys: str) -> dict[str, Any]:
         """Raises: `ModelError`."""
         found: Any = self.content
@@ -49,12 +56,21 @@ class Json:
 def read_json(file: Path) -> Json:
     """Raises: `ModelError`."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{file}: no JSON can be read from it: {error}") from error
     if not isinstance(content, dict):
         raise ModelError(f"{file}: a map is expected, not {type(content).__name__}")
     return Json(file, content)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises: `ValueError`: which of two would count is not the same everywhere."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"a key is there twice: {next(key for key in keys if keys.count(key) > 1)!r}")
+    return found
 
 
 def is_of_type(folder: Path, model_type: str) -> bool:
@@ -76,7 +92,7 @@ def read_tensors(file: Path, packed: str = "") -> dict[str, Tensor]:
             raise ModelError(
                 f"{file}: {name} is of {tensor.dtype}, which is not imported; save it in a float type that is not quantised"
             )
-        if not tensor.isfinite().all():
+        if not (tensor.float() if tensor.dtype is torch.float64 else tensor).isfinite().all():  # as it is served
             raise ModelError(f"{file}: weights are not finite: {name}")
     return tensors
 

@@ -58,7 +58,7 @@ def read(folder: Path, wishes: Wishes) -> Imported:
     if len(names) != len(robot.action_names):
         raise ModelError(f"{metadata.file}: {len(robot.action_names)} actions, {len(names)} names were given for them")
     processing = GrootN15.processing(network, len(robot.cameras))
-    steps = config.map("action_head_cfg").get("num_inference_timesteps") or GrootN15.sampling().num_steps
+    steps = Json(config.file, config.map("action_head_cfg")).count("num_inference_timesteps", GrootN15.sampling().num_steps)
     manifest = Manifest(
         architecture="groot_n1_5",
         network=network.model_dump(),
@@ -79,7 +79,6 @@ def read(folder: Path, wishes: Wishes) -> Imported:
         manifest=manifest,
         weights=weights,
         tokenizer=tokenizer,
-        licence=wishes.licence,
         files=(config.file, metadata.file, tokenizer_json, *files),
         notes=notes,
     )

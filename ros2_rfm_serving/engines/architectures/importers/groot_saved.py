@@ -84,6 +84,7 @@ def imported_of(
     if len(told) != columns:
         raise ModelError(f"{saved.statistics.file}: {columns} actions, {len(told)} names were given for them")
     name, architecture = kind
+    steps = saved.config.count("num_inference_timesteps", architecture.sampling().num_steps)
     manifest = Manifest(
         architecture=name,
         network=network.model_dump(),
@@ -94,7 +95,7 @@ def imported_of(
             control_rate_hz=wishes.control_rate_hz,
             max_inference_delay_steps=min(max_delay_steps, network.chunk_length - 1),
         ),
-        sampling=architecture.sampling().model_copy(update={"num_steps": saved.config.content["num_inference_timesteps"]}),
+        sampling=architecture.sampling().model_copy(update={"num_steps": steps}),
         processing=_processing(
             saved.processing, architecture.processing(network, len(keys["video"])), state, action, crop
         ).model_copy(update={"relative": relative.sources}),
@@ -108,7 +109,6 @@ def imported_of(
         manifest=manifest,
         weights=weights,
         tokenizer=saved.tokenizer,
-        licence=wishes.licence,
         files=saved.files,
         notes=notes,
     )

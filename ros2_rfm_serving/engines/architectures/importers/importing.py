@@ -49,7 +49,7 @@ def import_checkpoint(source: Path, target: Path, wishes: Wishes, importer: str 
     name = importer or _recognised(source)
     if name not in IMPORTERS:
         raise ModelError(f"no importer is named {name!r}; there are {', '.join(IMPORTERS)}")
-    imported = _read(name, source, wishes)
+    imported, licence = _read(name, source, wishes), wishes.licence or licence_of(source)
     if wishes.relative and not imported.manifest.processing.relative:
         raise ModelError(f"--relative: {name!r} checkpoints say themselves which actions are relative to the state; this one: none")
     weights = dict(imported.weights)
@@ -57,7 +57,7 @@ def import_checkpoint(source: Path, target: Path, wishes: Wishes, importer: str 
     source_hash = hash_of(source, imported.files)
     with staged(target) as folder:
         content_hash = bundle.save(folder, imported.manifest, weights, imported.tokenizer)
-        (folder / CARD).write_text(_card(name, source, imported, source_hash, content_hash), encoding="utf-8")
+        (folder / CARD).write_text(_card(name, source, licence, imported, source_hash, content_hash), encoding="utf-8")
     return Made(name, imported, content_hash, source_hash)
 
 
@@ -86,6 +86,15 @@ def _read(name: str, source: Path, wishes: Wishes) -> Imported:
         raise ModelError(f"{source}: not as {name!r} saves it: {type(error).__name__}: {error}") from error
 
 
+def licence_of(folder: Path) -> str:
+    """As its own card's front matter says."""
+    card = folder / "README.md"
+    lines = card.read_text(encoding="utf-8", errors="replace").splitlines() if card.is_file() else []
+    matter = lines[1 : lines.index("---", 1)] if lines[:1] == ["---"] and "---" in lines[1:] else []
+    told = (line.partition(":")[2].strip() for line in matter if line.startswith("license:"))
+    return next((name for name in told if name), "unknown")
+
+
 def hash_of(folder: Path, files: Iterable[Path]) -> str:
     """SHA-256, hex, over names and contents."""
     digest = hashlib.sha256()
@@ -106,7 +115,7 @@ def _recognised(source: Path) -> str:
     raise ModelError(f"{source}: no checkpoint that an importer recognises ({known}); it has {has}; say which with --as")
 
 
-def _card(importer: str, source: Path, imported: Imported, source_hash: str, content_hash: str) -> str:
+def _card(importer: str, source: Path, licence: str, imported: Imported, source_hash: str, content_hash: str) -> str:
     manifest, promise = imported.manifest, imported.manifest.contract
     delay = promise.max_inference_delay_steps
     counted = [name for name, source in zip(promise.action_names, manifest.processing.relative, strict=False) if source is not None]
@@ -114,9 +123,9 @@ def _card(importer: str, source: Path, imported: Imported, source_hash: str, con
     continues = f"continues prefixes of up to {delay} steps" if delay else "continues no prefixes"
     notes = "".join(f"- {note}\n" for note in imported.notes)
     return f"""---
-license: {imported.licence}
+license: {licence}
 architecture: {manifest.architecture}
-source: {source.name}
+source: {source.resolve().name}
 source_format: {importer}
 source_sha256: {source_hash}
 bundle_sha256: {content_hash}

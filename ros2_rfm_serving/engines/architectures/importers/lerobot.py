@@ -69,7 +69,6 @@ def read(folder: Path, wishes: Wishes) -> Imported:
         manifest=manifest,
         weights=weights,
         tokenizer=tokenizer.read_text(encoding="utf-8"),
-        licence=wishes.licence or _licence(folder),
         files=(folder / CONFIG, folder / WEIGHTS, *processors.files, tokenizer),
         notes=(*weights_of.LEFT_OUT, *_unscaled(manifest)),
     )
@@ -110,13 +109,14 @@ def _promise(config: Json, processors: Processors, wishes: Wishes) -> Promise:
         cameras=tuple(name.removeprefix("observation.").removeprefix("images.") for name in cameras),
         state_size=int(state["shape"][0]),
         control_rate_hz=wishes.control_rate_hz,
-        max_inference_delay_steps=int(config.get("rtc_training_max_delay") or 0),
+        max_inference_delay_steps=config.count("rtc_training_max_delay", 0),
     )
 
 
 def _sampling(architecture: type[Architecture], config: Json) -> Any:
-    steps = config.get("num_steps") or config.get("num_inference_steps")
-    return architecture.sampling().model_copy(update={"num_steps": int(steps)} if steps else {})
+    published = architecture.sampling()
+    steps = config.count("num_steps", config.count("num_inference_steps", published.num_steps))
+    return published.model_copy(update={"num_steps": steps})
 
 
 def _processing(
@@ -133,12 +133,3 @@ def _processing(
     longest = int(config.get("tokenizer_max_length") or own.prompt.max_tokens)
     prompt = own.prompt.model_copy(update={"max_tokens": longest, "state_words": state_words})
     return Processing(images=images, prompt=prompt, state=processors.state(), action=processors.action())
-
-
-def _licence(folder: Path) -> str:
-    """Of the card's front matter."""
-    card = folder / "README.md"
-    for line in card.read_text(encoding="utf-8").splitlines() if card.is_file() else ():
-        if line.startswith("license:"):
-            return line.partition(":")[2].strip()
-    return "unknown"

@@ -40,6 +40,7 @@ class Processors:
         self._folder = folder
         self.files: list[Path] = []
         self._before, self._after = self._steps(PRE), self._steps(POST)
+        self._require_bare_images()
         renames = [step.get("config", {}).get("rename_map", {}) for step in self._before.values()]
         self._robot_names = {policy: robot for names in renames for robot, policy in names.items()}
 
@@ -87,6 +88,8 @@ class Processors:
                 raise ModelError(
                     f"{file}: a step {registered or step.get('class')!r}, which no bundle does; use the engine `lerobot`"
                 )
+            if registered in steps:
+                raise ModelError(f"{file}: {registered!r} is there twice, a bundle does it once; use the engine `lerobot`")
             steps[registered] = step
         return steps
 
@@ -94,13 +97,9 @@ class Processors:
         """forward: into the model."""
         told = steps.get(step, {})
         mode = told.get("config", {}).get("norm_map", {}).get(kind, "IDENTITY")
-        if mode == "IDENTITY" or not told:
+        if mode == "IDENTITY" or not told or (forward and feature not in _normalised(told)):
             return Affine()
-        stats: Stats = {}
-        if state_file := told.get("state_file"):
-            file = self._folder / Path(state_file).name
-            self.files.append(file)
-            stats = {key.rpartition(".")[2]: t for key, t in read_tensors(file).items() if key.rpartition(".")[0] == feature}
+        stats: Stats = self._statistics(told).get(feature, {})
         if not stats:
             return Affine()  # as LeRobot does without statistics
         try:
@@ -109,6 +108,39 @@ class Processors:
             raise ModelError(
                 f"{self._folder / name}: {feature} is normalised by {mode}, but its statistics lack {error}"
             ) from error
+
+    def _statistics(self, told: dict[str, Any]) -> dict[str, Stats]:
+        """By feature."""
+        found: dict[str, Stats] = {}
+        if state_file := told.get("state_file"):
+            file = self._folder / Path(state_file).name
+            if file not in self.files:
+                self.files.append(file)
+            for key, tensor in read_tensors(file).items():
+                feature, _, name = key.rpartition(".")
+                found.setdefault(feature, {})[name] = tensor
+        return found
+
+    def _require_bare_images(self) -> None:
+        """Networks here have one scale for all pixels. Raises: `ModelError`."""
+        told = self._before.get("normalizer_processor", {})
+        mode = told.get("config", {}).get("norm_map", {}).get("VISUAL", "IDENTITY")
+        if mode == "IDENTITY":
+            return
+        kinds = {name: each.get("type") for name, each in told["config"].get("features", {}).items()}
+        scaled = sorted(name for name in _normalised(told) & self._statistics(told).keys() if kinds[name] == "VISUAL")
+        if scaled:
+            raise ModelError(
+                f"{self._folder / PRE}: norm_map: VISUAL is {mode}, with statistics of {', '.join(scaled)}, which no bundle does; "
+                "use the engine `lerobot`"
+            )
+
+
+def _normalised(step: dict[str, Any]) -> set[str]:
+    """Observations that LeRobot's step looks at."""
+    config = step["config"]
+    only, features = config.get("normalize_observation_keys"), set(config.get("features", {}))
+    return features if only is None else features & set(only)
 
 
 def affine_of(mode: str, stats: Stats, eps: float, *, forward: bool) -> Affine:

@@ -73,7 +73,6 @@ def read(folder: Path, wishes: Wishes) -> Imported:
         manifest=manifest,
         weights=weights,
         tokenizer=tokenizer.read_text(encoding="utf-8"),
-        licence=wishes.licence or "unknown",
         files=(folder / CONFIG, folder / WEIGHTS, stats.file, tokenizer),
         notes=NOTES,
     )

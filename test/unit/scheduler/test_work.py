@@ -1,0 +1,76 @@
+"""What a plan costs: nothing is looked at that decides nothing, and what was found before is not found again."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from ros2_rfm_serving.scheduler.policies import baselines
+from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
+from ros2_rfm_serving.scheduler.prediction import queued, responses
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.parts import parted
+from ros2_rfm_serving.scheduler.prediction.predict import Operation, keeping_hosts
+from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
+from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.simulation.random_factories import Size, random_factory
+
+
+def placed(seed: int) -> tuple[Problem, Curves, tuple[Host, ...]]:
+    """A random factory, and a baseline's servers."""
+    case = random_factory(Size(servers=8, robots=64, classes=4, models=3), seed)
+    counts = {task: sum(robot.task == task for robot in case.factory.robots) for task in case.factory.tasks}
+    problem = problem_of(case.factory, counts, case.profile, None)
+    curves = curves_of(problem, case.profile)
+    return problem, curves, next(s.hosts for s in baselines.whole(problem, curves) if not s.gpus)
+
+
+def test_no_queue_is_run_where_the_curve_alone_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, curves, hosts = placed(33)
+    shared = [host for host in hosts if curves.shared_law(host.config)]
+    asked: list[object] = []
+    monkeypatch.setattr(responses, "shared_waits", lambda members, law: asked.append(members))
+    keeping_hosts(problem, curves, Operation(hosts=hosts, caps=None), shared)
+    assert shared and not asked
+
+
+def test_percentiles_are_those_of_numpy_to_the_last_digit() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        values = rng.exponential(1.0, int(rng.integers(1, 60)))
+        values[rng.random(len(values)) < 0.1] = math.inf
+        for percentile in (0.0, 50.0, 90.0, 99.0, 100.0, float(100 * rng.random())):
+            with np.errstate(invalid="ignore"):
+                expected = float(np.percentile(values, percentile))
+            assert queued._percentile(values, percentile) == (math.inf if math.isnan(expected) else expected)
+
+
+@pytest.mark.parametrize("seed", [1, 33])
+def test_what_kept_rates_from_being_feasible_before_changes_no_verdict(seed: int) -> None:
+    problem, curves, hosts = placed(seed)
+    search, draw = RateSearch(problem, curves, hosts), random.Random(seed)
+    tops = [task.max_rate_hz for task in problem.classes]
+    several = [tuple(draw.random() ** 3 * top for top in tops) for _ in range(200)]
+    verdicts = [search.feasible(rates) for rates in several]
+    assert verdicts == [RateSearch(problem, curves, hosts).feasible(rates) for rates in several]
+    assert {True, False} == set(verdicts)
+
+
+def test_rates_that_fail_at_the_same_server_again_cost_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, curves, hosts = placed(33)
+    search = RateSearch(problem, curves, hosts)
+    tops = [task.max_rate_hz for task in problem.classes]
+    assert not search.feasible([10.0 * top for top in tops])
+    monkeypatch.setattr(search, "loads_hz", lambda rates: pytest.fail("all servers were looked at"))
+    assert not search.feasible([9.0 * top for top in tops])
+
+
+def test_parts_of_classes_are_made_once() -> None:
+    problem, _, hosts = placed(33)
+    assert all(
+        one is other
+        for one, other in zip(parted(problem, hosts).problem.classes, parted(problem, hosts).problem.classes, strict=True)
+    )
