@@ -82,7 +82,9 @@ def parameters_of(kind: str) -> int:
     import torch
     from transformers import Qwen2_5_VLForConditionalGeneration
 
-    with torch.device("meta"):
+    from ros2_rfm_serving.engines.architectures.bundle import Unfilled
+
+    with Unfilled(), torch.device("meta"):
         model = Qwen2_5_VLForConditionalGeneration(_config(kind, _tokenizer()))
     model.tie_weights()
     return sum(parameter.numel() for parameter in model.parameters())
