@@ -62,10 +62,14 @@ def sources() -> Iterator[Path]:
         yield from sorted((PACKAGE / room).rglob("*.py"))
 
 
+def cache() -> Path:
+    """This package's own folder of the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / PACKAGE.name
+
+
 def home() -> Path:
     """Of all that was ever compiled."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / PACKAGE.name / "compiled"
+    return cache() / "compiled"
 
 
 def folder() -> Path:

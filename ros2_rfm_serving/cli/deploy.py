@@ -41,6 +41,9 @@ def deploy(
     image: Annotated[str, typer.Option(metavar="NAME", help="Of the images: NAME/robot, NAME/server")] = "rfm_serving",
     tag: Annotated[str, typer.Option(help="Of the images")] = "latest",
     security: Security = None,
+    cache_claim: Annotated[
+        str, typer.Option(metavar="NAME", help="Kubernetes: PersistentVolumeClaim for what servers have compiled")
+    ] = "",
     etc: Annotated[str, typer.Option(metavar="DIR", help="systemd: where the files will be on the machine")] = "/etc/rfm_serving",
     prefix: Annotated[str, typer.Option(metavar="DIR", help="systemd: rfm_serving's environment there; default: this one")] = "",
 ) -> None:
@@ -67,6 +70,7 @@ def deploy(
         foreman=foreman,
         profiles=profiles,
         host_network=host_network,
+        cache_claim=cache_claim,
         door=door,
         metrics=metrics,
         image=image,

@@ -86,6 +86,7 @@ def _check(what: str, dataset: Path | None, simulator: str, task: str) -> None:
     if what not in WHAT:
         raise typer.BadParameter(f"{what!r} is not one of {', '.join(WHAT)}")
     if dataset is not None and what != "policy":
-        raise typer.BadParameter(f"a data set of robots trains a policy: rfm train policy, not {what}")
+        start = " --start models/metaworld_images" if what == "image-policy" else ""
+        raise typer.BadParameter(f"a data set of robots trains a policy: rfm train policy --dataset {dataset}{start}, not {what}")
     if dataset is None and simulator and (what != "policy" or not task):
         raise typer.BadParameter("of another world a policy is trained, of one task: rfm train policy --simulator X --task Y")

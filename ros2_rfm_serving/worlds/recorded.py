@@ -7,6 +7,7 @@ for a while, the episode is cut in two, so that no chunk is learnt across it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,6 +49,20 @@ def opened(folder: Path) -> LeRobotDataset:
     return data
 
 
+def fitted(config: FlowPolicyConfig, features: Mapping[str, Any]) -> FlowPolicyConfig:
+    """The policy for robots whose state ends before the last of its columns: of those that are not there it reads none, and what it
+    is told of them in training it is told no more."""
+    size = features["observation.state"]["shape"][0]
+    if size >= config.state_size or not _reads(config) < size:
+        return config
+    return replace(config, state_size=size, told_columns=tuple(column for column in config.told_columns if column < size))
+
+
+def _reads(config: FlowPolicyConfig) -> int:
+    """The last column."""
+    return max((*config.state_columns, *(column for pair in config.relative_pairs for column in pair)), default=-1)
+
+
 def differences(features: Mapping[str, Any], config: FlowPolicyConfig) -> list[str]:
     """Where a data set does not fit a policy; empty: it does."""
     names = tuple(features["action"]["names"] or ())
@@ -56,7 +71,8 @@ def differences(features: Mapping[str, Any], config: FlowPolicyConfig) -> list[s
     if names != config.action_names:
         found.append(f"its actions are {', '.join(names)}, the policy's {', '.join(config.action_names)}")
     if size != config.state_size:
-        found.append(f"its state has {size} values, the policy's {config.state_size}")
+        reads = f", which reads the first {_reads(config) + 1}" if _reads(config) + 1 < config.state_size else ""
+        found.append(f"its state has {size} values, the policy's {config.state_size}{reads}")
     side = config.image_size_px
     for camera in config.cameras:
         shape = tuple(features.get(CAMERA + camera, {}).get("shape", ()))

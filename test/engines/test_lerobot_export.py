@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 import simplejpeg
+import torch
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 from ros2_rfm_serving.audit.bag_writer import BagWriter
@@ -14,10 +16,13 @@ from ros2_rfm_serving.audit.export.frames import Camera, Episode, Frame, Shape, 
 from ros2_rfm_serving.audit.export.lerobot import write
 from ros2_rfm_serving.cli.export import export
 from ros2_rfm_serving.cli.train import train
+from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded import bundle
+from ros2_rfm_serving.engines.embedded.engine import load_embedded
+from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.shipped import shipped
-from ros2_rfm_serving.types import EncodedImage
+from ros2_rfm_serving.types import EncodedImage, EngineReply
 from ros2_rfm_serving.worlds.recorded import demonstrations, opened
 from test.unit.audit import recorded as recorded_bag
 from test.unit.audit import story
@@ -122,18 +127,19 @@ def test_a_recording_becomes_a_data_set(tmp_path: Path, capsys: pytest.CaptureFi
 ARM = Shape(action_names=("delta_x", "delta_y", "delta_z", "gripper"), state_size=39, cameras=CAMERAS, rate_hz=20)
 
 
-def arm_frame(step: int, **more: object) -> Frame:
+def arm_frame(step: int, state_size: int = 39, **more: object) -> Frame:
     images = tuple(picture(camera.name, 40 * (step // 4), 96, 96) for camera in CAMERAS)
-    state = np.linspace(0, 1, 39, dtype=np.float32) + step
+    state = np.linspace(0, 1, 39, dtype=np.float32)[:state_size] + step
     return frame(step, state=state, images=images, action=np.full(4, 0.1 * (step % 7), np.float32), **more)
 
 
-def recorded(folder: Path) -> Path:
+def recorded(folder: Path, state_size: int = 39) -> Path:
     """Of sixteen periods: in one the ladder speaks, and a second passes before the last two."""
-    frames = [arm_frame(step, **({"source": None, "fallback": "hold"} if step == 9 else {})) for step in range(14)]
-    frames += [arm_frame(step, t_s=102.0 + step / 20) for step in (14, 15)]
+    frames = [arm_frame(step, state_size, **({"source": None, "fallback": "hold"} if step == 9 else {})) for step in range(14)]
+    frames += [arm_frame(step, state_size, t_s=102.0 + step / 20) for step in (14, 15)]
     names = ARM.action_names
-    write([Episode(robot="push_1", number=1, task="push", action_names=names, rate_hz=20.0, frames=frames)], ARM, folder, "set")
+    shape = dataclasses.replace(ARM, state_size=state_size)
+    write([Episode(robot="push_1", number=1, task="push", action_names=names, rate_hz=20.0, frames=frames)], shape, folder, "set")
     return folder
 
 
@@ -142,6 +148,34 @@ def test_the_shipped_policy_goes_on_with_what_robots_lived_through(tmp_path: Pat
     network, content_hash = bundle.load(tmp_path / "models" / "metaworld_flow_recorded")
     shipped_network, shipped_hash = bundle.load(shipped("models", "metaworld_flow"))
     assert content_hash != shipped_hash and network.config == shipped_network.config
+
+
+@pytest.mark.parametrize("start", ["metaworld_images", "metaworld_images_flow"])
+def test_a_policy_of_images_goes_on_with_a_fleet_that_knows_nothing_but_itself(start: str, tmp_path: Path) -> None:
+    """Whose state is the hand's position and the gripper's opening: where workpiece and goal are is no robot's to know."""
+    train("policy", out=tmp_path, dataset=recorded(tmp_path / "set", 4), start=shipped("models", start), steps=2, seed=0, threads=1)
+    network, content_hash = bundle.load(tmp_path / f"{start}_recorded")
+    before, hash_before = bundle.load(shipped("models", start))
+    assert isinstance(network, FlowPolicyNetwork) and isinstance(before, FlowPolicyNetwork) and content_hash != hash_before
+    assert before.config.told_columns and network.config == dataclasses.replace(before.config, state_size=4, told_columns=())
+    changed = [name for name, weight in network.named_parameters() if not torch.equal(weight, before.state_dict()[name])]
+    assert any(name.startswith("image_tokens") for name in changed), "it learns from what was seen"
+
+    engine = load_embedded("recorded", tmp_path / f"{start}_recorded")
+    assert engine.contract.state_size == 4
+    blank = blank_request(engine.contract)
+    white = {camera: np.full_like(image, 255) for camera, image in blank.images.items()}
+    dark, light = engine.infer([blank, dataclasses.replace(blank, images=white)])
+    assert isinstance(dark, EngineReply) and isinstance(light, EngineReply)
+    assert np.isfinite(dark.chunk_model).all() and not np.allclose(dark.chunk_model, light.chunk_model)
+
+
+def test_a_policy_that_is_told_positions_needs_them(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="its state has 4 values, the policy's 39"):
+        train("policy", out=tmp_path / "models", dataset=recorded(tmp_path / "set", 4), steps=1, seed=0, threads=1)
+    with pytest.raises(ConfigurationError, match="its state has 3 values, the policy's 39, which reads the first 4"):
+        images = shipped("models", "metaworld_images")
+        train("policy", out=tmp_path, dataset=recorded(tmp_path / "three", 3), start=images, steps=1, seed=0, threads=1)
 
 
 def test_an_episode_is_cut_where_the_ladder_spoke_or_nothing_was_commanded(tmp_path: Path) -> None:

@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ros2_rfm_serving.benchmarks.gpu import vlm
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM2, EngineReply, InferenceRequest, RequestId, empty
-from test.gpu import tiny_vlm
 
 needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed here (its wheel wants CUDA)")
 VERDICTS = {SAFETY: ["safe", "unsafe"], MONITOR: ["ongoing", "done", "failed"]}
@@ -30,7 +30,7 @@ VERDICTS = {SAFETY: ["safe", "unsafe"], MONITOR: ["ongoing", "done", "failed"]}
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_vlm.save(tmp_path_factory.mktemp("tiny_vlm"))
+    return vlm.save(tmp_path_factory.mktemp("tiny_vlm"))
 
 
 def test_the_tiny_model_sees_an_image_and_speaks(checkpoint: Path, device: str) -> None:
@@ -91,9 +91,10 @@ def _request(component: str, instruction: str, number: int = 1) -> InferenceRequ
 def test_verdicts_are_words_and_plans_are_text(engine: Engine) -> None:
     answers = engine.infer([_request(SAFETY, "is it safe?"), _request(MONITOR, "done?"), _request(SYSTEM2, "what next?")])
     assert all(isinstance(answer, EngineReply) for answer in answers), answers
-    safety, monitor, _ = answers
+    safety, monitor, plan = answers
     assert isinstance(safety, EngineReply) and safety.verdict in VERDICTS[SAFETY] and 0 <= safety.score <= 1
     assert isinstance(monitor, EngineReply) and monitor.verdict in ("", *VERDICTS[MONITOR])
+    assert isinstance(plan, EngineReply) and plan.text.strip() and not plan.verdict, "random words, and some"
 
 
 @needs_vllm

@@ -1,4 +1,4 @@
-"""The policy that acts by images alone, over DDS: two arms of `config/factory_images.yaml`, a task each, and one server."""
+"""The policies that act by images alone, over DDS: two arms of `config/factory_images.yaml`, a task each, and one server."""
 
 from __future__ import annotations
 
@@ -41,11 +41,17 @@ class Scores(Node):
 
 @pytest.mark.timeout(290)
 @pytest.mark.thorough  # two arms that draw their pictures take both cores for over a minute
-def test_arms_of_several_tasks_succeed_by_what_their_cameras_show(repository: Path, tmp_path: Path, ros_domain: int) -> None:
+@pytest.mark.parametrize("head", ["", "flow"])
+def test_arms_of_several_tasks_succeed_by_what_their_cameras_show(
+    head: str, repository: Path, tmp_path: Path, ros_domain: int
+) -> None:
     declared = yaml.safe_load((repository / "config/factory_images.yaml").read_text())
     declared["server_cluster"]["num_servers"] = 1
     declared["robot_fleet"] = [fleet for fleet in declared["robot_fleet"] if fleet["task"] in TASKS]
     kept = {key: value for key, value in declared.items() if key in ("server_cluster", "robot_fleet", *TASKS)}
+    for task in TASKS if head else ():
+        kept[task]["components"]["system1"]["model"] += f"-{head}"
+        kept[task]["robot"] = f"metaworld_images_{head}.yaml"
     factory = tmp_path / "factory.yaml"
     factory.write_text(yaml.safe_dump(kept, sort_keys=False))
     with rfm_up(repository, tmp_path / "logs", str(factory), "--end-on-score", domain=ros_domain):

@@ -25,6 +25,7 @@ WORK = {
     "batching": "batching:run",
     "stages": "stages:run",
     "profile": "profiled:run",
+    "text": "texts:run",
     "plan": "plans:run",
     "rosa": "plans:run_rosa",
 }

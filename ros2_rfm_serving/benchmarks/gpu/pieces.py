@@ -21,6 +21,8 @@ MODES = ("eager", "compiled", "graphs", "served")
 BATCHED = ("groot_n1_6", "pi05", "smolvla")
 STAGED = ("flow", "pi05")
 PROFILED = ("groot_n1_6", "pi05", "smolvla")
+TEXTS: Mapping[Size, tuple[str, ...]] = {"full": ("qwen2_5_vl_7b", "qwen2_5_vl_3b"), "toy": ("qwen2_5_vl_3b",)}
+"""Text models with a profile of their own: ROSA's two, or a tiny one"""
 _HERE = "ros2_rfm_serving.benchmarks.gpu.child"
 
 
@@ -46,6 +48,7 @@ def pieces(size: Size, vllm_python: str = "") -> list[Piece]:
         *(Piece(name=f"tests-{name}", work=("tests", name)) for name in TESTS),
         Piece(name="tests-vllm", work=("tests", "vllm"), python=vllm_python or sys.executable),
         *_benchmarks(size),
+        *(Piece(name=f"profile-{name}", work=("text", name), python=vllm_python or sys.executable) for name in TEXTS[size]),
         Piece(name="plan", work=("plan",), needs=tuple(f"profile-{name}" for name in PROFILED)),
         Piece(name="rosa", work=("rosa",), needs=("profile-groot_n1_6",)),
     ]

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import yaml
 
+from ros2_rfm_serving.benchmarks.gpu import texts, vlm
 from ros2_rfm_serving.benchmarks.gpu.child import Skip, Task
 from ros2_rfm_serving.benchmarks.gpu.networks import parameters_of
-from ros2_rfm_serving.benchmarks.gpu.pieces import PROFILED
+from ros2_rfm_serving.benchmarks.gpu.pieces import PROFILED, TEXTS
 from ros2_rfm_serving.benchmarks.gpu.profiled import comment_of, model_of
 from ros2_rfm_serving.benchmarks.gpu.rows import Value
 from ros2_rfm_serving.operate.inputs import Inputs, load_inputs, solve, with_system1
@@ -55,9 +56,8 @@ def run(task: Task) -> None:
 def run_rosa(task: Task) -> None:
     """With text models only where they have a profile on that GPU: other figures are P1's."""
     folder, gpu_type, model = catalogue_of(task), task.machine.gpu_type, model_of(task.machine, "groot_n1_6")
-    texts = ("Qwen2.5-VL-7B-Instruct", "Qwen2.5-VL-3B-Instruct")
     known = {(row.model, row.gpu_type) for file in folder.glob("*.csv") for row in read_rows(file)}
-    figures = FIGURES_OF_ALL if all((text, gpu_type) in known for text in texts) else FIGURE_OF_ACTIONS
+    figures = FIGURES_OF_ALL if all((text, gpu_type) in known for text in texts.PUBLISHED.values()) else FIGURE_OF_ACTIONS
     for figure in figures:
         given = ["--figure", figure, "--profiles", str(folder), "--gpu-type", gpu_type, "--system1", model, "--jobs", "2"]
         given += ["--out", str(task.out / "rosa"), *(["--quick"] if task.is_toy else [])]
@@ -79,22 +79,29 @@ def catalogue_of(task: Task) -> Path:
     folder = task.out / "profiles" / "catalogue"
     folder.mkdir(exist_ok=True)
     shutil.copy(measured, folder / "measured.csv")
+    acting = {model_of(task.machine, name): name for name in PROFILED}
+    spoken = {texts.model_of(task.machine, name): name for name in TEXTS[task.machine.size]}
     new = {(row.model, row.gpu_type) for row in read_rows(measured)}
     others = [row for file in sorted(shipped("config", "profiles").glob("*.csv")) for row in read_rows(file)]
     kept = [row for row in others if (row.model, row.gpu_type) not in new]
     (folder / "shipped.csv").write_text(format_rows(kept, "of the shipped profiles"), encoding="utf-8")
     catalogue = yaml.safe_load(shipped("config", "profiles", "models.yaml").read_text(encoding="utf-8"))
     for model, gpu_type in sorted(new):
-        entry = catalogue["models"].setdefault(model, {"engine": "emulated", "action_names": ["x"], "gpus": {}})
-        entry["gpus"][gpu_type] = {"memory_gb": _memory_gb(task, model), "load_s": 6, "source": comment_of(task.machine)}
+        answers = {"output": "judgement"} if model in spoken else {"action_names": ["x"]}
+        entry = catalogue["models"].setdefault(model, {"engine": "emulated", **answers, "gpus": {}})
+        memory_gb = _memory_gb(task, acting.get(model), spoken.get(model))
+        entry["gpus"][gpu_type] = {"memory_gb": memory_gb, "load_s": 6, "source": comment_of(task.machine)}
     (folder / "models.yaml").write_text(yaml.safe_dump(catalogue, sort_keys=False), encoding="utf-8")
     return folder
 
 
-def _memory_gb(task: Task, model: str) -> float:
+def _memory_gb(task: Task, acts: str | None, speaks: str | None) -> float:
     """Weights of two bytes, and 4 GB more, as docs/profiles.md reckons; a toy needs next to nothing."""
-    name = next(name for name in PROFILED if model_of(task.machine, name) == model)
-    return 0.1 if task.is_toy else round(4.0 + 2e-9 * parameters_of(name), 1)
+    if task.is_toy:
+        return 0.1
+    assert acts or speaks
+    parameters = vlm.parameters_of(speaks) if speaks else parameters_of(str(acts))
+    return round(4.0 + 2e-9 * parameters, 1)
 
 
 def _inputs(model: str, gpu_type: str, profiles: Path | None, robots: int) -> Inputs:

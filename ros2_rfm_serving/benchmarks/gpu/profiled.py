@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.console import Console
 from ros2_rfm_serving.benchmarks.gpu.child import Later, Task
 from ros2_rfm_serving.benchmarks.gpu.machine import Machine
 from ros2_rfm_serving.benchmarks.gpu.networks import engine_of
+from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.operate.profile_sheet import Sheet
@@ -24,12 +26,15 @@ IMAGE_PX = (224, 224)
 
 
 def run(task: Task, name: str) -> None:
+    fill(task, name, model_of(task.machine, name), partial(_loaded, task, name), BATCHINGS)
+
+
+def fill(
+    task: Task, name: str, model: str, load: Callable[[], Engine], ways: Sequence[str], toy_sizes: tuple[int, ...] = TOY_SIZES
+) -> None:
     """Point by point; what the file holds is not measured again."""
-    sheet, load = sheet_of(task), partial(_loaded, task, name)
-    toy = task.is_toy
-    servers = list(
-        measured(model_of(task.machine, name), task.machine.gpu_type, TOY_SIZES if toy else SIZES, BATCHINGS, IMAGE_PX, load)
-    )
+    sheet, toy = sheet_of(task), task.is_toy
+    servers = list(measured(model, task.machine.gpu_type, toy_sizes if toy else SIZES, ways, IMAGE_PX, load))
     for done, server in enumerate(servers):
         task.begin(done)
         for arrivals in TOY_ARRIVALS if toy else ARRIVALS:

@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.benchmarks.gpu.runner import Book, Outcome
 
 INTERRUPTED = 130
+OUT = Path("build/gpu")
 
 
 def gpu(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1; auto: the first GPU, or the CPU")] = "auto",
     size: Annotated[str, typer.Option(help="Of networks: full or toy; by default full on a GPU, toy on a CPU")] = "",
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Results (CSV), logs, and what is done already")] = Path("build/gpu"),
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Results (CSV), logs, what is done; default: build/gpu, of a CPU build/gpu/cpu"),
+    ] = None,
     piece: Annotated[list[str] | None, typer.Option(metavar="NAME", help="This one alone; may be repeated")] = None,
     list_: Annotated[bool, typer.Option("--list", help="Names of the pieces, and what became of them")] = False,
     vllm_python: Annotated[str, typer.Option(metavar="PYTHON", help="An interpreter that has vLLM; default: this one")] = "",
@@ -41,6 +45,7 @@ def gpu(
     from ros2_rfm_serving.benchmarks.gpu.machine import machine_of
 
     machine = machine_of(device, size)
+    out = out or (OUT if machine.on_gpu else OUT / "cpu")
     chosen = _chosen(machine.size, piece or [], vllm_python)
     book = runner.Book(out, machine)
     if adopt:

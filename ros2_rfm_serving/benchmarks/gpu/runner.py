@@ -43,36 +43,38 @@ class Book:
     """The folder: which machine it is of, and what became of each piece. One run at a time."""
 
     def __init__(self, out: Path, machine: Machine) -> None:
-        """Raises: `ConfigurationError` for a folder that cannot be written, or is of another machine."""
-        self.out = out
-        with _written(out):
-            for folder in (out, out / "state", out / "logs"):
-                folder.mkdir(parents=True, exist_ok=True)
-            told = self._told(machine)
-        if told != machine.columns():
-            differ = ", ".join(
-                f"{key} {told.get(key)}, now {value}" for key, value in machine.columns().items() if told.get(key) != value
-            )
-            raise ConfigurationError(
-                f"holds figures of another run: {differ}", file=str(out), key="--out", fix="choose another folder"
-            )
+        """Writes nothing yet. Raises: `ConfigurationError` for a folder that is of another machine."""
+        self.out, self._machine = out, machine
+        self._require_own()
 
-    def _told(self, machine: Machine) -> dict[str, str]:
-        file = self.out / "machine.json"
-        if not file.exists():
-            replace(file, json.dumps(machine.columns(), indent=1) + "\n")
-        return _read(file)
+    def _require_own(self) -> None:
+        now, file = self._machine.columns(), self.out / "machine.json"
+        told = _read(file)
+        if file.exists() and told != now:
+            differ = ", ".join(f"{key} {told.get(key)}, now {value}" for key, value in now.items() if told.get(key) != value)
+            raise ConfigurationError(
+                f"holds figures of another run: {differ}", file=str(self.out), key="--out", fix="choose another folder"
+            )
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Raises: `ConfigurationError` while another run has it."""
+        """From now on it is this machine's.
+
+        Raises: `ConfigurationError` while another run has it, for a folder that cannot be written, or is of another machine by now.
+        """
         with _written(self.out):
+            for folder in (self.out, self.out / "state", self.out / "logs"):
+                folder.mkdir(parents=True, exist_ok=True)
             lock = (self.out / ".lock").open("w")
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigurationError("another run has it", file=str(self.out), key="--out", fix="wait for it") from None
+            with _written(self.out):
+                if not (file := self.out / "machine.json").exists():
+                    replace(file, json.dumps(self._machine.columns(), indent=1) + "\n")
+            self._require_own()
             yield
 
     def outcome(self, piece: str) -> Outcome | None:

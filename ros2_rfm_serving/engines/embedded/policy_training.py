@@ -14,6 +14,7 @@ from ros2_rfm_serving.engines.embedded.demonstrated import Batch, Dataset, Polic
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork
 from ros2_rfm_serving.engines.embedded.optimizing import Keeper, Report, TrainingConfig, optimized
 from ros2_rfm_serving.engines.flow.solvers import cosine_levels
+from ros2_rfm_serving.engines.kept_kernels import keep_kernels
 
 
 def train_policy(
@@ -42,6 +43,7 @@ def train_policy(
     network.image_tokens.requires_grad_(not training.frozen_eyes)
     average = copy.deepcopy(network)
     if training.compiled:
+        keep_kernels()
         network.velocity = torch.compile(network.velocity)  # type: ignore[method-assign]
         for block in network.encoder:
             block.compile()

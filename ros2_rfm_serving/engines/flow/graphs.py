@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ros2_rfm_serving.engines.kept_kernels import keep_kernels
+
 Tensors = tuple[Tensor, ...]
 Function = Callable[..., Tensors]
 Key = tuple[tuple[torch.Size, torch.dtype], ...]
@@ -75,6 +77,8 @@ def accelerated(function: Function, *, compiled: bool, recorded: bool) -> Functi
     """`function`, compiled, recorded, both or as it is; with gradients on, always as it is."""
     if not (compiled or recorded):
         return function
+    if compiled:
+        keep_kernels()
     fast: Function = torch.compile(function, dynamic=False) if compiled else function
     return without_gradients(function, Graphed(fast) if recorded else fast)
 

@@ -7,7 +7,7 @@ from typing import Any
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.deploy.files import Document, dump, slug
 from ros2_rfm_serving.operate.deploy.needs import NEEDS, PROBE_NEED, SHARED_MEMORY_MIB, TEMPORARY_MIB, Need, image
-from ros2_rfm_serving.operate.deploy.options import ETC, PREFIX, USER_ID
+from ros2_rfm_serving.operate.deploy.options import CACHE, ETC, PREFIX, USER_ID
 from ros2_rfm_serving.operate.deploy.processes import Plan, Process, Role
 
 SECRETS = "secrets.env"
@@ -15,6 +15,8 @@ SECRETS = "secrets.env"
 ENCLAVES = "enclaves"
 """Folder beside the compose file that has to be put in place."""
 METRICS = "metrics"
+KEPT = "cache"
+"""Volume of a machine's servers, for what the next start finds again."""
 PROBE_PERIOD_S, STARTS_WITHIN_S = 10, 1800
 
 
@@ -37,7 +39,8 @@ def _project(plan: Plan, processes: list[Process]) -> Document:
     services = {process.name: _service(plan, process) for process in processes}
     if any(process.role in (Role.SCHEDULER, Role.SERVER) for process in processes):
         services[METRICS] = _metrics(plan, plan.beside(processes[0].host))
-    return {"name": slug(plan.factory.name) or "rfm", "services": services}
+    project: Document = {"name": slug(plan.factory.name) or "rfm", "services": services}
+    return {**project, "volumes": {KEPT: {}}} if any(process.role is Role.SERVER for process in processes) else project
 
 
 def _service(plan: Plan, process: Process) -> Document:
@@ -49,6 +52,8 @@ def _service(plan: Plan, process: Process) -> Document:
         service["env_file"] = [SECRETS]
     if process.role is Role.SERVER:
         service["healthcheck"] = _health(plan, f"readyz/{process.name}")
+        service["environment"]["XDG_CACHE_HOME"] = CACHE
+        service["volumes"].append({"type": "volume", "source": KEPT, "target": CACHE})
     elif process.role is Role.SCHEDULER:
         service["healthcheck"] = _health(plan, "readyz")
     if process.gpu:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ros2_rfm_serving.operate.deploy.options import ACCOUNT, PREFIX, USER_ID
+from ros2_rfm_serving.operate.deploy.options import ACCOUNT, CACHE, PREFIX, USER_ID
 from ros2_rfm_serving.operate.deploy.processes import Plan, Role
 
 PYTHON = "3.11"
@@ -58,6 +58,7 @@ def _target(name: str, extras: list[str], *, about: str, environment: str = "", 
         prefix=PREFIX,
         user=USER_ID,
         account=ACCOUNT,
+        cache=CACHE,
         packages=install,
         more=environment,
     )
@@ -79,7 +80,8 @@ FROM python:{python}-slim AS {name}
 {packages}RUN --mount=type=bind,from=builder,source=/wheels,target=/wheels \\
     python -m venv {prefix} && {prefix}/bin/pip install --no-cache-dir "$(echo /wheels/*.whl)[{extras}]"
 # Fast DDS takes whoever has the same machine id to share its memory; libraries ask for their user's name.
-RUN rm -f /etc/machine-id && useradd --uid {user} --user-group --no-create-home --shell /usr/sbin/nologin {account}
+RUN rm -f /etc/machine-id && useradd --uid {user} --user-group --no-create-home --shell /usr/sbin/nologin {account} \\
+    && install -d -o {user} -g {user} -m 700 {cache}
 {more}ENV PATH={prefix}/bin:$PATH HOME=/tmp PYTHONDONTWRITEBYTECODE=1
 USER {user}:{user}
 WORKDIR /tmp

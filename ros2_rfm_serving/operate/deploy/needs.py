@@ -28,7 +28,9 @@ PROBE_NEED = Need(50, 192)
 SHARED_MEMORY_MIB = 256
 """Of a container's processes, for Fast DDS: 33 MB per process with large images, less without."""
 TEMPORARY_MIB = 1024
-"""Logs, caches of compiled models."""
+"""Logs."""
+CACHE_MIB = 4096
+"""Compiled kernels of a server's models."""
 IMAGES = {Role.SERVER: "server", Role.WORLD: "simulator"}
 """All others: the robots'."""
 

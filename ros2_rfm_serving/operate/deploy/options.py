@@ -17,6 +17,8 @@ USER_ID = 10001
 """Of everybody in the images; no user of a machine has it."""
 ACCOUNT = "rfm_serving"
 """User of the systemd units."""
+CACHE = "/var/cache/rfm_serving"
+"""Of servers in containers: what outlives them, such as compiled kernels."""
 PROBE_PORT = 9464
 """Of `rfm metrics`, whose /readyz and /livez probes ask."""
 DOOR_TOKEN = "RFM_DOOR_TOKEN"
@@ -48,6 +50,8 @@ class Options:
     image: str = "rfm_serving"
     """Images are named <image>/robot, <image>/server, <image>/simulator."""
     tag: str = "latest"
+    cache_claim: str = ""
+    """Kubernetes: PersistentVolumeClaim of the servers' cache, which all their nodes can write to; empty: it ends with its pod."""
     etc: str = ETC
     """systemd: where the files are put on the machine."""
     security: Path | None = None
@@ -65,6 +69,12 @@ class Options:
             if path and not re.fullmatch(r"/[\w./+@:-]+", path, re.ASCII):
                 fix = "give an absolute path of letters, digits and ._-+@:"
                 raise ConfigurationError(f"{path!r} cannot stand in a unit", key=f"--{name}", fix=fix)
+        if self.cache_claim and self.kind is not Kind.KUBERNETES:
+            raise ConfigurationError("is a claim of Kubernetes", key="--cache-claim", fix="leave it out")
+        if not re.fullmatch(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?", self.cache_claim):
+            raise ConfigurationError(
+                f"{self.cache_claim!r} names no claim", key="--cache-claim", fix="write small letters, digits and -"
+            )
         if not re.fullmatch(r"\w[\w.-]{0,127}", self.tag, re.ASCII):
             raise ConfigurationError(f"{self.tag!r} is no tag", key="--tag", fix="write letters, digits and ._-")
         if not re.fullmatch(r"[a-z0-9]([a-z0-9._/:-]*[a-z0-9])?", self.image):

@@ -7,8 +7,8 @@ from typing import Any
 
 from ros2_rfm_serving.operate.deploy.files import Document, slug
 from ros2_rfm_serving.operate.deploy.hearing import service_of
-from ros2_rfm_serving.operate.deploy.needs import NEEDS, PROBE_NEED, SHARED_MEMORY_MIB, TEMPORARY_MIB, Need, image
-from ros2_rfm_serving.operate.deploy.options import ETC, USER_ID
+from ros2_rfm_serving.operate.deploy.needs import CACHE_MIB, NEEDS, PROBE_NEED, SHARED_MEMORY_MIB, TEMPORARY_MIB, Need, image
+from ros2_rfm_serving.operate.deploy.options import CACHE, ETC, USER_ID
 from ros2_rfm_serving.operate.deploy.processes import Plan, Process, Role
 
 FILES, SECRETS = "rfm-files", "rfm-secrets"
@@ -28,6 +28,8 @@ def pod(plan: Plan, process: Process, number: int) -> Document:
         {"name": "etc", "projected": {"sources": _sources(plan, process)}},
         {"name": "tmp", "emptyDir": {"sizeLimit": f"{TEMPORARY_MIB}Mi"}},
     ]
+    if process.role is Role.SERVER:
+        volumes.append({"name": "cache", **_cache(options.cache_claim)})
     volumes += [_enclave(member) for member in enclaves_of(plan, process)]
     if not options.host_network:
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{SHARED_MEMORY_MIB}Mi"}})
@@ -63,6 +65,9 @@ def _main(plan: Plan, process: Process, probe_port: int) -> Document:
     container["resources"] = {**resources, "limits": {GPU: 1}} if process.gpu else resources
     if process.door:
         container["ports"] = [{"name": "door", "containerPort": process.door}]
+    if process.role is Role.SERVER:
+        container["env"].append({"name": "XDG_CACHE_HOME", "value": CACHE})
+        container["volumeMounts"].append({"name": "cache", "mountPath": CACHE})
     if process.drain:
         container["lifecycle"] = {"preStop": {"exec": {"command": process.drain}}}
     if process.role in PROBED:
@@ -133,6 +138,11 @@ def enclave_of(member: str) -> str:
 def _enclave(member: str) -> Document:
     """Read by the pod's group alone, which is nobody else's."""
     return {"name": enclave_of(member), "secret": {"secretName": enclave_of(member), "defaultMode": 0o440}}
+
+
+def _cache(claim: str) -> Document:
+    """What a container that is started again finds, and with a claim its next pod."""
+    return {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {"sizeLimit": f"{CACHE_MIB}Mi"}}
 
 
 def _requests(need: Need) -> Document:

@@ -55,6 +55,9 @@ def _kubernetes(plan: Plan) -> Iterator[str]:
         yield from _commands(*labels)
     if any(process.gpu for process in plan.processes):
         yield f"NVIDIA's device plugin, which makes `{pods.GPU}` of a node's GPUs. It chooses among them.\n"
+    if plan.options.cache_claim:
+        claim = plan.options.cache_claim
+        yield f"The PersistentVolumeClaim `{claim}`, which every node with a server can write to (`ReadWriteMany`).\n"
     port = plan.options.metrics
     yield "## Start, look, end\n"
     yield from _commands(

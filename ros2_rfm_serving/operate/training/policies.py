@@ -166,19 +166,20 @@ def _small(arm: Teaching) -> FlowPolicyConfig:
 def recorded(out: Path, dataset: Path, start: Path | None, steps: int, seed: int) -> None:
     """A policy goes on learning, from what robots lived through. Raises: `ConfigurationError` when the two do not fit."""
     with needing("lerobot", "rfm train --dataset"):
-        from ros2_rfm_serving.worlds.recorded import demonstrations, differences, opened
+        from ros2_rfm_serving.worlds.recorded import demonstrations, differences, fitted, opened
     folder = start or shipped("models", POLICY)
     network, _ = bundle.load(folder)
     if not isinstance(network, FlowPolicyNetwork):
         raise ConfigurationError("it is no policy", file=str(folder), key="--start", fix="name one of `rfm train policy`")
     data = opened(dataset)
-    if found := differences(data.meta.features, network.config):
+    config = fitted(network.config, data.meta.features)
+    if found := differences(data.meta.features, config):
         fix = "train from another policy, with --start, or export other robots"
         raise ConfigurationError(f"it does not fit {folder}: {'; '.join(found)}", file=str(dataset), fix=fix)
-    lived = demonstrations(data, network.config.cameras)
+    lived = demonstrations(data, config.cameras)
     console.print(f"{dataset}: {len(lived.demonstrations.state)} examples of {len(lived.texts)} instructions")
     log, texts = TrainingLog(out / f"{folder.name}_recorded", steps), [(text,) for text in lived.texts]
-    _learn(log, network.config, lived.demonstrations, going_on(network.config, steps, seed), network, texts)
+    _learn(log, config, lived.demonstrations, going_on(config, steps, seed), network, texts)
 
 
 def _learn(

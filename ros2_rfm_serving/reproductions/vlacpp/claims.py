@@ -23,11 +23,11 @@ def claims_of(results: Replanned) -> list[Claim]:
 
 
 def _linear(results: Replanned) -> float:
-    return results.of(Mode.WAITS, WHOLE).control_hz / results.of(Mode.WAITS, 1).control_hz / WHOLE
+    return results.control_hz(Mode.WAITS, WHOLE) / results.control_hz(Mode.WAITS, 1) / WHOLE
 
 
 def _flat(results: Replanned) -> float:
-    return results.of(Mode.WAITS, WHOLE).call_s[0] / results.of(Mode.WAITS, 1).call_s[0]
+    return results.call_s(Mode.WAITS, WHOLE)[0] / results.call_s(Mode.WAITS, 1)[0]
 
 
 def _apart(results: Replanned) -> float:

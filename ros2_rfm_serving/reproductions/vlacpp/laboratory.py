@@ -22,14 +22,18 @@ from ros2_rfm_serving.worlds.metaworld import TASKS, metaworld_arm
 MODES = {Mode.WAITS: "synchronous", Mode.NAIVE: "naive", Mode.CHUNKED: "default"}
 """As `rfm bench rtc` knows them."""
 FIRST_SEED = 30_000_000
+KEPT = 40
+"""Calls of a point that are timed, in turns"""
 
 
-class Timed(Engine):
-    """How long each call of another engine takes, CPU time of this process."""
+class Heard(Engine):
+    """What another engine is asked."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.calls_s: list[float] = []
+        self.num_calls = 0
+        self.first: list[Sequence[InferenceRequest]] = []
+        """`KEPT` calls"""
 
     @property
     def contract(self) -> ModelContract:
@@ -40,10 +44,10 @@ class Timed(Engine):
         return self._engine.max_batch_size
 
     def infer(self, requests: Sequence[InferenceRequest]) -> Sequence[EngineReply | ModelError]:
-        began_s = time.process_time()
-        replies = self._engine.infer(requests)
-        self.calls_s.append(time.process_time() - began_s)
-        return replies
+        self.num_calls += 1
+        if len(self.first) < KEPT:
+            self.first.append(requests)
+        return self._engine.infer(requests)
 
 
 class Laboratory:
@@ -55,8 +59,8 @@ class Laboratory:
         self._episodes = episodes
 
     def run(self, point: Point) -> Outcome:
-        timed = Timed(self._engine)
-        trials = [trial for number, task in enumerate(TASKS) for trial in self._trials(number, task, point, timed)]
+        heard = Heard(self._engine)
+        trials = [trial for number, task in enumerate(TASKS) for trial in self._trials(number, task, point, heard)]
         won = [trial.steps for trial in trials if trial.success]
         return Outcome(
             episodes=len(trials),
@@ -64,16 +68,37 @@ class Laboratory:
             steps=float(np.mean(won)) if won else 0.0,
             idle_steps=float(np.mean([trial.idle_steps for trial in trials])),
             seam_jump=float(np.mean([trial.seam_jump for trial in trials])),
-            calls=len(timed.calls_s),
+            calls=heard.num_calls,
             executed_steps=sum(trial.steps - trial.idle_steps - trial.first_chunk_steps for trial in trials),
-            call_s=(float(np.median(timed.calls_s)), float(np.quantile(timed.calls_s, 0.95))),
         )
 
-    def _trials(self, number: int, task: str, point: Point, engine: Engine) -> list[Trial]:
-        """The same seeds at every point."""
+    def time(self, points: Sequence[Point], rounds: int) -> dict[str, tuple[float, float]]:
+        """CPU time of a call, median and 95th percentile: in each round one call of each point, of those that a few of its episodes
+        asked for, in an order of its own."""
+        asked = {point: self._asked(point) for point in points}
+        took_s: dict[Point, list[float]] = {point: [] for point in points}
+        rng = np.random.default_rng(0)
+        for number in range(rounds):
+            for place in rng.permutation(len(points)):
+                requests = asked[point := points[place]]
+                began_s = time.process_time()
+                self._engine.infer(requests[number % len(requests)])
+                took_s[point].append(time.process_time() - began_s)
+        return {str(point): (float(np.median(of)), float(np.quantile(of, 0.95))) for point, of in took_s.items()}
+
+    def _asked(self, point: Point) -> list[Sequence[InferenceRequest]]:
+        """Of an episode of each task, shortly."""
+        heard, asked = Heard(self._engine), list[Sequence[InferenceRequest]]()
+        for number, task in enumerate(TASKS):
+            self._trials(number, task, point, heard, episodes=1)
+            asked, heard.first = asked + heard.first[: KEPT // len(TASKS)], []
+        return asked
+
+    def _trials(self, number: int, task: str, point: Point, engine: Engine, episodes: int = 0) -> list[Trial]:
+        """The same seeds at every point. episodes: 0: the task's share."""
         config = replace(config_of(MODES[point.mode]), execution_horizon=point.steps)
         first = FIRST_SEED * (number + 1)
-        seeds = range(first, first + _share(self._episodes, number))
+        seeds = range(first, first + (episodes or _share(self._episodes, number)))
         noise = NOISE if point.disturbed else 0.0
         with metaworld_arm(task) as arm:
             return run_trials(

@@ -46,6 +46,9 @@ class Point:
 
 POINTS = tuple(Point(steps=steps, mode=mode, disturbed=of) for of in (False, True) for mode in Mode for steps in STEPS)
 
+TIMED = tuple(point for point in POINTS if not point.disturbed)
+"""A disturbed arm's calls compute the same."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
@@ -61,8 +64,6 @@ class Outcome:
     """Largest of an episode, mean."""
     calls: int
     executed_steps: int
-    call_s: tuple[float, float]
-    """CPU time of a call: median, 95th percentile."""
 
     @property
     def success(self) -> float:
@@ -77,10 +78,15 @@ class Outcome:
     def steps_per_call(self) -> float:
         return self.executed_steps / self.calls
 
-    @property
-    def control_hz(self) -> float:
-        """That one thread can keep up: executed steps per second of inference (Table 12)."""
-        return self.steps_per_call / self.call_s[0]
+
+@dataclass
+class Timing:
+    """Of calls, which all points had in turns: what slows the machine for a while slows them alike."""
+
+    machine: dict[str, str] = field(default_factory=dict)
+    rounds: int = 0
+    call_s: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Per point of `TIMED`, CPU time: median, 95th percentile."""
 
 
 @dataclass
@@ -91,10 +97,19 @@ class Replanned:
     episodes: int = 0
     """Per point."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
+    timing: Timing = field(default_factory=Timing)
 
     def of(self, mode: Mode, steps: int, *, disturbed: bool = False) -> Outcome:
         """Raises: `KeyError` when it was not measured."""
         return self.outcomes[str(Point(mode=mode, steps=steps, disturbed=disturbed))]
+
+    def call_s(self, mode: Mode, steps: int) -> tuple[float, float]:
+        """Median and 95th percentile. Raises: `KeyError` when it was not measured."""
+        return self.timing.call_s[str(Point(mode=mode, steps=steps))]
+
+    def control_hz(self, mode: Mode, steps: int, *, disturbed: bool = False) -> float:
+        """That one thread can keep up: executed steps per second of inference (Table 12). Raises: `KeyError`."""
+        return self.of(mode, steps, disturbed=disturbed).steps_per_call / self.call_s(mode, steps)[0]
 
     def row(self, mode: Mode, *, disturbed: bool = False) -> Iterator[tuple[int, Outcome]]:
         """What was measured of it."""
@@ -109,8 +124,10 @@ def load(file: Path) -> Replanned:
         return Replanned()
     try:
         data = json.loads(file.read_text())
-        outcomes = {key: Outcome(**{**of, "call_s": tuple(of["call_s"])}) for key, of in data["outcomes"].items()}
-        return Replanned(machine=data["machine"], episodes=data["episodes"], outcomes=outcomes)
+        outcomes = {key: Outcome(**of) for key, of in data["outcomes"].items()}
+        timing = Timing(**data["timing"])
+        timing.call_s = {key: (float(median), float(high)) for key, (median, high) in timing.call_s.items()}
+        return Replanned(machine=data["machine"], episodes=data["episodes"], outcomes=outcomes, timing=timing)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         fix = "measure anew, with --anew"
         raise ConfigurationError(f"holds no measurements: {error!r}", file=str(file), fix=fix) from error

@@ -15,13 +15,15 @@ from ros2_rfm_serving.reports.charts import require_matplotlib
 from ros2_rfm_serving.reproductions.claims import claims_table
 from ros2_rfm_serving.reproductions.files import make_folder
 from ros2_rfm_serving.reproductions.machine import processor, this_machine
-from ros2_rfm_serving.reproductions.vlacpp.points import FILE, POINTS, Replanned, load, save
+from ros2_rfm_serving.reproductions.vlacpp.points import FILE, POINTS, TIMED, Replanned, Timing, load, save
 from ros2_rfm_serving.shipped import shipped
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.reproductions.vlacpp.laboratory import Laboratory
 
 EPISODES = 52
+ROUNDS = 200
+"""In which every point's calls are timed"""
 ANEW = "measure anew, with --anew, or choose another folder"
 
 
@@ -54,7 +56,7 @@ def vlacpp(
 
 
 def measure(results: Replanned, laboratory: Laboratory, file: Path) -> None:
-    """What is missing, with a bar, on stderr. What is measured is kept at once."""
+    """What is missing, with a bar, on stderr; then, how long calls take. What is measured is kept at once."""
     missing = [point for point in POINTS if str(point) not in results.outcomes]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
@@ -65,6 +67,15 @@ def measure(results: Replanned, laboratory: Laboratory, file: Path) -> None:
             results.machine = this_machine()
             save(results, file)
             progress.advance(bar)
+    if not _is_timed(results):
+        console.print("calls of all points, in turns")
+        call_s = laboratory.time(TIMED, ROUNDS)
+        results.timing = Timing(machine=this_machine(), rounds=ROUNDS, call_s=call_s)
+        save(results, file)
+
+
+def _is_timed(results: Replanned) -> bool:
+    return all(str(point) in results.timing.call_s for point in TIMED)
 
 
 def _laboratory(models: Path, episodes: int) -> Laboratory:
@@ -83,6 +94,6 @@ def _require_alike(results: Replanned, episodes: int, file: Path) -> None:
         return
     if results.episodes != episodes:
         raise ConfigurationError(f"was measured with {results.episodes} episodes, not {episodes}", file=str(file), fix=ANEW)
-    is_done = all(str(point) in results.outcomes for point in POINTS)
+    is_done = all(str(point) in results.outcomes for point in POINTS) and _is_timed(results)
     if not is_done and (theirs := results.machine.get("processor")) != processor():
         raise ConfigurationError(f"was measured on {theirs}, not {processor()}", file=str(file), fix=ANEW)

@@ -18,6 +18,7 @@ from ros2_rfm_serving.benchmarks.gpu.adopting import adopt
 from ros2_rfm_serving.benchmarks.gpu.child import MORE, SKIPPED, Skip, Task
 from ros2_rfm_serving.benchmarks.gpu.machine import Machine, gpu_type_of, machine_of
 from ros2_rfm_serving.benchmarks.gpu.pieces import LIMIT_S, Piece, pieces
+from ros2_rfm_serving.benchmarks.gpu.report import gpu
 from ros2_rfm_serving.benchmarks.gpu.rows import Rows
 from ros2_rfm_serving.errors import ConfigurationError, ProfileError
 from ros2_rfm_serving.profiles import ProfileRow, format_rows
@@ -39,7 +40,8 @@ def program(name: str, text: str, limit_s: float = 60.0, needs: tuple[str, ...] 
 
 
 def states(chosen: list[Piece], book: runner.Book) -> dict[str, str]:
-    return {outcome.piece: outcome.state for outcome in runner.run(chosen, book, CPU, lambda piece, outcome: None)}
+    with book.held():
+        return {outcome.piece: outcome.state for outcome in runner.run(chosen, book, CPU, lambda piece, outcome: None)}
 
 
 def test_what_is_done_is_not_done_again_and_the_rest_is(tmp_path: Path) -> None:
@@ -115,19 +117,38 @@ def test_a_state_that_nobody_can_read_is_none(spoilt: str, tmp_path: Path) -> No
 
 def test_a_piece_with_nothing_to_do_here_says_so_from_its_own_process(tmp_path: Path) -> None:
     """Its module runs as `__main__`, and what raises `Skip` or `Later` has imported them."""
-    (outcome,) = runner.run([Piece(name="none", work=("tests", "none"))], runner.Book(tmp_path, CPU), CPU, lambda *_: None)
+    book = runner.Book(tmp_path, CPU)
+    with book.held():
+        (outcome,) = runner.run([Piece(name="none", work=("tests", "none"))], book, CPU, lambda *_: None)
     assert (outcome.state, outcome.said) == ("skipped", "test/gpu/test_none.py is not there: tests run in the repository's folder")
     assert outcome.cpu_s > 0
 
 
 def test_one_folder_is_of_one_machine_and_of_one_run_at_a_time(tmp_path: Path) -> None:
-    book = runner.Book(tmp_path, CPU)
+    book, other = (runner.Book(tmp_path, replace(CPU, size=size)) for size in ("toy", "full"))
+    with book.held():
+        pass
     with pytest.raises(ConfigurationError, match=r"of another run: .*size toy, now full.*choose another folder"):
         runner.Book(tmp_path, replace(CPU, size="full"))
+    with pytest.raises(ConfigurationError, match="of another run"), other.held():
+        pass
     with book.held(), pytest.raises(ConfigurationError, match="another run has it"), runner.Book(tmp_path, CPU).held():
         pass
     with runner.Book(tmp_path, CPU).held():
         pass
+
+
+def test_a_listing_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What it wrote made the folder that of a machine on which nothing was measured, and a GPU's run was refused."""
+    monkeypatch.chdir(tmp_path)
+    gpu(device="cpu", list_=True)
+    assert "tests-graphs" in capsys.readouterr().out and not list(tmp_path.iterdir())
+    book = runner.Book(Path("build/gpu/cpu"), machine_of("cpu"))
+    with book.held():
+        book.keep(runner.Outcome(piece="plan", state="done", seconds=1.0, said=""))
+    gpu(device="cpu", list_=True)
+    lines = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert (lines["plan"], lines["rosa"]) == ("done", "-"), "it looks where `make gpu DEVICE=cpu` writes"
 
 
 INTERRUPTED = """
@@ -139,8 +160,9 @@ from test.unit.benchmarks.test_gpu_runner import CPU, program
 out = Path(sys.argv[1])
 sleeping = "import os, sys, time; open(sys.argv[1] + '/pid', 'w').write(str(os.getpid())); time.sleep(600)"
 try:
-    with told_to_end() as look:
-        runner.run([program("first", ""), program("sleeps", sleeping)], runner.Book(out, CPU), CPU, lambda *told: None, look)
+    book = runner.Book(out, CPU)
+    with book.held(), told_to_end() as look:
+        runner.run([program("first", ""), program("sleeps", sleeping)], book, CPU, lambda *told: None, look)
 except KeyboardInterrupt:
     sys.exit(130)
 """

@@ -69,6 +69,33 @@ def test_a_service_of_compose_may_do_no_more(tmp_path: Path) -> None:
         assert service["security_opt"] == ["no-new-privileges:true"]
 
 
+def test_what_servers_have_compiled_outlives_them(tmp_path: Path) -> None:
+    """`/tmp` does not, in which PyTorch keeps it."""
+    where, servers = "/var/cache/rfm_serving", {"server_1", "server_2", "server_3"}
+    texts = written(gpu_factory(tmp_path), Kind.COMPOSE)
+    found = services(texts)
+    assert {name for name, service in found.items() if "XDG_CACHE_HOME" in service["environment"]} == servers
+    for name in servers:
+        assert found[name]["environment"]["XDG_CACHE_HOME"] == where
+        assert {"type": "volume", "source": "cache", "target": where} in found[name]["volumes"]
+    assert parsed(texts["compose.yaml"])[0]["volumes"] == {"cache": {}}
+    assert f"install -d -o 10001 -g 10001 -m 700 {where}" in texts["Dockerfile"], "its user's, as a new volume is then"
+    for claim, volume in (
+        ("", {"emptyDir": {"sizeLimit": "4096Mi"}}),
+        ("kernels", {"persistentVolumeClaim": {"claimName": "kernels"}}),
+    ):
+        texts = written(gpu_factory(tmp_path), Kind.KUBERNETES, cache_claim=claim)
+        kept = {name: pod for name, pod in pods(texts).items() if {"name": "cache", **volume} in pod["volumes"]}
+        assert len(kept) == len(servers)
+        for pod in kept.values():
+            assert {"name": "XDG_CACHE_HOME", "value": where} in pod["containers"][0]["env"]
+            assert {"name": "cache", "mountPath": where} in pod["containers"][0]["volumeMounts"]
+        assert ("PersistentVolumeClaim `kernels`" in texts["README.md"]) == bool(claim)
+    for kind, name, problem in ((Kind.COMPOSE, "kernels", "claim of Kubernetes"), (Kind.KUBERNETES, "A B", "names no claim")):
+        with pytest.raises(ConfigurationError, match=problem):
+            Options(kind=kind, cache_claim=name)
+
+
 def test_the_host_network_is_had_by_who_asks_for_it(tmp_path: Path) -> None:
     """With the host's shared memory: Fast DDS takes whoever has the same address to be on its machine."""
     of = gpu_factory(tmp_path)

@@ -1,0 +1,84 @@
+"""Kernels that were compiled are found by the next start, where a deployment keeps them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ros2_rfm_serving.engines.flow.graphs import accelerated
+from ros2_rfm_serving.engines.kept_kernels import VARIABLE, keep_kernels
+
+PROGRAM = """
+import json, torch
+from torch._dynamo.utils import counters
+from ros2_rfm_serving.engines.base import SamplingConfig
+from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.embedded.engine import FlowPolicy
+from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
+from ros2_rfm_serving.engines.embedded.options import BundleOptions
+from ros2_rfm_serving.engines.flow.engine import FlowEngine
+from test.unit.engines.test_engines import SMALL
+torch.manual_seed(0)
+network = FlowPolicyNetwork(SMALL).eval().requires_grad_(False)
+options = BundleOptions(device="cpu", compile=True, batch_sizes=(1,))
+engine = FlowEngine(FlowPolicy("small", network, "hash", options), SamplingConfig(num_steps=2, fixed_shapes=(1,)))
+engine.infer([blank_request(engine.contract)])
+print(json.dumps({key: counters["inductor"][key] for key in ("fxgraph_cache_hit", "fxgraph_cache_miss")}))
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a user who has said nothing of PyTorch's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv(VARIABLE, "")  # so that it is put back
+    return tmp_path
+
+
+def test_whoever_compiles_keeps_what_comes_of_it(home: Path) -> None:
+    accelerated(lambda x: (x,), compiled=False, recorded=False)
+    assert not os.environ[VARIABLE]
+    accelerated(lambda x: (x,), compiled=True, recorded=False)
+    folder = home / "ros2_rfm_serving" / "inductor"
+    assert os.environ[VARIABLE] == str(folder) and folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_where_the_user_says(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "/elsewhere")
+    keep_kernels()
+    assert os.environ[VARIABLE] == "/elsewhere" and not list(home.iterdir())
+
+
+def test_not_where_others_could_put_something_that_is_executed(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder := home / "ros2_rfm_serving" / "inductor").mkdir(parents=True)
+    folder.chmod(0o777)
+    keep_kernels()
+    assert not os.environ[VARIABLE] and "others can write" in caplog.text
+
+
+def test_a_folder_that_cannot_be_made_costs_nothing_but_time(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (home / "ros2_rfm_serving").write_text("a file")
+    keep_kernels()
+    assert not os.environ[VARIABLE] and "not kept" in caplog.text
+
+
+@pytest.mark.patient
+@pytest.mark.skipif(not shutil.which("g++"), reason="kernels for a CPU are compiled by g++, which is not here")
+def test_an_engine_that_starts_again_compiles_nothing_again(home: Path) -> None:
+    first, second = _started(home), _started(home)
+    assert first["fxgraph_cache_hit"] == 0 and first["fxgraph_cache_miss"] > 0
+    assert second == {"fxgraph_cache_hit": first["fxgraph_cache_miss"], "fxgraph_cache_miss": 0}
+
+
+def _started(home: Path) -> dict[str, int]:
+    environment = {key: value for key, value in os.environ.items() if key != VARIABLE} | {"XDG_CACHE_HOME": str(home)}
+    command = [sys.executable, "-c", PROGRAM]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200, check=True)
+    found: dict[str, int] = json.loads(ended.stdout.splitlines()[-1])
+    return found
