@@ -208,12 +208,12 @@ def test_no_percentile_between_two_columns_is_below_what_servers_take(
     subject = measure.subject_of(service, size)
     for share in (0.1, 0.5, 0.8):
         rate_hz, rng = share * subject.max_rate_hz, np.random.default_rng(1)
-        found_s = subject.latencies_s(make_load(arrivals, rate_hz, subject.unloaded_s, rng), 4000, rng)[400:]
+        found_s = subject.latencies_s(make_load(arrivals, rate_hz, subject.unloaded_s, rng), 16_000, rng)[1600:]
         key = ("policy", "GPU", service.batching, size)
         profile = Profile.of([measure.row(key, arrivals, rate_hz, found_s)])
         for percentile in (60, 75, 85, 91, 93, 97, 98):
             said_s = profile.latency_s(*key, rate_hz, percentile=percentile)
-            assert said_s >= 0.99 * np.quantile(found_s, percentile / 100), (share, percentile)
+            assert said_s >= 0.995 * np.quantile(found_s, percentile / 100), (share, percentile)
 
 
 def test_noise_is_removed_upwards() -> None:
