@@ -192,8 +192,7 @@ class _Mix:
         self._counted = self._add_servers(whole)
         if whole_robots:
             self._add_whole_robots()
-        if not shared_gpus:
-            self._add_rows(frame_rows)
+        self._add_rows(frame_rows)
         for demand in problem.demands:
             self._add_coverage(demand)
         self._add_little()
@@ -269,12 +268,22 @@ class _Mix:
         demands = self._problem.demands
         for model in dict.fromkeys(d.model for d in demands if d.rows):
             kept = sum(self._problem.robots_of(d) * d.rows for d in demands if d.model == model)
+            if self._shared_gpus:
+                if kept > self._most_rows(model, frame_rows):
+                    self._solver.Constraint(kept, self._solver.infinity())  # of nothing: no mix has them
+                continue
             servers = [(var, self._columns[mine[0]].config) for var, mine in self._counted if mine]
             rows = [(var, frame_rows(config)) for var, config in servers if config.model == model]
             if not any(math.isinf(each) for _, each in rows):
                 enough = self._solver.Constraint(kept, self._solver.infinity())
                 for var, each in rows:
                     enough.SetCoefficient(var, each)
+
+    def _most_rows(self, model: str, frame_rows: Callable[[Config], float]) -> float:
+        """With one server of it on every GPU, whose slices may be short."""
+        configs = [column.config for column in self._columns if column.config.model == model]
+        of_type = {gpu: max(frame_rows(c) for c in configs if c.gpu_type == gpu) for gpu in {c.gpu_type for c in configs}}
+        return sum(self._problem.gpus[gpu] * rows for gpu, rows in of_type.items())
 
     def _add_coverage(self, demand: Demand) -> None:
         """All of a demand is served somewhere."""
