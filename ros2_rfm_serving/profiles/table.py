@@ -90,13 +90,13 @@ class Curve:
         (or less so). Elsewhere the higher one."""
         high = bisect_left(MEASURED, percentile)
         low_s, high_s = (self.latencies_s[f"p{p:g}"] for p in MEASURED[high - 1 : high + 1])
+        if MEASURED[high - 1] < self.tail_from:
+            return high_s
         inner = min(high - 1, len(MEASURED) - 3)
         columns = [self.latencies_s[f"p{p:g}"] for p in MEASURED[inner : inner + 3]]
         (a, b), (c, d) = pairwise(MEASURED[inner : inner + 3])
         share = (percentile - MEASURED[high - 1]) / (MEASURED[high] - MEASURED[high - 1])
         thins = [(y1 - y0) / (b - a) <= (y2 - y1) / (d - c) for y0, y1, y2 in zip(*columns, strict=True)]
-        if MEASURED[high - 1] < self.tail_from:
-            return high_s
         return tuple(accumulate((y0 + share * (y1 - y0) if t else y1 for y0, y1, t in zip(low_s, high_s, thins, strict=True)), max))
 
     def latency_s(self, rate_hz: float, statistic: str) -> float:

@@ -95,7 +95,7 @@ class Arms(Fleet):
         return [message for chunks in self.chunks.values() for _, message in chunks]
 
 
-def row_of(observation: ObservationRequest, way: Conditioning) -> InferenceRequest:
+def row_of(observation: ObservationRequest, way: Conditioning, num_steps: int = 0) -> InferenceRequest:
     """As an engine gets it."""
     return InferenceRequest(
         id=observation.id,
@@ -106,6 +106,7 @@ def row_of(observation: ObservationRequest, way: Conditioning) -> InferenceReque
         prefix_model=observation.prefix_model,
         prefix_robot=observation.prefix_robot,
         conditioning=way,
+        num_steps=num_steps,
     )
 
 

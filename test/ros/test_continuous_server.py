@@ -22,13 +22,11 @@ from ros2_rfm_serving.operate.engines import load_engine
 from ros2_rfm_serving.ros.server.loading import Loaded, Loading
 from ros2_rfm_serving.ros.server.settings import SPECS, ServerParams
 from ros2_rfm_serving.ros.wire import convert, qos
-from ros2_rfm_serving.server import images
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import (
     SYSTEM1,
     Conditioning,
     EncodedImage,
-    InferenceRequest,
     ObservationRequest,
     Pipelining,
     Placement,
@@ -36,6 +34,7 @@ from ros2_rfm_serving.types import (
     Schedule,
 )
 
+from .delayed_arms import row_of
 from .server_fleet import HEADER, JPEG, STARTS_S, Fleet
 
 CATALOGUE = """
@@ -123,21 +122,6 @@ class Arms(Fleet):
         return [message for chunks in self.chunks.values() for _, message in chunks]
 
 
-def row_of(observation: ObservationRequest, num_steps: int = 0) -> InferenceRequest:
-    """As an engine gets it."""
-    return InferenceRequest(
-        id=observation.id,
-        instruction=observation.instruction,
-        state=observation.state,
-        images={image.camera: images.decode(image) for image in observation.images},
-        inference_delay_steps=observation.inference_delay_steps,
-        prefix_model=observation.prefix_model,
-        prefix_robot=observation.prefix_robot,
-        conditioning=Conditioning.PREFIX,
-        num_steps=num_steps,
-    )
-
-
 @pytest.fixture(scope="module")
 def alone() -> Engine:
     """The same model in this process."""
@@ -188,7 +172,7 @@ def test_robots_with_other_delays_and_numbers_of_steps_share_turns_and_get_what_
         received = fleet.received
         for chunk in received:
             asked = fleet.asked[chunk.id.robot, chunk.id.sequence]
-            (answer,) = alone.infer([row_of(asked, STEPS.get(chunk.id.robot, 0))])
+            (answer,) = alone.infer([row_of(asked, Conditioning.PREFIX, STEPS.get(chunk.id.robot, 0))])
             assert np.abs(convert.tensor_from(chunk.chunk_model) - answer.chunk_model).max() <= SAME  # type: ignore[union-attr]
             assert chunk.inference_delay_steps == ROBOTS.index(chunk.id.robot)
         assert {chunk.id.robot for chunk in received} == set(ROBOTS)

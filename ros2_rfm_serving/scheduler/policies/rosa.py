@@ -180,10 +180,8 @@ class Rosa:
             if budget.get(config.gpu_type, 0) <= 0:
                 continue
             limit_hz = self._curves.capacity_hz(config, demand.slo)
-            most, mean = (
-                min(self._problem.robots_of(demand), math.floor(limit_hz / rate_hz * (1 + 1e-12))),
-                self._curves.mean(config),
-            )
+            most = min(self._problem.robots_of(demand), math.floor(limit_hz / rate_hz * (1 + 1e-12)))
+            mean = self._curves.mean(config)
             for robots in range(1, most + 1):
                 mean_s, key = mean.at(robots * rate_hz), (config.gpu_type, robots)
                 if key not in best or mean_s < best[key].mean_s:
