@@ -142,9 +142,9 @@ class _Packing:
             return Counter()
         near = self._near({host: self._worth[host] / max(linear.price(host), 1e-9) for host in hosts})
         for nodes in NODES:
-            whole = _Program(self._problem, self._demands, self._free, programs.integer(nodes), near, whole=True)
-            found = whole.solved(self._worth)
-            self._work += programs.work_of(whole.solver)
+            with programs.integer(nodes) as solver:
+                found = _Program(self._problem, self._demands, self._free, solver, near, whole=True).solved(self._worth)
+                self._work += programs.work_of(solver)
             if found:
                 return self._trimmed(+Counter({host: round(number) for host, number in found.items()}))
         return Counter()

@@ -70,7 +70,11 @@ class Recombination:
         if not self._news:
             return ()
         self._news = False
-        solver, hosts = programs.integer(NODES), list(self._worth)
+        with programs.integer(NODES) as solver:
+            return self._put_together(solver, least)
+
+    def _put_together(self, solver: pywraplp.Solver, least: float) -> Placement:
+        hosts = list(self._worth)
         chosen = [solver.IntVar(0, self._problem.gpus[host.config.gpu_type], "") for host in hosts]
         self._constrain(solver, hosts, chosen)
         solver.Maximize(sum(self._worth[host] * number for host, number in zip(hosts, chosen, strict=True)))

@@ -190,7 +190,12 @@ class Rosa:
 
     def _pack(self, configurations: list[_ServerConfig], budget: dict[str, int], *, by_latency: bool) -> list[Host] | None:
         """ROSA eq. 3: how many servers of each configuration cover all robots."""
-        solver = programs.integer(PACKING_NODES)
+        with programs.integer(PACKING_NODES) as solver:
+            return self._packed(solver, configurations, budget, by_latency=by_latency)
+
+    def _packed(
+        self, solver: pywraplp.Solver, configurations: list[_ServerConfig], budget: dict[str, int], *, by_latency: bool
+    ) -> list[Host] | None:
         used = {gpu_type: solver.Constraint(0, available) for gpu_type, available in budget.items()}
         covered = {
             d.index: solver.Constraint(self._problem.robots_of(d), self._problem.robots_of(d))

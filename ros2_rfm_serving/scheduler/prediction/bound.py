@@ -90,7 +90,8 @@ def upper_bound(
         return curves.queued_hz(config, demand.slo) if queues else curves.sought_hz(config, demand.slo)
 
     columns = _columns(problem, curves, set(curves.all), lambda config, low, high: curves.mean(config).at(low), cuts, limit_hz)
-    return _Mix(problem, columns, BOUND_NODES, curves.frame_rows, shared_gpus=shared_gpus).solve(gap, budget)
+    with programs.integer(BOUND_NODES, cuts=False) as solver:
+        return _Mix(solver, problem, columns, curves.frame_rows, shared_gpus=shared_gpus).solve(gap, budget)
 
 
 def whole_mix(
@@ -115,7 +116,8 @@ def whole_mix(
     kept = [replace(c, capacity_hz=c.capacity_hz - slack * max(robot_hz[d] for d in c.suits)) for c in columns]
     nodes, gap = (THOROUGH_NODES, THOROUGH_GAP) if thorough else (WHOLE_NODES if budget.work else 1, WHOLE_GAP)
     columns = [c for c in kept if c.capacity_hz > 0]
-    return _Mix(problem, columns, nodes, curves.frame_rows, whole=True, whole_robots=robots).solve(gap, budget).mix
+    with programs.integer(nodes, cuts=False) as solver:
+        return _Mix(solver, problem, columns, curves.frame_rows, whole=True, whole_robots=robots).solve(gap, budget).mix
 
 
 def _columns(
@@ -168,9 +170,9 @@ class _Mix:
 
     def __init__(
         self,
+        solver: pywraplp.Solver,
         problem: Problem,
         columns: list[Column],
-        nodes: int,
         frame_rows: Callable[[Config], float],
         *,
         whole: bool = False,
@@ -181,7 +183,7 @@ class _Mix:
         together that are set up alike and serve the same.
         whole_robots: and every column of each obligation's robots."""
         self._problem, self._columns, self._shared_gpus = problem, columns, shared_gpus
-        self._solver = solver = programs.integer(nodes, cuts=False)
+        self._solver = solver
         least = [max(task.floor_hz, LEAST_RATE * task.max_rate_hz if whole else 0.0) for task in problem.classes]
         self._rates = [
             solver.NumVar(low * task.num_robots, max(low, task.max_rate_hz) * task.num_robots, "")
