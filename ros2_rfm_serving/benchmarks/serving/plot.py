@@ -14,7 +14,7 @@ PANELS = (
     ("added_p99_ms", "added latency p99 (ms)"),
     ("cpu_ms", "CPU per request (ms)"),
 )
-OURS, COLOURS = "#1f6fb4", ("#c05020", "#d09020", "#a0a040", "#808080", "#905090")
+OURS, COLOURS = "#1f6fb4", ("#c05020", "#d09020", "#a0a040", "#808080", "#905090", "#30a080", "#303030", "#d070b0")
 
 
 def serving_chart(visits: Mapping[str, Sequence[Visit]]) -> Any:
@@ -36,7 +36,7 @@ def serving_chart(visits: Mapping[str, Sequence[Visit]]) -> Any:
         numbers = [cell.clients for cell in next(iter(visits.values()))[0].cells] if visits else []
         panel.set_xticks(numbers, [str(number) for number in numbers])
     if visits:
-        panels[0].legend(fontsize=7)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     return figure
 
 
