@@ -40,9 +40,8 @@ class ArchitecturePolicy:
             network.cast(getattr(torch, options.dtype))
         network.to(options.device)
         self.processor = Processor(manifest, network.config, tokenizer, options.device)
-        uploads = self.processor.uploads
-        self.fit_image = uploads.send if uploads else None
-        self.decode_image = decoder_for(uploads, options.device) if options.device_decoding else None
+        self.fit_image = self.processor.ahead.send
+        self.decode_image = decoder_for(self.processor.uploads, options.device) if options.device_decoding else None
         self._contract = contract
         self._one_time = not options.fixed_shapes
         """Where any shape runs: a row of which nothing is fixed has one time, and what follows from it is computed once."""
