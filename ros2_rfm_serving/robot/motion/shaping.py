@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.robot.config import CommandType
+from ros2_rfm_serving.robot.config import CommandType, RobotConfig
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.types import Array
 
@@ -45,6 +45,13 @@ class CommandShaper:
         self._tolerance = limits.tolerance
         self._reach = self._max_velocity * period_s + limits.tolerance
         self.start(None)
+
+    @classmethod
+    def of(cls, config: RobotConfig) -> CommandShaper | None:
+        """None: nothing limits this robot's commands. Raises: `ConfigurationError`."""
+        if config.limits == Limits() and config.interpolation == 1:
+            return None
+        return cls(config.limits, config.command_type, len(config.action_names), 1.0 / config.control_rate_hz)
 
     @property
     def last(self) -> Array | None:
@@ -192,6 +199,26 @@ class Interpolator:
             return self._target
         rest = np.float32(self.pending / self._steps)
         return self._target + (self._from - self._target) * rest
+
+
+class Easing:
+    """Over the first steps of a chunk an ever larger part of the way from the last command to the action, so that nothing jumps at
+    the seam, however much the robot's view of things has changed."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        """Of this chunk, that went only part of the way."""
+
+    def begin(self) -> None:
+        """A new chunk."""
+        self._steps = 0
+
+    def eased(self, action: Array, last: Array, steps: int) -> Array:
+        """[A] the next step's. last: [A] the command before. steps: of a chunk that are eased."""
+        if self._steps >= steps:
+            return action
+        self._steps += 1
+        return last + (action - last) * np.float32(self._steps / (steps + 1))
 
 
 def _rounded_down(bound: Values) -> Values:
