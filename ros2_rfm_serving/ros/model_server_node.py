@@ -89,7 +89,7 @@ class ModelServerNode(LifecycleNode):
         name = functools.partial(self._names.server, self._name)
         overridable = QoSOverridingOptions.with_default_policies()
         self._schedules = Schedules(self, self._names.schedule, self._name, self._standing, self._follow)
-        self._robots = Robots(self, self._topics, self._schedules, self._openings, self._server)
+        self._askers = Robots(self, self._topics, self._schedules, self._openings, self._server)
         self.create_subscription(
             msg.Observation,
             name("observation"),
@@ -104,7 +104,7 @@ class ModelServerNode(LifecycleNode):
             self, name("infer"), self._topics, self._standing, self._watchdog, lambda: self._work, lambda: self._params
         )
         every(self, qos.STATUS_PERIOD_S, self._tend)
-        self._robots.refetch_after(self._params.refetch_after_s)
+        self._askers.refetch_after(self._params.refetch_after_s)
 
     def _server(self) -> ModelServer | None:
         """What is loaded."""
@@ -136,7 +136,7 @@ class ModelServerNode(LifecycleNode):
                 self._work.resize(params.batch_size, params.max_sessions)
             if self._watchdog.watches:
                 self._watch(self._work)
-        self._robots.refetch_after(self._params.refetch_after_s)
+        self._askers.refetch_after(self._params.refetch_after_s)
 
     def _ruling(self, params: ServerParams) -> Placement:
         """Whose batching counts: the newest placement, as these parameters read it."""
@@ -184,7 +184,7 @@ class ModelServerNode(LifecycleNode):
         self._work.open()
         if self._placement is not None and not self._params.model:  # it may have grown while the model was loaded
             self._work.resize(self._placement.batch_size, self._placement.max_sessions)
-        self._robots.expect(self._work.server)
+        self._askers.expect(self._work.server)
         self._work.server.declare(self._schedules.rates_hz)
         self._watch(self._work)
         self._standing.become(ServerState.READY, "")
@@ -309,7 +309,7 @@ class ModelServerNode(LifecycleNode):
         if present and self._work is not None and self._work.is_open:
             self._obey(self._work.server, placement)
             self._work.resize(placement.batch_size, placement.max_sessions)
-            self._robots.expect(self._work.server)
+            self._askers.expect(self._work.server)
         elif not (present and (self._loading or self._turning)):
             if self._work and self._work.is_open:
                 self.trigger_deactivate()
@@ -340,7 +340,7 @@ class ModelServerNode(LifecycleNode):
             self._judge(self._work)
         self._standing.publish()  # whatever the middleware says below of who is there
         if self._work:
-            self._robots.collect(self._work.server, self._params.absent_grace_s)
+            self._askers.collect(self._work.server, self._params.absent_grace_s)
 
     def _judge(self, work: Serving) -> None:
         """Ready is what serves: neither what compiles batches of another size nor what fails."""
