@@ -96,7 +96,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an encoder that jumps is believed",
-        file="robot/motion/measured.py",
+        file="robot/motion/motion.py",
         old="        if not self._is_steady:\n",
         new="        if False:\n",
         tests=("test/unit/robot/test_floor.py",),

@@ -12,9 +12,8 @@ from ros2_rfm_serving.robot.config import CommandType, RobotConfig
 from ros2_rfm_serving.robot.motion.action_queue import ActionQueue
 from ros2_rfm_serving.robot.motion.fallback import FallbackLadder
 from ros2_rfm_serving.robot.motion.gate import ChunkGate
-from ros2_rfm_serving.robot.motion.measured import Measured
 from ros2_rfm_serving.robot.motion.pace import Pace
-from ros2_rfm_serving.robot.motion.shaping import CommandShaper, Easing, Interpolator
+from ros2_rfm_serving.robot.motion.shaping import CommandShaper, Interpolator
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.robot.why import By, Origin
 from ros2_rfm_serving.types import Array, Chunk, ExecutionReport
@@ -34,8 +33,8 @@ class Motor:
     __slots__ = (  # of more than 30 attributes Python would look up each in a dict, and a tick asks for many
         *("queue", "ladder", "gate", "gate_warnings", "smoothness", "staleness_s", "stalenesses", "horizons", "step_ends_s"),
         *("chunk_began_s", "by", "obstacle", "pace", "_trained", "_began_s", "_config", "_refused", "_period_s", "_step_s"),
-        *("_parts", "_interpolator", "_shaper", "_observed_s", "_at_seam", "_easing", "_last", "_at_rest", "_held"),
-        *("_interrupted", "_measured", "_owed_s", "_wanted"),
+        *("_parts", "_interpolator", "_shaper", "_observed_s", "_at_seam", "_eased_steps", "_last", "_at_rest", "_held"),
+        *("_interrupted", "_seen", "_is_steady", "_owed_s", "_wanted"),
     )
 
     def __init__(self, config: RobotConfig, refused: Counter[str]) -> None:
@@ -70,7 +69,8 @@ class Motor:
         """When the observation behind the step under way was taken."""
         self._at_seam = False
         """The next action is the first of a chunk."""
-        self._easing = Easing()
+        self._eased_steps = 0
+        """Of this chunk: steps that went only part of the way from the last command to the action."""
         self._last: Array | None = None
         """The last command."""
         self._at_rest = True
@@ -79,7 +79,10 @@ class Motor:
         """Nothing was to be commanded when last asked: once that has lasted for a moment, it stands."""
         self._interrupted = False
         """Hands may have been on the robot since the last action."""
-        self._measured = Measured(len(config.action_names))
+        self._seen: tuple[Array, float] | None = None
+        """The last period's measured position, and when."""
+        self._is_steady = True
+        """The newest one fits to that: an encoder that jumps for a sample is nowhere to set out from."""
         self._owed_s = 0.0
         """Time that commands stand for beyond the rows that were executed: less than a step."""
 
@@ -167,7 +170,7 @@ class Motor:
         None: not known, or a velocity or displacement that sets out from standing."""
         if not (self._at_rest or self._held or self._interrupted):
             return self._last
-        return self._measured.position if self._config.command_type is POSITION else None
+        return self._seen[0] if self._seen and self._config.command_type is POSITION else None
 
     def report(self, rows_left: int, last_wait_s: float, now_s: float) -> ExecutionReport:
         """rows_left: that are going to be executed."""
@@ -259,10 +262,7 @@ class Motor:
         self._interrupted = False
         self._observed_s, self.staleness_s = observed_s, now_s - observed_s
         self.stalenesses.add(self.staleness_s)
-        if self._at_seam:
-            self._easing.begin()
-        if not self._at_rest and self._last is not None:  # else it sets out as it is told
-            action = self._easing.eased(action, self._last, self._config.blend_steps)
+        action = self._eased(action)
         if self._parts > 1:
             if self._config.tick_is_step:  # ticks jitter: the next step begins with its tick
                 self.step_ends_s = now_s + (self._parts - 0.5) * self._period_s
@@ -284,12 +284,23 @@ class Motor:
         self._owed_s = min(max(0.0, covered_s - num * length_s), length_s)
         return num
 
+    def _eased(self, action: Array) -> Array:
+        """[A] Over the first steps of a chunk an ever larger part of the way from the last command to the action, so that nothing
+        jumps at the seam, however much the robot's view of things has changed. A robot that stands sets out as it is told."""
+        steps = self._config.blend_steps
+        if self._at_seam:
+            self._eased_steps = 0
+        if self._at_rest or self._last is None or self._eased_steps >= steps:
+            return action
+        self._eased_steps += 1
+        return self._last + (action - self._last) * np.float32(self._eased_steps / (steps + 1))
+
     def fall_back(self, positions: Array | None, now_s: float, *, to_pose: bool = False) -> Array | None:
         """[A] what the ladder says for this period; None: nothing."""
         self._interpolator.pending = 0
         if self._was_told_long_ago(now_s):
             self.ladder.stood()
-        command = self.ladder.command(self._measured.usable(positions), now_s, to_pose)
+        command = self.ladder.command(None if positions is None else self._known(positions), now_s, to_pose)
         self.by = RUNG if self.ladder.motion() else STAND if command is not None else NOTHING
         if command is not None and not self._set_out(positions, now_s):
             command = None
@@ -341,7 +352,14 @@ class Motor:
 
     def measured(self, positions: Array | None, now_s: float) -> None:
         """Once per control period, whether or not it moves."""
-        self._measured.take(positions, now_s, self._shaper)
+        if positions is None:
+            self._is_steady, self._seen = True, None
+            return
+        known, seen = self._known(positions), self._seen
+        self._is_steady = True
+        if self._shaper and self._shaper.needs_position and known is not None and seen is not None:
+            self._is_steady = self._shaper.is_near(known, seen[0], now_s - seen[1])
+        self._seen = None if known is None else (known, now_s)
 
     def _stand(self) -> None:
         if self._shaper:
@@ -368,8 +386,8 @@ class Motor:
         if self._shaper is None:
             self.ladder.forget_motion()
             return True
-        known = self._measured.usable(positions) if moves else None
-        if self._shaper.needs_position and (problem := self._measured.unfit_start(known, self._shaper)):
+        known = self._known(positions) if moves else None
+        if self._shaper.needs_position and (problem := self._unfit_start(known)):
             self._refused[problem] += 1
             self.obstacle = problem
             return False
@@ -377,6 +395,20 @@ class Motor:
         self.ladder.forget_motion()
         self._at_rest = True
         return True
+
+    def _unfit_start(self, known: Array | None) -> str:
+        """Why no command may set out from there, as the name of a counter; empty: it may."""
+        if known is None:
+            return "position_unknown"
+        if not self._is_steady:
+            return "position_unsteady"
+        assert self._shaper is not None
+        return "" if self._shaper.is_in_reach(known) else "position_out_of_limits"
+
+    def _known(self, positions: Array | None) -> Array | None:
+        """What was measured, if it can be used."""
+        fits = positions is not None and np.shape(positions) == (len(self._config.action_names),) and np.isfinite(positions).all()
+        return positions if fits else None
 
     def _shaped(self, command: Array, now_s: float, begins: bool) -> Array:
         command = self._limited(command, now_s)

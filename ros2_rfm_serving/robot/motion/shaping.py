@@ -201,26 +201,6 @@ class Interpolator:
         return self._target + (self._from - self._target) * rest
 
 
-class Easing:
-    """Over the first steps of a chunk an ever larger part of the way from the last command to the action, so that nothing jumps at
-    the seam, however much the robot's view of things has changed."""
-
-    def __init__(self) -> None:
-        self._steps = 0
-        """Of this chunk, that went only part of the way."""
-
-    def begin(self) -> None:
-        """A new chunk."""
-        self._steps = 0
-
-    def eased(self, action: Array, last: Array, steps: int) -> Array:
-        """[A] the next step's. last: [A] the command before. steps: of a chunk that are eased."""
-        if self._steps >= steps:
-            return action
-        self._steps += 1
-        return last + (action - last) * np.float32(self._steps / (steps + 1))
-
-
 def _rounded_down(bound: Values) -> Values:
     """To the next float32."""
     nearest = bound.astype(np.float32)
