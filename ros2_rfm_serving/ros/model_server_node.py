@@ -19,7 +19,9 @@ from rfm_serving import msg
 
 from ros2_rfm_serving.audit.servers.engines import described
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
+from ros2_rfm_serving.factory.cores import cores_of
 from ros2_rfm_serving.ros.node.changes import Changes
+from ros2_rfm_serving.ros.node.cores import keep_to
 from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.node.own_name import claim, say_lost
 from ros2_rfm_serving.ros.node.parameters import declare
@@ -57,6 +59,7 @@ class ModelServerNode(LifecycleNode):
         super().__init__("model_server")
         declared = declare(self, SPECS)
         self._params = server_params(self)
+        keep_to(cores_of(self._params.cores))
         self._name = self._params.server
         self._names = fleet_names(self)
         self._owns_process = owns_process
