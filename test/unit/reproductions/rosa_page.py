@@ -1,9 +1,12 @@
-"""The tables of ROSA's page, from the data beside it: `python -m test.unit.reproductions.rosa_page` writes them anew; the prose is by hand."""
+"""The tables of ROSA's page, from the data beside it.
+
+`python -m test.unit.reproductions.rosa_page` writes them anew; the prose is by hand.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -24,7 +27,8 @@ def claims() -> Iterator[str]:
     """A line each, in all figures' tables."""
     for row in rows("claims.csv"):
         holds = "yes" if row["holds"] == "True" else "**no**"
-        yield f"| {row['claim']} | {_figure(row['paper'], row['unit'])} | {_figure(row['ours'], row['unit'])} | {row['rule']} | {holds} |"
+        paper, ours = (_figure(row[of], row["unit"]) for of in ("paper", "ours"))
+        yield f"| {row['claim']} | {paper} | {ours} | {row['rule']} | {holds} |"
 
 
 def best() -> Iterator[str]:
@@ -53,9 +57,8 @@ def predicted() -> Iterator[str]:
             asked = [row for row in rows("servers.csv") if _of(row, policy, capped) and row["p99_ms"] != "nan"]
             servers = [_off(row["p99_ms"], row["predicted_p99_ms"]) for row in asked]
             yield (
-                f"| `{policy}` | {'yes' if capped == 'True' else 'no'} | {len(runs)} | {100 * median(goodput):.1f} % / {100 * max(goodput):.1f} % "
-                f"| {sum(off > OFF for off in goodput)} | {len(servers)} | {100 * median(servers):.0f} % / {100 * max(servers):.0f} % "
-                f"| {sum(off > OFF for off in servers)} |"
+                f"| `{policy}` | {'yes' if capped == 'True' else 'no'} | {len(runs)} | {_spread(goodput, 1)} "
+                f"| {len(servers)} | {_spread(servers, 0)} |"
             )
 
 
@@ -72,13 +75,18 @@ def _off(measured: str, expected: str) -> float:
     return abs(float(measured) / float(expected) - 1)
 
 
+def _spread(off: Sequence[float], digits: int) -> str:
+    """Median and worst, and how many are not within `OFF`."""
+    return f"{100 * median(off):.{digits}f} % / {100 * max(off):.{digits}f} % | {sum(each > OFF for each in off)}"
+
+
 def _figure(value: str, unit: str) -> str:
     number = f"{float(value):.4g}"
     return f"{number} of 4" if unit == "of 4" else f"{number} {unit}".strip()
 
 
 def _key(line: str) -> tuple[str, ...]:
-    """By which a line takes the place of another: a point of the sweeps, a policy, or a claim with the paper's figure and the rule."""
+    """By which a line takes the place of another: a point, a policy, or a claim with the paper's figure and the rule."""
     cells = [cell.strip() for cell in line.split("|")[1:-1]]
     if len(cells) == 5:
         return cells[0], cells[1], cells[3]
