@@ -35,8 +35,7 @@ class _Share:
     """Of the lot that is being made."""
 
     def add(self, kept: Kept, now_s: float) -> None:
-        if not self.kept.answers:
-            self.since_s = now_s
+        self.since_s = min(self.since_s, now_s) if self.kept.answers else now_s
         self.kept = Kept(self.kept.in_time + kept.in_time, self.kept.late + kept.late)
         if self.kept.answers >= LOT_ANSWERS and now_s - self.since_s >= LOT_S:
             self.means.add(self.kept.answers, self.kept.in_time / self.kept.answers)
@@ -76,8 +75,8 @@ class Attained:
             share.kept = Kept()
 
     def hear(self, word: RobotWord, now_s: float) -> None:
-        if self._settled_s is None:
-            self._settled_s = now_s + SETTLED_S
+        settled_s = now_s + SETTLED_S
+        self._settled_s = min(self._settled_s, settled_s) if self._settled_s is not None else settled_s
         before, at_s = self._words.get(word.robot, (None, now_s))
         self._words[word.robot] = (word, now_s)
         if before is None or now_s < self._settled_s or not 0.0 < now_s - at_s <= LONGEST_S or before.task != word.task:

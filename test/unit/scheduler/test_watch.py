@@ -379,6 +379,14 @@ def test_promises_that_are_not_kept_are_told_until_they_are(floor: Floor) -> Non
     assert not floor.watch.missed and not floor.found
 
 
+def test_a_clock_that_goes_back_keeps_nobody_from_counting(floor: Floor) -> None:
+    floor.change = keeping(floor, 2)
+    floor.run(12.0)
+    floor.now_s -= 3_600.0
+    floor.run(60.0)
+    assert floor.watch.missed
+
+
 def test_what_was_missed_before_figures_changed_is_not_told_of_the_next_plan(floor: Floor) -> None:
     floor.change = keeping(floor, 2)
     floor.run(60.0)
