@@ -178,8 +178,10 @@ def test_robots_with_other_delays_and_numbers_of_steps_share_turns_and_get_what_
         assert {chunk.id.robot for chunk in received} == set(ROBOTS)
 
 
-def test_a_row_whose_session_is_closed_leaves_and_all_others_are_answered(ros_domain: int, tmp_path: Path, alone: Engine) -> None:
-    with arms(tmp_path, alone, "slow") as (fleet, _):
+def test_a_row_whose_session_is_closed_leaves_and_an_end_answers_all_that_are_in_flight(
+    ros_domain: int, tmp_path: Path, alone: Engine
+) -> None:
+    with arms(tmp_path, alone, "slow", drain_timeout_s=50.0) as (fleet, process):
         fleet.all_in_flight()
         fleet.close("r0")
         fleet.wait(lambda: fleet.heard_of() == {"r1", "r2", "r3"}, what="those that stay")
@@ -189,9 +191,6 @@ def test_a_row_whose_session_is_closed_leaves_and_all_others_are_answered(ros_do
         fleet.request("r1")
         fleet.wait(lambda: len(fleet.received) == number + 1, what="the next one")
 
-
-def test_an_end_answers_rows_in_flight_before_it_comes(ros_domain: int, tmp_path: Path, alone: Engine) -> None:
-    with arms(tmp_path, alone, "slow", drain_timeout_s=50.0) as (fleet, process):
         fleet.all_in_flight()
         process.send_signal(signal.SIGTERM)
         fleet.wait(lambda: fleet.heard_of() == set(ROBOTS), what="rows in flight")
