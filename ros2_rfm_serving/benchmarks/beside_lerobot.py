@@ -49,12 +49,13 @@ class Beside:
     whole_s: dict[str, list[float]]
     """Of each round"""
     compile_s: float
+    """0: nothing was."""
     apart: float
     """Of two chunks from the same noise, ours and LeRobot's: the largest difference over the largest action, robot space."""
 
 
 def beside(ours: Engine, theirs: Engine, size: int, rounds: int, mode: str) -> Beside:
-    """All take turns, batch by batch. mode: of `torch.compile`.
+    """All take turns, batch by batch. mode: of `torch.compile`; `none`: LeRobot's is not compiled.
 
     Raises: `ModelError`: not one checkpoint, or none whose steps are seen.
     """
@@ -68,23 +69,21 @@ def beside(ours: Engine, theirs: Engine, size: int, rounds: int, mode: str) -> B
     apart = _apart(engine, own, requests[0])
     own.run(requests)
     began_s = time.perf_counter()
-    with own.compiled(mode):
-        own.run(requests)
-    compile_s = time.perf_counter() - began_s
-    times: dict[str, list[Times]] = {OURS: [], EAGER: [], COMPILED: []}
     ways: dict[str, Callable[[], Times]] = {OURS: lambda: _ours(engine, requests), EAGER: lambda: own.run(requests)}
+    if mode != "none":
+        ways[COMPILED] = lambda: own.run_compiled(requests, mode)
+        ways[COMPILED]()
+    compile_s = time.perf_counter() - began_s if COMPILED in ways else 0.0
+    times: dict[str, list[Times]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, run in ways.items():
             times[name].append(run())
-        with own.compiled(mode):
-            times[COMPILED].append(own.run(requests))
     works = {OURS: counted(engine, requests), EAGER: own.counted(requests)}
+    phases = {name: _phases(times[name], *work) for name, work in works.items()}
+    if COMPILED in ways:
+        phases[COMPILED] = _together(times[COMPILED], *works[EAGER], times[EAGER][0].steps)
     return Beside(
-        phases={
-            OURS: _phases(times[OURS], *works[OURS]),
-            EAGER: _phases(times[EAGER], *works[EAGER]),
-            COMPILED: _together(times[COMPILED], *works[EAGER], times[EAGER][0].steps),
-        },
+        phases=phases,
         whole_s={name: [each.whole_s for each in own_times] for name, own_times in times.items()},
         compile_s=compile_s,
         apart=apart,
@@ -151,6 +150,10 @@ class Own:
         settle(device)
         solver_s = sum(steps_s) if steps_s else chunk_s
         return Times(chunk_s - solver_s, solver_s, time.perf_counter() - began_s, len(steps_s))
+
+    def run_compiled(self, requests: Sequence[InferenceRequest], mode: str) -> Times:
+        with self.compiled(mode):
+            return self.run(requests)
 
     def batch(self, requests: Sequence[InferenceRequest]) -> dict[str, Any]:
         from ros2_rfm_serving.engines.lerobot.parity import own_input
@@ -254,8 +257,8 @@ def _processing(times: Sequence[Times]) -> Phase:
 def table_beside(found: Beside, peaks: Peaks, title: str) -> Table:
     table = Table("", *HEADS, title=title)
     table.caption = (
-        f"{peaks}; compiled in {found.compile_s:.0f} s; "
-        f"chunks from the same noise are {found.apart:.1g} apart; operations and bytes of the compiled policy are the eager one's"
+        f"{peaks}; chunks from the same noise are {found.apart:.1g} apart"
+        f"{f'; compiled in {found.compile_s:.0f} s, operations and bytes are the eager ones' if found.compile_s else ''}"
     )
     for system, phases in found.phases.items():
         whole_s = sum(phase.time_s for phase in phases)

@@ -32,7 +32,7 @@ def engine(
         str,
         typer.Option(metavar="MODEL", help="With --phases: of the same checkpoint, `engine: lerobot`, eager and compiled, in turn"),
     ] = "",
-    compile_mode: Annotated[str, typer.Option(help="Of torch.compile, for --beside")] = "default",
+    compile_mode: Annotated[str, typer.Option(help="Of torch.compile, for --beside; none: LeRobot eager alone")] = "default",
     catalogue: CatalogueFile = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures there")] = None,
 ) -> None:
