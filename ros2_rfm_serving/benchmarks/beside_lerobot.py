@@ -19,6 +19,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ros2_rfm_serving.benchmarks.phases import HEADS, Peaks, Phase, Work, cells_of, counted, work_of
+from ros2_rfm_serving.engines.flow.device import Stopwatch, settle
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.sampling import noise_of
 from ros2_rfm_serving.errors import ModelError
@@ -134,19 +135,22 @@ class Own:
     @torch.no_grad()
     def run(self, requests: Sequence[InferenceRequest]) -> Times:
         """Where `sample_actions` is compiled, all of it counts as the solver's."""
+        device, watch = self._model.sampling.device, Stopwatch(time.perf_counter, self._model.sampling.device)
         began_s = time.perf_counter()
         batch = self.batch(requests)
+        settle(device)
         prepared_s = time.perf_counter()
         if "sample_actions" in vars(self._policy.model):
-            chunk, steps = self._policy.predict_action_chunk(batch), []
-            solver_s = time.perf_counter() - prepared_s
+            chunk = self._policy.predict_action_chunk(batch)
         else:
-            with _timed_steps(self._policy.model) as steps:
+            with _marked_steps(self._policy.model, watch):
                 chunk = self._policy.predict_action_chunk(batch)
-            solver_s = sum(steps)
-        perception_s = time.perf_counter() - prepared_s - solver_s
+        settle(device)
+        chunk_s, steps_s = time.perf_counter() - prepared_s, watch.spans_s()
         self._model.checkpoint.postprocessor(chunk)
-        return Times(perception_s, solver_s, time.perf_counter() - began_s, len(steps))
+        settle(device)
+        solver_s = sum(steps_s) if steps_s else chunk_s
+        return Times(chunk_s - solver_s, solver_s, time.perf_counter() - began_s, len(steps_s))
 
     def batch(self, requests: Sequence[InferenceRequest]) -> dict[str, Any]:
         from ros2_rfm_serving.engines.lerobot.parity import own_input
@@ -172,7 +176,8 @@ class Own:
         batch, steps = self.batch(requests), list[Work]()
         with _replaced_steps(self._policy.model, lambda step: lambda **given: _noted(step, given, steps)):
             self._policy.predict_action_chunk(dict(batch))
-        velocity = torch.zeros(len(requests), self._model.contract.chunk_length, self._model.sampling.num_columns)
+        sampling = self._model.sampling
+        velocity = torch.zeros(len(requests), self._model.contract.chunk_length, sampling.num_columns, device=sampling.device)
         with _replaced_steps(self._policy.model, lambda step: lambda **given: velocity):
             perceiving, _ = work_of(lambda: self._policy.predict_action_chunk(dict(batch)), 1.0)
         return perceiving, steps[0]
@@ -192,20 +197,20 @@ def _noted(step: Callable[..., Tensor], given: dict[str, Any], steps: list[Work]
 
 
 @contextmanager
-def _timed_steps(flow: Any) -> Iterator[list[float]]:
-    taken_s: list[float] = []
+def _marked_steps(flow: Any, watch: Stopwatch) -> Iterator[None]:
+    """At the begin and the end of each."""
 
-    def timed(step: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def marked(step: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def run(**given: Any) -> Tensor:
-            began_s = time.perf_counter()
+            watch.mark()
             velocity = step(**given)
-            taken_s.append(time.perf_counter() - began_s)
+            watch.mark()
             return velocity
 
         return run
 
-    with _replaced_steps(flow, timed):
-        yield taken_s
+    with _replaced_steps(flow, marked):
+        yield
 
 
 @contextmanager
@@ -249,7 +254,7 @@ def _processing(times: Sequence[Times]) -> Phase:
 def table_beside(found: Beside, peaks: Peaks, title: str) -> Table:
     table = Table("", *HEADS, title=title)
     table.caption = (
-        f"peaks, measured: {peaks.flops / 1e9:.0f} GFLOP/s, {peaks.bytes / 1e9:.1f} GB/s; compiled in {found.compile_s:.0f} s; "
+        f"{peaks}; compiled in {found.compile_s:.0f} s; "
         f"chunks from the same noise are {found.apart:.1g} apart; operations and bytes of the compiled policy are the eager one's"
     )
     for system, phases in found.phases.items():

@@ -33,7 +33,7 @@ class ArchitecturePolicy:
     ) -> None:
         """saved: reads the network as it was saved, for the reference; None: as it is here, copied."""
         self._manifest, self._network, self._tokenizer = manifest, network, tokenizer
-        self._saved, self._rounds = saved, True
+        self._saved, self._rounds, self.computed_by = saved, True, options.computed_by
         if options.quantizes:
             quantize(network, options.dtype, network.EXACT)
         elif options.dtype != "float32":
