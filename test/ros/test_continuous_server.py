@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rclpy
-from rfm_serving import msg, srv
+from rfm_serving import msg
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.operate.engines import load_engine
@@ -58,7 +58,6 @@ class Arms(Fleet):
         super().__init__(*ROBOTS)
         self.contract, self._rng = engine.contract, np.random.default_rng(0)
         self.asked: dict[tuple[str, int], ObservationRequest] = {}
-        self._closer = self.create_client(srv.CloseSession, qos.Names().server("s1", "close_session"), qos_profile=qos.CONTROL)
 
     def arrive(self, num_steps: Mapping[str, int] = MappingProxyType({})) -> None:
         names = {"action_names": self.contract.action_names, "cameras": self.contract.cameras}
@@ -111,11 +110,6 @@ class Arms(Fleet):
 
     def heard_of(self) -> set[str]:
         return {robot for robot, chunks in self.chunks.items() if chunks}
-
-    def close(self, robot: str) -> None:
-        self.wait(self._closer.service_is_ready)
-        done = self._closer.call_async(srv.CloseSession.Request(robot=robot, component=SYSTEM1, session_epoch=self.epochs[robot]))
-        self.wait(done.done)
 
     @property
     def received(self) -> list[Any]:
