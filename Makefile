@@ -17,22 +17,23 @@ PIP = $(BIN)/python -m pip --quiet --disable-pip-version-check
 SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
   CMakeLists.txt package.xml pyproject.toml setup.cfg
 
-.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu wheel wheel-test ray operate shift soak soak-short soak-ci in-turn meanwhile patient fuzz mutants optimum audit doctor bench clean
+.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu wheel wheel-test ray operate shift soak soak-short soak-ci in-turn meanwhile beside alone patient fuzz mutants optimum audit doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
 
-# Two cores: first what keeps one busy, in pairs, each part's output in one piece when it is done; then what wants both. Beside that,
-# five minutes of faults, most of which are waiting; and machine code has the moments in which all others do.
+# Two cores, each part's output in one piece when it is done. First what keeps one core busy, in pairs. Then what mostly waits, with
+# five minutes of faults beside it, and what computes in the moments that all of that leaves. Last what wants both cores for itself.
 test:
 	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going engines colcon lint
 	$(MAKE) --no-print-directory -j 3 --output-sync=target --keep-going in-turn soak-ci meanwhile
+	$(MAKE) --no-print-directory alone
 
 in-turn: install
-	$(MAKE) --no-print-directory -j 1 --output-sync=none --keep-going unit ros system
+	$(MAKE) --no-print-directory -j 1 --output-sync=none --keep-going ros beside
 
 meanwhile: install
-	nice -n 19 $(MAKE) --no-print-directory -j 1 compiled
+	nice -n 10 $(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going unit compiled
 
 lint: install
 	$(BIN)/ruff check ros2_rfm_serving test launch
@@ -60,7 +61,12 @@ ros: install
 
 # Side by side, each test in a ROS domain of its own; then, one after the other, those that would starve beside another.
 system: install
+	$(MAKE) --no-print-directory -j 1 beside alone
+
+beside: install
 	$(BIN)/python -m pytest test/system -q -n 3 --dist worksteal -m "not alone and not thorough" --durations 5
+
+alone: install
 	$(BIN)/python -m pytest test/system -q -m "alone and not thorough" --durations 5
 
 colcon: install

@@ -67,6 +67,18 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / PACKAGE.name
 
 
+def own_folder(name: str) -> Path:
+    """A folder of the cache, made where it is missing, that nobody else can write to.
+
+    Raises: `OSError`, `PermissionError` where others could; `RuntimeError`: nobody knows the user's home.
+    """
+    made = cache() / name
+    made.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not is_own(made):
+        raise PermissionError(f"others can write to {made}")
+    return made
+
+
 def home() -> Path:
     """Of all that was ever compiled."""
     return cache() / "compiled"

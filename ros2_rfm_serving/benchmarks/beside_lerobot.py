@@ -19,6 +19,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ros2_rfm_serving.benchmarks.phases import HEADS, Peaks, Phase, Work, cells_of, counted, work_of
+from ros2_rfm_serving.engines.flow.device import Stopwatch, settle
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.sampling import noise_of
 from ros2_rfm_serving.errors import ModelError
@@ -48,12 +49,13 @@ class Beside:
     whole_s: dict[str, list[float]]
     """Of each round"""
     compile_s: float
+    """0: nothing was."""
     apart: float
     """Of two chunks from the same noise, ours and LeRobot's: the largest difference over the largest action, robot space."""
 
 
 def beside(ours: Engine, theirs: Engine, size: int, rounds: int, mode: str) -> Beside:
-    """All take turns, batch by batch. mode: of `torch.compile`.
+    """All take turns, batch by batch. mode: of `torch.compile`; `none`: LeRobot's is not compiled.
 
     Raises: `ModelError`: not one checkpoint, or none whose steps are seen.
     """
@@ -67,23 +69,21 @@ def beside(ours: Engine, theirs: Engine, size: int, rounds: int, mode: str) -> B
     apart = _apart(engine, own, requests[0])
     own.run(requests)
     began_s = time.perf_counter()
-    with own.compiled(mode):
-        own.run(requests)
-    compile_s = time.perf_counter() - began_s
-    times: dict[str, list[Times]] = {OURS: [], EAGER: [], COMPILED: []}
     ways: dict[str, Callable[[], Times]] = {OURS: lambda: _ours(engine, requests), EAGER: lambda: own.run(requests)}
+    if mode != "none":
+        ways[COMPILED] = lambda: own.run_compiled(requests, mode)
+        ways[COMPILED]()
+    compile_s = time.perf_counter() - began_s if COMPILED in ways else 0.0
+    times: dict[str, list[Times]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, run in ways.items():
             times[name].append(run())
-        with own.compiled(mode):
-            times[COMPILED].append(own.run(requests))
     works = {OURS: counted(engine, requests), EAGER: own.counted(requests)}
+    phases = {name: _phases(times[name], *work) for name, work in works.items()}
+    if COMPILED in ways:
+        phases[COMPILED] = _together(times[COMPILED], *works[EAGER], times[EAGER][0].steps)
     return Beside(
-        phases={
-            OURS: _phases(times[OURS], *works[OURS]),
-            EAGER: _phases(times[EAGER], *works[EAGER]),
-            COMPILED: _together(times[COMPILED], *works[EAGER], times[EAGER][0].steps),
-        },
+        phases=phases,
         whole_s={name: [each.whole_s for each in own_times] for name, own_times in times.items()},
         compile_s=compile_s,
         apart=apart,
@@ -134,19 +134,26 @@ class Own:
     @torch.no_grad()
     def run(self, requests: Sequence[InferenceRequest]) -> Times:
         """Where `sample_actions` is compiled, all of it counts as the solver's."""
+        device, watch = self._model.sampling.device, Stopwatch(time.perf_counter, self._model.sampling.device)
         began_s = time.perf_counter()
         batch = self.batch(requests)
+        settle(device)
         prepared_s = time.perf_counter()
         if "sample_actions" in vars(self._policy.model):
-            chunk, steps = self._policy.predict_action_chunk(batch), []
-            solver_s = time.perf_counter() - prepared_s
+            chunk = self._policy.predict_action_chunk(batch)
         else:
-            with _timed_steps(self._policy.model) as steps:
+            with _marked_steps(self._policy.model, watch):
                 chunk = self._policy.predict_action_chunk(batch)
-            solver_s = sum(steps)
-        perception_s = time.perf_counter() - prepared_s - solver_s
+        settle(device)
+        chunk_s, steps_s = time.perf_counter() - prepared_s, watch.spans_s()
         self._model.checkpoint.postprocessor(chunk)
-        return Times(perception_s, solver_s, time.perf_counter() - began_s, len(steps))
+        settle(device)
+        solver_s = sum(steps_s) if steps_s else chunk_s
+        return Times(chunk_s - solver_s, solver_s, time.perf_counter() - began_s, len(steps_s))
+
+    def run_compiled(self, requests: Sequence[InferenceRequest], mode: str) -> Times:
+        with self.compiled(mode):
+            return self.run(requests)
 
     def batch(self, requests: Sequence[InferenceRequest]) -> dict[str, Any]:
         from ros2_rfm_serving.engines.lerobot.parity import own_input
@@ -172,7 +179,8 @@ class Own:
         batch, steps = self.batch(requests), list[Work]()
         with _replaced_steps(self._policy.model, lambda step: lambda **given: _noted(step, given, steps)):
             self._policy.predict_action_chunk(dict(batch))
-        velocity = torch.zeros(len(requests), self._model.contract.chunk_length, self._model.sampling.num_columns)
+        sampling = self._model.sampling
+        velocity = torch.zeros(len(requests), self._model.contract.chunk_length, sampling.num_columns, device=sampling.device)
         with _replaced_steps(self._policy.model, lambda step: lambda **given: velocity):
             perceiving, _ = work_of(lambda: self._policy.predict_action_chunk(dict(batch)), 1.0)
         return perceiving, steps[0]
@@ -192,20 +200,20 @@ def _noted(step: Callable[..., Tensor], given: dict[str, Any], steps: list[Work]
 
 
 @contextmanager
-def _timed_steps(flow: Any) -> Iterator[list[float]]:
-    taken_s: list[float] = []
+def _marked_steps(flow: Any, watch: Stopwatch) -> Iterator[None]:
+    """At the begin and the end of each."""
 
-    def timed(step: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def marked(step: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def run(**given: Any) -> Tensor:
-            began_s = time.perf_counter()
+            watch.mark()
             velocity = step(**given)
-            taken_s.append(time.perf_counter() - began_s)
+            watch.mark()
             return velocity
 
         return run
 
-    with _replaced_steps(flow, timed):
-        yield taken_s
+    with _replaced_steps(flow, marked):
+        yield
 
 
 @contextmanager
@@ -249,8 +257,8 @@ def _processing(times: Sequence[Times]) -> Phase:
 def table_beside(found: Beside, peaks: Peaks, title: str) -> Table:
     table = Table("", *HEADS, title=title)
     table.caption = (
-        f"peaks, measured: {peaks.flops / 1e9:.0f} GFLOP/s, {peaks.bytes / 1e9:.1f} GB/s; compiled in {found.compile_s:.0f} s; "
-        f"chunks from the same noise are {found.apart:.1g} apart; operations and bytes of the compiled policy are the eager one's"
+        f"{peaks}; chunks from the same noise are {found.apart:.1g} apart"
+        f"{f'; compiled in {found.compile_s:.0f} s, operations and bytes are the eager ones' if found.compile_s else ''}"
     )
     for system, phases in found.phases.items():
         whole_s = sum(phase.time_s for phase in phases)

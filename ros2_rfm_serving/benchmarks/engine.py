@@ -32,7 +32,7 @@ def engine(
         str,
         typer.Option(metavar="MODEL", help="With --phases: of the same checkpoint, `engine: lerobot`, eager and compiled, in turn"),
     ] = "",
-    compile_mode: Annotated[str, typer.Option(help="Of torch.compile, for --beside")] = "default",
+    compile_mode: Annotated[str, typer.Option(help="Of torch.compile, for --beside; none: LeRobot eager alone")] = "default",
     catalogue: CatalogueFile = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures there")] = None,
 ) -> None:
@@ -77,9 +77,9 @@ def engine(
 
 
 def _show_phases(served: Engine, sizes: list[int], calls: int, threads: int, json_file: Path | None) -> None:
-    from ros2_rfm_serving.benchmarks.phases import phases_of, probe, table_of
+    from ros2_rfm_serving.benchmarks.phases import peaks_of, phases_of, table_of
 
-    peaks, found = probe(), {}
+    peaks, found = peaks_of(served), {}
     for size in sizes:
         found[size] = phases_of(served, size, calls)
         console.print(table_of(found[size], peaks, f"{served.contract.model}, batch of {size}, {threads} thread(s)"))
@@ -92,9 +92,9 @@ def _show_beside(
     ours: Engine, theirs: Engine, sizes: list[int], rounds: int, threads: int, mode: str, json_file: Path | None
 ) -> None:
     from ros2_rfm_serving.benchmarks.beside_lerobot import beside, table_beside
-    from ros2_rfm_serving.benchmarks.phases import probe
+    from ros2_rfm_serving.benchmarks.phases import peaks_of
 
-    peaks, found = probe(), {}
+    peaks, found = peaks_of(ours), {}
     for size in sizes:
         found[size] = beside(ours, theirs, size, rounds, mode)
         console.print(

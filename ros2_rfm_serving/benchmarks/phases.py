@@ -16,6 +16,7 @@ from rich.table import Table
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from ros2_rfm_serving.engines.flow.device import settle
 from ros2_rfm_serving.errors import ModelError
 
 if TYPE_CHECKING:
@@ -23,18 +24,23 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.engines.flow.engine import FlowEngine
     from ros2_rfm_serving.types import EncodedImage, InferenceRequest
 
-PROBE_ROWS, PROBE_BYTES, PROBE_CALLS = 1024, 256 << 20, 8
+PROBE_ROWS, GPU_PROBE_ROWS, PROBE_BYTES, PROBE_CALLS = 1024, 8192, 256 << 20, 8
 IMAGE_PX = (640, 480)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peaks:
-    """Of this machine, with the threads that the model has."""
+    """Of this machine, with the threads that the model has, or of the model's GPU."""
 
     flops: float
-    """Multiplications and additions per second, of a product of two matrices of 1024 x 1024 in float32."""
+    """Multiplications and additions per second, of a product of two matrices of 1024 x 1024 (on a GPU 8192 x 8192)."""
     bytes: float
     """Read and written per second, where 256 MB are copied."""
+    dtype: str = "float32"
+    """Of the matrices: on a GPU what the weights are."""
+
+    def __str__(self) -> str:
+        return f"peaks, measured in {self.dtype}: {self.flops / 1e9:.0f} GFLOP/s, {self.bytes / 1e9:.1f} GB/s"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,22 +89,39 @@ class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
 
-def probe() -> Peaks:
+def peaks_of(engine: Engine) -> Peaks:
+    """Where its loop runs. Raises: `ModelError`, as `phases_of`."""
+    from ros2_rfm_serving.engines.flow.parity import Referenced
+
+    flow = _sampled(engine)
+    device, model = flow.sampling.device, flow.model
+    on_gpu = torch.device(device).type != "cpu"
+    stored = model.weights_dtype if isinstance(model, Referenced) and on_gpu else torch.float32
+    return probe(device, stored if stored.is_floating_point and stored.itemsize > 1 else torch.float32)
+
+
+def probe(device: str = "cpu", dtype: torch.dtype = torch.float32) -> Peaks:
     """A second or two. The best of several calls: what else runs on the machine only takes away."""
-    left = torch.rand(PROBE_ROWS, PROBE_ROWS)
-    source = torch.zeros(PROBE_BYTES, dtype=torch.uint8)
+    rows = PROBE_ROWS if torch.device(device).type == "cpu" else GPU_PROBE_ROWS
+    left = torch.rand(rows, rows, device=device, dtype=dtype)
+    source = torch.zeros(PROBE_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    product_s = min(_seconds(lambda: left @ left) for _ in range(PROBE_CALLS))
-    copy_s = min(_seconds(lambda: target.copy_(source)) for _ in range(PROBE_CALLS))
-    return Peaks(flops=2 * PROBE_ROWS**3 / product_s, bytes=2 * PROBE_BYTES / copy_s)
+    product_s = min(_seconds(lambda: left @ left, device) for _ in range(PROBE_CALLS))
+    copy_s = min(_seconds(lambda: target.copy_(source), device) for _ in range(PROBE_CALLS))
+    return Peaks(flops=2 * rows**3 / product_s, bytes=2 * PROBE_BYTES / copy_s, dtype=str(dtype).removeprefix("torch."))
 
 
-def phases_of(engine: Engine, size: int, calls: int) -> list[Phase]:
-    """Raises: `ModelError` for an engine whose loop is not ours."""
+def _sampled(engine: Engine) -> FlowEngine:
     from ros2_rfm_serving.engines.flow.engine import FlowEngine
 
     if not isinstance(engine, FlowEngine):
         raise ModelError(f"{engine.contract.model!r} is no model that our loop samples from: its phases are not known apart")
+    return engine
+
+
+def phases_of(given: Engine, size: int, calls: int) -> list[Phase]:
+    """Raises: `ModelError` for an engine whose loop is not ours."""
+    engine = _sampled(given)
     engine.clock = time.perf_counter
     requests, decoding_s = _decoded(engine, size)
     engine.infer(requests)
@@ -151,17 +174,18 @@ def counted(engine: FlowEngine, requests: list[InferenceRequest]) -> tuple[Work,
     """Of perception and of one solver step. Graphs hide their operations: the same network is counted without them."""
     from ros2_rfm_serving.engines.flow.parity import Referenced
 
-    model, scale = engine.model, 1.0
+    model, scale, device = engine.model, 1.0, engine.sampling.device
     if isinstance(model, Referenced):
+        device = "cpu"  # of references
         scale = model.weights_dtype.itemsize / torch.float64.itemsize
         model = getattr(model, "whole_reference", model.reference)()
     contract = model.contract
     columns = engine.sampling.num_columns or len(contract.action_names)
-    x = torch.zeros(len(requests), contract.chunk_length, columns)
-    dtype = torch.float64 if scale != 1.0 or isinstance(engine.model, Referenced) else torch.float32
-    times = torch.ones(x.shape[:2], dtype=dtype)
+    dtype = torch.float64 if isinstance(engine.model, Referenced) else torch.float32
+    x = torch.zeros(len(requests), contract.chunk_length, columns, dtype=dtype, device=device)
+    times = torch.ones(x.shape[:2], dtype=dtype, device=device)
     perceiving, context = work_of(lambda: model.perceive(requests), scale)
-    stepping, _ = work_of(lambda: model.velocity(x.to(dtype), times, context), scale)
+    stepping, _ = work_of(lambda: model.velocity(x, times, context), scale)
     return perceiving, stepping
 
 
@@ -191,9 +215,10 @@ class _Weights(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def _seconds(call: Callable[[], Any]) -> float:
+def _seconds(call: Callable[[], Any], device: str) -> float:
     began_s = time.perf_counter()
     call()
+    settle(device)
     return time.perf_counter() - began_s
 
 
@@ -202,7 +227,7 @@ HEADS = ("phase", "time", "share", "per call", "GFLOP", "MB", "FLOP per byte", "
 
 def table_of(phases: list[Phase], peaks: Peaks, title: str) -> Table:
     table = Table(*HEADS, title=title)
-    table.caption = f"peaks, measured: {peaks.flops / 1e9:.0f} GFLOP/s, {peaks.bytes / 1e9:.1f} GB/s"
+    table.caption = str(peaks)
     whole_s = sum(phase.time_s for phase in phases)
     for phase in phases:
         table.add_row(*cells_of(phase, peaks, whole_s))

@@ -97,9 +97,18 @@ class Engine(Protocol):
 
     @property
     def must_agree(self) -> bool:
-        """With its reference, or it is not served, whatever the descriptor says of `parity`: its weights are not those that were
-        trained."""
+        """With its reference, or it is not served, whatever the descriptor says of `parity`: it computes in less than float32, or
+        its weights are not those that were trained."""
         return False
+
+    @property
+    def computed_by(self) -> str:
+        """What its figures follow from beside its model's hash: options and hardware. Empty: they are measured at every start."""
+        return ""
+
+    def check_precision(self) -> list[Parity]:
+        """What an engine that `must_agree` is asked at start: `check_parity`, or the part of it that rounding can change."""
+        return self.check_parity()
 
     def check_parity(self) -> list[Parity]:
         """Block by block where the engine is split, against its reference (vla.cpp §4.6). Empty: nothing to compare with."""

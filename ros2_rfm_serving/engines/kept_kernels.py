@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
-from pathlib import Path
 
-from ros2_rfm_serving.compiled import cache, is_own
+from ros2_rfm_serving.compiled import own_folder
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 """PyTorch's and, below it, Triton's."""
@@ -21,18 +20,7 @@ def keep_kernels() -> None:
     made that is this user's alone."""
     if os.environ.get(VARIABLE):
         return
-    if made := _made():
-        os.environ[VARIABLE] = str(made)
-
-
-def _made() -> Path | None:
     try:
-        folder = cache() / "inductor"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError) as error:  # RuntimeError: nobody knows the user's home
+        os.environ[VARIABLE] = str(own_folder("inductor"))
+    except (OSError, RuntimeError) as error:
         _log.warning("compiled kernels are not kept: %s; say where in %s", error, VARIABLE)
-        return None
-    if not is_own(folder):
-        _log.warning("compiled kernels are not kept: others can write to %s; say where in %s", folder, VARIABLE)
-        return None
-    return folder

@@ -18,6 +18,8 @@ from ros2_rfm_serving.engines.heap import give_back
 INT8, INT4 = "int8", "int4"
 STORED: dict[str, torch.dtype] = {INT8: torch.int8, INT4: torch.uint4}  # type: ignore[attr-defined]
 """What stands for each where weights have a dtype."""
+REDUCED = frozenset({torch.float16, torch.bfloat16, *STORED.values()})
+"""Weights that are not those that were trained, unless nothing was rounded: never served unchecked."""
 GROUP = 32
 """Weights of 4 bits that share a scale, along a row."""
 

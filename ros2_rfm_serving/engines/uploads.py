@@ -1,4 +1,5 @@
-"""Camera images on their way to a GPU while it computes something else: buffers in turn, a stream for copies, an event each.
+"""Camera images on their way to a network while it computes something else; to a GPU: buffers in turn, a stream for copies, an
+event each.
 
 A decoder's thread sends an image as soon as it has its pixels (`Engine.fit_image`). The engine's thread waits for nothing but the
 images of its own batch, and it is the GPU that waits. An image that was not sent, or could not be, is sent with its batch.
@@ -169,6 +170,38 @@ class Uploads:
             there = self._device.copied(host)
             slot.done = self._device.event()  # also where `fit` fails
             return Twin(fit(there), self._device.event(), self)
+
+
+class Done:
+    """`Event`"""
+
+    def synchronize(self) -> None:
+        return
+
+
+class Here:
+    """As `Uploads`, for a network on the host: whoever sends an image makes of it what the network takes. Any thread."""
+
+    def __init__(self, fit: Fit) -> None:
+        self._fit = fit
+
+    def send(self, image: Image) -> Image:
+        """The same, its twin beside it; without one where it cannot be fitted, which its batch finds out."""
+        try:
+            return beside(image, Twin(self._fitted(image), Done(), self))
+        except RuntimeError:  # no memory
+            return image
+
+    def batch(self, images: Sequence[Image]) -> Tensor:
+        """[N, ...]. Raises: `RuntimeError`."""
+        return torch.stack([self._of(image) for image in images])
+
+    def _of(self, image: Image) -> Tensor:
+        twin = image.twin if isinstance(image, Sent) else None
+        return twin.pixels if twin is not None and twin.owner is self else self._fitted(image)
+
+    def _fitted(self, image: Image) -> Tensor:
+        return self._fit(torch.from_numpy(np.require(image, requirements="W")))
 
 
 def beside(image: Image, twin: Twin) -> Image:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from ros2_rfm_serving.factory.cores import cores_of, in_words
 from ros2_rfm_serving.factory.section import Section
 
 CONTINUOUS, WAIT = "continuous", "wait"
 SLO_MARGIN = 0.0
 """Unless it is declared."""
+
+
+def _some_cores(text: str) -> str:
+    if not cores_of(text):
+        raise ValueError("names no core")
+    return in_words(cores_of(text))
+
+
+Cores = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value), AfterValidator(_some_cores)]
+"""Such as 0-3,8; a core alone may be a number."""
 
 
 class Overflow(Section):
@@ -42,6 +53,22 @@ class ServerCluster(Section):
     gpu_type: Annotated[str, BeforeValidator(str)] = Field(min_length=1)
     hosts: tuple[str, ...] = ()
     """Machines that its servers may run on; empty: any that has such GPUs. Ours."""
+    threads: int = Field(default=1, ge=1, le=4096)
+    """CPU threads of each server's engine. Ours."""
+    cores: tuple[Cores, ...] = ()
+    """Of its servers' processes, one after the other; empty: wherever the system puts them. Ours."""
+
+    @model_validator(mode="after")
+    def _cores_for_each(self) -> ServerCluster:
+        if self.cores and len(self.cores) != self.num_servers:
+            raise ValueError(
+                f"`cores` is of {len(self.cores)} servers, and `num_servers` is {self.num_servers}: name them for each"
+            )
+        return self
+
+    def cores_of(self, index: int) -> str:
+        """Of the index-th of its servers. Of those beyond its number, which only a question knows, none."""
+        return self.cores[index] if index < len(self.cores) else ""
 
     def __str__(self) -> str:
         return f"{self.num_servers} x {self.gpu_type}" + (" (batching continuously)" if self.batching == CONTINUOUS else "")

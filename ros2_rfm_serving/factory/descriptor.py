@@ -1,6 +1,7 @@
 """The factory descriptor: ROSA §3.3, Fig. 3, as it is printed, plus optional keys of ours.
 
-server_cluster:  {num_servers, gpu_type}; ours: a list of such groups, dispatch, batching, refetch_after_ms, overflow, parity
+server_cluster:  {num_servers, gpu_type}; ours: a list of such groups, dispatch, batching, refetch_after_ms,
+                 overflow, parity, threads, cores
 robot_fleet:     [{task, num_robots}, ...]; ours: network
 standby:         ours: servers kept warm, outside the normal routes
 planning:        ours: how cautious a plan is
@@ -123,6 +124,12 @@ class Factory(Section):
         """Server -> the group that declares it."""
         groups = [group for group in self.server_cluster for _ in range(group.num_servers)]
         return {f"server_{i + 1}": group for i, group in enumerate(groups)}
+
+    @property
+    def cores(self) -> dict[str, str]:
+        """Server -> the processor cores that it keeps to; empty: any."""
+        named = [group.cores_of(i) for group in self.server_cluster for i in range(group.num_servers)]
+        return dict(zip(self.groups, named, strict=True))
 
     @property
     def seats(self) -> dict[str, Seat]:

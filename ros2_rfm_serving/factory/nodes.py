@@ -206,6 +206,8 @@ def _server_parameters(settings: ServerSettings) -> dict[str, Any]:
         "check_parity": settings.check_parity,
         "image_width_px": settings.image_size_px[0],
         "image_height_px": settings.image_size_px[1],
+        "threads": settings.threads,
+        "cores": settings.cores,
     }
     if settings.overflow is None:
         return parameters

@@ -99,6 +99,10 @@ class ServerSettings:
     check_parity: bool
     image_size_px: tuple[int, int]
     """Width and height of the largest images that any robot of the factory sends: any task may come here."""
+    threads: int = 1
+    """Of the engine."""
+    cores: str = ""
+    """Of the process; empty: any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +131,10 @@ def settings_of(factory: Factory) -> Settings:
     robots = {name: robot_settings(task) for name, task in factory.tasks.items()}
     used = [robots[entry.task].image_size_px for entry in factory.robot_fleet]
     largest_px = max(used, key=math.prod)
+    cores = factory.cores
     return Settings(
         robots=robots,
-        servers={name: server_settings(group, largest_px) for name, group in factory.groups.items()},
+        servers={name: server_settings(group, largest_px, cores[name]) for name, group in factory.groups.items()},
         gpu_types={group.gpu_type: server_settings(group, largest_px) for group in reversed(factory.server_cluster)},
     )
 
@@ -172,7 +177,7 @@ def _horizon(task: Task) -> Horizon:
     return Horizon(policy=asked.policy, min_steps=asked.min_steps, threshold=asked.threshold)
 
 
-def server_settings(group: ServerCluster, image_size_px: tuple[int, int]) -> ServerSettings:
+def server_settings(group: ServerCluster, image_size_px: tuple[int, int], cores: str = "") -> ServerSettings:
     return ServerSettings(
         dispatch=group.dispatch,
         batching=group.batching,
@@ -180,4 +185,6 @@ def server_settings(group: ServerCluster, image_size_px: tuple[int, int]) -> Ser
         overflow=group.overflow,
         check_parity=group.parity == AT_START,
         image_size_px=image_size_px,
+        threads=group.threads,
+        cores=cores,
     )

@@ -18,28 +18,28 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from rfm_serving import msg
 
 from ros2_rfm_serving.audit.servers.engines import described
-from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ModelError
+from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
+from ros2_rfm_serving.factory.cores import cores_of
 from ros2_rfm_serving.ros.node.changes import Changes
-from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper
+from ros2_rfm_serving.ros.node.cores import keep_to
 from ros2_rfm_serving.ros.node.faulty import Faults
-from ros2_rfm_serving.ros.node.orders import Call, Gate, OrderDoor
 from ros2_rfm_serving.ros.node.own_name import claim, say_lost
 from ros2_rfm_serving.ros.node.parameters import declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, logged, run_node
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.server.audit import ServerAudit
-from ros2_rfm_serving.ros.server.delivery import Delivery
-from ros2_rfm_serving.ros.server.infer_door import Deposit, InferDoor, Limits
+from ros2_rfm_serving.ros.server.doors import Doors
 from ros2_rfm_serving.ros.server.loading import Former, Loaded, Loading
 from ros2_rfm_serving.ros.server.openings import Openings
+from ros2_rfm_serving.ros.server.people import open_to_people
 from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
+from ros2_rfm_serving.ros.server.robots import Robots
 from ros2_rfm_serving.ros.server.schedules import Schedules
 from ros2_rfm_serving.ros.server.services import Services
 from ros2_rfm_serving.ros.server.serving import Serving
 from ros2_rfm_serving.ros.server.settings import SPECS, ServerParams, check_sizes, hung_limit_s, server_params
 from ros2_rfm_serving.ros.server.standing import Standing
 from ros2_rfm_serving.ros.server.watchdog import EXIT_HUNG, Watchdog
-from ros2_rfm_serving.ros.server.websocket_settings import open_gateway
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.types import Placement, Schedule, ServerState
@@ -51,8 +51,6 @@ LOOK_PERIOD_S = 0.1
 """At what is under way: a model that is loaded, what is answered before one goes."""
 LAST_WORD_S = 0.5
 """For a batch that still runs when the process ends: `drain` was the time to finish."""
-REFETCH_LOOKS = 4
-"""At what waits, within the age at which an observation is stale."""
 
 
 class ModelServerNode(LifecycleNode):
@@ -61,6 +59,7 @@ class ModelServerNode(LifecycleNode):
         super().__init__("model_server")
         declared = declare(self, SPECS)
         self._params = server_params(self)
+        keep_to(cores_of(self._params.cores))
         self._name = self._params.server
         self._names = fleet_names(self)
         self._owns_process = owns_process
@@ -78,14 +77,12 @@ class ModelServerNode(LifecycleNode):
         status = self._names.server(self._name, "status")
         self._audit = ServerAudit(self, self._name, self._names.server(self._name, "audit"))
         self._openings = Openings.of_process(self._name)
-        server = lambda: self._work.server if self._work else None  # noqa: E731
-        self._standing = Standing(self, self._own_names[0], status, server, self._audit, self._openings)
+        self._standing = Standing(self, self._own_names[0], status, self._server, self._audit, self._openings)
         key_of = self._openings.reply_key if self._openings else lambda request: None
         self._topics = ReplyTopics(self, self._names, Faults(self), key_of)
-        self._refetch_timer: Any = None
         self._watchdog = Watchdog(self._on_hung, ends_process=owns_process)
         self._open_graph()
-        self._open_to_people()
+        open_to_people(self, self._name, self._names.server(self._name, "order"), self._standing.refused)
         Changes(self, declared, self._accept, configured=lambda: bool(self._work or self._loading))
         every(self, LOOK_PERIOD_S, self._look)
         if self._params.autostart and self._params.model:
@@ -95,6 +92,7 @@ class ModelServerNode(LifecycleNode):
         name = functools.partial(self._names.server, self._name)
         overridable = QoSOverridingOptions.with_default_policies()
         self._schedules = Schedules(self, self._names.schedule, self._name, self._standing, self._follow)
+        self._askers = Robots(self, self._topics, self._schedules, self._openings, self._server)
         self.create_subscription(
             msg.Observation,
             name("observation"),
@@ -105,29 +103,15 @@ class ModelServerNode(LifecycleNode):
         )
         standing = self._standing
         Services(self, name, lambda: self._work, lambda: standing.refusal, standing.following, self._topics, self._openings)
-        unready = ModelError("not ready")
-        self._infer = InferDoor(
-            self, name("infer"), self._serving_goals, lambda: self._standing.refusal or unready, self._infer_limits
+        self._doors = Doors(
+            self, name("infer"), self._topics, self._standing, self._watchdog, lambda: self._work, lambda: self._params
         )
-        self._gateway = open_gateway(self, self._serving, self._params.decode_threads, self._is_healthy)
-        self._deliver = Delivery(self._topics, self._infer, self._gateway)
         every(self, qos.STATUS_PERIOD_S, self._tend)
-        self._time_refetches()
+        self._askers.refetch_after(self._params.refetch_after_s)
 
-    def _open_to_people(self) -> None:
-        def count() -> None:
-            self._standing.refused["unproven"] += 1
-
-        def call(trigger: Callable[[], TransitionCallbackReturn], what: str, done: str) -> Call:
-            return lambda now_s, goal: ("" if trigger() == SUCCESS else f"its state does not allow it to {what}", done)
-
-        gate = Gate(self, self._name, Doorkeeper.of_process(self._name), count)
-        calls = {
-            "drain": call(self.trigger_deactivate, "drain", "takes nothing new, and finishes what it has"),
-            "activate": call(self.trigger_activate, "activate", "takes sessions and requests again"),
-        }
-        OrderDoor(self, self._names.server(self._name, "order"), "rfm/servers/<server>/order", calls, gate)
-        gate.shut()
+    def _server(self) -> ModelServer | None:
+        """What is loaded."""
+        return self._work.server if self._work else None
 
     # --- parameters ---
 
@@ -155,21 +139,13 @@ class ModelServerNode(LifecycleNode):
                 self._work.resize(params.batch_size, params.max_sessions)
             if self._watchdog.watches:
                 self._watch(self._work)
-        self._time_refetches()
+        self._askers.refetch_after(self._params.refetch_after_s)
 
     def _ruling(self, params: ServerParams) -> Placement:
         """Whose batching counts: the newest placement, as these parameters read it."""
         assert self._work is not None
         placed = params.placed(self._placement)
         return placed if placed is not None else self._work.placement
-
-    def _time_refetches(self) -> None:
-        """Looks for stale observations a few times within the time after which they are."""
-        if self._refetch_timer is not None:
-            self.destroy_timer(self._refetch_timer)
-            self._refetch_timer = None
-        if self._params.refetch_after_s:
-            self._refetch_timer = every(self, max(self._params.refetch_after_s / REFETCH_LOOKS, 0.005), self._refetch)
 
     # --- lifecycle ---
 
@@ -199,7 +175,7 @@ class ModelServerNode(LifecycleNode):
         log = self.get_logger()
         self._audit.follow(loaded.server, described(self._params.engine_spec(loaded.placement)))
         check = self._openings.check_observation if self._openings else lambda request, data: None
-        self._work = Serving(loaded, self._deliver, self._complain, log.error, self._params.decode_threads, check)
+        self._work = Serving(loaded, self._doors.deliver, self._complain, log.error, self._params.decode_threads, check)
         contract, sessions = loaded.server.contract, loaded.server.snapshot(clock()).max_sessions
         emulated = ", EMULATED" if contract.emulated else ""
         log.info(f"{contract.model} ready in {loaded.took_s:.1f} s, for up to {sessions} sessions{emulated}")
@@ -211,7 +187,7 @@ class ModelServerNode(LifecycleNode):
         self._work.open()
         if self._placement is not None and not self._params.model:  # it may have grown while the model was loaded
             self._work.resize(self._placement.batch_size, self._placement.max_sessions)
-        self._expect_robots(self._work.server)
+        self._askers.expect(self._work.server)
         self._work.server.declare(self._schedules.rates_hz)
         self._watch(self._work)
         self._standing.become(ServerState.READY, "")
@@ -254,9 +230,7 @@ class ModelServerNode(LifecycleNode):
         for thread in self._former.threads:
             thread.join(max(0.0, ends_s - clock()))
         self._audit.close()
-        if self._gateway:
-            self._gateway.stop()
-            self._gateway = None
+        self._doors.stop()
         say_lost(self, self._own_names)
 
     def _drain(self, why: str) -> None:
@@ -273,9 +247,7 @@ class ModelServerNode(LifecycleNode):
         self._watchdog.rest()
         if self._work and (num_refused := len(self._work.server.refuse_waiting())):
             self.get_logger().warning(f"{num_refused} requests were not answered within drain_timeout_s")
-        self._infer.release(self._standing.refusal or ModelError("not ready"))
-        if self._gateway:
-            self._gateway.release(self._standing.detail)
+        self._doors.release()
 
     def _end_work(self) -> None:
         """Of the model that is loaded. Its threads end after what they do now."""
@@ -340,7 +312,7 @@ class ModelServerNode(LifecycleNode):
         if present and self._work is not None and self._work.is_open:
             self._obey(self._work.server, placement)
             self._work.resize(placement.batch_size, placement.max_sessions)
-            self._expect_robots(self._work.server)
+            self._askers.expect(self._work.server)
         elif not (present and (self._loading or self._turning)):
             if self._work and self._work.is_open:
                 self.trigger_deactivate()
@@ -353,11 +325,6 @@ class ModelServerNode(LifecycleNode):
         except ConfigurationError as error:
             self.get_logger().error(f"the batching stays as it is: {error}")
 
-    def _expect_robots(self, server: ModelServer) -> None:
-        """Their readers are matched before the first reply is due."""
-        for robot, component in self._schedules.robots:
-            self._topics.expect(robot, server.reply_kind(component))
-
     # --- what arrives ---
 
     def _on_observation(self, data: bytes) -> None:
@@ -366,25 +333,6 @@ class ModelServerNode(LifecycleNode):
 
     def _complain(self, error: BadMessageError) -> None:
         self.get_logger().warning(str(error), throttle_duration_sec=5.0)
-
-    def _serving(self) -> tuple[ModelServer, Callable[[], None]] | None:
-        """For the doors; None: nothing new is taken."""
-        return (self._work.server, self._work.threads.wake) if self._standing.state == ServerState.READY and self._work else None
-
-    def _serving_goals(self) -> tuple[ModelServer, Deposit] | None:
-        """Images of goals are decoded where those of observations are."""
-        if self._standing.state != ServerState.READY or self._work is None:
-            return None
-        intake = self._work.intake
-        return self._work.server, lambda request, refused: intake.put(request, clock(), refused)
-
-    def _infer_limits(self) -> Limits:
-        return Limits(self._params.infer_rate_hz, self._params.infer_waiting)
-
-    def _is_healthy(self) -> bool:
-        """A model is served, be it only what it has, and moves."""
-        serves = self._standing.state in (ServerState.READY, ServerState.DRAINING) and self._work is not None
-        return serves and not self._watchdog.hung
 
     # --- twice a second ---
 
@@ -395,25 +343,7 @@ class ModelServerNode(LifecycleNode):
             self._judge(self._work)
         self._standing.publish()  # whatever the middleware says below of who is there
         if self._work:
-            self._collect(self._work.server)
-
-    def _collect(self, server: ModelServer) -> None:
-        """Sessions of robots that left, and their topics."""
-        self._end_unproven(server)
-        sessions, now_s = server.session_keys(), clock()
-        unheard = self._topics.unheard(robot for robot, _ in sessions)
-        absent = [key for key in sessions if key[0] in unheard]
-        for (robot, component), why in server.collect_sessions(absent, now_s):
-            self.get_logger().info(f"session of {robot}/{component} closed: {why}")
-        expected = [(robot, server.reply_kind(component)) for robot, component in (*server.session_keys(), *self._schedules.robots)]
-        self._topics.keep(expected, now_s, self._params.absent_grace_s)
-
-    def _end_unproven(self, server: ModelServer) -> None:
-        """Sessions of those whose certificate was revoked, or has ended."""
-        for (robot, component), epoch in self._openings.keep(server.session_keys()) if self._openings else ():
-            server.close_session(robot, component, epoch)
-            server.count("certificate_ended")
-            self.get_logger().warning(f"session of {robot}/{component} closed: its certificate is revoked, or has ended")
+            self._askers.collect(self._work.server, self._params.absent_grace_s)
 
     def _judge(self, work: Serving) -> None:
         """Ready is what serves: neither what compiles batches of another size nor what fails."""
@@ -444,19 +374,13 @@ class ModelServerNode(LifecycleNode):
         if limit_s > self._params.hung_after_s > 0.0:
             told = f"hung_after_s, {self._params.hung_after_s:g} s, is less than the engine's own timeout"
             self.get_logger().warning(f"{told}: a batch counts as hung after {limit_s:g} s")
-        doors = {"the gateway": self._gateway.stalled_s} if self._gateway else {}
-        self._watchdog.watch(limit_s, {**work.watched, **doors})
+        self._watchdog.watch(limit_s, {**work.watched, **self._doors.watched})
 
     def _on_hung(self, what: str) -> None:
         """On the watchdog's thread, which ends the process soon."""
         self.get_logger().error(f"{what} has not come back for more than hung_after_s")
         if self.executor is not None:
             self.executor.create_task(self._tend)
-
-    def _refetch(self) -> None:
-        """Asks robots for newer observations in place of those that will be stale when they are used."""
-        for request in self._work.server.refetches(clock()) if self._work else ():
-            self._topics.ask_again(request)
 
 
 def _same_model(one: Placement, other: Placement) -> bool:

@@ -20,7 +20,7 @@ from ros2_rfm_serving.ros.node.scheduled import Processes
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.scheduler import InForce, Lookout
-from ros2_rfm_serving.scheduler.watch import CONFIDENCE, LOOK_PERIOD_S, SAMPLE, Asked, RobotWord, ServerWord
+from ros2_rfm_serving.scheduler.watch import CONFIDENCE, LOOK_PERIOD_S, SAMPLE, Asked, Kept, RobotWord, ServerWord
 from ros2_rfm_serving.types import RobotState, ServerState, TaskPhase
 
 SERVER_LEAF = "status"
@@ -191,4 +191,5 @@ def robot_word(robot: str, task: str, status: Any) -> RobotWord:
         horizons=sum(int(count) for count in horizon.counts) if horizon else 0,
         horizons_s=horizon.sum if horizon else 0.0,
         round_trip_p99_s=status.round_trip_p99_s,
+        kept={part.component: Kept(part.in_time, part.late) for part in status.components},
     )

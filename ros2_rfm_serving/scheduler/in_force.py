@@ -198,6 +198,8 @@ class InForce(Standing):
             self._impossible.note(asked, made)
             if asked.first and not isinstance(made, PlannerError):
                 asked.first.note_no_room(str(made))
+            if isinstance(order, Admit) and not isinstance(made, PlannerError) and asked.first is None:
+                made = ScheduleError(f"{made}; {order.why}")  # nobody has looked for room since
             order.close(made)
             return
         if isinstance(made, Rooms):

@@ -19,8 +19,8 @@ class Lookout:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """What the schedule in force does not hold any more, by what was seen so far, in words."""
-        return self._in_force.broken
+        """What the schedule in force does not hold any more, by what was seen so far or by what robots count, in words."""
+        return (*self._in_force.broken, *self.watch.missed)
 
     def hear_server(self, word: ServerWord, now_s: float) -> None:
         self.watch.hear_server(word, now_s)
@@ -33,6 +33,7 @@ class Lookout:
         if finding := self.watch.look(now_s, short=self._in_force.is_short):
             self._in_force.see(finding, self._refit)
             self._follow()
+        self._in_force.tell(self.watch.missed)
 
     def _follow(self) -> None:
         """The schedule in force, and whether it holds."""

@@ -38,6 +38,10 @@ LOOKS_BETWEEN = 120
 """Looks until the planner is asked again after those, a minute: memory that was short may not be any more."""
 COVERED_LOOKS = 1200
 """Looks after a plan for the sake of cover until another one is made for that alone: as long as a schedule is expected to last."""
+UNEXPLAINED = (
+    "no figure that plans are made with says why; declare services that take longer (planning.stragglers), or keep a margin "
+    "(planning.slo_margin)"
+)
 STAYS = "the schedule in force holds and gets more done than the one that was found: it stays"
 
 
@@ -69,6 +73,7 @@ class Standing:
         """In force, and not as it was planned: no plan is needed for what a plan does not hold."""
         self._overtaken = 0
         """Times that a plan which is needed was begun anew, because the fleet had changed."""
+        self._missed: tuple[str, ...] = ()
         self._uncovered: tuple[str, ...] = ()
         self._bared = False
         """Figures took somebody's cover, and no plan was made since."""
@@ -140,6 +145,12 @@ class Standing:
         needed = bool(refused or order.first or deserted(fleet.schedule, self.seen.lost))
         self._background = replace(order, needed=needed) if robots else None
         self.judge()
+
+    def tell(self, missed: tuple[str, ...]) -> None:
+        """Promises that are not kept though the schedule holds by all that plans are made with: another plan would be this one."""
+        if bool(missed) != bool(self._missed):
+            self._log.warning(f"{'; '.join(missed)}: {UNEXPLAINED}" if missed else "what is promised is in time again")
+        self._missed = missed
 
     def judge(self) -> None:
         """Whether the schedule in force holds, a few looks at a time: those of a whole factory would take seconds. Where a promise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from ros2_rfm_serving.simulation.wire import AT_ONCE
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import ObservationRequest, Placement, SessionGrant, SessionRequest
 
+LOG = logging.getLogger(__name__)
 DOWN = Direction.DOWN
 STATUS_PERIOD_S = 0.5
 """Of a server's status messages, as in the live body."""
@@ -242,6 +244,7 @@ class Host:
         self._traffic.dropped += self.num_held
         self._traffic.dropped += self._server.snapshot(self._events.now_s).superseded
         self._count_busy()
+        self._say_problems()
         self._up = False
         self._in_progress.clear()
         self._num_own = 0
@@ -343,6 +346,13 @@ class Host:
         if self._up:
             self._traffic.dropped += self._server.snapshot(self._events.now_s).superseded
             self._server.check_integrity()
+            self._say_problems()
+
+    def _say_problems(self) -> None:
+        """Of foreign code, whose requests others have decided about."""
+        refused = self._server.snapshot(self._events.now_s).refused
+        for kind, problem in dict(self._server.problems).items():
+            LOG.warning(f"{self.name}: {kind}, {refused.get(kind, 1)} times, the last of them: {problem}")
 
     @property
     def num_held(self) -> int:

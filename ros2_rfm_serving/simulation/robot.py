@@ -15,7 +15,7 @@ from ros2_rfm_serving.faults import Direction, corrupt
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
 from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.scheduler import Word
-from ros2_rfm_serving.scheduler.watch import Asked, RobotWord
+from ros2_rfm_serving.scheduler.watch import Asked, Kept, RobotWord
 from ros2_rfm_serving.simulation.conditions import Network
 from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.goodput import Ledger
@@ -181,6 +181,7 @@ class SimulatedRobot:
             horizons=sum(brain.horizons.counts),
             horizons_s=brain.horizons.sum,
             round_trip_p99_s=float(np.quantile(brain.round_trips_s or [math.nan], 0.99)),
+            kept={name: Kept(part.in_time, part.late) for name, part in brain.figures.items()},
         )
 
     # --- what arrives ---

@@ -1,9 +1,9 @@
 """A checkpoint of LeRobot's with random weights, towards the published size, its bundle, and a catalogue that names both.
 
-    python -m test.engines.larger_checkpoint KIND DIR
+    python -m test.engines.larger_checkpoint KIND DIR [published]
 
 SmolVLA: four layers a quarter as wide as the sixteen of the published one, five solver steps, which `torch.compile` unrolls; pi0
-and pi0.5: two layers (`tiny_lerobot.LARGER`).
+and pi0.5: two layers (`tiny_lerobot.LARGER`). SmolVLA has its published size too (`tiny_lerobot.PUBLISHED`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SIZES = {"head_dim": 8, "vision_heads": 2}
 FEWER = {"smolvla": {"num_vlm_layers": 4, "num_steps": 5}}
 
 
-def write(kind: str, folder: Path) -> Path:
+def write(kind: str, folder: Path, *, published: bool = False) -> Path:
     """The catalogue: `ours` and `lerobot`."""
     source, bundle = folder / "source", folder / "bundle"
     source.mkdir(parents=True)
-    tiny.save(kind, source, **tiny.LARGER[kind] | FEWER.get(kind, {}))
+    tiny.save(kind, source, **(tiny.PUBLISHED[kind] if published else tiny.LARGER[kind] | FEWER.get(kind, {})))
     config = source / "config.json"
     before = config.read_text()
     config.write_text(json.dumps(json.loads(before) | SIZES))
@@ -45,4 +45,4 @@ def write(kind: str, folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    print(write(sys.argv[1], Path(sys.argv[2]).resolve()))
+    print(write(sys.argv[1], Path(sys.argv[2]).resolve(), published=sys.argv[3:] == ["published"]))

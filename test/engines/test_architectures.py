@@ -235,9 +235,9 @@ def test_an_engine_agrees_with_itself_in_float64(name: str, folders: dict[str, P
 @pytest.mark.parametrize("name", RECORDED)
 def test_reduced_precision_rounds_weights_and_nothing_that_counts(name: str, dtype: Any, folders: dict[str, Path]) -> None:
     """A position, a time or a token that was rounded would be further off than the gates allow (vla.cpp §4.6)."""
-    options = BundleOptions(device="cpu", dtype=dtype)
-    checks = load_architecture("toy", folders[name] / "bundle", options).check_parity()
-    assert checks and all(check.passes for check in checks), checks
+    engine = load_architecture("toy", folders[name] / "bundle", BundleOptions(device="cpu", dtype=dtype))
+    checks = engine.check_precision()
+    assert engine.must_agree and engine.computed_by and checks and all(check.passes for check in checks), checks
 
 
 def test_what_was_saved_in_half_is_not_whole_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

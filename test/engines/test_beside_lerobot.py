@@ -41,6 +41,9 @@ def test_phases_of_both_are_told_and_nothing_is_left_behind(tmp_path: Path, monk
     flow = theirs.model.checkpoint.policy.model  # type: ignore[attr-defined]
     assert not {"sample_actions", "denoise_step"} & vars(flow).keys()
     assert table_beside(found, Peaks(flops=1e9, bytes=1e9), "title").row_count == 11
+    eager_alone = beside(ours, theirs, 1, 1, "none")
+    assert asked == ["default"] and set(eager_alone.phases) == set(eager_alone.whole_s) == {OURS, EAGER}
+    assert "compiled" not in str(table_beside(eager_alone, Peaks(flops=1e9, bytes=1e9), "title").caption)
 
 
 def test_what_is_not_one_checkpoint_is_refused(engines: dict[str, LeRobotEngine]) -> None:

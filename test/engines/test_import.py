@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
 from ros2_rfm_serving.cli.main import app
-from ros2_rfm_serving.engines.architectures.importers.shards import INDEX, read_weights
 from ros2_rfm_serving.engines.bundles import build
 from ros2_rfm_serving.engines.embedded import bundle as embedded
 from ros2_rfm_serving.engines.registry import EngineSpec
@@ -64,22 +63,6 @@ def test_a_checkpoint_becomes_a_bundle_that_says_where_it_came_from(name: str, s
     assert told["card"]["bundle_sha256"] == told["hash"] and told["contract"]["control_rate_hz"] == 30
     assert run("bundle", "verify", bundle).exit_code == 0
     assert "chunk_length" in run("bundle", "show", bundle).stdout
-
-
-@pytest.mark.parametrize(
-    ("card", "licence"),
-    [
-        (b"---\nlicense: gemma\n---\n# toy\n", "gemma"),
-        (b"# toy\nlicense: gemma\n", "unknown"),
-        (b"---\nlicense:\n- mit\n---\n", "unknown"),
-        (b"---\n\xff\xfe: 1\n---\n", "unknown"),
-    ],
-)
-def test_a_licence_is_the_checkpoints_own(card: bytes, licence: str, tmp_path: Path) -> None:
-    source = common.checkpoint(common.read("evo1"), tmp_path / "source")
-    (source / "README.md").write_bytes(card)
-    common.imported(common.read("evo1"), source, tmp_path / "b")
-    assert bundles.card_of(tmp_path / "b")["license"] == licence
 
 
 def test_a_card_that_is_no_text_is_shown_as_it_can_be(sources: dict[str, Path], tmp_path: Path) -> None:
@@ -191,6 +174,12 @@ def stats(**changes: Any) -> Change:
     )
 
 
+def words_of_another(folder: Path) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["vocab"] = {word: 1000 + id for word, id in content["model"]["vocab"].items()}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
 REFUSED: dict[str, tuple[str, Change, str]] = {
     "another policy": (LEROBOT, edited("config.json", type="act"), "config.json: type is 'act'"),
     "an adapter": (LEROBOT, edited("config.json", use_peft=True), "use_peft is true: it holds an adapter only"),
@@ -240,6 +229,10 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
     "no JSON": (LEROBOT, lambda f: (f / "config.json").write_text("{"), "config.json: no JSON"),
     "no tokenizer": (OPENPI, lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer.json: give --tokenizer"),
     "a broken tokenizer": (OPENPI, lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer.json: no tokenizer can be read"),
+    "another model's tokenizer": (OPENPI, words_of_another, "the network 128 rows: it is another model's"),
+    "steps that are a truth": (OPENPI, edited("config.json", num_steps=True), "num_steps: a whole number is expected, it is True"),
+    "half a token": (OPENPI, edited("config.json", max_token_len=5.5), "max_token_len: a whole number is expected"),
+    "half a camera": (LEROBOT, edited("config.json", empty_cameras=0.5), "empty_cameras: a whole number is expected"),
     "no statistics": (OPENPI, lambda f: shutil.rmtree(f / "assets"), "norm_stats.json is missing"),
     "statistics that are too short": (
         OPENPI,
@@ -347,14 +340,6 @@ def test_a_bundle_without_its_card_is_not_whole(sources: dict[str, Path], tmp_pa
     (tmp_path / "b" / "MODEL_CARD.md").unlink()
     result = run("bundle", "verify", tmp_path / "b")
     assert result.exit_code == 1 and "no bundle_sha256" in said(result)
-
-
-def test_weights_that_two_files_have_are_refused(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        save_file({"w": torch.zeros(1)}, tmp_path / f"{name}.safetensors")
-    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"w": "a.safetensors", "v": "b.safetensors"}}))
-    with pytest.raises(ModelError, match=r"b\.safetensors: w is in another file, too"):
-        read_weights(tmp_path)
 
 
 def test_which_embodiment_is_said_on_the_command_line(tmp_path: Path) -> None:

@@ -41,6 +41,17 @@ LARGER: dict[str, dict[str, Any]] = {
     "pi05": {"chunk_size": 50, "n_action_steps": 50, "num_inference_steps": 10, "image_resolution": (224, 224)},
 }
 """Changes towards the published sizes, for measuring."""
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "smolvla": LARGER["smolvla"]
+    | {
+        "resize_imgs_with_padding": (512, 512),
+        "expert_width_multiplier": 0.75,
+        "max_state_dim": 32,
+        "max_action_dim": 32,
+        "tokenizer_max_length": 48,
+    },
+}
+"""Those of lerobot/smolvla_base, but for the words that it knows."""
 LARGER_VLM = {
     "text": {
         "hidden_size": 240,
@@ -52,6 +63,26 @@ LARGER_VLM = {
     },
     "vision": {"hidden_size": 192, "intermediate_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12, "image_size": 256},
 }
+
+PUBLISHED_VLM: dict[str, Any] = {
+    "text": {
+        "hidden_size": 960,
+        "intermediate_size": 2560,
+        "num_attention_heads": 15,
+        "num_key_value_heads": 5,
+        "head_dim": 64,
+        "num_hidden_layers": 16,
+    },
+    "vision": {
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 12,
+        "image_size": 512,
+    },
+    "scale_factor": 4,
+}
+"""Of SmolVLM2-500M, of whose 32 layers SmolVLA has the first 16."""
 
 
 def save(kind: str, folder: Path, **changes: Any) -> Path:
@@ -117,7 +148,8 @@ def _config(kind: str, folder: Path, changes: dict[str, Any]) -> PreTrainedConfi
     if kind in ("smolvla", "pi0", "pi05"):
         save_tokenizer(folder / "vlm")
     if kind == "smolvla":
-        save_smolvlm(folder / "vlm", **(LARGER_VLM if "num_vlm_layers" in changes else {}))
+        size = PUBLISHED_VLM if "max_state_dim" in changes else LARGER_VLM if "num_vlm_layers" in changes else {}
+        save_smolvlm(folder / "vlm", **size)
     return make_policy_config(kind, **common | own[kind] | changes)
 
 

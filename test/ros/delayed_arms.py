@@ -27,6 +27,7 @@ from ros2_rfm_serving.types import (
     RequestId,
     Schedule,
 )
+from test.waiting import eventually
 
 from .server_fleet import HEADER, JPEG, STARTS_S, Fleet
 
@@ -42,13 +43,13 @@ class Arms(Fleet):
         self.says = self.create_publisher(msg.Schedule, qos.Names().schedule, qos.SCHEDULE)
         self.asked: dict[tuple[str, int], tuple[ObservationRequest, Conditioning]] = {}
 
-    def place(self, model: str, epoch: int) -> None:
+    def place(self, model: str, epoch: int, batching: str = "continuous") -> None:
         placement = Placement(
             server="s1",
             model=model,
             components=(SYSTEM1,),
             gpu_type="CPU",
-            batching="continuous",
+            batching=batching,
             batch_size=4,
             max_sessions=8,
             predicted_p99_s=0.1,
@@ -62,22 +63,37 @@ class Arms(Fleet):
 
     def arrive(self, engine: Engine) -> dict[str, Conditioning]:
         able, ways = engine.contract.conditionings, dict[str, Conditioning]()
-        names = {"action_names": engine.contract.action_names, "cameras": engine.contract.cameras}
         for robot, way in ROBOTS.items():
             ways[robot] = next(w for w in (way, Conditioning.GUIDED, Conditioning.NONE) if w in able)
-            answer = self.open(robot, state_size=engine.contract.state_size, conditioning=ways[robot], **names)
+            answer = self.arrives(robot, engine, ways[robot])
             assert answer.success, answer.error_msg
         return ways
+
+    def arrives(self, robot: str, engine: Engine, conditioning: Conditioning = Conditioning.NONE) -> Any:
+        """The answer to its session."""
+        names = {"action_names": engine.contract.action_names, "cameras": engine.contract.cameras}
+        return self.open(robot, state_size=engine.contract.state_size, conditioning=conditioning, **names)
 
     def request_all(self, ways: dict[str, Conditioning], engine: Engine) -> None:
         """In one breath: a server may answer one before the next would have been made."""
         for message in [self._message(robot, way, engine) for robot, way in ways.items()]:
             self.out.publish(message)
 
+    def is_answered(self, robot: str, way: Conditioning, engine: Engine) -> None:
+        """Once more; best effort, so asked again until it is."""
+        before = len(self.chunks[robot])
+
+        def heard() -> bool:
+            self.request_all({robot: way}, engine)
+            return bool(eventually(lambda: len(self.chunks[robot]) > before, 5.0, self._turn))
+
+        self.wait(heard, what=f"{robot}'s answer")
+
     def _message(self, robot: str, way: Conditioning, engine: Engine) -> Any:
-        delay = 0 if way is Conditioning.NONE else list(ROBOTS).index(robot)
+        delay = list(ROBOTS).index(robot)
         self._sequence += 1
-        prefix = self._rng.uniform(-0.5, 0.5, (delay, len(engine.contract.action_names))).astype(np.float32)
+        rows = 0 if way is Conditioning.NONE else delay
+        prefix = self._rng.uniform(-0.5, 0.5, (rows, len(engine.contract.action_names))).astype(np.float32)
         observation = ObservationRequest(
             id=RequestId(robot=robot, component=SYSTEM1, session_epoch=self.epochs[robot], episode=1, sequence=self._sequence),
             stamp_ns=0,

@@ -84,6 +84,7 @@ class Fleet(Node):
             for robot in robots
         }
         self.opener = self.create_client(srv.OpenSession, names.server("s1", "open_session"), qos_profile=qos.CONTROL)
+        self.closer = self.create_client(srv.CloseSession, names.server("s1", "close_session"), qos_profile=qos.CONTROL)
         self.inference = ActionClient(self, action.Infer, names.server("s1", "infer"))
         self._sequence = 0
         self.executor_ = executor()
@@ -123,6 +124,11 @@ class Fleet(Node):
         if answer.success:
             self.epochs[robot] = answer.session_epoch
         return answer
+
+    def close(self, robot: str) -> None:
+        self.wait(self.closer.service_is_ready)
+        done = self.closer.call_async(srv.CloseSession.Request(robot=robot, component="system1", session_epoch=self.epochs[robot]))
+        self.wait(done.done)
 
     def infer(self, instruction: str) -> Any:
         """Result of one goal of the Infer action."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rclpy
-from rfm_serving import msg, srv
+from rfm_serving import msg
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.operate.engines import load_engine
@@ -58,7 +58,6 @@ class Arms(Fleet):
         super().__init__(*ROBOTS)
         self.contract, self._rng = engine.contract, np.random.default_rng(0)
         self.asked: dict[tuple[str, int], ObservationRequest] = {}
-        self._closer = self.create_client(srv.CloseSession, qos.Names().server("s1", "close_session"), qos_profile=qos.CONTROL)
 
     def arrive(self, num_steps: Mapping[str, int] = MappingProxyType({})) -> None:
         names = {"action_names": self.contract.action_names, "cameras": self.contract.cameras}
@@ -111,11 +110,6 @@ class Arms(Fleet):
 
     def heard_of(self) -> set[str]:
         return {robot for robot, chunks in self.chunks.items() if chunks}
-
-    def close(self, robot: str) -> None:
-        self.wait(self._closer.service_is_ready)
-        done = self._closer.call_async(srv.CloseSession.Request(robot=robot, component=SYSTEM1, session_epoch=self.epochs[robot]))
-        self.wait(done.done)
 
     @property
     def received(self) -> list[Any]:
@@ -178,8 +172,10 @@ def test_robots_with_other_delays_and_numbers_of_steps_share_turns_and_get_what_
         assert {chunk.id.robot for chunk in received} == set(ROBOTS)
 
 
-def test_a_row_whose_session_is_closed_leaves_and_all_others_are_answered(ros_domain: int, tmp_path: Path, alone: Engine) -> None:
-    with arms(tmp_path, alone, "slow") as (fleet, _):
+def test_a_row_whose_session_is_closed_leaves_and_an_end_answers_all_that_are_in_flight(
+    ros_domain: int, tmp_path: Path, alone: Engine
+) -> None:
+    with arms(tmp_path, alone, "slow", drain_timeout_s=50.0) as (fleet, process):
         fleet.all_in_flight()
         fleet.close("r0")
         fleet.wait(lambda: fleet.heard_of() == {"r1", "r2", "r3"}, what="those that stay")
@@ -189,9 +185,6 @@ def test_a_row_whose_session_is_closed_leaves_and_all_others_are_answered(ros_do
         fleet.request("r1")
         fleet.wait(lambda: len(fleet.received) == number + 1, what="the next one")
 
-
-def test_an_end_answers_rows_in_flight_before_it_comes(ros_domain: int, tmp_path: Path, alone: Engine) -> None:
-    with arms(tmp_path, alone, "slow", drain_timeout_s=50.0) as (fleet, process):
         fleet.all_in_flight()
         process.send_signal(signal.SIGTERM)
         fleet.wait(lambda: fleet.heard_of() == set(ROBOTS), what="rows in flight")

@@ -20,11 +20,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rclpy.serialization import serialize_message
 from websockets.exceptions import ConnectionClosed
 
-from ros2_rfm_serving.engines import registry
+from ros2_rfm_serving.engines import bundles, registry
 from ros2_rfm_serving.engines.base import Engine, Parity
+from ros2_rfm_serving.engines.embedded import bundle
+from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile
@@ -45,6 +48,8 @@ from ros2_rfm_serving.types import Placement
 from test.ros import door_rig
 from test.ros.door_rig import eventually
 from test.ros.mirror_engine import MirrorEngine
+from test.unit.engines.test_agreement import cancelling
+from test.unit.engines.test_engines import SMALL
 from test.unit.fakes import FakeEngine, observation, session_request
 
 ERRORS = [ValueError("x"), SystemExit(1)]
@@ -367,12 +372,15 @@ def loaded(
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=["error", "exit"])
-@pytest.mark.parametrize("method", ["__init__", "prepare", "warm_up", "check_parity", "infer", "max_batch_size", "contract"])
+@pytest.mark.parametrize(
+    "method", ["__init__", "prepare", "warm_up", "check_parity", "check_precision", "infer", "max_batch_size", "contract"]
+)
 def test_whatever_raises_while_a_model_is_loaded_is_an_outcome(
     method: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frail = type("Frail", (MirrorEngine,), {method: raising(error)})
-    outcome = loaded(monkeypatch, frail).outcome
+    gated = method == "check_precision"
+    frail = type("Frail", (MirrorEngine,), {method: raising(error), "must_agree": gated})
+    outcome = loaded(monkeypatch, frail, check_parity=not gated).outcome
     assert isinstance(outcome, str) and outcome.startswith("mirror cannot be loaded")
     assert isinstance(loaded(monkeypatch, MirrorEngine).outcome, Loaded)
 
@@ -404,10 +412,35 @@ def test_an_engine_that_must_agree_is_held_against_its_reference_whoever_asks(mo
         assert isinstance(loaded(monkeypatch, coarse, spec=spec, check_parity=False).outcome, Loaded) == served
 
 
+def test_where_parity_is_asked_for_it_is_measured_and_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    checks = {"check_parity": [Parity(block="prefix", error=0.3, tolerance=0.05)], "check_precision": []}
+    own = {name: lambda engine, found=found: found for name, found in checks.items()}
+    engine = type("Kept", (MirrorEngine,), {**own, "must_agree": True, "computed_by": "as it was"})
+    assert isinstance(loaded(monkeypatch, engine, check_parity=False).outcome, Loaded)
+    assert isinstance(loaded(monkeypatch, engine, check_parity=True).outcome, str)
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "dtype", "served"), [(False, "bfloat16", True), (True, "bfloat16", False), (True, "float32", True)]
+)
+def test_a_bundle_whose_weights_need_their_bits_is_not_served_in_half_precision(
+    spoilt: bool, dtype: str, served: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    torch.manual_seed(0)
+    network = FlowPolicyNetwork(SMALL).eval().requires_grad_(False)
+    bundle.save(tmp_path / "m", cancelling(network) if spoilt else network)
+    entry = CatalogueEntry(engine="bundle", bundle="m", options={"device": "cpu", "dtype": dtype, "trace": False})
+    spec = replace(SPEC, models_folder=tmp_path, entry=entry)
+    outcome = loaded(monkeypatch, bundles.build, spec=spec, check_parity=False).outcome
+    assert isinstance(outcome, Loaded) == served, outcome
+
+
 def test_every_method_of_an_engine_was_tried() -> None:
     methods = {name for name, value in vars(Engine).items() if inspect.isfunction(value) and not name.startswith("_")}
     elsewhere = {"reset", "close_session"}  # test/unit/server/test_chaos.py
-    assert methods - elsewhere == {"prepare", "warm_up", "check_parity", "infer", "close"}
+    assert methods - elsewhere == {"prepare", "warm_up", "check_parity", "check_precision", "infer", "close"}
     assert loading.rehearse and np  # what loading runs of it
 
 

@@ -330,7 +330,7 @@ def test_a_model_server_opens_its_door_and_ends_with_it(ros_domain: int, monkeyp
     thread = threading.Thread(target=spin)
     thread.start()
     try:
-        assert eventually(lambda: node._serving() is not None)
+        assert eventually(lambda: node._doors.serving() is not None)
         client = WebsocketClientPolicy("127.0.0.1", port, api_key=TOKEN)
         told = client.infer({"observation/state": np.zeros(39), "observation/image": JPEG, "side": JPEG, "prompt": "reach"})
         assert told["actions"].shape == (16, 4)

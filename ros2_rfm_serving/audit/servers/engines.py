@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import os
-import platform
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.errors import ModelError, RfmError
 from ros2_rfm_serving.factory import CatalogueEntry
+from ros2_rfm_serving.processor import processor
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.shipped import shipped
 
@@ -36,7 +36,7 @@ def described(spec: EngineSpec) -> dict[str, Any]:
 @functools.cache
 def here() -> dict[str, str]:
     """Software and hardware that bytes depend on."""
-    found = {"processor": _processor(), "cores": str(os.cpu_count()), "accelerator": _accelerator()}
+    found = {"processor": processor(), "cores": str(os.cpu_count()), "accelerator": _accelerator()}
     for library in LIBRARIES:
         try:
             found[library] = importlib.metadata.version(library)
@@ -89,14 +89,6 @@ def build(made_of: Mapping[str, Any], models: Path | None = None) -> Engine:
     built.prepare(min(config["batch_size"], built.max_batch_size))
     built.warm_up()
     return built
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _accelerator() -> str:

@@ -81,7 +81,7 @@ def measured(folder: Path, dtype: str, device: str, steps: int, chunks: int) -> 
     options = BundleOptions.model_validate({"device": device, "dtype": dtype, "num_steps": steps or None})
     engine = load_bundle(folder.name, folder, options)
     loaded_s = time.perf_counter()
-    served = not (engine.must_agree and chunks) or all(check.passes for check in engine.check_parity())
+    served = not (engine.must_agree and chunks) or all(check.passes for check in engine.check_precision())
     checked_s = time.perf_counter()
     times_s = [0.0, 0.0]
     if chunks:

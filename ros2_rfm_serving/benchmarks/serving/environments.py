@@ -44,7 +44,7 @@ LEROBOT = PeerEnvironment(
             *("draccus==0.10.0", "huggingface-hub==0.35.3", "datasets==4.1.1", "gymnasium==1.4.0", "einops==0.8.2"),
             *("opencv-python-headless==4.12.0.88", "transformers==4.57.6", "grpcio==1.73.1", "protobuf==6.31.1"),
             *("accelerate==1.15.0", "diffusers==0.35.2", "pyserial==3.5", "av==15.1.0", "num2words==0.5.14"),
-            *("deepdiff==9.1.0", "imageio==2.38.1", "jsonlines==4.0.0", "packaging", "termcolor"),
+            *("deepdiff==9.1.0", "imageio==2.38.1", "jsonlines==4.0.0", "packaging", "termcolor", DECODER),
         ),
     ),
 )

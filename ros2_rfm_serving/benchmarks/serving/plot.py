@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -14,19 +15,20 @@ PANELS = (
     ("added_p99_ms", "added latency p99 (ms)"),
     ("cpu_ms", "CPU per request (ms)"),
 )
-OURS, COLOURS = "#1f6fb4", ("#c05020", "#d09020", "#a0a040", "#808080", "#905090")
+MAKERS = {"rfm_serving": "#1f6fb4", "openpi": "#c05020", "Ray Serve": "#905090", "LeRobot": "#508030"}
+OTHER = "#808080"
+MARKERS = "osD^v"
+"""Of a maker's systems, one after the other."""
 
 
 def serving_chart(visits: Mapping[str, Sequence[Visit]]) -> Any:
-    """Dots are medians over the rounds, bars reach from the lowest to the highest."""
+    """Dots are medians over the rounds, bars reach from the lowest to the highest; a line is broken where images are decoded."""
     figure, panels = figure_of(13, 4.2, len(PANELS))
-    shades = iter(COLOURS * len(visits))
-    ours = 0
+    drawn: Counter[str] = Counter()
     for title, each in visits.items():
-        mine = title.startswith("rfm_serving")
-        marker = "osD^"[ours % 4] if mine else "x"
-        ours += mine
-        _draw(panels, title, each, OURS if mine else next(shades), marker)
+        maker = next((name for name in MAKERS if title.startswith(name)), "")
+        _draw(panels, title, each, MAKERS.get(maker, OTHER), MARKERS[drawn[maker] % len(MARKERS)])
+        drawn[maker] += 1
     for panel, (_, label) in zip(panels, PANELS, strict=True):
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
@@ -36,7 +38,7 @@ def serving_chart(visits: Mapping[str, Sequence[Visit]]) -> Any:
         numbers = [cell.clients for cell in next(iter(visits.values()))[0].cells] if visits else []
         panel.set_xticks(numbers, [str(number) for number in numbers])
     if visits:
-        panels[0].legend(fontsize=7)
+        figure.legend(*panels[0].get_legend_handles_labels(), fontsize=7, loc="outside lower center", ncols=4)
     return figure
 
 
@@ -48,6 +50,5 @@ def _draw(panels: Sequence[Any], title: str, visits: Sequence[Visit], colour: st
         below = [m - min(v) for m, v in zip(middles, values, strict=True)]
         above = [max(v) - m for m, v in zip(middles, values, strict=True)]
         numbers = [column[0].clients for column in columns]
-        panel.errorbar(
-            numbers, middles, yerr=[below, above], label=title, color=colour, marker=marker, markersize=5, capsize=2, linewidth=1
-        )
+        style = {"color": colour, "linestyle": "--" if "decoding" in title else "-", "linewidth": 1}
+        panel.errorbar(numbers, middles, yerr=[below, above], label=title, marker=marker, markersize=5, capsize=2, **style)

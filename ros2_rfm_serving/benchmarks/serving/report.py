@@ -69,6 +69,7 @@ def serving(
             scratch=Path(folder),
             environments=environments,
             port=port,
+            most_clients=max(numbers),
             model_s=model_ms / 1e3,
             warm_up_s=min(2.0, seconds),
             seconds=seconds,

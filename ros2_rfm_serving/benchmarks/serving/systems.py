@@ -29,6 +29,8 @@ class Setup:
     scratch: Path
     environments: Path
     port: int
+    most_clients: int
+    """At once."""
     model_s: float
     warm_up_s: float
     seconds: float
@@ -91,6 +93,12 @@ def _openpi(setup: Setup, *, decode: bool = False) -> System:
     if not file.is_file():
         raise ConfigurationError("is no openpi server", file=str(file), key="--openpi", fix="give a checkout of openpi")
     return _peer(setup, "openpi", OPENPI, "openpi", {"OPENPI_SERVER_FILE": str(file.resolve())}, decode=decode)
+
+
+def _lerobot_each(setup: Setup) -> System:
+    """One thread of PyTorch each: as many as there are cores, in every server, are slower."""
+    variables = {"LEROBOT_ROBOTS": str(setup.most_clients), "OMP_NUM_THREADS": "1"}
+    return _peer(setup, "LeRobot, a server per robot, decoding JPEG", LEROBOT, "lerobot_each", variables)
 
 
 def _ours(
@@ -164,4 +172,6 @@ SYSTEMS: dict[str, Callable[[Setup], System]] = {
     "ray-decoding": lambda setup: _peer(setup, "Ray Serve, handle", RAY, "ray", decode=True),
     "ray-http": lambda setup: _peer(setup, "Ray Serve, HTTP", RAY, "ray_http"),
     "lerobot": lambda setup: _peer(setup, "LeRobot", LEROBOT, "lerobot"),
+    "lerobot-decoding": lambda setup: _peer(setup, "LeRobot, decoding JPEG", LEROBOT, "lerobot_jpeg"),
+    "lerobot-each": _lerobot_each,
 }

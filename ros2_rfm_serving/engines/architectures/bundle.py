@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from pydantic import ValidationError
@@ -53,13 +53,15 @@ def load(folder: Path, *, as_saved: bool = False) -> Loaded:
     manifest = manifest_of(folder)
     if not (folder / TOKENIZER).is_file():
         raise ModelError(f"{folder}: not a bundle of an architecture, {TOKENIZER} is missing")
+    tokenizer = tokenizer_of((folder / TOKENIZER).read_text(encoding="utf-8"), folder / TOKENIZER)
+    require_words(tokenizer, network_config(manifest, folder), folder / TOKENIZER)
     weights = read_weights(folder)
     network = network_of(manifest, weights, folder)
     network.load_state_dict(weights, assign=True)
     return Loaded(
         manifest=manifest,
         network=(network if as_saved else network.float()).eval().requires_grad_(False),
-        tokenizer=tokenizer_of((folder / TOKENIZER).read_text(encoding="utf-8"), folder / TOKENIZER),
+        tokenizer=tokenizer,
         content_hash=content_hash(folder),
     )
 
@@ -80,8 +82,9 @@ def require_whole(folder: Path, manifest: Manifest, weights: dict[str, Tensor], 
         Manifest.model_validate(manifest.model_dump(mode="json"))
     except ValidationError as error:
         raise ModelError(f"{folder / CONFIG}: {first_of(error)}") from error
-    _shaped(manifest, network_config(manifest, folder), weights, folder)
-    tokenizer_of(tokenizer, folder / TOKENIZER)
+    config = network_config(manifest, folder)
+    _shaped(manifest, config, weights, folder)
+    require_words(tokenizer_of(tokenizer, folder / TOKENIZER), config, folder / TOKENIZER)
 
 
 def network_of(manifest: Manifest, weights: dict[str, Tensor], folder: Path) -> Architecture:
@@ -119,7 +122,13 @@ def require_room(manifest: Manifest, config: ArchitectureConfig, folder: Path) -
             raise ModelError(f"{folder / CONFIG}: {key}: {value}, of a network for at most {most}")
 
 
-def tokenizer_of(text: str, file: Path) -> Tokenizer:
+class _Words(Tokenizer, Protocol):
+    def get_vocab(self, with_added_tokens: bool = True) -> dict[str, int]: ...
+
+    def get_added_tokens_decoder(self) -> dict[int, object]: ...
+
+
+def tokenizer_of(text: str, file: Path) -> _Words:
     """Raises: `ModelError`."""
     from tokenizers import Tokenizer as FastTokenizer
 
@@ -129,8 +138,18 @@ def tokenizer_of(text: str, file: Path) -> Tokenizer:
         raise ModelError(f"{file}: no tokenizer can be read from it: {error}") from error
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    found: Tokenizer = tokenizer
+    found: _Words = tokenizer
     return found
+
+
+def require_words(tokenizer: _Words, config: ArchitectureConfig, file: Path) -> None:
+    """Added tokens may be beyond the network's rows, and are left out of prompts there (PaliGemma's `<image>`); of another model's
+    tokenizer so would words be, and nobody said it. Raises: `ModelError`.
+    """
+    added = tokenizer.get_added_tokens_decoder().keys()
+    most = max((id for id in tokenizer.get_vocab(with_added_tokens=False).values() if id not in added), default=-1)
+    if config.vocabulary and most >= config.vocabulary:
+        raise ModelError(f"{file}: has words up to number {most}, the network {config.vocabulary} rows: it is another model's")
 
 
 def require_same(network: Architecture, weights: dict[str, Tensor], file: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from ros2_rfm_serving.engines.architectures.base import Architecture
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
+
+if TYPE_CHECKING:  # PyTorch, which a list of names does without
+    from ros2_rfm_serving.engines.architectures.base import Architecture
 
 _HERE = "ros2_rfm_serving.engines.architectures"
 ARCHITECTURES = {

@@ -33,16 +33,15 @@ class ArchitecturePolicy:
     ) -> None:
         """saved: reads the network as it was saved, for the reference; None: as it is here, copied."""
         self._manifest, self._network, self._tokenizer = manifest, network, tokenizer
-        self._saved, self._rounds = saved, True
+        self._saved, self._rounds, self.computed_by = saved, True, options.computed_by
         if options.quantizes:
             quantize(network, options.dtype, network.EXACT)
         elif options.dtype != "float32":
             network.cast(getattr(torch, options.dtype))
         network.to(options.device)
         self.processor = Processor(manifest, network.config, tokenizer, options.device)
-        uploads = self.processor.uploads
-        self.fit_image = uploads.send if uploads else None
-        self.decode_image = decoder_for(uploads, options.device) if options.device_decoding else None
+        self.fit_image = self.processor.ahead.send
+        self.decode_image = decoder_for(self.processor.uploads, options.device) if options.device_decoding else None
         self._contract = contract
         self._one_time = not options.fixed_shapes
         """Where any shape runs: a row of which nothing is fixed has one time, and what follows from it is computed once."""

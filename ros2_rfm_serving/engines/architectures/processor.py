@@ -6,7 +6,6 @@ import math
 import re
 from bisect import bisect
 from collections.abc import Sequence
-from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.base import ArchitectureConfig, Observation
 from ros2_rfm_serving.engines.architectures.manifest import Affine, Images, Manifest, Prompt
-from ros2_rfm_serving.engines.uploads import uploads_to
+from ros2_rfm_serving.engines.uploads import Here, uploads_to
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, EncodedImage, Image, InferenceRequest
 
@@ -36,8 +35,12 @@ class Processor:
 
     def __init__(self, manifest: Manifest, config: ArchitectureConfig, tokenizer: Tokenizer, device: str) -> None:
         processing, contract = manifest.processing, manifest.contract
-        self.uploads = uploads_to(device, partial(fitted, geometry=processing.images))
         self._images, self._prompt, self._device = processing.images, processing.prompt, device
+        self._scales = {where.split(":")[0]: _scale(processing.images, where) for where in ("cpu", device)}
+        """Of images, where they are fitted: on the device, or here where one was not sent ahead"""
+        self.uploads = uploads_to(device, self._normalized)
+        self.ahead = self.uploads or Here(self._normalized)
+        """`send` is `Engine.fit_image`"""
         self._tokenizer, self._cameras = tokenizer, contract.cameras
         self._state_columns, self._vocabulary = config.state_columns, config.vocabulary or math.inf
         self._state = _Line(processing.state, contract.state_size, "processing.state")
@@ -110,18 +113,21 @@ class Processor:
         return " ".join(words[:fits])
 
     def _pixels(self, requests: Sequence[InferenceRequest]) -> Tensor:
-        geometry, count = self._images, len(self._cameras)
-        shape = (len(requests), count + geometry.absent, 3, geometry.height_px, geometry.width_px)
-        batch = torch.zeros(shape, device=self._device if self.uploads else "cpu")
+        """[B, C, 3, height, width], where they were fitted"""
+        geometry = self._images
+        shape = (len(requests), len(self._cameras), 3, geometry.height_px, geometry.width_px)
         pictures = [self._picture(request, camera) for request in requests for camera in self._cameras]
-        present = batch[:, :count]  # behind them are those that are absent
-        if self.uploads and pictures:
-            present.copy_(self.uploads.batch(pictures).view(present.shape))
-        else:
-            for (row, camera), picture in zip(np.ndindex(*present.shape[:2]), pictures, strict=True):
-                present[row, camera] = fitted(torch.from_numpy(np.require(picture, requirements="W")), geometry)
-        mean, std = (torch.tensor(values, device=batch.device)[:, None, None] for values in (geometry.mean, geometry.std))
-        return (batch - mean) / std
+        pixels = (self.ahead.batch(pictures) if pictures else torch.zeros(0)).view(shape)
+        if not geometry.absent:
+            return pixels
+        mean, std = self._scales[pixels.device.type]
+        black = ((0 - mean) / std).expand(len(requests), geometry.absent, *shape[2:])
+        return torch.cat([pixels, black], dim=1)
+
+    def _normalized(self, image: Tensor) -> Tensor:
+        """[H, W, 3] uint8 -> [3, height, width] as the network takes it"""
+        mean, std = self._scales[image.device.type]
+        return fitted(image, self._images).sub_(mean).div_(std)
 
     def _picture(self, request: InferenceRequest, camera: str) -> Image:
         image = request.images[camera]
@@ -168,10 +174,16 @@ def binned(state: Array, prompt: Prompt) -> list[int]:
     return [int(bin) for bin in np.digitize(state, edges) - 1]
 
 
+def _scale(geometry: Images, device: str) -> tuple[Tensor, Tensor]:
+    """Mean and deviation, [3, 1, 1]."""
+    mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (geometry.mean, geometry.std))
+    return mean, std
+
+
 def fitted(image: Tensor, geometry: Images) -> Tensor:
-    """[H, W, 3] uint8 -> [3, height, width] in [0, 1]"""
-    pixels = image.permute(2, 0, 1).float() / 255
-    pixels = cropped(pixels, geometry.crop)
+    """[H, W, 3] uint8 -> [3, height, width] in [0, 1], of its own memory. Nothing is computed of what is cropped, and everything
+    where it lies that can be."""
+    pixels = cropped(image.permute(2, 0, 1), geometry.crop).float().div_(255)
     height, width = pixels.shape[1:]
     size = (geometry.height_px, geometry.width_px)
     if geometry.fit != "stretch":
@@ -179,11 +191,11 @@ def fitted(image: Tensor, geometry: Images) -> Tensor:
         size = (max(1, int(height / ratio)), max(1, int(width / ratio)))
     if (height, width) != size:
         resized = F.interpolate(pixels[None], size, mode="bilinear", antialias=geometry.antialias, align_corners=False)
-        pixels = resized[0].clamp(0, 1)
-    pixels = (pixels * 255).floor() / 255 if geometry.whole else pixels
+        pixels = resized[0].clamp_(0, 1)
+    pixels = pixels.mul_(255).floor_().div_(255) if geometry.whole else pixels
     rest = (geometry.height_px - size[0], geometry.width_px - size[1])
     before = rest if geometry.fit == "pad_top_left" else (rest[0] // 2, rest[1] // 2)
-    return F.pad(pixels, (before[1], rest[1] - before[1], before[0], rest[0] - before[0]))
+    return F.pad(pixels, (before[1], rest[1] - before[1], before[0], rest[0] - before[0])) if any(rest) else pixels
 
 
 def cropped(pixels: Tensor, share: float) -> Tensor:

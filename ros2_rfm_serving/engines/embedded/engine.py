@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from ros2_rfm_serving.engines.embedded.contract import contract_of
 from ros2_rfm_serving.engines.embedded.inputs import placed
 from ros2_rfm_serving.engines.embedded.judge import Judge
 from ros2_rfm_serving.engines.embedded.layers import kernels_of
-from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork
+from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork, JudgeNetwork
 from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
 from ros2_rfm_serving.engines.embedded.planner import Planner
 from ros2_rfm_serving.engines.embedded.planner_network import PlannerNetwork
@@ -30,6 +31,8 @@ from ros2_rfm_serving.engines.tokens.engine import TokenEngine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract
 
+Kind = TypeVar("Kind", bound=nn.Module)
+
 
 def load_embedded(model: str, folder: Path, options: BundleOptions = ON_CPU) -> Engine:
     """A bundle as an engine. Raises: `ModelError`."""
@@ -41,20 +44,21 @@ def load_embedded(model: str, folder: Path, options: BundleOptions = ON_CPU) -> 
 
 def _engine_of(model: str, folder: Path, network: bundle.Network, content_hash: str, options: BundleOptions) -> Engine:
     if isinstance(network, FlowPolicyNetwork):
-        policy = FlowPolicy(model, network, content_hash, options, saved=lambda: _flow_policy(folder))
+        policy = FlowPolicy(model, network, content_hash, options, partial(_as_saved, FlowPolicyNetwork, folder))
         return SteppingEngine(policy, sampling_of(network.config, options))
     if options.quantizes:
         raise ModelError(f"{model!r}: options.dtype {options.dtype!r} is for flow policies and architectures; say `bfloat16`")
     if isinstance(network, TokenPolicyNetwork):
-        return TokenEngine(TokenPolicy(model, network, content_hash, options), _token_sampling(network.config, options))
+        tokens = TokenPolicy(model, network, content_hash, options, partial(_as_saved, TokenPolicyNetwork, folder))
+        return TokenEngine(tokens, _token_sampling(network.config, options))
     if isinstance(network, PlannerNetwork):
-        return Planner(model, network, content_hash, options)
-    return Judge(model, network, content_hash, options)
+        return Planner(model, network, content_hash, options, partial(_as_saved, PlannerNetwork, folder))
+    return Judge(model, network, content_hash, options, partial(_as_saved, JudgeNetwork, folder))
 
 
-def _flow_policy(folder: Path) -> FlowPolicyNetwork:
+def _as_saved(kind: type[Kind], folder: Path) -> Kind:
     network, _ = bundle.load(folder)
-    assert isinstance(network, FlowPolicyNetwork)
+    assert isinstance(network, kind)
     return network
 
 
@@ -102,7 +106,7 @@ class FlowPolicy:
         """saved: reads the network as it was saved, for the reference; None: as it is here, copied."""
         self._network, self._inputs = network, placed(network, options)
         self.fit_image, self.decode_image = self._inputs.fit_image, self._inputs.decode_image
-        self._saved = saved
+        self._saved, self.computed_by = saved, options.computed_by
         self._action_mean = network.action_mean.cpu().numpy()
         self._action_std = network.action_std.cpu().numpy()
         self._contract = contract_of(model, network, content_hash, options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,13 +17,24 @@ from ros2_rfm_serving.engines.flow import parity
 from ros2_rfm_serving.engines.flow.graphs import Tensors, accelerated
 from ros2_rfm_serving.engines.flow.memory import in_halves
 from ros2_rfm_serving.engines.flow.sampling import filled
+from ros2_rfm_serving.engines.precision import REDUCED
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, OutputKind
 
 
 class Judge(Engine):
     """One verdict per request."""
 
-    def __init__(self, model: str, network: JudgeNetwork, content_hash: str, options: BundleOptions = ON_CPU) -> None:
+    def __init__(
+        self,
+        model: str,
+        network: JudgeNetwork,
+        content_hash: str,
+        options: BundleOptions = ON_CPU,
+        saved: Callable[[], JudgeNetwork] | None = None,
+    ) -> None:
+        """saved: reads the network as it was saved, for the reference; None: as it is here, copied."""
+        self._saved = saved or (lambda: copy.deepcopy(network))
+        self._options = options
         self._network, self._inputs, self._sizes = network, placed(network, options), options.fixed_shapes
         self.fit_image, self.decode_image = self._inputs.fit_image, self._inputs.decode_image
         self._logits = accelerated(self._logits_of, compiled=options.compiles, recorded=options.records)
@@ -50,10 +61,18 @@ class Judge(Engine):
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         return in_halves(self._infer, requests)
 
+    @property
+    def must_agree(self) -> bool:
+        return self._network.word.weight.dtype in REDUCED
+
+    @property
+    def computed_by(self) -> str:
+        return self._options.computed_by
+
     @torch.inference_mode()
     def check_parity(self) -> list[Parity]:
         """Where things are, and what follows from it, against the network in float64."""
-        network, exact = self._network, copy.deepcopy(self._network).cpu().double()
+        network, exact = self._network, self._saved().cpu().double()
         requests = parity.probes(self._contract, " ".join(network.config.vocabulary[2:]))
         images, words = self._inputs.images(requests), self._inputs.words(requests)
         batch = filled(requests, self._sizes)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ros2_rfm_serving.engines.precision import STORED
 from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.processor import processor
 
 MAX_BATCH_SIZE = 32
 DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
@@ -94,8 +95,14 @@ class BundleOptions(BaseModel):
 
     @property
     def quantizes(self) -> bool:
-        """Weights are integers; such a model is served only if it agrees with itself as it was saved."""
+        """Weights are integers."""
         return self.dtype in STORED
+
+    @property
+    def computed_by(self) -> str:
+        """`Engine.computed_by`: another processor or GPU, another release of PyTorch has other kernels."""
+        hardware = torch.cuda.get_device_name(self.device) if self.on_gpu else processor()
+        return f"{self.model_dump_json()} {hardware} {torch.__version__}"
 
     def on_device(self, model: str) -> BundleOptions:
         """With a device that is there. Raises: `ModelError`."""

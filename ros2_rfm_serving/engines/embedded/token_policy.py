@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +25,17 @@ Cache = tuple[Tensor, ...]
 
 
 class TokenPolicy(TokenModel):
-    def __init__(self, model: str, network: TokenPolicyNetwork, content_hash: str, options: BundleOptions = ON_CPU) -> None:
+    def __init__(
+        self,
+        model: str,
+        network: TokenPolicyNetwork,
+        content_hash: str,
+        options: BundleOptions = ON_CPU,
+        saved: Callable[[], TokenPolicyNetwork] | None = None,
+    ) -> None:
+        """saved: reads the network as it was saved, for the reference; None: as it is here, copied."""
+        self._saved = saved or (lambda: copy.deepcopy(network))
+        self.computed_by = options.computed_by
         config = network.config
         self._network, self._inputs, self._device = network, placed(network, options), options.device
         self.fit_image, self.decode_image = self._inputs.fit_image, self._inputs.decode_image
@@ -84,7 +94,7 @@ class TokenPolicy(TokenModel):
         return " ".join(self._network.config.vocabulary[2:])
 
     def reference(self) -> TokenPolicy:
-        return TokenPolicy(self._contract.model, copy.deepcopy(self._network).cpu().double(), self._contract.model_hash)
+        return TokenPolicy(self._contract.model, self._saved().cpu().double(), self._contract.model_hash)
 
     # --- the network ---
 

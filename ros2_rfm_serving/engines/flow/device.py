@@ -42,8 +42,12 @@ class Stopwatch:
         """When the batch has ended."""
         if not self._marks:
             return NO_PHASES
-        perception_s, solver_s = (self._between_s(*self._marks[i : i + 2]) for i in (0, 2))
+        perception_s, solver_s = self.spans_s()
         return Phases(perception_s, solver_s, num_steps)
+
+    def spans_s(self) -> list[float]:
+        """Between the first mark and the second, the third and the fourth, and so on, when the batch has ended."""
+        return [self._between_s(*self._marks[i : i + 2]) for i in range(0, len(self._marks), 2)]
 
     def _between_s(self, begun: Any, ended: Any) -> float:
         return 1e-3 * float(begun.elapsed_time(ended)) if self._on_gpu else ended - begun

@@ -15,7 +15,7 @@ from ros2_rfm_serving.engines.flow.memory import in_halves
 from ros2_rfm_serving.engines.flow.sampling import Sample, filled, offered, padded, robot_space, sample
 from ros2_rfm_serving.engines.flow.solvers import most_steps, solver_of, steps_for
 from ros2_rfm_serving.engines.heap import give_back
-from ros2_rfm_serving.engines.precision import STORED
+from ros2_rfm_serving.engines.precision import REDUCED
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Conditioning, EngineReply, InferenceRequest, ModelContract
 
@@ -86,13 +86,23 @@ class FlowEngine(Engine):
 
     @property
     def must_agree(self) -> bool:
-        return isinstance(self._model, parity.Referenced) and self._model.weights_dtype in STORED.values()
+        return isinstance(self._model, parity.Referenced) and self._model.weights_dtype in REDUCED
+
+    @property
+    def computed_by(self) -> str:
+        return str(getattr(self._model, "computed_by", ""))
 
     def check_parity(self) -> list[Parity]:
+        return self._compared(anew=True)
+
+    def check_precision(self) -> list[Parity]:
+        return self._compared(anew=False) if self.must_agree else self.check_parity()
+
+    def _compared(self, *, anew: bool) -> list[Parity]:
         with self._lock:
             try:
                 if isinstance(self._model, parity.Referenced):
-                    return parity.check(self._model, self._config)
+                    return parity.check(self._model, self._config, anew=anew)
                 return parity.check_rows(self._model, self._config)
             finally:
                 give_back()  # of its reference

@@ -64,16 +64,18 @@ class ReferencedModel(VelocityModel, Referenced, Protocol):
     """A model that can be checked."""
 
 
-def check(model: ReferencedModel, config: SamplingConfig) -> list[Parity]:
+def check(model: ReferencedModel, config: SamplingConfig, *, anew: bool = True) -> list[Parity]:
     """From the images to robot space, in the order of computation: the first that fails names the culprit.
 
-    A model that quantises activations is checked without that (`unrounded`, where it has it), as its reference is.
+    anew: the reference perceives at every solver step. Else once, which finds what rounding does and takes a fraction of the time
+    where a language model perceives. A model that quantises activations is checked without that (`unrounded`, where it has it), as
+    its reference is.
     """
     with getattr(model, "unrounded", nullcontext)():
-        return _checked(model, config)
+        return _checked(model, config, anew)
 
 
-def _checked(model: ReferencedModel, config: SamplingConfig) -> list[Parity]:
+def _checked(model: ReferencedModel, config: SamplingConfig, anew: bool) -> list[Parity]:
     exact, dtype = model.reference(), model.weights_dtype
     requests = _continuing(probes(model.contract, model.probe_instruction), model.contract, config)
     rows, length, columns = len(requests), model.contract.chunk_length, len(model.contract.action_names)
@@ -86,7 +88,9 @@ def _checked(model: ReferencedModel, config: SamplingConfig) -> list[Parity]:
         context, exact_context = model.perceive(batch), exact.perceive(requests)
         velocity = model.velocity(x.to(config.device), time.to(config.device), context)
         exact_velocity = exact.velocity(x[:rows].double(), time[:rows].double(), exact_context)
-        plain: Any = np.stack([plain_loop(exact, request, noise[i], config) for i, request in enumerate(requests)])[..., :columns]
+        seen = [None if anew else tuple(tensor[i : i + 1] for tensor in exact_context) for i in range(rows)]
+        loops = [plain_loop(exact, request, noise[i], config, seen[i]) for i, request in enumerate(requests)]
+        plain: Any = np.stack(loops)[..., :columns]
         return [
             compare("image encoder", model.encoded_images(requests), exact.encoded_images(requests), dtype),
             compare("prefix: keys and values", [tensor[:rows] for tensor in context], exact_context, dtype),
@@ -134,8 +138,10 @@ def probes(contract: ModelContract, instruction: str) -> list[InferenceRequest]:
     ]
 
 
-def plain_loop(exact: VelocityModel, request: InferenceRequest, noise: Array, config: SamplingConfig) -> Exact:
-    """[T, W] model space, float64: one row, nothing reused from one step to the next. Not guided."""
+def plain_loop(
+    exact: VelocityModel, request: InferenceRequest, noise: Array, config: SamplingConfig, context: Any | None = None
+) -> Exact:
+    """[T, W] model space, float64: one row, nothing reused from one step to the next but `context`, where given. Not guided."""
     (request,) = anchored(exact, [request])
     fixed = request.inference_delay_steps if request.conditioning is Conditioning.PREFIX else 0
     columns = (0, noise.shape[1] - request.prefix_model.shape[1])
@@ -146,7 +152,8 @@ def plain_loop(exact: VelocityModel, request: InferenceRequest, noise: Array, co
         x[:, :fixed] = prefix
         times = torch.full(x.shape[:2], time, dtype=x.dtype)
         times[:, :fixed] = 0.0
-        x = x + free * (_next(x, exact.velocity(x, times, exact.perceive([request])), time, after, config) - x)
+        seen = exact.perceive([request]) if context is None else context
+        x = x + free * (_next(x, exact.velocity(x, times, seen), time, after, config) - x)
     x[:, :fixed] = prefix
     chunk: Exact = x[0].numpy()
     return chunk

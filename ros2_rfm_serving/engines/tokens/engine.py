@@ -12,6 +12,7 @@ from ros2_rfm_serving.engines.base import Cache, Engine, Parity, Stepping, Token
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.flow.frames import Frames, blocks_of_stages, require_spread, session_of
 from ros2_rfm_serving.engines.flow.memory import Rows, not_entered
+from ros2_rfm_serving.engines.precision import REDUCED
 from ros2_rfm_serving.engines.tokens import parity
 from ros2_rfm_serving.engines.tokens.flight import Flight
 from ros2_rfm_serving.engines.tokens.public import PublicContexts
@@ -59,6 +60,14 @@ class TokenEngine(Engine, Stepping):
     def warm_up(self) -> None:
         for size in (1, self.max_batch_size):
             self.infer([blank_request(self.contract)] * size)
+
+    @property
+    def must_agree(self) -> bool:
+        return isinstance(self._model, parity.Referenced) and self._model.weights_dtype in REDUCED
+
+    @property
+    def computed_by(self) -> str:
+        return str(getattr(self._model, "computed_by", ""))
 
     def check_parity(self) -> list[Parity]:
         with self._lock:

@@ -13,11 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.operate.inputs import console
+from ros2_rfm_serving.processor import processor
 from ros2_rfm_serving.reports.charts import require_matplotlib
 from ros2_rfm_serving.reproductions.auras.points import FIGURES, Point, points_of
 from ros2_rfm_serving.reproductions.claims import claims_table
 from ros2_rfm_serving.reproductions.files import make_folder
-from ros2_rfm_serving.reproductions.machine import processor, this_machine
+from ros2_rfm_serving.reproductions.machine import this_machine
 from ros2_rfm_serving.shipped import shipped
 
 if TYPE_CHECKING:

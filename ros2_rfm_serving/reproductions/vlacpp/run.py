@@ -11,10 +11,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.inputs import console
+from ros2_rfm_serving.processor import processor
 from ros2_rfm_serving.reports.charts import require_matplotlib
 from ros2_rfm_serving.reproductions.claims import claims_table
 from ros2_rfm_serving.reproductions.files import make_folder
-from ros2_rfm_serving.reproductions.machine import processor, this_machine
+from ros2_rfm_serving.reproductions.machine import this_machine
 from ros2_rfm_serving.reproductions.vlacpp.points import FILE, POINTS, TIMED, Replanned, Timing, load, save
 from ros2_rfm_serving.shipped import shipped
 

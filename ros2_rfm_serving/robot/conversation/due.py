@@ -7,7 +7,8 @@ import sys
 
 from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.robot.conversation.calls import CoupledCalls
-from ros2_rfm_serving.robot.conversation.link import Link, steps_of
+from ros2_rfm_serving.robot.conversation.latency import steps_of
+from ros2_rfm_serving.robot.conversation.link import Link
 from ros2_rfm_serving.robot.conversation.links import Links
 from ros2_rfm_serving.robot.motion.action_queue import ActionQueue
 from ros2_rfm_serving.types import Conditioning

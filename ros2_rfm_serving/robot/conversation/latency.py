@@ -47,3 +47,8 @@ class Latencies:
             of_window = max if self._window_maximum else statistics.median
             self._expected_s = self._longest_s if self._longest else of_window(self._latest)
         return self._expected_s
+
+
+def steps_of(latency_s: float, step_rate_hz: float) -> int:
+    """Rounded up: a step that has begun is executed."""
+    return math.ceil(latency_s * step_rate_hz - 1e-6)

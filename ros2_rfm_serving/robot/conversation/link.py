@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ros2_rfm_serving.robot.config import LinkConfig
 from ros2_rfm_serving.robot.conversation.flight import Answered, Flight, InFlight
-from ros2_rfm_serving.robot.conversation.latency import Latencies
+from ros2_rfm_serving.robot.conversation.latency import Latencies, steps_of
 from ros2_rfm_serving.types import Chunk, ModelContract, Reply, RequestId, Route, SessionGrant
 from ros2_rfm_serving.types.phase import Phase
 
@@ -393,8 +393,3 @@ class Link:
         decision older.
         """
         return steps_of(self.latencies.expected_s(), step_rate_hz) if len(self.latencies) else 1
-
-
-def steps_of(latency_s: float, step_rate_hz: float) -> int:
-    """Rounded up: a step that has begun is executed."""
-    return math.ceil(latency_s * step_rate_hz - 1e-6)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from ros2_rfm_serving.robot.config import CommandType, RobotConfig
 from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.types import Array
@@ -44,6 +45,12 @@ class ChunkGate:
         self.units = ""
         """What people should know about the units of the model's actions; empty: nothing."""
         self._mean, self._std = np.array(config.action_mean), np.array(config.action_std)
+
+    @classmethod
+    def of(cls, config: RobotConfig) -> ChunkGate:
+        """Raises: `ConfigurationError`."""
+        order = 1 if config.command_type is CommandType.POSITION else 0
+        return cls(config.gate, config.limits, len(config.action_names), 1.0 / config.step_rate_hz, order=order)
 
     def go_on_from(self, before: ChunkGate) -> None:
         """Takes the place of another one with the same limits: what it has seen of the units counts."""

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import numpy as np
 
 from ros2_rfm_serving.robot.config import CommandType, RobotConfig
-from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.robot.motion.action_queue import ActionQueue
 from ros2_rfm_serving.robot.motion.fallback import FallbackLadder
 from ros2_rfm_serving.robot.motion.gate import ChunkGate
@@ -42,7 +41,7 @@ class Motor:
         """Raises: `ConfigurationError` when limits or ladder do not fit the robot."""
         self.queue = ActionQueue(len(config.action_names), replace=config.replace_queue, compatibility=config.compatibility)
         self.ladder = FallbackLadder(config)
-        self.gate = _gate(config)
+        self.gate = ChunkGate.of(config)
         self.gate_warnings: Counter[str] = Counter()
         """Chunks that were executed although the gate found something; sessions whose model has no statistics for it."""
         self._trained: tuple[tuple[float, ...], tuple[float, ...]] | None = None
@@ -65,7 +64,7 @@ class Motor:
         self._step_s = 1.0 / config.step_rate_hz
         self._parts = config.interpolation
         self._interpolator = Interpolator(config.interpolation)
-        self._shaper = _shaper(config)
+        self._shaper = CommandShaper.of(config)
         self._observed_s = -math.inf
         """When the observation behind the step under way was taken."""
         self._at_seam = False
@@ -95,7 +94,7 @@ class Motor:
         change_gate = self._prepared_gate(config)
         if all(getattr(config, name) == getattr(self._config, name) for name in _SHAPE):
             return change_gate
-        ladder, shaper = FallbackLadder(config), _shaper(config)
+        ladder, shaper = FallbackLadder(config), CommandShaper.of(config)
         if shaper is not None:
             shaper.go_on_from(self._shaper.last if self._shaper else self._last, self._shaper)
 
@@ -112,7 +111,7 @@ class Motor:
         """What has been seen of the units stays known as long as it is measured by the same limits."""
         gate = self.gate
         if (config.gate, config.limits) != (self._config.gate, self._config.limits):
-            gate = _gate(config)
+            gate = ChunkGate.of(config)
             if config.limits == self._config.limits:
                 gate.go_on_from(self.gate)
 
@@ -424,16 +423,3 @@ class Motor:
         self._last = self._shaper.shape(command, self.pace.elapsed_s(now_s)) if self._shaper else command
         self.pace.began(now_s)
         return self._last
-
-
-def _gate(config: RobotConfig) -> ChunkGate:
-    """Raises: `ConfigurationError`."""
-    order = 1 if config.command_type is CommandType.POSITION else 0
-    return ChunkGate(config.gate, config.limits, len(config.action_names), 1.0 / config.step_rate_hz, order=order)
-
-
-def _shaper(config: RobotConfig) -> CommandShaper | None:
-    """None: nothing limits this robot's commands. Raises: `ConfigurationError`."""
-    if config.limits == Limits() and config.interpolation == 1:
-        return None
-    return CommandShaper(config.limits, config.command_type, len(config.action_names), 1.0 / config.control_rate_hz)

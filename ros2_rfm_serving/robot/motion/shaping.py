@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.robot.config import CommandType
+from ros2_rfm_serving.robot.config import CommandType, RobotConfig
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.types import Array
 
@@ -45,6 +45,13 @@ class CommandShaper:
         self._tolerance = limits.tolerance
         self._reach = self._max_velocity * period_s + limits.tolerance
         self.start(None)
+
+    @classmethod
+    def of(cls, config: RobotConfig) -> CommandShaper | None:
+        """None: nothing limits this robot's commands. Raises: `ConfigurationError`."""
+        if config.limits == Limits() and config.interpolation == 1:
+            return None
+        return cls(config.limits, config.command_type, len(config.action_names), 1.0 / config.control_rate_hz)
 
     @property
     def last(self) -> Array | None:

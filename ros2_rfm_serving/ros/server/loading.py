@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from ros2_rfm_serving.engines.agreement import require_agreement
 from ros2_rfm_serving.engines.base import Engine, Stepping, require_parity
 from ros2_rfm_serving.engines.blank import blank_request, rehearse
 from ros2_rfm_serving.engines.registry import build_engine
@@ -115,8 +116,10 @@ class Loading:
         """Or what was built is closed: the next try would find the GPU's memory taken. Raises: whatever it does."""
         overflow: tuple[Tier, ...] = ()
         try:
-            if check_parity or engine.must_agree:
+            if check_parity:
                 require_parity(self.placement.model, engine.check_parity())
+            elif engine.must_agree:
+                require_agreement(self.placement.model, engine)
             overflow = _overflow(self._params, self.placement, engine.contract, self._log)
             return _ready(engine, self._params, self.placement, overflow)
         except BaseException:

@@ -16,6 +16,7 @@ from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry
+from ros2_rfm_serving.factory.cores import cores_of
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros.node.own_name import named
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, Values, When
@@ -48,6 +49,7 @@ class ServerParams:
     profiles_folder: Path
     models_folder: Path
     threads: int
+    cores: str
     autostart: bool
     dispatch: str
     batching: str
@@ -166,6 +168,7 @@ SPECS = {
     "profiles_folder": _at_configure("", "Folder of profiles (CSV) and models.yaml; empty: the shipped one"),
     "models_folder": _at_configure("", "Folder of model bundles; empty: the shipped one"),
     "threads": _at_configure(1, "CPU threads of the engine", 1, 4096),
+    "cores": Spec("", "Processor cores that the process keeps to, such as 0-3,8; empty: any"),
     "overflow_url": _at_configure("", "Another server of the model, for what this one cannot answer in time"),
     "overflow_round_trip_s": _at_configure(0.0, "Network's share of its latency", 0.0, 1e6),
     "overflow_batches_in_flight": _at_configure(2, "On their way there or back at once", 1, 8),
@@ -227,6 +230,10 @@ def server_params(node: Node, changed: Mapping[str, Any] = NOTHING) -> ServerPar
         fields[name] = Path(fields[name]) if fields[name] else share() / shipped
     if 0.0 < fields["hung_after_s"] < SHORTEST_HUNG_S:
         raise values.wrong("hung_after_s", "would end a healthy process", f"give 0 or at least {SHORTEST_HUNG_S:g}")
+    try:
+        cores_of(fields["cores"])
+    except ValueError as error:
+        raise values.wrong("cores", str(error), "give some, such as 0-3,8") from None
     fields["server"] = named("server", fields["server"])
     Dispatcher(dispatch_policy(fields["dispatch"]), fields["batching"])  # whether there is such a policy
     return ServerParams(**fields)

@@ -14,6 +14,7 @@ from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.scheduler.watch.drift import Drift, Pace
 from ros2_rfm_serving.scheduler.watch.factors import Factors
 from ros2_rfm_serving.scheduler.watch.health import Health
+from ros2_rfm_serving.scheduler.watch.kept import Attained
 from ros2_rfm_serving.scheduler.watch.words import RobotWord, ServerWord
 from ros2_rfm_serving.types import Schedule
 
@@ -40,7 +41,9 @@ class Watch:
         self._profile, self._catalogue = profile, catalogue
         self.insane = 0
         """Words with figures that are none."""
-        self.health, self.factors = Health(), Factors()
+        self.health, self.factors, self.attained = Health(), Factors(), Attained()
+        self.missed: tuple[str, ...] = ()
+        """Promises that robots are surely not kept, by their own count, in words."""
         self._factory: Factory | None = None
         self._schedule: Schedule | None = None
         self._looked_s = -math.inf
@@ -55,6 +58,7 @@ class Watch:
         self.drift = Drift(_usual(self._profile.batched(factory.continuous), factory.planning.stragglers))
         self.health.declare(factory.servers)
         self.factors.declare(factory)
+        self.attained.declare(factory)
 
     def follow(self, schedule: Schedule) -> None:
         """It is in force."""
@@ -63,7 +67,9 @@ class Watch:
         self._schedule = schedule
         placements = {p.server: p for p in schedule.placements if not p.gpu}
         self.drift.place(placements)
-        self.factors.keep({route.robot for route in schedule.routes})
+        robots = {route.robot for route in schedule.routes}
+        self.factors.keep(robots)
+        self.attained.follow(robots)
         for server in self._servers:
             placement = placements.get(server)
             footprint = self._catalogue.footprint(placement.model, placement.gpu_type) if placement and self._catalogue else None
@@ -81,6 +87,7 @@ class Watch:
             self.insane += 1
             return
         self.factors.hear(word, *self.drift.latencies_s(word.server), now_s)
+        self.attained.hear(word, now_s)
 
     def look(self, now_s: float, *, short: bool = False) -> Finding | None:
         """None: nothing that a plan would have to know. short: robots stand for want of a server."""
@@ -88,11 +95,15 @@ class Watch:
         if not lost and not back and 0.0 <= now_s - self._looked_s < SETTLE_S:
             return None
         self._looked_s = now_s
+        self.missed = tuple(self.attained.missed())
         drifted, needs = self.drift.look(now_s), self.factors.look()
         if not (lost or back or drifted or needs):
             return None
         before, self.seen = self.seen, self._seen()
-        return Finding(self.seen, lost, back, _words(before, self.seen, lost, back)) if self.seen != before else None
+        if self.seen == before:
+            return None
+        self.attained.forget()
+        return Finding(self.seen, lost, back, _words(before, self.seen, lost, back))
 
     def told(self) -> Mapping[str, Pace]:
         """Server -> its pace as measured."""

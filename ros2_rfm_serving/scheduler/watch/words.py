@@ -23,6 +23,19 @@ class Asked(NamedTuple):
     """Sum, request to answer."""
 
 
+class Kept(NamedTuple):
+    """One component of one robot, since its start."""
+
+    in_time: int = 0
+    """Answers that counted, within the SLO."""
+    late: int = 0
+    """Answers that came later, and requests that were given up."""
+
+    @property
+    def answers(self) -> int:
+        return self.in_time + self.late
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServerWord:
     server: str
@@ -66,12 +79,15 @@ class RobotWord:
     """How long that takes, sum."""
     round_trip_p99_s: float = math.nan
     """Of System 1, lately."""
+    kept: Mapping[str, Kept] = field(default_factory=dict)
+    """By component."""
 
     @property
     def is_sane(self) -> bool:
         each = [(*self.asked.values(), Asked(self.horizons, self.horizons_s))]
         sums = all(0 <= a.answers <= MOST and 0.0 <= a.round_trips_s <= LONGEST_S for asked in each for a in asked)
-        return sums and _is_lately(self.round_trip_p99_s)
+        counts = all(0 <= count <= MOST for kept in self.kept.values() for count in kept)
+        return sums and counts and _is_lately(self.round_trip_p99_s)
 
 
 def _is_lately(seconds: float) -> bool:

@@ -20,7 +20,7 @@ class Guarded(DispatchPolicy):
 
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
         try:
-            ranked = list(self._policy.rank(waiting, engine, now_s))
+            ranked = list(self._policy.rank(list(waiting), engine, now_s))  # its own: it may take apart what it is given
             if len(ranked) == len(waiting) and (ranked[0] is waiting[0] if len(ranked) == 1 else _are_same(ranked, waiting)):
                 return ranked
             problem = f"rank gave {len(ranked)} in place of the {len(waiting)} who wait, each once"

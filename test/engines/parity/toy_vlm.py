@@ -31,12 +31,15 @@ VISION = {
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
-def save_smolvlm(folder: Path, text: Mapping[str, int] = NOTHING, vision: Mapping[str, int] = NOTHING) -> None:
+def save_smolvlm(
+    folder: Path, text: Mapping[str, int] = NOTHING, vision: Mapping[str, int] = NOTHING, scale_factor: int = 2
+) -> None:
     """Tokenizer, configuration and processors; its weights are the policy's. text, vision: in place of the toy's sizes."""
     from transformers import SmolVLMConfig, SmolVLMImageProcessor
 
     save_tokenizer(folder)
-    config = SmolVLMConfig(text_config={**TEXT, **text}, vision_config={**VISION, **vision}, scale_factor=2, image_token_id=2)
+    texts, images = {**TEXT, **text}, {**VISION, **vision}
+    config = SmolVLMConfig(text_config=texts, vision_config=images, scale_factor=scale_factor, image_token_id=2)
     config.save_pretrained(folder)
     SmolVLMImageProcessor().save_pretrained(folder)
     (folder / "processor_config.json").write_text(json.dumps({"processor_class": "SmolVLMProcessor", "image_seq_len": 4}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import math
@@ -10,7 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ def setup(folder: Path) -> Setup:
         scratch=folder,
         environments=folder / "peers",
         port=1,
+        most_clients=8,
         model_s=0.01,
         warm_up_s=1.0,
         seconds=2.0,
@@ -228,6 +230,42 @@ def test_peers_that_decode_do_it_with_each_batch(tmp_path: Path, monkeypatch: py
     made = {name: make(name, setup(tmp_path / name)) for name in ("openpi", "openpi-decoding", "ray", "ray-decoding")}
     assert {name for name, system in made.items() if "--decode" in system.server} == {"openpi-decoding", "ray-decoding"}
     assert len({system.title for system in made.values()}) == 4
+
+
+def test_lerobots_observations_carry_jpegs_which_its_server_decodes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LeRobot's part is stood in for: what it is given when its own path begins."""
+
+    class Rest:
+        def _predict_action_chunk(self, observation: Any) -> Any:
+            return {camera: observation.get_observation()[camera] for camera in ("camera_0", "camera_1")}
+
+    asked: list[tuple[int, dict[str, Any]]] = []
+    module = ModuleType("peer_lerobot")
+    vars(module).update(
+        CAMERAS=("camera_0", "camera_1"), StubbedServer=Rest, run=None, asking=lambda port, images: asked.append((port, images))
+    )
+    monkeypatch.setitem(sys.modules, "peer_lerobot", module)
+    monkeypatch.syspath_prepend(str(Path(serving_systems.RUN).parent))
+    for name in ("peer_lerobot_jpeg", "peer_lerobot_each"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    jpeg, each = importlib.import_module("peer_lerobot_jpeg"), importlib.import_module("peer_lerobot_each")
+    images = {"camera_0": photograph(64, 48, seed=0), "camera_1": photograph(32, 48, seed=1)}
+    observation, broken = dict(images), {**images, "camera_1": b"no JPEG"}
+    found = jpeg.DecodingServer()._predict_action_chunk(SimpleNamespace(get_observation=lambda: observation))
+    assert [found[camera].shape for camera in sorted(found)] == [(48, 64, 3), (48, 32, 3)]
+    with pytest.raises(ValueError, match="JPEG"):
+        jpeg.DecodingServer()._predict_action_chunk(SimpleNamespace(get_observation=lambda: broken))
+    for connect in (jpeg.connect, each.connect, each.connect):
+        connect(7, images)
+    assert asked == [(7, images), (7, images), (8, images)], "one server for all, or each its own"
+
+
+def test_lerobot_has_a_server_per_robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_systems, "python_of", lambda *_: Path("python"))
+    made = {name: make(name, setup(tmp_path / name)) for name in ("lerobot", "lerobot-decoding", "lerobot-each")}
+    assert len({system.title for system in made.values()}) == 3
+    assert made["lerobot-each"].environment["LEROBOT_ROBOTS"] == "8"
+    assert not [name for name, system in made.items() if "--decode" in system.server], "they decode before the model is asked"
 
 
 def test_every_peer_has_both_sides() -> None:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import simplejpeg
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.manifest import Images
-from ros2_rfm_serving.engines.architectures.processor import fitted
+from ros2_rfm_serving.engines.architectures.processor import cropped, fitted
 from ros2_rfm_serving.engines.embedded.inputs import Inputs, resized, resized_there
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.nvjpeg import PROBE, NvJpeg
@@ -155,6 +156,36 @@ def test_a_published_networks_image_is_the_same_sent_ahead_or_not(fit: Any) -> N
     expected = fitted(torch.from_numpy(image), geometry)
     assert torch.equal(uploads.batch([image])[0], expected)
     assert torch.equal(ahead.batch([ahead.send(image)])[0], expected)
+
+
+def fitted_step_by_step(image: Image, geometry: Images) -> Tensor:
+    """Nothing in place, nothing left out."""
+    pixels = cropped(torch.from_numpy(image).permute(2, 0, 1).contiguous().float() / 255, geometry.crop)
+    height, width = pixels.shape[1:]
+    size = (geometry.height_px, geometry.width_px)
+    if geometry.fit != "stretch":
+        ratio = max(width / size[1], height / size[0])
+        size = (max(1, int(height / ratio)), max(1, int(width / ratio)))
+    if (height, width) != size:
+        resized = F.interpolate(pixels[None], size, mode="bilinear", antialias=geometry.antialias, align_corners=False)
+        pixels = resized[0].clamp(0, 1)
+    pixels = (pixels * 255).floor() / 255 if geometry.whole else pixels
+    rest = (geometry.height_px - size[0], geometry.width_px - size[1])
+    before = rest if geometry.fit == "pad_top_left" else (rest[0] // 2, rest[1] // 2)
+    return F.pad(pixels, (before[1], rest[1] - before[1], before[0], rest[0] - before[0]))
+
+
+@pytest.mark.parametrize("shape", [(480, 640), (240, 320), (24, 32), (13, 50)])
+@pytest.mark.parametrize("fit", ["stretch", "pad", "pad_top_left"])
+@pytest.mark.parametrize(("antialias", "crop", "whole"), [(True, 1.0, False), (False, 1.0, False), (True, 0.949, True)])
+def test_a_published_networks_image_is_bit_for_bit_what_its_steps_give(
+    shape: tuple[int, int], fit: Any, antialias: bool, crop: float, whole: bool
+) -> None:
+    geometry = Images(height_px=24, width_px=32, fit=fit, antialias=antialias, crop=crop, whole=whole)
+    image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    kept = image.copy()
+    assert torch.equal(fitted(torch.from_numpy(image), geometry), fitted_step_by_step(image, geometry))
+    assert np.array_equal(image, kept)
 
 
 def test_it_wants_a_gpu_and_whole_images_and_makes_another_model() -> None:

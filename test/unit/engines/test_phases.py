@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from ros2_rfm_serving.benchmarks.phases import Peaks, Phase, Work, phases_of, work_of
+from ros2_rfm_serving.benchmarks.phases import Peaks, Phase, Work, counted, peaks_of, phases_of, probe, work_of
 from ros2_rfm_serving.engines.answers import checked
+from ros2_rfm_serving.engines.base import SamplingConfig
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
+from ros2_rfm_serving.engines.flow.device import Stopwatch
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.operate.engines import load_engine
 from ros2_rfm_serving.server import ModelServer, ServerConfig
@@ -82,6 +85,35 @@ def test_operations_and_bytes_are_counted_and_a_view_moves_nothing() -> None:
 def test_the_roof_is_memory_or_arithmetic(work: Work, roof: float) -> None:
     phase = Phase(name="solver", time_s=10 * work.flops / roof, calls=5, work=work)
     assert phase.roof(PEAKS) == pytest.approx(0.5)
+
+
+def test_peaks_and_work_are_of_the_device_that_the_model_is_on() -> None:
+    """`meta` stands for it: it computes nothing, and refuses what lies elsewhere."""
+    weight = torch.nn.Parameter(torch.zeros(3, 5, device="meta"))
+    model = SimpleNamespace(
+        contract=CONTRACT,
+        perceive=lambda requests: weight @ weight.T,
+        velocity=lambda x, times, context: (x * times[..., None]) @ weight,
+    )
+    engine = SimpleNamespace(model=model, sampling=SamplingConfig(device="meta", num_columns=3))
+    perceiving, stepping = counted(engine, [blank_request(CONTRACT)] * 2)  # type: ignore[arg-type]
+    assert perceiving.flops == 2 * 3 * 5 * 3
+    assert stepping.flops == 2 * 2 * CONTRACT.chunk_length * 3 * 5
+    peaks = probe("meta", torch.bfloat16)
+    assert peaks.flops > 0 and peaks.bytes > 0 and "bfloat16" in str(peaks)
+    assert peaks_of(load_engine("rfm/metaworld-flow")).dtype == "float32"
+    with pytest.raises(ModelError, match="its phases are not known apart"):
+        peaks_of(
+            EmulatedEngine(EmulatedSpec(model="e", action_names=("a",), chunk_length=2), lambda size: 0.0, lambda seconds: None)
+        )
+
+
+def test_a_stopwatch_tells_what_lies_between_each_pair_of_marks() -> None:
+    reads = iter([1.0, 2.0, 10.0, 14.0, 20.0, 21.0])
+    watch = Stopwatch(lambda: next(reads), "cpu")
+    for _ in range(6):
+        watch.mark()
+    assert watch.spans_s() == [1.0, 4.0, 1.0]
 
 
 def test_a_policy_in_four_phases_and_who_has_none() -> None:

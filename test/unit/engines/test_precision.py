@@ -137,11 +137,6 @@ def test_a_precision_that_is_too_coarse_is_refused_with_block_error_tolerance_an
         require_parity("m", engine.check_parity())
 
 
-@pytest.mark.parametrize(("precision", "must"), [("float32", False), ("bfloat16", False), (INT8, True), (INT4, True)])
-def test_integers_are_never_served_unchecked(repository: Path, precision: str, must: bool) -> None:
-    assert shipped(repository, precision).must_agree == must
-
-
 @pytest.mark.parametrize("model", ["metaworld_judge", "metaworld_planner", "metaworld_autoregressive"])
 def test_models_that_are_no_flow_policy_are_refused(repository: Path, model: str) -> None:
     with pytest.raises(ModelError, match=r"options.dtype 'int8' is for flow policies and architectures; say `bfloat16`"):

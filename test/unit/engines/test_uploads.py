@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from ros2_rfm_serving.engines.uploads import NUM_SLOTS, Ring, Sent, Uploads
+from ros2_rfm_serving.engines.uploads import NUM_SLOTS, Here, Ring, Sent, Uploads
 from ros2_rfm_serving.types import Image
 
 
@@ -130,8 +131,33 @@ def test_what_a_network_takes_is_made_there_and_of_an_image_that_was_not_sent_he
     assert made == ["decoder", threading.current_thread().name]
 
 
-def test_an_image_of_another_network_is_sent_anew() -> None:
-    one, other = Uploads(Late()), Uploads(Late(), lambda pixels: pixels[:2])
+def test_on_the_host_who_sends_an_image_makes_of_it_what_the_network_takes() -> None:
+    made: list[int] = []
+
+    def first_row(pixels: Tensor) -> Tensor:
+        made.append(int(pixels.max()))
+        return pixels[0].float()
+
+    here = Here(first_row)
+    images = [here.send(picture(3)), picture(4)]
+    assert made == [3] and isinstance(images[0], Sent) and np.array_equal(images[0], picture(3))
+    assert here.batch(images).amax((1, 2)).tolist() == [3, 4] and made == [3, 4]
+
+
+def test_what_cannot_be_fitted_here_its_batch_finds_out() -> None:
+    def refuse(pixels: Tensor) -> Tensor:
+        raise RuntimeError("not enough memory")
+
+    here = Here(refuse)
+    image = here.send(picture(3))
+    assert not isinstance(image, Sent) and np.array_equal(image, picture(3))
+    with pytest.raises(RuntimeError, match="not enough memory"):
+        here.batch([image])
+
+
+@pytest.mark.parametrize("kind", [lambda fit: Uploads(Late(), fit), Here])
+def test_an_image_of_another_network_is_sent_anew(kind: Any) -> None:
+    one, other = kind(lambda pixels: pixels), kind(lambda pixels: pixels[:2])
     assert other.batch([one.send(picture(1))]).shape == (1, 2, 6, 3)
 
 

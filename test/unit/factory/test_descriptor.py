@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory, parse_factory
+from ros2_rfm_serving.factory.cores import cores_of, in_words
 from ros2_rfm_serving.factory.nodes import node_list
 from ros2_rfm_serving.factory.task import Pipelining
 from ros2_rfm_serving.types import Fallback
@@ -144,3 +147,50 @@ def test_another_word_for_when_is_refused(repository: Path) -> None:
     text = (repository / "config" / "factory_quickstart.yaml").read_text()
     with pytest.raises(ConfigurationError, match="parity"):
         parse_factory(text.replace("num_servers: 2", "num_servers: 2\n  parity: always", 1))
+
+
+def of_servers(repository: Path, told: str) -> list[dict[str, Any]]:
+    """Parameters of the quickstart's two servers, with something said of their group."""
+    text = (repository / "config" / "factory_quickstart.yaml").read_text()
+    factory = parse_factory(text.replace("num_servers: 2", f"num_servers: 2\n  {told}", 1))
+    nodes = node_list(factory, repository / "config", work={})
+    return [node.parameters for node in nodes if node.executable == "model_server_node"]
+
+
+def test_each_server_of_a_group_has_its_threads_and_its_cores(repository: Path) -> None:
+    parameters = of_servers(repository, 'threads: 3\n  cores: ["0-2", "5,3,4"]')
+    assert [each["cores"] for each in parameters] == ["0-2", "3-5"]
+    assert [each["threads"] for each in parameters] == [3, 3]
+    assert [each["cores"] for each in of_servers(repository, "cores: [1, 0]")] == ["1", "0"]
+    assert [(each["threads"], each["cores"]) for each in of_servers(repository, "parity: on_request")] == [(1, ""), (1, "")]
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ('cores: ["0-3"]', "1 servers, and `num_servers` is 2"),
+        ('cores: ["0-3", "3-1"]', "'3-1' is no range"),
+        ('cores: ["0-3", "first"]', "'first' is neither a core nor a range"),
+        ('cores: ["0-3", ""]', "names no core"),
+        ('cores: ["0-3", "99999"]', "no range of cores below"),
+        ("cores: [0, -1]", "'-1' is neither"),
+        ("cores: [0, true]", "cores"),
+        ("threads: 0", "threads"),
+    ],
+)
+def test_cores_that_cannot_be_are_refused_with_their_place(repository: Path, told: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(words)) as refused:
+        of_servers(repository, told)
+    assert told.partition(":")[0] in str(refused.value) and "server_cluster" in str(refused.value)
+
+
+def test_servers_beyond_the_declared_ones_keep_to_no_cores(repository: Path) -> None:
+    text = (repository / "config" / "factory_quickstart.yaml").read_text()
+    factory = parse_factory(text.replace("num_servers: 2", "num_servers: 2\n  cores: [0, 1]", 1))
+    assert factory.with_num_servers(3).cores == {"server_1": "0", "server_2": "1", "server_3": ""}
+    assert factory.with_num_servers(1).cores == {"server_1": "0"}
+
+
+@given(st.frozensets(st.integers(0, 300)))
+def test_cores_in_words_are_those_cores(cores: frozenset[int]) -> None:
+    assert cores_of(in_words(cores)) == cores

@@ -435,6 +435,18 @@ def test_who_finds_no_room_anywhere_is_told_what_there_is(running: Running) -> N
     assert "on the servers as they are" in refused(order) and "actions/s" in refused(order)
 
 
+def test_who_is_refused_after_plans_in_vain_is_told_what_there_is_too(running: Running) -> None:
+    refusal = running.fleet.admit("fast", "sprint")
+    for number in range(2):
+        order = running.fleet.wanted
+        assert order is not None
+        made = running.plan(order)
+        running.fleet.admit(f"other_{number}", "arm")
+        running.fleet.planned(order, made)
+    running.plan_what_is_wanted()
+    assert "; 'fast' does not fit the placement: no server hosts what robots of 'sprint' need" in refused(refusal)
+
+
 def slower(made: Planned | Rooms | RfmError, share: float = 0.5) -> Planned:
     """With that share of what it would do."""
     assert isinstance(made, Planned)

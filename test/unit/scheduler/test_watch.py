@@ -13,7 +13,7 @@ import pytest
 from ros2_rfm_serving.factory import Factory, parse_factory
 from ros2_rfm_serving.profiles import COLUMNS, Profile, parse_profiles
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, Travel, from_json, to_json
-from ros2_rfm_serving.scheduler.watch import SAMPLE, Asked, Finding, RobotWord, ServerWord, Watch
+from ros2_rfm_serving.scheduler.watch import SAMPLE, Asked, Finding, Kept, RobotWord, ServerWord, Watch
 from ros2_rfm_serving.scheduler.watch.health import BACK_AFTER_S, FIRST_WORD_S, LATE_WORD_S, LOADING_S, LOST_AFTER_S, SHORT_BACK_S
 from ros2_rfm_serving.scheduler.watch.means import MOST_LOTS, Means
 from ros2_rfm_serving.types import Placement, Route, Schedule, ServerState
@@ -351,6 +351,63 @@ def test_of_a_large_fleet_a_sample_is_heard(floor: Floor) -> None:
     assert factors.wants(f"carry_{SAMPLE}", "carry"), "those that left make room"
 
 
+def keeping(floor: Floor, late: int) -> Callable[[], None]:
+    """Of 20 answers of each robot so many are late, more and fewer by turns."""
+
+    def go() -> None:
+        for i in range(3):
+            name = f"carry_{i}"
+            then = floor.robots[name].kept.get("system1", Kept()) if name in floor.robots else Kept()
+            floor.drives(name)
+            now = min(2 * late, 20) if late and floor.now_s % 1.0 else 0
+            kept = {"system1": Kept(then.in_time + 20 - now, then.late + now)}
+            floor.robots[name] = replace(floor.robots[name], kept=kept)
+
+    return go
+
+
+def test_promises_that_are_not_kept_are_told_until_they_are(floor: Floor) -> None:
+    """Though servers and ways to them are as planned; whoever is late less often than promised is not named."""
+    floor.change = keeping(floor, 0)
+    floor.run(60.0)
+    assert not floor.watch.missed
+    floor.change = keeping(floor, 2)
+    floor.run(60.0)
+    assert floor.watch.missed == ("'carry': 90.0 % of the answers of system1 are in time by what robots count, 99 % are promised",)
+    floor.change = keeping(floor, 0)
+    floor.run(200.0)
+    assert not floor.watch.missed and not floor.found
+
+
+def test_a_clock_that_goes_back_keeps_nobody_from_counting(floor: Floor) -> None:
+    floor.change = keeping(floor, 2)
+    floor.run(12.0)
+    floor.now_s -= 3_600.0
+    floor.run(60.0)
+    assert floor.watch.missed
+
+
+def test_what_was_missed_before_figures_changed_is_not_told_of_the_next_plan(floor: Floor) -> None:
+    floor.change = keeping(floor, 2)
+    floor.run(60.0)
+    assert floor.watch.missed
+    floor.service_s["server_2"] *= 1.5
+    while not floor.found:
+        floor.run(1.0)
+    floor.run(10.0)
+    assert not floor.watch.missed
+
+
+def test_answers_of_a_robot_that_began_anew_or_was_not_heard_for_long_do_not_count(floor: Floor) -> None:
+    floor.change = keeping(floor, 0)
+    floor.run(30.0)
+    for _ in range(40):
+        floor.robots = {name: replace(word, kept={"system1": Kept(0, 10)}) for name, word in floor.robots.items()}
+        floor.now_s += 31.0
+        floor.run(0.5)
+    assert not floor.watch.missed
+
+
 # --- nonsense ---
 
 WRONG = [math.nan, math.inf, -math.inf, -1.0, 1e300]
@@ -368,6 +425,13 @@ def test_a_server_that_says_that_it_answered_before_it_was_asked_lengthens_no_wa
     """Its percentile is what is taken off the robots', and is not the network's."""
     floor.words["server_1"] = replace(floor.words["server_1"], latency_p99_s=-3.0)
     assert "carry" not in drive(floor).travels and floor.watch.insane > 0
+
+
+@pytest.mark.parametrize("kept", [Kept(-1, 0), Kept(0, 1 << 60)])
+def test_of_counts_of_robots_too(floor: Floor, kept: Kept) -> None:
+    drive(floor)
+    floor.watch.hear_robot(replace(floor.robots["carry_0"], kept={"system1": kept}), floor.now_s)
+    assert floor.watch.insane == 1
 
 
 @pytest.mark.parametrize("value", WRONG)

@@ -185,6 +185,7 @@ DISPATCH_FAULTS = {
     "nobody": lambda *_: [],
     "somebody twice": lambda self, waiting, *_: [*waiting, waiting[0]],
     "a stranger": lambda self, waiting, *_: [object() for _ in waiting],
+    "nobody left to others": lambda self, waiting, *_: waiting.clear() or [],
 }
 
 

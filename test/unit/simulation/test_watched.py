@@ -4,6 +4,7 @@ not."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.profiles.measure import measure, rates_hz, subject_of
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED
+from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, Waiting
 from ros2_rfm_serving.simulation import Conditions, Crash, Network, Report, Stragglers, Unsureness, simulate, simulate_watched
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
@@ -38,9 +40,11 @@ def profile() -> Profile:
     return Profile.of(rows)
 
 
-def factory(robots: int = 24, standby: int = 0, execution: str = "mode: sync", slo_ms: int = 250) -> Factory:
+def factory(
+    robots: int = 24, standby: int = 0, execution: str = "mode: sync", slo_ms: int = 250, dispatch: str = "balanced"
+) -> Factory:
     return parse_factory(f"""
-server_cluster: {{num_servers: 4, gpu_type: GPU}}
+server_cluster: {{num_servers: 4, gpu_type: GPU, dispatch: {dispatch}}}
 standby: {{num_servers: {standby}}}
 robot_fleet: [{{task: pick, num_robots: {robots}}}]
 pick:
@@ -91,6 +95,7 @@ def slo(report: Report) -> float:
 def test_where_all_is_as_planned_nothing_happens(profile: Profile) -> None:
     seeing, scheduler = told(factory(), profile, 5.0, Conditions(), watches=True, seconds=25.0)
     assert len(scheduler.schedules) == 1 and scheduler.lookout.watch.seen == AS_DECLARED and slo(seeing) == 1.0
+    assert scheduler.lookout.broken == ()
 
 
 def test_a_server_that_gets_slower_is_given_less_to_do(profile: Profile) -> None:
@@ -108,6 +113,42 @@ def test_a_server_that_gets_30_percent_slower_keeps_its_slo(profile: Profile) ->
     blind, seeing, scheduler = both(declared, profile, SETTLED_S, Conditions(stragglers=slow))
     assert scheduler.lookout.watch.seen.paces == {"server_1": pytest.approx(1.3, abs=0.05)} and len(scheduler.schedules) == 2
     assert slo(blind) < 0.85 and slo(seeing) > 0.93 and seeing.goodput > blind.goodput
+
+
+def test_services_that_take_longer_now_and_then_are_told_though_no_pace_shows_them(
+    profile: Profile, caplog: pytest.LogCaptureFixture
+) -> None:
+    """2 % of all services take four times as long: 6 % on average, and one request of ten is late for it."""
+    slow = Stragglers(share=0.02, factor=4.0, from_s=CHANGE_S)
+    declared = factory(slo_ms=180, execution="mode: async")
+    with caplog.at_level("WARNING"):
+        seeing, scheduler = told(declared, profile, SETTLED_S, Conditions(stragglers=slow), watches=True, seconds=40.0)
+    assert slo(seeing) < 0.97 and not scheduler.brain.broken and len(scheduler.schedules) == 1
+    (words,) = scheduler.lookout.broken
+    assert "'pick'" in words and "of the answers of system1 are in time by what robots count, 99 % are promised" in words
+    assert "planning.stragglers" in caplog.text
+
+
+class Frail(DispatchPolicy):
+    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+        raise ZeroDivisionError("no time left")
+
+
+def test_a_dispatch_policy_that_fails_is_told_and_loses_nobody_anything(
+    profile: Profile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As they came, then: the report is that of `fifo`, and does not say so."""
+    monkeypatch.setitem(DISPATCH_POLICIES, "frail", Frail)
+
+    def ran(dispatch: str) -> Report:
+        declared = factory(robots=8, dispatch=dispatch)
+        return told(declared, profile, 2.0, Conditions(), watches=True, seconds=3.0)[0]
+
+    with caplog.at_level("WARNING"):
+        usual = ran("fifo")
+        assert not caplog.records
+        assert ran("frail").to_json() == usual.to_json()
+    assert "server_1: dispatch_error, " in caplog.text and "ZeroDivisionError: no time left" in caplog.text
 
 
 def test_two_servers_that_die_one_after_the_other(profile: Profile) -> None:

@@ -53,9 +53,13 @@ class StubbedServer(PolicyServer):
 
 
 def serve(infer: Callable[..., Any], port: int, ready: Callable[[], None]) -> None:
+    run(StubbedServer, infer, port, ready)
+
+
+def run(kind: type[StubbedServer], infer: Callable[..., Any], port: int, ready: Callable[[], None]) -> None:
     config = PolicyServerConfig(host="127.0.0.1", port=port, fps=30, inference_latency=0.0)
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
-    services_pb2_grpc.add_AsyncInferenceServicer_to_server(StubbedServer(config, infer), server)
+    services_pb2_grpc.add_AsyncInferenceServicer_to_server(kind(config, infer), server)
     server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
     ready()
@@ -65,15 +69,20 @@ def serve(infer: Callable[..., Any], port: int, ready: Callable[[], None]) -> No
 def connect(port: int, images: dict[str, bytes]) -> Callable[[Any], Any]:
     import numpy as np
 
+    raw = {camera: cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) for camera, data in images.items()}
+    return asking(port, raw)
+
+
+def asking(port: int, images: dict[str, Any]) -> Callable[[Any], Any]:
+    """images: as the server gets them, by camera."""
     channel = grpc.insecure_channel(f"127.0.0.1:{port}", grpc_channel_options())
     stub = services_pb2_grpc.AsyncInferenceStub(channel)
     stub.Ready(services_pb2.Empty())
-    raw = {camera: cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) for camera, data in images.items()}
 
     def request(state: Any) -> Any:
         values = dict(zip(JOINTS, state.tolist(), strict=True))
         observation = TimedObservation(
-            timestamp=time.time(), timestep=int(state[1]), observation={**raw, **values, "task": "pick it up"}, must_go=True
+            timestamp=time.time(), timestep=int(state[1]), observation={**images, **values, "task": "pick it up"}, must_go=True
         )
         while True:  # an empty answer: another robot's observation took this one's place, so it is sent again
             stub.SendObservations(send_bytes_in_chunks(pickle.dumps(observation), services_pb2.Observation, silent=True))

@@ -122,15 +122,16 @@ def _card(importer: str, source: Path, licence: str, imported: Imported, source_
     relative = f"; relative to the state: {', '.join(counted)}" if counted else ""
     continues = f"continues prefixes of up to {delay} steps" if delay else "continues no prefixes"
     notes = "".join(f"- {note}\n" for note in imported.notes)
+    licence, name = _on_one_line(licence), _on_one_line(source.resolve().name)
     return f"""---
 license: {licence}
 architecture: {manifest.architecture}
-source: {source.resolve().name}
+source: {name}
 source_format: {importer}
 source_sha256: {source_hash}
 bundle_sha256: {content_hash}
 ---
-# {source.resolve().name}
+# {name}
 
 Imported from a {importer} checkpoint: {", ".join(sorted(file.name for file in imported.files))}. Nothing in it was run.
 
@@ -138,3 +139,8 @@ Architecture: {manifest.architecture}; actions: {", ".join(promise.action_names)
 state: {promise.state_size} columns; {manifest.sampling.num_steps} solver steps; {continues}{relative}.
 
 {notes}"""
+
+
+def _on_one_line(text: str) -> str:
+    """A folder's name may have lines of its own, which would be keys of a card."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())

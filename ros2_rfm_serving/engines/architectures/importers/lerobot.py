@@ -128,8 +128,8 @@ def _processing(
         raise ModelError(
             f"{config.file}: images are {sides}, its image encoder has positions for {own.images.width_px} x {own.images.height_px}"
         )
-    absent = int(config.get("empty_cameras") or 0)
+    absent = config.count("empty_cameras", 0)
     images = Images.model_validate({**own.images.model_dump(), "absent": absent})
-    longest = int(config.get("tokenizer_max_length") or own.prompt.max_tokens)
+    longest = config.count("tokenizer_max_length", own.prompt.max_tokens)
     prompt = own.prompt.model_copy(update={"max_tokens": longest, "state_words": state_words})
     return Processing(images=images, prompt=prompt, state=processors.state(), action=processors.action())

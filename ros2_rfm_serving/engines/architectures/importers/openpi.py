@@ -55,12 +55,13 @@ def read(folder: Path, wishes: Wishes) -> Imported:
     own = architecture.processing(network)
     promise = _promise(config, stats, wishes)
     images = own.images.model_copy(update={"absent": len(CAMERAS) - len(promise.cameras), "antialias": True})
-    prompt = own.prompt.model_copy(update={"clean": True, "max_tokens": int(config.get("max_token_len") or own.prompt.max_tokens)})
+    longest = config.count("max_token_len", own.prompt.max_tokens)
+    prompt = own.prompt.model_copy(update={"clean": True, "max_tokens": longest})
     manifest = Manifest(
         architecture=kind,
         network=network.model_dump(mode="json"),
         contract=promise,
-        sampling=architecture.sampling().model_copy(update={"num_steps": int(config.get("num_steps") or 10)}),
+        sampling=architecture.sampling().model_copy(update={"num_steps": config.count("num_steps", 10)}),
         processing=Processing(
             images=images,
             prompt=prompt,
@@ -88,7 +89,7 @@ def _stats(folder: Path) -> Json:
 
 
 def _promise(config: Json, stats: Json, wishes: Wishes) -> Promise:
-    most = int(config.get("action_dim") or 32)
+    most = config.count("action_dim", 32)
     if not 1 <= len(wishes.action_names) <= most:
         raise ModelError(
             f"{config.file}: an openpi checkpoint does not name its actions, of at most {most} columns: give --action-names, in "

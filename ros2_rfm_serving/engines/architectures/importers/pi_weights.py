@@ -40,13 +40,13 @@ def read(kind: str, tensors: dict[str, Tensor], config: Json, backbone: Path) ->
     published = PiConfig()
     try:
         width = weights["word.weight"].shape[1]
-        head_size = int(config.get("head_dim") or published.expert.head_size)
+        head_size = config.count("head_dim", published.expert.head_size)
         sizes: dict[str, Any] = {
             "chunk_length": config.get("chunk_size") or config.get("action_horizon") or published.chunk_length,
             "action_columns": len(weights["action_out.weight"]),
             "state_columns": weights["state_in.weight"].shape[1] if kind == "pi0" else _padded(config),
             "vocabulary": len(weights["word.weight"]),
-            "vision": siglip_sizes(weights, int(config.get("vision_heads") or published.vision.heads)),
+            "vision": siglip_sizes(weights, config.count("vision_heads", published.vision.heads)),
             "language": decoder_sizes(weights, "language.blocks", head_size, **GEMMA) | {"layers": last + 1, "width": width},
             "expert": decoder_sizes(weights, "expert", head_size, **GEMMA),
         }
@@ -56,7 +56,7 @@ def read(kind: str, tensors: dict[str, Tensor], config: Json, backbone: Path) ->
 
 
 def _padded(config: Json) -> int:
-    return int(config.get("max_state_dim") or config.get("action_dim") or PiConfig().state_columns)
+    return config.count("max_state_dim", config.count("action_dim", PiConfig().state_columns))
 
 
 def _rules(kind: str, last: int) -> list[Rule]:

@@ -15,6 +15,8 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 def read_weights(folder: Path, packed: str = "") -> tuple[tuple[Path, ...], dict[str, Tensor]]:
     """The files, and all their tensors; packed: as `read_tensors` has it. Raises: `ModelError`."""
     index = folder / INDEX
+    if index.is_file() and (folder / WEIGHTS).is_file():
+        raise ModelError(f"{folder}: has {WEIGHTS} and {INDEX}; which of them counts differs by loader: remove the other")
     names = sorted({str(name) for name in read_json(index).map("weight_map").values()}) if index.is_file() else [WEIGHTS]
     if not names:
         raise ModelError(f"{index}: weight_map names no file")

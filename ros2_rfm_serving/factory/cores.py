@@ -1,0 +1,34 @@
+"""Processor cores as `taskset --cpu-list` has them: numbers and ranges, separated by commas."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+MOST_CORES = 8192
+_PART = re.compile(r"\s*(\d{1,5})(?:\s*-\s*(\d{1,5}))?\s*", re.ASCII)
+
+
+def cores_of(text: str) -> frozenset[int]:
+    """Of nothing: none. Raises: `ValueError` saying what is wrong."""
+    cores: set[int] = set()
+    for part in text.split(",") if text.strip() else ():
+        found = _PART.fullmatch(part)
+        if found is None:
+            raise ValueError(f"{part.strip()!r} is neither a core nor a range of cores")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first or last >= MOST_CORES:
+            raise ValueError(f"{part.strip()!r} is no range of cores below {MOST_CORES}")
+        cores.update(range(first, last + 1))
+    return frozenset(cores)
+
+
+def in_words(cores: Iterable[int]) -> str:
+    """The shortest such text."""
+    ends: list[list[int]] = []
+    for core in sorted(set(cores)):
+        if ends and ends[-1][1] == core - 1:
+            ends[-1][1] = core
+        else:
+            ends.append([core, core])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)

@@ -1,0 +1,37 @@
+"""Which processor cores a process runs on. Linux alone has it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Set
+from pathlib import Path
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.cores import in_words
+
+FIX = "name cores that this machine has and this process may use, such as"
+
+
+def keep_to(cores: Set[int]) -> None:
+    """All threads of this process, and those that they start. Of no cores: nothing is changed.
+
+    Raises: `ConfigurationError` when one of the cores is not there, or not for this process (a container's `cpuset`).
+    """
+    if not cores:
+        return
+    if not sys.platform.startswith("linux"):
+        raise ConfigurationError("cores are chosen on Linux alone", key="cores", fix="leave it empty")
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, cores)
+        missing = cores - os.sched_getaffinity(0)  # of several, the kernel leaves out those that it does not have
+    except OSError:
+        missing = set(cores)
+    if missing:
+        os.sched_setaffinity(0, before)
+        raise ConfigurationError(f"there is no core {in_words(missing)} for it", key="cores", fix=f"{FIX} {in_words(before)}")
+    for thread in Path("/proc/self/task").iterdir():  # the middleware has some by now
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), cores)

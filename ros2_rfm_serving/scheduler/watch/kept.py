@@ -1,0 +1,98 @@
+"""Which share of answers really is in time, against the percentile that is promised: robots count, and no figure of a plan does.
+
+It says that a promise is not kept where nothing that plans are made with says why: a few services that take several times as long
+hardly move the mean of a server, and lengthen no way to it. Answers that are late come together, so that shares of whole lots are
+what an interval is made of (`means.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
+
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.scheduler.watch.means import Means
+from ros2_rfm_serving.scheduler.watch.words import Kept, RobotWord
+
+LOT_S, LOT_ANSWERS = 5.0, 50
+"""A lot of all robots of a task that are heard lasts so long at least, and has so many answers."""
+LONGEST_S = 30.0
+"""Between two words of a robot: what came in longer is not known to be of now."""
+SETTLED_S = 5.0
+"""After a schedule: who moves or begins meets queues that last no longer."""
+DOUBTFUL = 0.005
+"""So much less than the promised share is none."""
+
+
+@dataclass(slots=True)
+class _Share:
+    """One component of one task."""
+
+    promised: float
+    means: Means = field(default_factory=Means)
+    since_s: float = 0.0
+    kept: Kept = field(default_factory=Kept)
+    """Of the lot that is being made."""
+
+    def add(self, kept: Kept, now_s: float) -> None:
+        self.since_s = min(self.since_s, now_s) if self.kept.answers else now_s
+        self.kept = Kept(self.kept.in_time + kept.in_time, self.kept.late + kept.late)
+        if self.kept.answers >= LOT_ANSWERS and now_s - self.since_s >= LOT_S:
+            self.means.add(self.kept.answers, self.kept.in_time / self.kept.answers)
+            self.kept = Kept()
+
+
+class Attained:
+    """Of the tasks of a descriptor."""
+
+    def __init__(self) -> None:
+        self._shares: dict[tuple[str, str], _Share] = {}
+        """By task and component, of those that have an SLO."""
+        self._words: dict[str, tuple[RobotWord, float]] = {}
+        """Robot -> its last word, and when."""
+        self._settled_s: float | None = None
+        """None: of the schedule in force nobody was heard yet."""
+
+    def declare(self, factory: Factory) -> None:
+        self._words.clear()
+        self._shares = {
+            (name, component): _Share((part.percentile or task.percentile) / 100.0)
+            for name, task in factory.tasks.items()
+            for component, part in task.components.items()
+            if part.slo_ms
+        }
+
+    def follow(self, robots: Container[str]) -> None:
+        """Another schedule, with these."""
+        self._settled_s = None
+        for name in [name for name in self._words if name not in robots]:
+            del self._words[name]
+
+    def forget(self) -> None:
+        """What a plan is made with has changed: what was missed before says nothing of the next one."""
+        for share in self._shares.values():
+            share.means.forget()
+            share.kept = Kept()
+
+    def hear(self, word: RobotWord, now_s: float) -> None:
+        settled_s = now_s + SETTLED_S
+        self._settled_s = min(self._settled_s, settled_s) if self._settled_s is not None else settled_s
+        before, at_s = self._words.get(word.robot, (None, now_s))
+        self._words[word.robot] = (word, now_s)
+        if before is None or now_s < self._settled_s or not 0.0 < now_s - at_s <= LONGEST_S or before.task != word.task:
+            return
+        for component, kept in word.kept.items():
+            share, then = self._shares.get((word.task, component)), before.kept.get(component, Kept())
+            since = Kept(kept.in_time - then.in_time, kept.late - then.late)
+            if share and since.answers and min(since) >= 0:
+                share.add(since, now_s)
+
+    def missed(self) -> Iterator[str]:
+        """What is surely less than was promised, in words."""
+        for (task, component), share in self._shares.items():
+            interval = share.means.interval()
+            if interval and interval.high < share.promised - DOUBTFUL:
+                yield (
+                    f"{task!r}: {100 * interval.mean:.1f} % of the answers of {component} are in time by what robots count, "
+                    f"{100 * share.promised:g} % are promised"
+                )
