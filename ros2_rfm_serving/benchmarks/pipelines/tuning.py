@@ -87,8 +87,12 @@ class MeasuredBench:
         self.rate_hz = cache(self._rate_hz)
 
     def can(self, own: Pipelining) -> bool:
-        """There is a solver step for each of its stages."""
-        return own.pp_generation <= self.num_steps and own.depth <= self._engine.max_rows
+        """A server of this model would open such a session: each of its stages has a solver step, or a block of perception."""
+        try:
+            self._engine.require_pipelining(own)
+        except ModelError:
+            return False
+        return own.depth <= self._engine.max_rows
 
     @property
     def num_steps(self) -> int:

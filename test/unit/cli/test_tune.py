@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from ros2_rfm_serving.benchmarks.pipelines.tuning import MeasuredBench, Place
 from ros2_rfm_serving.cli.main import app
+from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.errors import ConfigurationError, ModelError
 from ros2_rfm_serving.factory import load_factory
+from ros2_rfm_serving.profiles.tuner import grid
+from ros2_rfm_serving.shipped import shipped
 
 FACTORY = """# mine
 server_cluster: {num_servers: 1, gpu_type: CPU, batching: continuous}
@@ -24,6 +28,8 @@ reach:
     system1: {model: rfm/metaworld-flow, prompt: "reach the red goal", slo_ms: 400}
   world: {simulator: metaworld, task: reach, control_rate_hz: 20}
 """
+NUM_BLOCKS = 4
+"""Of the shipped policy's perception."""
 FEW = ("--max-depth", "3", "--episodes", "2")
 
 
@@ -58,6 +64,23 @@ def test_too_slow_is_said_without_a_single_episode(factory: Path) -> None:
     assert result.exit_code == 1
     assert all(own["episodes"] == 0 and own["verdict"] == "too slow" for own in json.loads(result.stdout)["tried"])
     assert factory.read_text() == FACTORY
+
+
+def test_pipelines_that_the_model_cannot_have_are_not_among_them() -> None:
+    place = Place(
+        model="rfm/metaworld-flow",
+        folder=shipped("models") / "metaworld_flow",
+        options=BundleOptions(device="cpu"),
+        world_task="reach",
+        control_rate_hz=20.0,
+    )
+    bench = MeasuredBench(place, episodes=1, seed=0)
+    degrees = grid(12)
+    possible = [own for own in degrees if bench.can(own)]
+    assert max(own.pp_perception for own in possible) == NUM_BLOCKS < max(own.pp_perception for own in degrees)
+    assert max(own.pp_generation for own in possible) == bench.num_steps < max(own.pp_generation for own in degrees)
+    deepest = max(possible, key=lambda own: own.pp_perception)
+    assert bench.rate_hz(deepest) > 0
 
 
 @pytest.mark.parametrize(
