@@ -155,7 +155,7 @@ def methods_of(protocol: type) -> list[str]:
 
 
 def test_every_method_of_an_engine_is_tried_here_or_while_the_model_is_loaded() -> None:
-    beside_serving = {"prepare", "warm_up", "check_parity", "close"}
+    beside_serving = {"prepare", "warm_up", "check_parity", "check_precision", "close"}
     assert {*methods_of(Engine)} - beside_serving == {"infer", "reset", "close_session"}
 
 
