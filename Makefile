@@ -22,18 +22,19 @@ SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cma
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
 
-# Two cores, each part's output in one piece when it is done. First what keeps one core busy, in pairs. Then what mostly waits, with
-# five minutes of faults beside it, and what computes in the moments that all of that leaves. Last what wants both cores for itself.
+# Two cores, each part's output in one piece when it is done. First what keeps one core busy, in pairs. Then what wants both, with five
+# minutes of faults beside it, most of which are waiting, and machine code in the moments in which all others do. Last what would
+# starve beside anything.
 test:
 	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going engines colcon lint
 	$(MAKE) --no-print-directory -j 3 --output-sync=target --keep-going in-turn soak-ci meanwhile
 	$(MAKE) --no-print-directory alone
 
 in-turn: install
-	$(MAKE) --no-print-directory -j 1 --output-sync=none --keep-going ros beside
+	$(MAKE) --no-print-directory -j 1 --output-sync=none --keep-going unit ros beside
 
 meanwhile: install
-	nice -n 10 $(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going unit compiled
+	nice -n 19 $(MAKE) --no-print-directory -j 1 compiled
 
 lint: install
 	$(BIN)/ruff check ros2_rfm_serving test launch
