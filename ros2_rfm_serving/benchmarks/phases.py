@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.engines.flow.engine import FlowEngine
     from ros2_rfm_serving.types import EncodedImage, InferenceRequest
 
+
 def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *rest: Any, **others: Any) -> int:
-    flops: int = sdpa_flop_count(query, key, value)
+    flops: int = sdpa_flop_count(query, key, value)  # type: ignore[no-untyped-call]
     return flops
 
 
@@ -55,7 +56,7 @@ class Work:
     """Of one call, counted."""
 
     flops: float
-    """Of products of matrices, convolutions and attention, as `torch.utils.flop_counter` counts them; of attention on a CPU, too."""
+    """Of products of matrices, convolutions and attention, a CPU's too, as `torch.utils.flop_counter` counts them."""
     bytes: float
     """Weights once, and every result of an operation written once and read once."""
 

@@ -412,9 +412,16 @@ def test_an_engine_that_must_agree_is_held_against_its_reference_whoever_asks(mo
         assert isinstance(loaded(monkeypatch, coarse, spec=spec, check_parity=False).outcome, Loaded) == served
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_an_engine_that_must_agree_and_compares_nothing_is_not_served(asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = type("Bare", (MirrorEngine,), {"check_parity": lambda engine: [], "must_agree": True})
+    assert isinstance(loaded(monkeypatch, bare, check_parity=asked).outcome, str)
+
+
 def test_where_parity_is_asked_for_it_is_measured_and_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    checks = {"check_parity": [Parity(block="prefix", error=0.3, tolerance=0.05)], "check_precision": []}
+    far, near = ([Parity(block="prefix", error=error, tolerance=0.05)] for error in (0.3, 0.0))
+    checks = {"check_parity": far, "check_precision": near}
     own = {name: lambda engine, found=found: found for name, found in checks.items()}
     engine = type("Kept", (MirrorEngine,), {**own, "must_agree": True, "computed_by": "as it was"})
     assert isinstance(loaded(monkeypatch, engine, check_parity=False).outcome, Loaded)

@@ -69,7 +69,8 @@ def unread(context: Tensors, count: int, behind: int = 0) -> Tensors:
 
     def longer(tensor: Tensor) -> Tensor:
         tokens = tensor.dim() // 2
-        first, last = tensor.split([tensor.shape[tokens] - behind, behind], dim=tokens)
+        before = tensor.shape[tokens] - behind
+        first, last = tensor.narrow(tokens, 0, before), tensor.narrow(tokens, before, behind)
         shape = [count if dim == tokens else size for dim, size in enumerate(tensor.shape)]
         return torch.cat([first, tensor.new_zeros(shape), last], dim=tokens)
 

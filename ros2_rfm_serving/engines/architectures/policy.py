@@ -33,7 +33,7 @@ class ArchitecturePolicy:
     ) -> None:
         """saved: reads the network as it was saved, for the reference; None: as it is here, copied."""
         self._manifest, self._network, self._tokenizer = manifest, network, tokenizer
-        self._saved, self._rounds, self.computed_by = saved, True, options.computed_by
+        self._saved, self._rounds, self._options = saved, True, options
         if options.quantizes:
             quantize(network, options.dtype, network.EXACT)
         elif options.dtype != "float32":
@@ -98,6 +98,11 @@ class ArchitecturePolicy:
     @property
     def weights_dtype(self) -> torch.dtype:
         return precision_of(self._network, self._network.dtype)
+
+    @property
+    def computed_by(self) -> str:
+        """`Engine.computed_by`"""
+        return self._options.computed_by
 
     @property
     def weights_bytes(self) -> int:

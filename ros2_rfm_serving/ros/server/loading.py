@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ros2_rfm_serving.engines.agreement import require_agreement
-from ros2_rfm_serving.engines.base import Engine, Stepping, require_parity
+from ros2_rfm_serving.engines.agreement import require_agreement, require_compared
+from ros2_rfm_serving.engines.base import Engine, Stepping
 from ros2_rfm_serving.engines.blank import blank_request, rehearse
 from ros2_rfm_serving.engines.registry import build_engine
 from ros2_rfm_serving.errors import ModelError, RfmError
@@ -117,7 +117,7 @@ class Loading:
         overflow: tuple[Tier, ...] = ()
         try:
             if check_parity:
-                require_parity(self.placement.model, engine.check_parity())
+                require_compared(self.placement.model, engine, engine.check_parity())
             elif engine.must_agree:
                 require_agreement(self.placement.model, engine)
             overflow = _overflow(self._params, self.placement, engine.contract, self._log)
