@@ -94,7 +94,7 @@ class FlowEngine(Rounded):
         with self._lock:
             try:
                 if isinstance(self._model, parity.Referenced):
-                    return parity.check(self._model, self._config, anew=anew)
+                    return parity.check(self._model, self._config, anew=anew, told=self.on_check)
                 if self.must_agree:  # rows that equal one another may all be wrong
                     raise ModelError(f"{self.contract.model!r} computes in less than float32: give its model a `reference()`")
                 return parity.check_rows(self._model, self._config)

@@ -141,10 +141,12 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 def test_the_gate_perceives_once_and_parity_at_every_step(repository: Path, measured: list[int]) -> None:
     """As many seconds as a language model in float64 takes."""
-    engine = loaded(repository / "models" / "metaworld_flow", "bfloat16", num_steps=4)
+    engine, told = loaded(repository / "models" / "metaworld_flow", "bfloat16", num_steps=4), list[tuple[int, int]]()
+    engine.on_check = lambda done, of: told.append((done, of))
     for checks in (engine.check_precision(), engine.check_parity()):
         assert [check.block for check in checks][-2:] == ["full loop", "denormalize"] and all(check.passes for check in checks)
     assert measured == [1, 1 + 3 * 4]
+    assert told == [(done, 15) for done in range(1, 16)] * 2, "the reference, perception and a step, then each step of three rows"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
