@@ -20,14 +20,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from rclpy.serialization import serialize_message
 from websockets.exceptions import ConnectionClosed
 
-from ros2_rfm_serving.engines import bundles, registry
+from ros2_rfm_serving.engines import registry
 from ros2_rfm_serving.engines.base import Engine, Parity
-from ros2_rfm_serving.engines.embedded import bundle
-from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile
@@ -48,8 +45,6 @@ from ros2_rfm_serving.types import Placement
 from test.ros import door_rig
 from test.ros.door_rig import eventually
 from test.ros.mirror_engine import MirrorEngine
-from test.unit.engines.test_agreement import cancelling
-from test.unit.engines.test_engines import SMALL
 from test.unit.fakes import FakeEngine, observation, session_request
 
 ERRORS = [ValueError("x"), SystemExit(1)]
@@ -457,6 +452,14 @@ def test_where_parity_is_asked_for_it_is_measured_and_not_read(monkeypatch: pyte
 def test_a_bundle_whose_weights_need_their_bits_is_not_served_in_half_precision(
     spoilt: bool, dtype: str, served: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    import torch  # here: four processes collect these tests, and each would take seconds for it
+
+    from ros2_rfm_serving.engines import bundles
+    from ros2_rfm_serving.engines.embedded import bundle
+    from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
+    from test.unit.engines.test_agreement import cancelling
+    from test.unit.engines.test_engines import SMALL
+
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     torch.manual_seed(0)
     network = FlowPolicyNetwork(SMALL).eval().requires_grad_(False)
