@@ -254,6 +254,16 @@ def test_nothing_is_computed_of_padding_that_nobody_reads(
         torch.testing.assert_close(*both, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["smolvla", "groot_n1_5"])
+def test_where_shapes_are_fixed_padding_is_computed_and_its_reference_has_it_too(
+    name: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: function)
+    options = BundleOptions(device="cpu", compile=True, batch_sizes=(1, 4))
+    checks = load_architecture("toy", folders[name] / "bundle", options).check_parity()
+    assert checks and all(check.passes for check in checks), checks
+
+
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_prompt_of_no_words_is_answered(name: str, folders: dict[str, Path]) -> None:
     engine = engine_of(folders[name])
