@@ -210,6 +210,12 @@ class Board:
         self.robots = {robot: row for robot, row in self.robots.items() if robot != name}
         self.servers = {server: row for server, row in self.servers.items() if server != name}
 
+    def has_left(self, robot: str, now_s: float) -> bool:
+        """Heard once, silent, and a schedule that is still repeated has no route of it: released, or its lease ended."""
+        if self.robots[robot].seen_s == -math.inf or not self.robots[robot].is_stale(now_s):
+            return False
+        return now_s - self.schedule_seen_s <= STALE_AFTER_S and robot not in self.planned_robots
+
     def refuse(self, about: str) -> None:
         """A status or schedule that is not proven."""
         self.unproven = {**self.unproven, about: self.unproven.get(about, 0) + 1}

@@ -39,7 +39,8 @@ def _robot(row: RobotRow, board: Board, name: str, now_s: float) -> list[str]:
     scores = board.episodes(name)
     succeeded = f"{sum(s.success for s in scores)}/{len(scores)}"
     if row.is_stale(now_s):
-        return [_stale(row.seen_s, now_s), row.task, *[NO_FIGURE] * 6, succeeded, NO_FIGURE]
+        left = "left: in no schedule, silent" if board.has_left(name, now_s) else "stale: silent"
+        return [_silent(row.seen_s, now_s, left), row.task, *[NO_FIGURE] * 6, succeeded, NO_FIGURE]
     return [
         f"{row.state} {row.reason}".strip(),
         row.task,
@@ -57,7 +58,7 @@ def _robot(row: RobotRow, board: Board, name: str, now_s: float) -> list[str]:
 def _server(row: ServerRow, now_s: float) -> list[str]:
     standby, model = " (standby)" * row.standby, row.model + " (EMULATED)" * row.emulated
     if row.is_stale(now_s):
-        return [_stale(row.seen_s, now_s) + standby, model, *[NO_FIGURE] * 7, str(sum(row.refused.values()))]
+        return [_silent(row.seen_s, now_s) + standby, model, *[NO_FIGURE] * 7, str(sum(row.refused.values()))]
     return [
         f"{row.state} {row.detail}".strip() + standby,
         model,
@@ -71,8 +72,8 @@ def _server(row: ServerRow, now_s: float) -> list[str]:
     ]
 
 
-def _stale(seen_s: float, now_s: float) -> str:
-    return "silent: not heard yet" if math.isinf(seen_s) else f"stale: silent for {now_s - seen_s:.0f} s"
+def _silent(seen_s: float, now_s: float, since: str = "stale: silent") -> str:
+    return "silent: not heard yet" if math.isinf(seen_s) else f"{since} for {now_s - seen_s:.0f} s"
 
 
 def _ms(seconds: float) -> str:

@@ -96,7 +96,7 @@ class EventLine:
         self._look_at_schedule(board, now_s)
         self._look_at_proofs(board, now_s)
         for name, robot in board.robots.items():
-            self._look_at_robot(name, robot, now_s)
+            self._look_at_robot(name, robot, now_s, left=board.has_left(name, now_s))
         for name, server in board.servers.items():
             self._look_at_server(name, server, now_s)
         for seen, there in ((self._robots, board.robots), (self._servers, board.servers)):
@@ -139,9 +139,10 @@ class EventLine:
 
     # --- robots ---
 
-    def _look_at_robot(self, name: str, row: RobotRow, now_s: float) -> None:
+    def _look_at_robot(self, name: str, row: RobotRow, now_s: float, *, left: bool) -> None:
         seen, stale = self._robots.setdefault(name, _Seen()), row.is_stale(now_s)
-        if self._presence("robot", name, seen, stale, f"silent for {now_s - row.seen_s:.0f} s") or stale:
+        why = f"silent for {now_s - row.seen_s:.0f} s"
+        if self._presence("robot", name, seen, stale, why, left=left) or stale:
             return self._remember_robot(seen, row)
         if row.seen_s == seen.seen_s:
             return None
@@ -207,11 +208,13 @@ class EventLine:
 
     # --- both ---
 
-    def _presence(self, kind: str, name: str, seen: _Seen, stale: bool, why: str) -> bool:
-        """Whether it has just come or gone."""
+    def _presence(self, kind: str, name: str, seen: _Seen, stale: bool, why: str, *, left: bool = False) -> bool:
+        """Whether it has just come or gone. left: nobody expects it any more."""
         if stale == seen.stale:
             return False
-        if stale:
+        if left:
+            self.add(NEWS, kind, name, "left", "no schedule has a route of it")
+        elif stale:
             self.add(ERROR, kind, name, "lost", why)
         elif seen.heard:
             self.add(GOOD, kind, name, "back")

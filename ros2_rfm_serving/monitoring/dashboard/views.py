@@ -55,6 +55,7 @@ def robot(board: Board, name: str, row: RobotRow, task: str, now_s: float) -> Vi
         "episodes": len(episodes),
         "successes": sum(score.success for score in episodes),
         "stale": stale,
+        "left": board.has_left(name, now_s),
         "silent_s": _silent_s(now_s - row.seen_s) if stale else None,
         "server": _words(row.server),
         "emulated": row.server in board.servers and board.servers[row.server].emulated,

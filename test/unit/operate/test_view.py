@@ -51,6 +51,18 @@ def test_what_is_older_than_its_period_is_stale_and_no_figure() -> None:
     assert "47.0" not in shown["server_1"] and "61 ms" not in shown["server_1"]
 
 
+def test_a_robot_that_was_released_has_left_and_one_that_is_planned_is_stale() -> None:
+    now_s = time.monotonic()
+    made = board(now_s - 24.0)
+    made.schedule_seen_s = now_s
+    assert "left: in no schedule, silent for 24 s" in lines(picture("f", made, []))["arm_1"]
+    assert "not heard yet" in lines(picture("f", made, []))["arm_2"], "who was never heard cannot have left"
+    made.planned_robots = frozenset(["arm_1"])
+    assert "stale: silent for 24 s" in lines(picture("f", made, []))["arm_1"]
+    made.planned_robots, made.schedule_seen_s = frozenset(), now_s - 60.0
+    assert "stale: silent for 24 s" in lines(picture("f", made, []))["arm_1"], "nobody says who is expected"
+
+
 def test_the_summary_shows_no_figure_of_a_server_that_was_silent_at_the_end() -> None:
     made = board(100.0)
     made.servers["server_1"].lost = True  # as every one is by the end

@@ -27,6 +27,7 @@ const LEVELS = {
 
 // [word, level]: level names a colour, the word says the same.
 export function robotState(row) {
+  if (row.left) return ["left", "stale"];
   if (row.stale) return [row.silent_s === null ? "silent" : "stale", "stale"];
   if (row.phase === "waiting") return ["waits for a person", "error"];
   if (row.paused) return ["paused", "paused"];

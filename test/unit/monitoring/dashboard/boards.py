@@ -41,6 +41,7 @@ def board(now_s: float = NOW_S) -> Board:
     made.scheduler, made.placed_epoch, made.schedule_seen_s = 5, 7, now_s
     made.predicted_actions_hz = 5.0
     made.placements, made.routes = (placement("s1"),), (route("arm_1"), route("arm_1", "monitor", slo_s=1.0))
+    made.planned_robots, made.planned_servers = frozenset(["arm_1"]), frozenset(["s1"])
     arm, server = made.robots["arm_1"], made.servers["s1"]
     arm.state, arm.phase, arm.task, arm.server = "STREAMING", "executing", "push-it", "s1"
     arm.action_rate_hz, arm.chunk_rate_hz, arm.staleness_s, arm.round_trip_p50_s = 19.5, 4.25, 0.125, 0.0625

@@ -54,6 +54,14 @@ def test_the_silent_are_lost_and_come_back() -> None:
     assert watched.look() == [("arm_2", "heard for the first time", "")]
 
 
+def test_who_is_released_has_left_and_is_not_lost() -> None:
+    watched = Watched()
+    watched.board.planned_robots = frozenset(["arm_2"])
+    assert watched.look(arm=False, seconds=4.0) == [("arm_1", "left", "no schedule has a route of it")]
+    assert watched.look(arm=False) == []
+    assert watched.look() == [("arm_1", "back", "")]
+
+
 def test_a_server_that_is_killed_is_lost_at_once_and_one_that_counts_anew_was_restarted() -> None:
     watched = Watched()
     watched.board.servers["s1"].lost = True
