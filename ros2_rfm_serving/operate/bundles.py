@@ -20,9 +20,11 @@ def described(folder: Path) -> dict[str, Any]:
     from safetensors import SafetensorError, safe_open
 
     from ros2_rfm_serving.engines.embedded.bundle import WEIGHTS, content_hash, read_config
+    from ros2_rfm_serving.engines.weights_header import check_header
 
     config, parameters, dtypes = read_config(folder), 0, set[str]()
     try:
+        check_header(folder / WEIGHTS)
         with safe_open(folder / WEIGHTS, "pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 (no mapping)
                 part = tensors.get_slice(name)

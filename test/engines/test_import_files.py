@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from ros2_rfm_serving.engines.architectures.importers.shards import INDEX, read_weights
+from ros2_rfm_serving.engines.weights_header import MOST_BYTES
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.operate import bundles
 from test.engines.parity import common
@@ -30,6 +31,17 @@ def test_a_licence_is_the_checkpoints_own(card: bytes, licence: str, tmp_path: P
     (source / "README.md").write_bytes(card)
     common.imported(common.read("evo1"), source, tmp_path / "b")
     assert bundles.card_of(tmp_path / "b")["license"] == licence
+
+
+def test_a_header_longer_than_any_models_is_refused(tmp_path: Path) -> None:
+    """Blanks may follow it, and the library would read this one."""
+    save_file({"w": torch.zeros(1)}, tmp_path / "model.safetensors")
+    content = (tmp_path / "model.safetensors").read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = content[8 : 8 + size].ljust(MOST_BYTES + 8)
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + content[8 + size :])
+    with pytest.raises(ModelError, match=rf"model\.safetensors: its header says that it has {MOST_BYTES + 8} bytes"):
+        read_weights(tmp_path)
 
 
 def test_weights_that_two_files_have_are_refused(tmp_path: Path) -> None:

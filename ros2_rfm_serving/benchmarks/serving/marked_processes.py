@@ -19,9 +19,10 @@ class Marked:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], output: int | None = None) -> None:
         self.mark = secrets.token_hex(8)
+        kept = {"PYTHONDONTWRITEBYTECODE": ""}  # or each start compiles what a user's second start finds compiled
         self.process = subprocess.Popen(
             command,
-            env={**os.environ, **environment, VARIABLE: self.mark},
+            env={**os.environ, **kept, **environment, VARIABLE: self.mark},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if output is None else output,
             text=True,

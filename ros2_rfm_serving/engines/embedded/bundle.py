@@ -16,6 +16,7 @@ from torch import Tensor
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork, JudgeConfig, JudgeNetwork
 from ros2_rfm_serving.engines.embedded.planner_network import PlannerConfig, PlannerNetwork
 from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyConfig, TokenPolicyNetwork
+from ros2_rfm_serving.engines.weights_header import check_header
 from ros2_rfm_serving.errors import ModelError
 
 FORMAT = 1
@@ -79,6 +80,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """All of them, finite. Raises: `ModelError`."""
     try:
+        check_header(folder / WEIGHTS)
         weights: dict[str, Tensor] = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{folder / WEIGHTS}: cannot be read: {error}") from error

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from ros2_rfm_serving.engines.embedded.options import DEVICE
 from ros2_rfm_serving.engines.identity import model_hash
 from ros2_rfm_serving.engines.lerobot import pi_gemma
+from ros2_rfm_serving.engines.weights_header import check_header
 from ros2_rfm_serving.errors import ModelError
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -175,8 +176,9 @@ def _flat(names: Any) -> Iterator[str]:
 def _load_weights(policy: Any, file: Path) -> None:
     """All of them, strictly: LeRobot's own loaders go on without those that are missing.
 
-    Precision is the checkpoint's, except where the policy's configuration has a `dtype`. Raises: `ValueError`.
+    Precision is the checkpoint's, except where the policy's configuration has a `dtype`. Raises: `ValueError`, `ModelError`.
     """
+    check_header(file)
     weights = load_file(file)
     if hasattr(policy, "_fix_pytorch_state_dict_keys"):  # pi0 and pi0.5 as openpi names their parts
         fixed = policy._fix_pytorch_state_dict_keys(weights, policy.config)

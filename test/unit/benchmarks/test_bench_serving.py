@@ -101,6 +101,17 @@ def test_clients_that_tell_nothing_are_no_measurement() -> None:
         visit(silent, [1], 0.01, 2.0)
 
 
+def test_servers_keep_their_bytecode_whatever_the_caller_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or start-up is that of a compiler."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    marked = Marked([sys.executable, "-c", "import sys; print(sys.dont_write_bytecode)"], {})
+    try:
+        assert marked.process.stdout
+        assert marked.process.stdout.read().strip() == "False"
+    finally:
+        marked.end()
+
+
 def test_descendants_are_counted_and_ended_however_deep() -> None:
     child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], "
     marked = Marked([sys.executable, "-c", f"{child}start_new_session=True); time.sleep(60)"], {})

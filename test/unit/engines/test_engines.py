@@ -25,9 +25,11 @@ from ros2_rfm_serving.engines.embedded.policy_training import train_policy
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.sampling import sample
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
+from ros2_rfm_serving.engines.weights_header import MOST_BYTES
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry
 from ros2_rfm_serving.factory.catalogue import Footprint, Service
+from ros2_rfm_serving.operate import bundles
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.types import Conditioning, InferenceRequest
 from test.unit.fakes import shipped_bundles
@@ -168,13 +170,35 @@ def spoil_shape(folder: Path) -> None:
     file.write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize("spoil", [spoil_missing, spoil_truncated, spoil_config, spoil_shape])
+def spoil_header(folder: Path) -> None:
+    """As long as 40,000 tensors' would be; the library reads it: blanks are allowed there."""
+    file = folder / "model.safetensors"
+    content = file.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    longer = content[8 : 8 + size].ljust(MOST_BYTES + 8)
+    file.write_bytes(len(longer).to_bytes(8, "little") + longer + content[8 + size :])
+
+
+@pytest.mark.parametrize("spoil", [spoil_missing, spoil_truncated, spoil_header, spoil_config, spoil_shape])
 def test_a_damaged_bundle_is_refused_by_name(repository: Path, tmp_path: Path, spoil) -> None:  # type: ignore[no-untyped-def]
     folder = tmp_path / "bundle"
     shutil.copytree(repository / "models" / "metaworld_flow", folder)
     spoil(folder)
     with pytest.raises(ModelError, match="bundle"):
         bundle.load(folder)
+
+
+def test_a_header_longer_than_any_models_is_refused_before_it_is_read(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "bundle"
+    shutil.copytree(repository / "models" / "metaworld_flow", folder)
+    spoil_header(folder)
+    monkeypatch.setattr(bundle, "load_file", lambda file: pytest.fail("it was read"))
+    monkeypatch.setattr("safetensors.safe_open", lambda file, framework: pytest.fail("it was read"))
+    for read in (bundle.read_weights, bundles.described):
+        with pytest.raises(ModelError, match=rf"model\.safetensors: its header says that it has {MOST_BYTES + 8} bytes"):
+            read(folder)
 
 
 @pytest.mark.parametrize(

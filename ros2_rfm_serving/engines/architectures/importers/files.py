@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.manifest import TOKENIZER
+from ros2_rfm_serving.engines.weights_header import check_header
 from ros2_rfm_serving.errors import ModelError
 
 READ = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32})
@@ -68,8 +70,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Raises: `ValueError`: which of two would count is not the same everywhere."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"a key is there twice: {next(key for key in keys if keys.count(key) > 1)!r}")
+        counts = Counter(key for key, _ in pairs)
+        raise ValueError(f"a key is there twice: {next(key for key in counts if counts[key] > 1)!r}")
     return found
 
 
@@ -82,6 +84,7 @@ def is_of_type(folder: Path, model_type: str) -> bool:
 def read_tensors(file: Path, packed: str = "") -> dict[str, Tensor]:
     """packed: end of the names of weights whose bytes are read as they are. Raises: `ModelError`."""
     try:
+        check_header(file)
         tensors: dict[str, Tensor] = load_file(file)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{file}: no safetensors can be read from it: {error}") from error
