@@ -23,12 +23,12 @@ run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
 
 # Two cores, each part's output in one piece when it is done. First what keeps one core busy, in pairs. Then what wants both, with five
-# minutes of faults beside it, most of which are waiting, and machine code in the moments in which all others do. Last what would
-# starve beside anything.
+# minutes of faults beside it, most of which are waiting. Last what would starve beside anything that takes a core from it: it leaves
+# almost one idle, in which machine code is made and tried at the lowest priority.
 test:
 	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going engines colcon lint
-	$(MAKE) --no-print-directory -j 3 --output-sync=target --keep-going in-turn soak-ci meanwhile
-	$(MAKE) --no-print-directory alone
+	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going in-turn soak-ci
+	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going alone meanwhile
 
 in-turn: install
 	$(MAKE) --no-print-directory -j 1 --output-sync=none --keep-going unit ros beside

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.table import Table
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from ros2_rfm_serving.engines.flow.device import settle
 from ros2_rfm_serving.errors import ModelError
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.engines.flow.engine import FlowEngine
     from ros2_rfm_serving.types import EncodedImage, InferenceRequest
 
+
+def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *rest: Any, **others: Any) -> int:
+    flops: int = sdpa_flop_count(query, key, value)  # type: ignore[no-untyped-call]
+    return flops
+
+
+ALSO_COUNTED = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
+"""By operation: what PyTorch's counter passes over."""
 PROBE_ROWS, GPU_PROBE_ROWS, PROBE_BYTES, PROBE_CALLS = 1024, 8192, 256 << 20, 8
 IMAGE_PX = (640, 480)
 
@@ -48,7 +56,7 @@ class Work:
     """Of one call, counted."""
 
     flops: float
-    """Of products of matrices, convolutions and attention, as `torch.utils.flop_counter` counts them."""
+    """Of products of matrices, convolutions and attention, a CPU's too, as `torch.utils.flop_counter` counts them."""
     bytes: float
     """Weights once, and every result of an operation written once and read once."""
 
@@ -192,7 +200,7 @@ def counted(engine: FlowEngine, requests: list[InferenceRequest]) -> tuple[Work,
 def work_of(call: Callable[[], Any], scale: float) -> tuple[Work, Any]:
     """scale: bytes of a number in use by bytes of a number as counted."""
     weights = _Weights()
-    with FlopCounterMode(display=False) as flops, Traffic() as traffic, weights:
+    with FlopCounterMode(display=False, custom_mapping=ALSO_COUNTED) as flops, Traffic() as traffic, weights:
         found = call()
     return Work(flops=float(flops.get_total_flops()), bytes=scale * (traffic.num_bytes + weights.num_bytes)), found
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Iterator
 
 from ros2_rfm_serving.engines.registry import answers_whole
 from ros2_rfm_serving.factory import Component, Factory, Task
+from ros2_rfm_serving.factory.cores import cores_of, in_words
 from ros2_rfm_serving.factory.nodes import NodeSpec, node_list
+from ros2_rfm_serving.factory.reading_cores import shared_cores
 from ros2_rfm_serving.factory.settings import settings_of
 from ros2_rfm_serving.monitoring.plain import counted
 from ros2_rfm_serving.operate.inputs import CatalogueFile, FactoryFile, Inputs, Profiles, console, load_inputs
@@ -28,7 +32,9 @@ def check(file: FactoryFile, profiles: Profiles = None, catalogue: CatalogueFile
     """
     inputs = load_inputs(file, profiles, catalogue)
     nodes = node_list(inputs.factory, shipped("config"), work={})
-    warnings = [f"warning: {text}" for text in (*_asked(nodes, inputs.factory.file), *horizons(inputs.factory))]
+    warnings = [
+        f"warning: {text}" for text in (*_asked(nodes, inputs.factory.file), *horizons(inputs.factory), *cores(inputs.factory))
+    ]
     for line in (*report(inputs), *warnings):
         console.print(line, style="yellow" if line.lstrip().startswith("warning:") else None, highlight=False, markup=False)
 
@@ -47,6 +53,17 @@ def horizons(factory: Factory) -> Iterator[str]:
     for entry in factory.robot_fleet:
         if problem := check_horizon(settings_of(factory).robots[entry.task].horizon):
             yield f"{entry.task}.execution.horizon.policy: {problem}"
+
+
+def cores(factory: Factory) -> Iterator[str]:
+    """Who shares some, and who has none on this machine, where its servers run on it."""
+    yield from shared_cores(factory)
+    if factory.hosts or not sys.platform.startswith("linux"):
+        return
+    here = os.sched_getaffinity(0)
+    for server, text in factory.cores.items():
+        if missing := cores_of(text) - here:
+            yield f"{server} does not start here: there is no core {in_words(missing)} for it, but {in_words(here)}"
 
 
 def report(inputs: Inputs) -> Iterator[str]:

@@ -13,7 +13,9 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory import yaml_edit
+from ros2_rfm_serving.factory import yaml_edit, yaml_source
+from ros2_rfm_serving.factory.cluster import CONTINUOUS
+from ros2_rfm_serving.factory.descriptor import CLUSTER
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.operate.inputs import (
     CatalogueFile,
@@ -110,6 +112,7 @@ def _task(inputs: Inputs, name: str) -> tuple[str, Task]:
 def _rehearse(file: Path | None, task: str, chart: Path | None) -> None:
     """What would spoil the end of a long run is said at its beginning. Raises: `ConfigurationError`."""
     if file is not None:
+        _require_continuous(file)
         _edited(file, task, Pipelining())
         if not os.access(file, os.W_OK):
             raise ConfigurationError("cannot be written", file=str(file), fix="make it writable, or say --dry-run")
@@ -117,6 +120,21 @@ def _rehearse(file: Path | None, task: str, chart: Path | None) -> None:
         require_matplotlib()
         if not chart.absolute().parent.is_dir():
             raise ConfigurationError("is in no folder", file=str(chart), key="--chart", fix=f"make {chart.parent} first")
+
+
+def _require_continuous(file: Path) -> None:
+    """What is to be written would make a factory that cannot be of one whose servers batch otherwise.
+
+    Raises: `ConfigurationError`.
+    """
+    source = yaml_source.read(file)
+    cluster = source.data[CLUSTER]
+    groups = cluster if isinstance(cluster, list) else [cluster]
+    if not any(group.get("batching") == CONTINUOUS for group in groups):
+        told = "batching" in groups[0] and groups == [cluster]
+        fix = "write `batching: continuous` there, or say --dry-run"
+        problem = "no server would take the pipelined sessions that are to be written"
+        raise source.error((CLUSTER, "batching") if told else (CLUSTER,), problem, fix)
 
 
 def _bench(inputs: Inputs, name: str, task: Task, *, episodes: int, seed: int, slower: float, gpu: str) -> MeasuredBench:

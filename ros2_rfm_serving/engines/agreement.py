@@ -6,12 +6,14 @@ import hashlib
 import json
 import logging
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from ros2_rfm_serving import compiled
 from ros2_rfm_serving.engines.base import Engine, Parity, require_parity
+from ros2_rfm_serving.errors import ModelError
 
 FOLDER = "parity"
 """Of the cache: a file for each model on each kind of hardware."""
@@ -22,21 +24,28 @@ def require_agreement(model: str, engine: Engine) -> None:
     """Of an engine that `must_agree`. What passes is kept: of a large model a reference in float64 takes minutes. What fails
     is not: nothing keeps a model from being served that agrees when it is tried again.
 
-    Raises: `ModelError`, as `require_parity` does.
+    Raises: `ModelError`, as `require_compared` does.
     """
     file = _file(engine)
-    if file and (kept := _read(file)):
-        require_parity(model, kept)
+    if file and _passed(file):
         return
     checks = engine.check_precision()
-    require_parity(model, checks)
-    if file and checks:
+    require_compared(model, engine, checks)
+    if file:
         _write(file, checks)
 
 
+def require_compared(model: str, engine: Engine, checks: Sequence[Parity]) -> None:
+    """checks: of `engine`. Raises: `ModelError`, as `require_parity` does, and where it `must_agree` and nothing was compared."""
+    if engine.must_agree and not checks:
+        fix = "give it something to be compared with (`check_precision`, or its model a `reference()`), or serve it in float32"
+        raise ModelError(f"{model!r} computes in less than float32, and nothing says that it computes what it should: {fix}")
+    require_parity(model, checks)
+
+
 def _file(engine: Engine) -> Path | None:
-    """None: nothing is kept. Named after all that the figures follow from: weights and options, hardware and PyTorch's release, and
-    the very source of this package."""
+    """None: nothing is kept. Named after all that the figures follow from: weights and options, hardware and libraries, and the
+    very source of this package."""
     if not engine.computed_by:
         return None
     try:
@@ -47,23 +56,40 @@ def _file(engine: Engine) -> Path | None:
         return None
 
 
-def _read(file: Path) -> list[Parity]:
-    """Empty: not there, or not what `_write` writes."""
+def _passed(file: Path) -> bool:
+    """What `_write` wrote, to the last digit."""
     try:
-        return [Parity(**{**check, "error": float(check["error"])}) for check in json.loads(file.read_text(encoding="utf-8"))]
+        figures, _, seal = file.read_text(encoding="utf-8").partition("\n")
     except FileNotFoundError:
-        return []
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        return False
+    except (OSError, ValueError) as error:
         _log.warning("parity is measured again: %s: %s", file, error)
-        return []
+        return False
+    if seal != _seal(file, figures):
+        _log.warning("parity is measured again: %s is not as it was written", file)
+        return False
+    return True
 
 
 def _write(file: Path, checks: Sequence[Parity]) -> None:
-    """All of it or nothing: another server may start meanwhile."""
-    part = file.with_suffix(f".{os.getpid()}")
+    """All of it or nothing: another server may start meanwhile. Figures are for people; their seal says that they passed."""
+    part = file.with_suffix(f".{os.getpid()}.{threading.get_native_id()}")
+    figures = json.dumps([asdict(check) for check in checks])
     try:
-        part.write_text(json.dumps([asdict(check) for check in checks]) + "\n", encoding="utf-8")
+        part.write_text(f"{figures}\n{_seal(file, figures)}", encoding="utf-8")
         part.replace(file)
     except OSError as error:
-        part.unlink(missing_ok=True)
         _log.warning("parity will be measured again at the next start: %s", error)
+        _forget(part)
+
+
+def _seal(file: Path, figures: str) -> str:
+    """Of another model's file it is another one."""
+    return hashlib.sha256(f"{file.stem}\n{figures}".encode()).hexdigest() + "\n"
+
+
+def _forget(part: Path) -> None:
+    try:
+        part.unlink(missing_ok=True)
+    except OSError:  # where nothing can be written, nothing can be removed
+        _log.debug("%s stays", part)

@@ -53,6 +53,9 @@ class Engine(Protocol):
     clock: Callable[[], float] | None = None
     """Reads seconds, for `EngineReply.phases`; given by who serves it. None: nothing is measured."""
 
+    on_check: Callable[[int, int], None] | None = None
+    """Hears how many parts of a check are done, and of how many, on the thread that checks; given by who waits for it."""
+
     timeout_s: float = 0.0
     """After which it gives up a batch by itself, s; 0: it has no such limit. A server counts it as hung only beyond it."""
 

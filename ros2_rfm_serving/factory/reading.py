@@ -13,6 +13,7 @@ from ros2_rfm_serving.factory import yaml_source
 from ros2_rfm_serving.factory.cluster import CONTINUOUS, Planning, ServerCluster, Standby
 from ros2_rfm_serving.factory.descriptor import CLUSTER, DISCOVERY, FLEET, HOSTS, PLANNING, STANDBY, Factory
 from ros2_rfm_serving.factory.fleet import FleetEntry
+from ros2_rfm_serving.factory.reading_cores import check_cores
 from ros2_rfm_serving.factory.reading_hosts import check_located, read_discovery, read_hosts
 from ros2_rfm_serving.factory.task import (
     COMPONENTS,
@@ -74,12 +75,17 @@ def _fingerprint(source: YamlSource) -> str:
 def _cluster(source: YamlSource) -> tuple[ServerCluster, ...]:
     data = source.data[CLUSTER]
     if not isinstance(data, list):
-        return (source.validate(ServerCluster, (CLUSTER,), data),)
+        return (_group(source, (CLUSTER,), data),)
     if not data:
         raise source.error((CLUSTER,), "is an empty list", "write `- {num_servers: ..., gpu_type: ...}`")
-    groups = tuple(source.validate(ServerCluster, (CLUSTER, i), group) for i, group in enumerate(data))
+    groups = tuple(_group(source, (CLUSTER, i), group) for i, group in enumerate(data))
     _check_batching(source, groups)
     return groups
+
+
+def _group(source: YamlSource, path: yaml_source.KeyPath, data: object) -> ServerCluster:
+    check_cores(source, path, data)
+    return source.validate(ServerCluster, path, data)
 
 
 def _check_batching(source: YamlSource, groups: Sequence[ServerCluster]) -> None:

@@ -282,7 +282,10 @@ class ModelServerNode(LifecycleNode):
             self._turning = True
 
     def _overdue(self, loading: Loading) -> bool:
-        """Nobody can stop what it does: the process ends."""
+        """Nobody can stop what it does: the process ends. Until then it is said what it is about."""
+        if news := loading.news(clock()):
+            self.get_logger().info(news)
+            self._standing.become(ServerState.LOADING, news)
         limit_s = self._params.load_timeout_s
         if not 0.0 < limit_s < loading.takes_s(clock()):
             return False

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from ros2_rfm_serving.benchmarks.footprint.toys import drawn
 from ros2_rfm_serving.benchmarks.gpu import networks
 from ros2_rfm_serving.engines.architectures import bitnet, bundle, layers
+from ros2_rfm_serving.engines.architectures.base import Observation
 from ros2_rfm_serving.engines.architectures.engine import load_architecture
 from ros2_rfm_serving.engines.architectures.names import ARCHITECTURES, architecture_of
 from ros2_rfm_serving.engines.architectures.policy import ArchitecturePolicy
@@ -223,6 +224,51 @@ def test_rows_join_a_running_batch_and_answer_as_they_do_alone(name: str, folder
     for row, chunk in enumerate(alone):
         np.testing.assert_allclose(answers[row].chunk_robot, chunk, atol=1e-5)
     assert engine.contract.chunk_length == 12 or chunk.shape[0] == engine.contract.chunk_length
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_nothing_is_computed_of_padding_that_nobody_reads(
+    name: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a context has the shapes and places of one that was: rows of both may share a batch."""
+    policy = cast(ArchitecturePolicy, engine_of(folders[name])._model)
+    requests = robots(engine_of(folders[name]), name)
+    words, lengths, perceive = policy.processor.observation(requests).words, list[int](), policy._network.perceive
+    longest = int(words.sum(dim=1).max())
+    assert longest < words.shape[1]
+
+    def seen(observation: Observation) -> Any:
+        lengths.append(observation.tokens.shape[1])
+        return perceive(observation)
+
+    monkeypatch.setattr(policy._network, "perceive", seen)
+    with torch.inference_mode():
+        short = policy.perceive(requests)
+        policy._any_shape = False
+        padded = policy.perceive(requests)
+    assert lengths == [words.shape[1] if name == "evo1" else longest, words.shape[1]]
+    known = padded[0] if padded[0].dtype == torch.bool else None
+    for one, other in zip(short, padded, strict=True):
+        assert one.shape == other.shape and one.dtype == other.dtype
+        both = [one, other] if known is None else [common._read(tensor, known, other) for tensor in (one, other)]
+        torch.testing.assert_close(*both, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["smolvla", "groot_n1_5"])
+def test_where_shapes_are_fixed_padding_is_computed_and_its_reference_has_it_too(
+    name: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: function)
+    options = BundleOptions(device="cpu", compile=True, batch_sizes=(1, 4))
+    checks = load_architecture("toy", folders[name] / "bundle", options).check_parity()
+    assert checks and all(check.passes for check in checks), checks
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_prompt_of_no_words_is_answered(name: str, folders: dict[str, Path]) -> None:
+    engine = engine_of(folders[name])
+    (answer,) = engine.infer([replace(robots(engine, name)[0], instruction="")])
+    assert np.isfinite(answer.chunk_robot).all()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("name", RECORDED)

@@ -36,6 +36,41 @@ def test_images_that_were_made_ready_give_the_same_bits(name: str, folders: dict
     assert torch.equal(policy.processor.observation([early[0], *requests[1:]]).images, expected)
 
 
+SIZES = [(1, 1), (1, 7), (9, 1), (3, 5), (33, 47), (480, 640), (1, 3000), (3000, 2), (2160, 64)]
+
+
+@pytest.mark.parametrize("name", common.RECORDED)
+def test_images_of_any_sizes_share_a_batch_and_each_is_what_it_is_alone(name: str, folders: dict[str, Path]) -> None:
+    """Cropped to a pixel, a line, or padded all around; each camera of each row has another size, and half of them were sent."""
+    policy = common.policy_of(folders[name] / "bundle")
+    blank, cameras, rng = (
+        common.requests_of(common.read(name), policy.contract)[0],
+        policy.contract.cameras,
+        np.random.default_rng(0),
+    )
+    requests = [
+        replace(
+            blank,
+            images={
+                camera: rng.integers(256, size=(*SIZES[(row + i) % len(SIZES)], 3)).astype(np.uint8)
+                for i, camera in enumerate(cameras)
+            },
+        )
+        for row in range(len(SIZES))
+    ]
+    mixed = [
+        replace(
+            request,
+            images={c: policy.fit_image(image) if (row + i) % 2 else image for i, (c, image) in enumerate(request.images.items())},
+        )  # type: ignore[arg-type]
+        for row, request in enumerate(requests)
+    ]
+    pixels = policy.processor.observation(mixed).images
+    assert torch.isfinite(pixels).all()
+    for row, request in enumerate(requests):
+        assert torch.equal(pixels[row], policy.processor.observation([request]).images[0])
+
+
 def test_the_engines_thread_resizes_nothing(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     engine = load_architecture("smolvla", folders["smolvla"] / "bundle")
     assert isinstance(engine.model, ArchitecturePolicy)

@@ -20,14 +20,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from rclpy.serialization import serialize_message
 from websockets.exceptions import ConnectionClosed
 
-from ros2_rfm_serving.engines import bundles, registry
+from ros2_rfm_serving.engines import registry
 from ros2_rfm_serving.engines.base import Engine, Parity
-from ros2_rfm_serving.engines.embedded import bundle
-from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile
@@ -48,8 +45,6 @@ from ros2_rfm_serving.types import Placement
 from test.ros import door_rig
 from test.ros.door_rig import eventually
 from test.ros.mirror_engine import MirrorEngine
-from test.unit.engines.test_agreement import cancelling
-from test.unit.engines.test_engines import SMALL
 from test.unit.fakes import FakeEngine, observation, session_request
 
 ERRORS = [ValueError("x"), SystemExit(1)]
@@ -412,9 +407,39 @@ def test_an_engine_that_must_agree_is_held_against_its_reference_whoever_asks(mo
         assert isinstance(loaded(monkeypatch, coarse, spec=spec, check_parity=False).outcome, Loaded) == served
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_an_engine_that_must_agree_and_compares_nothing_is_not_served(asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = type("Bare", (MirrorEngine,), {"check_parity": lambda engine: [], "must_agree": True})
+    assert isinstance(loaded(monkeypatch, bare, check_parity=asked).outcome, str)
+
+
+def test_a_gate_that_takes_minutes_says_how_far_it_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, goes_on, near = threading.Event(), threading.Event(), [Parity(block="prefix", error=0.0, tolerance=0.05)]
+
+    def compared(engine: Any) -> list[Parity]:
+        engine.on_check(3, 8)
+        begun.set()
+        assert goes_on.wait(60.0)
+        return near
+
+    coarse = type("Coarse", (MirrorEngine,), {"check_precision": compared, "must_agree": True})
+    spec = replace(SPEC, entry=CatalogueEntry(engine="mirror", options={"dtype": "bfloat16"}))
+    made = loaded(monkeypatch, coarse, spec=spec, check_parity=False, over=False)
+    assert begun.wait(60.0)
+    now_s = loading.clock()
+    assert made.news(now_s) == "", "not each time that somebody looks"
+    said = made.news(now_s + loading.NEWS_PERIOD_S)
+    assert said.startswith("loading mirror, for ") and said.endswith("comparing it at bfloat16 with its reference, 3 of 8")
+    assert made.news(now_s + loading.NEWS_PERIOD_S) == "" != made.news(now_s + 2 * loading.NEWS_PERIOD_S)
+    goes_on.set()
+    assert eventually(lambda: made.wait(0.1)) and isinstance(made.outcome, Loaded)
+    assert made.news(now_s + 1e6) == ""
+
+
 def test_where_parity_is_asked_for_it_is_measured_and_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    checks = {"check_parity": [Parity(block="prefix", error=0.3, tolerance=0.05)], "check_precision": []}
+    far, near = ([Parity(block="prefix", error=error, tolerance=0.05)] for error in (0.3, 0.0))
+    checks = {"check_parity": far, "check_precision": near}
     own = {name: lambda engine, found=found: found for name, found in checks.items()}
     engine = type("Kept", (MirrorEngine,), {**own, "must_agree": True, "computed_by": "as it was"})
     assert isinstance(loaded(monkeypatch, engine, check_parity=False).outcome, Loaded)
@@ -427,6 +452,14 @@ def test_where_parity_is_asked_for_it_is_measured_and_not_read(monkeypatch: pyte
 def test_a_bundle_whose_weights_need_their_bits_is_not_served_in_half_precision(
     spoilt: bool, dtype: str, served: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    import torch  # here: four processes collect these tests, and each would take seconds for it
+
+    from ros2_rfm_serving.engines import bundles
+    from ros2_rfm_serving.engines.embedded import bundle
+    from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
+    from test.unit.engines.test_agreement import cancelling
+    from test.unit.engines.test_engines import SMALL
+
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     torch.manual_seed(0)
     network = FlowPolicyNetwork(SMALL).eval().requires_grad_(False)

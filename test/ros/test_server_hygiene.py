@@ -296,6 +296,21 @@ def test_a_model_that_does_not_end_loading_ends_the_process(
     assert "slow is not loaded after 0.5 s (`load_timeout_s`)" in capfd.readouterr().err
 
 
+@pytest.mark.thorough
+def test_who_waits_for_a_model_is_told_what_it_is_about_and_may_stop_waiting(
+    ros_domain: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In its status and in the log, while one thread is deep in code that nobody can stop."""
+    Gate(tmp_path, "load_gate").shut()
+    with launched(tmp_path, "r1", model="slow") as (fleet, process):
+        fleet.wait(lambda: fleet.status and "so far: reading it" in fleet.status.detail, what="a word of what takes long")
+        assert fleet.status.state == msg.ServerStatus.LOADING and fleet.status.detail.startswith("loading slow, for ")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
+    said = capfd.readouterr().err
+    assert "loading slow, for " in said and "Traceback" not in said
+
+
 def test_a_model_that_is_replaced_twice_while_it_loads_is_loaded_after_what_was_there(ros_domain: int, tmp_path: Path) -> None:
     """The one that nobody wants any more when its turn comes is never loaded. A robot may ask as often as its schedule says."""
     gate = Gate(tmp_path, "load_gate")

@@ -71,7 +71,7 @@ def works_as_before(floor: Floor, witness: Witness) -> None:
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("step_s", [-3600.0, -5.0, 86400.0])
+@pytest.mark.parametrize("step_s", [-3600.0, pytest.param(-5.0, marks=pytest.mark.thorough), 86400.0])
 def test_a_step_of_the_wall_clock_is_nothing_to_anybody(repository: Path, tmp_path: Path, ros_domain: int, step_s: float) -> None:
     wall_clock = WallClock(tmp_path)
     with factory(repository, tmp_path, environment=wall_clock.environment) as (floor, witness):

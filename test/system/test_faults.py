@@ -23,7 +23,6 @@ from rfm_serving.action import ExecuteTask
 from rfm_serving.msg import ActionChunk, RobotStatus
 
 from ros2_rfm_serving.benchmarks.network.run import module_of
-from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.ros.wire import qos
 from test.system.test_factory import PlainClient
 
@@ -183,7 +182,7 @@ def test_a_server_that_comes_back_with_another_model_is_refused(repository: Path
     with factory(repository, tmp_path, "rfm/metaworld-flow", "CPU") as (floor, witness):
         handle = begin_task(witness)
         ours, (others, folder) = witness.chunks[-1][1], retrained(repository, tmp_path)
-        assert ours == bundle.content_hash(repository / "models" / "metaworld_flow") != others
+        assert ours == content_hash(repository / "models" / "metaworld_flow") != others
         floor.kill("model_server_node")
         floor.start("model_server_node", models_folder=str(folder))
         witness.wait(lambda: witness.robot.state == RobotStatus.DEAD)
@@ -193,13 +192,19 @@ def test_a_server_that_comes_back_with_another_model_is_refused(repository: Path
         assert {model for _, model in witness.chunks} == {ours}, "the other model's chunks reached the robot"
 
 
+def content_hash(folder: Path) -> str:
+    from ros2_rfm_serving.engines.embedded import bundle  # here: every process that collects tests would wait for PyTorch
+
+    return bundle.content_hash(folder)
+
+
 def retrained(repository: Path, folder: Path) -> tuple[str, Path]:
     """(hash, models folder) of the same network with a note in its configuration: to the robot another model."""
     copy = folder / "models" / "metaworld_flow"
     shutil.copytree(repository / "models" / "metaworld_flow", copy)
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(config | {"note": "trained again"}))
-    return bundle.content_hash(copy), copy.parent
+    return content_hash(copy), copy.parent
 
 
 @pytest.mark.timeout(200)

@@ -59,6 +59,8 @@ class Architecture(nn.Module, ABC):
     """Layers, or what begins like this, that keep their precision where weights are integers."""
     RECORDS_PERCEPTION: ClassVar[bool] = True
     """Whether it may be a CUDA graph: nothing in it asks the device for a number, or brings one there."""
+    READS_PADDING: ClassVar[bool] = False
+    """Whether what stands behind a prompt says something, as it did in training: then every prompt is padded to its full length."""
     config_class: ClassVar[type[ArchitectureConfig]]
     config: ArchitectureConfig
     computes_in: torch.dtype | None = None
@@ -86,6 +88,10 @@ class Architecture(nn.Module, ABC):
     @abstractmethod
     def perceive(self, observation: Observation) -> Tensors:
         """The context: tensors [B, ...] of the same shapes for all requests. All that no solver step changes belongs in it."""
+
+    def lengthened(self, context: Tensors, count: int) -> Tensors:
+        """A context of prompts that are `count` tokens shorter than others may be, in the shapes that it has of those."""
+        return context
 
     @abstractmethod
     def velocity(self, x: Tensor, time: Tensor, context: Tensors) -> Tensor:

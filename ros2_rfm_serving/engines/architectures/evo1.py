@@ -40,6 +40,7 @@ class Evo1Config(ArchitectureConfig):
 class Evo1(Architecture):
     config_class = Evo1Config
     config: Evo1Config
+    READS_PADDING = True
     EXACT = ("head.state_encoder", "head.action_encoder", "head.decoder")
 
     def __init__(self, config: Evo1Config) -> None:

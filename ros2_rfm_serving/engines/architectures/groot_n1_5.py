@@ -9,7 +9,7 @@ from ros2_rfm_serving.engines.architectures.base import MAX_CHUNK, Architecture,
 from ros2_rfm_serving.engines.architectures.groot_head import GrootHead, HeadConfig, Prefix
 from ros2_rfm_serving.engines.architectures.joining import joined_images
 from ros2_rfm_serving.engines.architectures.language import CausalLanguage
-from ros2_rfm_serving.engines.architectures.layers import DecoderConfig
+from ros2_rfm_serving.engines.architectures.layers import DecoderConfig, unread
 from ros2_rfm_serving.engines.architectures.manifest import Images, Processing, Prompt, Sampling
 from ros2_rfm_serving.engines.architectures.vision import Siglip, VisionConfig
 from ros2_rfm_serving.engines.flow.graphs import Tensors
@@ -91,6 +91,11 @@ class GrootN15(Architecture):
 
     def perceive(self, observation: Observation) -> Tensors:
         return self.head.context(self.prefix(observation), observation.state.to(self.dtype))
+
+    def lengthened(self, context: Tensors, count: int) -> Tensors:
+        words, images, tokens, *read = context
+        words, images, *read = unread((words, images, *read), count)
+        return words, images, tokens, *read
 
     def velocity(self, x: Tensor, time: Tensor, context: Tensors) -> Tensor:
         return self.head.velocity(x, time, context)

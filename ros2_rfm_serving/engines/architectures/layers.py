@@ -64,6 +64,19 @@ def in_heads(x: Tensor, head_size: int) -> Tensor:
     return x.view(*x.shape[:2], -1, head_size).transpose(1, 2)
 
 
+def unread(context: Tensors, count: int, behind: int = 0) -> Tensors:
+    """As many tokens more that nobody reads, `behind` places before the end: masks [B, N], keys and values [B, heads, N, size]."""
+
+    def longer(tensor: Tensor) -> Tensor:
+        tokens = tensor.dim() // 2
+        before = tensor.shape[tokens] - behind
+        first, last = tensor.narrow(tokens, 0, before), tensor.narrow(tokens, before, behind)
+        shape = [count if dim == tokens else size for dim, size in enumerate(tensor.shape)]
+        return torch.cat([first, tensor.new_zeros(shape), last], dim=tokens)
+
+    return tuple(map(longer, context)) if count else context
+
+
 class RmsNorm(nn.Module):
     def __init__(self, width: int, eps: float, offset: float = 0.0) -> None:
         super().__init__()

@@ -22,6 +22,7 @@ from ros2_rfm_serving.engines.architectures.layers import (
     norm_of,
     pairs,
     rotation_of,
+    unread,
 )
 from ros2_rfm_serving.engines.architectures.manifest import Images, Processing, Prompt, Sampling
 from ros2_rfm_serving.engines.architectures.vision import Siglip, VisionConfig
@@ -46,6 +47,8 @@ class Pi(Architecture):
 
     config_class = PiConfig
     adaptive = False
+    tokens_behind = 0
+    """Of the prefix, behind its words"""
     """The expert's norms follow the time"""
 
     def __init__(self, config: PiConfig) -> None:
@@ -105,6 +108,9 @@ class Pi(Architecture):
         """With the state's token behind the others, where it is one."""
         return known, read
 
+    def lengthened(self, context: Tensors, count: int) -> Tensors:
+        return unread(context, count, behind=self.tokens_behind)
+
     def velocity(self, x: Tensor, time: Tensor, context: Tensors) -> Tensor:
         known = context[0]
         tokens, condition = self.actions(x, time)
@@ -125,6 +131,8 @@ class Pi(Architecture):
 
 class Pi0(Pi):
     """The state is a token of the expert; no action changes what it computes, so it is computed once."""
+
+    tokens_behind = 1
 
     def __init__(self, config: PiConfig) -> None:
         super().__init__(config)

@@ -33,7 +33,7 @@ class ArchitecturePolicy:
     ) -> None:
         """saved: reads the network as it was saved, for the reference; None: as it is here, copied."""
         self._manifest, self._network, self._tokenizer = manifest, network, tokenizer
-        self._saved, self._rounds, self.computed_by = saved, True, options.computed_by
+        self._saved, self._rounds, self._options = saved, True, options
         if options.quantizes:
             quantize(network, options.dtype, network.EXACT)
         elif options.dtype != "float32":
@@ -43,8 +43,8 @@ class ArchitecturePolicy:
         self.fit_image = self.processor.ahead.send
         self.decode_image = decoder_for(self.processor.uploads, options.device) if options.device_decoding else None
         self._contract = contract
-        self._one_time = not options.fixed_shapes
-        """Where any shape runs: a row of which nothing is fixed has one time, and what follows from it is computed once."""
+        self._any_shape = not options.fixed_shapes
+        """A row of which nothing is fixed has one time, prompts end where the longest does: no more is computed."""
         fast = partial(accelerated, compiled=options.compiles)
         self._perceive = fast(self._context_of, recorded=options.records and network.RECORDS_PERCEPTION)
         self._velocity = fast(self._velocity_of, recorded=options.records)
@@ -58,10 +58,15 @@ class ArchitecturePolicy:
         return MAX_BATCH_SIZE
 
     def perceive(self, requests: Sequence[InferenceRequest]) -> Tensors:
-        return self._perceive(*self.processor.observation(requests))
+        observation = self.processor.observation(requests)
+        if self._network.READS_PADDING or not self._any_shape:
+            return self._perceive(*observation)
+        length, longest = observation.words.shape[1], max(1, int(observation.words.sum(dim=1).max()))
+        shorter = observation._replace(tokens=observation.tokens[:, :longest], words=observation.words[:, :longest])
+        return self._network.lengthened(self._perceive(*shorter), length - longest)
 
     def velocity(self, x: Tensor, time: Tensor, context: Tensors) -> Tensor:
-        if self._one_time and torch.equal(time, time[:, :1].expand_as(time)):
+        if self._any_shape and torch.equal(time, time[:, :1].expand_as(time)):
             time = time[:, :1]
         return self._velocity(x, time, *context)[0]
 
@@ -93,6 +98,11 @@ class ArchitecturePolicy:
     @property
     def weights_dtype(self) -> torch.dtype:
         return precision_of(self._network, self._network.dtype)
+
+    @property
+    def computed_by(self) -> str:
+        """`Engine.computed_by`"""
+        return self._options.computed_by
 
     @property
     def weights_bytes(self) -> int:
@@ -132,7 +142,9 @@ class ArchitecturePolicy:
 
     def _with(self, network: Architecture) -> ArchitecturePolicy:
         network.round_activations(self._rounds)
-        return ArchitecturePolicy(self._contract, self._manifest, network, self._tokenizer)
+        exact = ArchitecturePolicy(self._contract, self._manifest, network, self._tokenizer)
+        exact._any_shape = self._any_shape  # else it has nothing where no prompt of these comes to
+        return exact
 
     # --- the network, flat ---
 

@@ -22,6 +22,7 @@ from ros2_rfm_serving.engines.architectures.layers import (
     norm_of,
     pairs,
     rotation_of,
+    unread,
 )
 from ros2_rfm_serving.engines.architectures.manifest import Images, Processing, Prompt, Sampling
 from ros2_rfm_serving.engines.architectures.vision import Siglip, VisionConfig
@@ -100,6 +101,9 @@ class SmolVla(Architecture):
         read = self.language(tokens, rotation_of(positions, self.config.language.head_size, self.config.language.rope_theta), seen)
         parts = [self._read(block, *keys_values) for block, keys_values in zip(self.expert, read, strict=True)]
         return (known, *(tensor for pair in parts for tensor in pair))
+
+    def lengthened(self, context: Tensors, count: int) -> Tensors:
+        return unread(context, count, behind=1)
 
     def velocity(self, x: Tensor, time: Tensor, context: Tensors) -> Tensor:
         known, read = context[0], pairs(context[1:])

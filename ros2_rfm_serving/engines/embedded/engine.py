@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from ros2_rfm_serving.engines.base import Engine, Predicts, SamplingConfig, TokenSampling
 from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.engines.embedded.contract import contract_of
+from ros2_rfm_serving.engines.embedded.embedded import Embedded
 from ros2_rfm_serving.engines.embedded.inputs import placed
 from ros2_rfm_serving.engines.embedded.judge import Judge
 from ros2_rfm_serving.engines.embedded.layers import kernels_of
@@ -89,24 +89,16 @@ def _token_sampling(config: TokenPolicyConfig, options: BundleOptions) -> TokenS
     return TokenSampling(temperature=temperature, seed=options.seed, device=options.device, max_rows=options.max_rows or 0)
 
 
-class FlowPolicy:
+class FlowPolicy(Embedded[FlowPolicyNetwork]):
     """The embedded policy, split for our loop (`VelocityModel`, `Referenced`).
 
     Its context is flat: key and value of each head block, computed once per batch and read by every solver step.
     """
 
-    def __init__(
-        self,
-        model: str,
-        network: FlowPolicyNetwork,
-        content_hash: str,
-        options: BundleOptions = ON_CPU,
-        saved: Callable[[], FlowPolicyNetwork] | None = None,
-    ) -> None:
-        """saved: reads the network as it was saved, for the reference; None: as it is here, copied."""
-        self._network, self._inputs = network, placed(network, options)
+    def _begin(self, model: str, content_hash: str) -> None:
+        network, options = self._network, self._options
+        self._inputs = placed(network, options)
         self.fit_image, self.decode_image = self._inputs.fit_image, self._inputs.decode_image
-        self._saved, self.computed_by = saved, options.computed_by
         self._action_mean = network.action_mean.cpu().numpy()
         self._action_std = network.action_std.cpu().numpy()
         self._contract = contract_of(model, network, content_hash, options)
@@ -163,8 +155,7 @@ class FlowPolicy:
         return " ".join(self._network.config.vocabulary[2:])
 
     def reference(self) -> FlowPolicy:
-        saved = self._saved() if self._saved else copy.deepcopy(self._network)
-        network, options = saved.cpu().double(), BundleOptions(device="cpu", trace=False)
+        network, options = self._saved().cpu().double(), BundleOptions(device="cpu", trace=False)
         exact = FlowPolicy(self._contract.model, network, self._contract.model_hash, options)
         exact._few_times = False
         return exact

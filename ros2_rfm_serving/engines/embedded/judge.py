@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ros2_rfm_serving.engines.base import Engine, Parity
+from ros2_rfm_serving.engines.base import Parity
 from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.embedded.embedded import Embedded
 from ros2_rfm_serving.engines.embedded.inputs import placed
 from ros2_rfm_serving.engines.embedded.networks import JudgeNetwork
-from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
+from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE
 from ros2_rfm_serving.engines.flow import parity
 from ros2_rfm_serving.engines.flow.graphs import Tensors, accelerated
 from ros2_rfm_serving.engines.flow.memory import in_halves
 from ros2_rfm_serving.engines.flow.sampling import filled
-from ros2_rfm_serving.engines.precision import REDUCED
+from ros2_rfm_serving.engines.rounded import Rounded
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, OutputKind
 
 
-class Judge(Engine):
+class Judge(Embedded[JudgeNetwork], Rounded):
     """One verdict per request."""
 
-    def __init__(
-        self,
-        model: str,
-        network: JudgeNetwork,
-        content_hash: str,
-        options: BundleOptions = ON_CPU,
-        saved: Callable[[], JudgeNetwork] | None = None,
-    ) -> None:
-        """saved: reads the network as it was saved, for the reference; None: as it is here, copied."""
-        self._saved = saved or (lambda: copy.deepcopy(network))
-        self._options = options
-        self._network, self._inputs, self._sizes = network, placed(network, options), options.fixed_shapes
+    def _begin(self, model: str, content_hash: str) -> None:
+        network, options = self._network, self._options
+        self._inputs, self._sizes = placed(network, options), options.fixed_shapes
         self.fit_image, self.decode_image = self._inputs.fit_image, self._inputs.decode_image
         self._logits = accelerated(self._logits_of, compiled=options.compiles, recorded=options.records)
         self._contract = ModelContract(
@@ -61,14 +52,6 @@ class Judge(Engine):
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         return in_halves(self._infer, requests)
 
-    @property
-    def must_agree(self) -> bool:
-        return self._network.word.weight.dtype in REDUCED
-
-    @property
-    def computed_by(self) -> str:
-        return self._options.computed_by
-
     @torch.inference_mode()
     def check_parity(self) -> list[Parity]:
         """Where things are, and what follows from it, against the network in float64."""
@@ -77,7 +60,7 @@ class Judge(Engine):
         images, words = self._inputs.images(requests), self._inputs.words(requests)
         batch = filled(requests, self._sizes)
         logits = self._logits(self._inputs.images(batch), self._inputs.words(batch))[0][: len(requests)]
-        dtype = network.word.weight.dtype
+        dtype = self.weights_dtype
         return [
             parity.compare("image encoder", network.points(images), exact.points(images.cpu()), dtype),
             parity.compare("logits", logits, exact(images.cpu(), words.cpu()), dtype),

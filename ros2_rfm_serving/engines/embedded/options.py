@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -100,9 +101,11 @@ class BundleOptions(BaseModel):
 
     @property
     def computed_by(self) -> str:
-        """`Engine.computed_by`: another processor or GPU, another release of PyTorch has other kernels."""
-        hardware = torch.cuda.get_device_name(self.device) if self.on_gpu else processor()
-        return f"{self.model_dump_json()} {hardware} {torch.__version__}"
+        """`Engine.computed_by`: another processor or GPU, another release of PyTorch has other kernels; what looks at images is
+        code of `transformers`, whose releases do not number an image's patches alike."""
+        here = f"{processor()} {torch.backends.cpu.get_cpu_capability()}"
+        hardware = torch.cuda.get_device_name(self.device) if self.on_gpu else here
+        return f"{self.model_dump_json()} {hardware} {torch.__version__} {_release_of('transformers')}"
 
     def on_device(self, model: str) -> BundleOptions:
         """With a device that is there. Raises: `ModelError`."""
@@ -114,6 +117,14 @@ class BundleOptions(BaseModel):
         if options.device_decoding and not options.on_gpu:
             raise ModelError(f"{model!r}: options.device_decoding needs a GPU, options.device is {options.device!r}; leave it out")
         return options
+
+
+def _release_of(library: str) -> str:
+    """Empty: it is not installed."""
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def device_of(model: str, device: str, gpu_type: str = "") -> str:

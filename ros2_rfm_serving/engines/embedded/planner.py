@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ros2_rfm_serving.engines.base import Engine, Parity
+from ros2_rfm_serving.engines.base import Parity
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded import instructions
-from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
+from ros2_rfm_serving.engines.embedded.embedded import Embedded
+from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE
 from ros2_rfm_serving.engines.embedded.planner_network import END, PlannerNetwork
 from ros2_rfm_serving.engines.flow import parity
-from ros2_rfm_serving.engines.precision import REDUCED
+from ros2_rfm_serving.engines.rounded import Rounded
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, OutputKind
 
 
-class Planner(Engine):
+class Planner(Embedded[PlannerNetwork], Rounded):
     """The subgoals that are left, in order, one per line; `score` is their probability."""
 
-    def __init__(
-        self,
-        model: str,
-        network: PlannerNetwork,
-        content_hash: str,
-        options: BundleOptions = ON_CPU,
-        saved: Callable[[], PlannerNetwork] | None = None,
-    ) -> None:
-        """saved: reads the network as it was saved, for the reference; None: as it is here, copied."""
-        self._saved = saved or (lambda: copy.deepcopy(network))
-        self._options = options
-        self._network, self._device = network.to(options.device), options.device
+    def _begin(self, model: str, content_hash: str) -> None:
+        network, options = self._network, self._options
+        self._device = options.device
+        network.to(options.device)
         if options.dtype != "float32":
             network.cast(getattr(torch, options.dtype))
         self._index = {word: i for i, word in enumerate(network.config.vocabulary)}
@@ -58,20 +50,12 @@ class Planner(Engine):
             for plan, likelihood in zip(plans.tolist(), likelihoods.tolist(), strict=True)
         ]
 
-    @property
-    def must_agree(self) -> bool:
-        return self._network.word.weight.dtype in REDUCED
-
-    @property
-    def computed_by(self) -> str:
-        return self._options.computed_by
-
     @torch.inference_mode()
     def check_parity(self) -> list[Parity]:
         """What follows from a few prompts, against the network in float64."""
         network, exact = self._network, self._saved().cpu().double()
         words = self._words([" ".join(network.config.vocabulary[2:]), *network.config.subgoals])
-        dtype = network.word.weight.dtype
+        dtype = self.weights_dtype
         return [
             parity.compare("reading", network.read(words), exact.read(words.cpu()), dtype),
             parity.compare("logits", network(words), exact(words.cpu()), dtype),

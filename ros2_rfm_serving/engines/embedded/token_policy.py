@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +13,10 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.base import TokenModel
 from ros2_rfm_serving.engines.embedded.contract import contract_of
+from ros2_rfm_serving.engines.embedded.embedded import Embedded
 from ros2_rfm_serving.engines.embedded.inputs import placed
 from ros2_rfm_serving.engines.embedded.layers import Linear
-from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
+from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE
 from ros2_rfm_serving.engines.embedded.token_network import DecoderBlock, TokenPolicyNetwork
 from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract
 
@@ -24,20 +24,10 @@ Cache = tuple[Tensor, ...]
 """Per block [rows, 2, heads, context + l_a, width / heads]: keys and values of the context, then of the tokens."""
 
 
-class TokenPolicy(TokenModel):
-    def __init__(
-        self,
-        model: str,
-        network: TokenPolicyNetwork,
-        content_hash: str,
-        options: BundleOptions = ON_CPU,
-        saved: Callable[[], TokenPolicyNetwork] | None = None,
-    ) -> None:
-        """saved: reads the network as it was saved, for the reference; None: as it is here, copied."""
-        self._saved = saved or (lambda: copy.deepcopy(network))
-        self.computed_by = options.computed_by
-        config = network.config
-        self._network, self._inputs, self._device = network, placed(network, options), options.device
+class TokenPolicy(Embedded[TokenPolicyNetwork], TokenModel):
+    def _begin(self, model: str, content_hash: str) -> None:
+        network, options, config = self._network, self._options, self._network.config
+        self._inputs, self._device = placed(network, options), options.device
         self.fit_image, self.decode_image = self._inputs.fit_image, self._inputs.decode_image
         self._contract = contract_of(model, network, content_hash, options)
         self._blocks = [_Block.of(block) for block in network.decoder if isinstance(block, DecoderBlock)]
@@ -84,10 +74,6 @@ class TokenPolicy(TokenModel):
         return self._network.centres(torch.from_numpy(tokens).to(self._device)).float().cpu().numpy()
 
     # --- what `engines/tokens/parity.py` asks for ---
-
-    @property
-    def weights_dtype(self) -> torch.dtype:
-        return self._network.kind.dtype
 
     @property
     def probe_instruction(self) -> str:

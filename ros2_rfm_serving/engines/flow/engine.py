@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from ros2_rfm_serving.engines.base import Engine, Parity, SamplingConfig, VelocityModel
+from ros2_rfm_serving.engines.base import Parity, SamplingConfig, VelocityModel
 from ros2_rfm_serving.engines.blank import blank_request, guided
 from ros2_rfm_serving.engines.flow import parity
 from ros2_rfm_serving.engines.flow.memory import in_halves
 from ros2_rfm_serving.engines.flow.sampling import Sample, filled, offered, padded, robot_space, sample
 from ros2_rfm_serving.engines.flow.solvers import most_steps, solver_of, steps_for
 from ros2_rfm_serving.engines.heap import give_back
-from ros2_rfm_serving.engines.precision import REDUCED
+from ros2_rfm_serving.engines.rounded import Rounded
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Conditioning, EngineReply, InferenceRequest, ModelContract
 
@@ -23,7 +23,7 @@ WARM_STEPS = 5
 """Of each kind and size, when a model is warmed up; for kernels that are optimised when they have run a few times."""
 
 
-class FlowEngine(Engine):
+class FlowEngine(Rounded):
     """A `VelocityModel` served through our loop.
 
     The loop can guide any flow-matching model, and fix the prefix of any model that was trained for it, but a regression's.
@@ -84,14 +84,6 @@ class FlowEngine(Engine):
         """In memory; 0 where the model does not say."""
         return int(getattr(self._model, "weights_bytes", 0))
 
-    @property
-    def must_agree(self) -> bool:
-        return isinstance(self._model, parity.Referenced) and self._model.weights_dtype in REDUCED
-
-    @property
-    def computed_by(self) -> str:
-        return str(getattr(self._model, "computed_by", ""))
-
     def check_parity(self) -> list[Parity]:
         return self._compared(anew=True)
 
@@ -102,7 +94,9 @@ class FlowEngine(Engine):
         with self._lock:
             try:
                 if isinstance(self._model, parity.Referenced):
-                    return parity.check(self._model, self._config, anew=anew)
+                    return parity.check(self._model, self._config, anew=anew, told=self.on_check)
+                if self.must_agree:  # rows that equal one another may all be wrong
+                    raise ModelError(f"{self.contract.model!r} computes in less than float32: give its model a `reference()`")
                 return parity.check_rows(self._model, self._config)
             finally:
                 give_back()  # of its reference

@@ -55,7 +55,7 @@ class Traced:
     def _trace(self, inputs: Tensors) -> Function:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # what it points to compiles for half a minute per size
-            around = _Around(self._network, self._function).eval()
+            around = _Around(self._network.eval(), self._function).eval()
             graph: Function = torch.jit.trace(around, inputs, check_trace=False)  # type: ignore[no-untyped-call]
         for _ in range(WARM_UP_CALLS):
             graph(*inputs)
@@ -63,11 +63,16 @@ class Traced:
 
 
 class _Around(nn.Module):
-    """So that the weights are found."""
+    """So that the weights are found: side by side, as PyTorch takes longer to make a module of a graph of every layer, for each
+    graph anew, than to trace it."""
 
     def __init__(self, network: nn.Module, function: Function) -> None:
         super().__init__()
-        self.network, self._function = network, function
+        self._function = function
+        for i, parameter in enumerate(network.parameters()):
+            self.register_parameter(f"parameter_{i}", parameter)
+        for i, buffer in enumerate(network.buffers()):
+            self.register_buffer(f"buffer_{i}", buffer)
 
     def forward(self, *inputs: Tensor) -> Tensors:
         return self._function(*inputs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
@@ -64,7 +64,11 @@ class ReferencedModel(VelocityModel, Referenced, Protocol):
     """A model that can be checked."""
 
 
-def check(model: ReferencedModel, config: SamplingConfig, *, anew: bool = True) -> list[Parity]:
+Told = Callable[[int, int], None]
+"""How many parts of a check are done, and of how many"""
+
+
+def check(model: ReferencedModel, config: SamplingConfig, *, anew: bool = True, told: Told | None = None) -> list[Parity]:
     """From the images to robot space, in the order of computation: the first that fails names the culprit.
 
     anew: the reference perceives at every solver step. Else once, which finds what rounding does and takes a fraction of the time
@@ -72,11 +76,19 @@ def check(model: ReferencedModel, config: SamplingConfig, *, anew: bool = True) 
     its reference is.
     """
     with getattr(model, "unrounded", nullcontext)():
-        return _checked(model, config, anew)
+        return _checked(model, config, anew, told or (lambda done, of: None))
 
 
-def _checked(model: ReferencedModel, config: SamplingConfig, anew: bool) -> list[Parity]:
+def _checked(model: ReferencedModel, config: SamplingConfig, anew: bool, told: Told) -> list[Parity]:
+    """Parts: reading the reference, perception, a step; then each step of each row's loop."""
+    of = 3 + NUM_PROBES * len(_times(config)[1:])
+    parts = iter(range(1, of + 1))
+
+    def done() -> None:
+        told(next(parts), of)
+
     exact, dtype = model.reference(), model.weights_dtype
+    done()
     requests = _continuing(probes(model.contract, model.probe_instruction), model.contract, config)
     rows, length, columns = len(requests), model.contract.chunk_length, len(model.contract.action_names)
     batch, states = filled(requests, config.fixed_shapes), [request.state for request in requests]
@@ -86,10 +98,12 @@ def _checked(model: ReferencedModel, config: SamplingConfig, anew: bool) -> list
     x, time = torch.from_numpy(noise), torch.from_numpy(rng.random((len(batch), length), np.float32))
     with torch.inference_mode():
         context, exact_context = model.perceive(batch), exact.perceive(requests)
+        done()
         velocity = model.velocity(x.to(config.device), time.to(config.device), context)
         exact_velocity = exact.velocity(x[:rows].double(), time[:rows].double(), exact_context)
+        done()
         seen = [None if anew else tuple(tensor[i : i + 1] for tensor in exact_context) for i in range(rows)]
-        loops = [plain_loop(exact, request, noise[i], config, seen[i]) for i, request in enumerate(requests)]
+        loops = [plain_loop(exact, request, noise[i], config, seen[i], done) for i, request in enumerate(requests)]
         plain: Any = np.stack(loops)[..., :columns]
         return [
             compare("image encoder", model.encoded_images(requests), exact.encoded_images(requests), dtype),
@@ -139,9 +153,17 @@ def probes(contract: ModelContract, instruction: str) -> list[InferenceRequest]:
 
 
 def plain_loop(
-    exact: VelocityModel, request: InferenceRequest, noise: Array, config: SamplingConfig, context: Any | None = None
+    exact: VelocityModel,
+    request: InferenceRequest,
+    noise: Array,
+    config: SamplingConfig,
+    context: Any | None = None,
+    done: Callable[[], None] = lambda: None,
 ) -> Exact:
-    """[T, W] model space, float64: one row, nothing reused from one step to the next but `context`, where given. Not guided."""
+    """[T, W] model space, float64: one row, nothing reused from one step to the next but `context`, where given. Not guided.
+
+    done: called after each step.
+    """
     (request,) = anchored(exact, [request])
     fixed = request.inference_delay_steps if request.conditioning is Conditioning.PREFIX else 0
     columns = (0, noise.shape[1] - request.prefix_model.shape[1])
@@ -154,6 +176,7 @@ def plain_loop(
         times[:, :fixed] = 0.0
         seen = exact.perceive([request]) if context is None else context
         x = x + free * (_next(x, exact.velocity(x, times, seen), time, after, config) - x)
+        done()
     x[:, :fixed] = prefix
     chunk: Exact = x[0].numpy()
     return chunk

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import torch
 
-from ros2_rfm_serving.engines.base import Cache, Engine, Parity, Stepping, TokenModel, TokenSampling
+from ros2_rfm_serving.engines.base import Cache, Parity, Stepping, TokenModel, TokenSampling
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.flow.frames import Frames, blocks_of_stages, require_spread, session_of
 from ros2_rfm_serving.engines.flow.memory import Rows, not_entered
-from ros2_rfm_serving.engines.precision import REDUCED
+from ros2_rfm_serving.engines.rounded import Rounded
 from ros2_rfm_serving.engines.tokens import parity
 from ros2_rfm_serving.engines.tokens.flight import Flight
 from ros2_rfm_serving.engines.tokens.public import PublicContexts
@@ -23,7 +23,7 @@ from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRe
 Answer = EngineReply | ModelError
 
 
-class TokenEngine(Engine, Stepping):
+class TokenEngine(Rounded, Stepping):
     """Greedy or sampled decoding of action chunks. Prefixes cost nothing to continue: they are tokens that are given."""
 
     def __init__(self, model: TokenModel, sampling: TokenSampling = TokenSampling()) -> None:  # noqa: B008 (frozen)
@@ -61,16 +61,10 @@ class TokenEngine(Engine, Stepping):
         for size in (1, self.max_batch_size):
             self.infer([blank_request(self.contract)] * size)
 
-    @property
-    def must_agree(self) -> bool:
-        return isinstance(self._model, parity.Referenced) and self._model.weights_dtype in REDUCED
-
-    @property
-    def computed_by(self) -> str:
-        return str(getattr(self._model, "computed_by", ""))
-
     def check_parity(self) -> list[Parity]:
         with self._lock:
+            if self.must_agree and not isinstance(self._model, parity.Referenced):
+                raise ModelError(f"{self.contract.model!r} computes in less than float32: give its model a `reference()`")
             return parity.check(self._model, self._sampling)
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[Answer]:

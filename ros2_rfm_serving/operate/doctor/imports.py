@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -34,12 +35,18 @@ def imports_of(module: str, *, when_used: bool = False) -> set[str]:
             continue
         seen.add(name)
         waiting += [name.rpartition(".")[0]] if "." in name else []
-        for imported in _imported(ast.parse(file.read_text()).body):
+        for imported in _imported_by(file):
             if imported.partition(".")[0] == PACKAGE.name:
                 waiting.append(imported)
             elif _is_foreign(imported):
                 others.add(imported)
     return others
+
+
+@cache
+def _imported_by(file: Path) -> tuple[str, ...]:
+    """At import. Executables have most of their modules in common."""
+    return tuple(_imported(ast.parse(file.read_text()).body))
 
 
 def _is_foreign(module: str) -> bool:

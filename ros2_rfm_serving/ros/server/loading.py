@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ros2_rfm_serving.engines.agreement import require_agreement
-from ros2_rfm_serving.engines.base import Engine, Stepping, require_parity
+from ros2_rfm_serving.engines.agreement import require_agreement, require_compared
+from ros2_rfm_serving.engines.base import Engine, Stepping
 from ros2_rfm_serving.engines.blank import blank_request, rehearse
 from ros2_rfm_serving.engines.registry import build_engine
 from ros2_rfm_serving.errors import ModelError, RfmError
@@ -24,6 +24,8 @@ from ros2_rfm_serving.server.rehearsal import step_costs
 from ros2_rfm_serving.server.tiers import Tier
 from ros2_rfm_serving.types import EngineReply, ModelContract, Placement
 
+NEWS_PERIOD_S = 5.0
+"""Between two words on what takes long: a reference in float64 of a large model takes minutes."""
 LOOK_S = 0.2
 """At whether the model before has ended."""
 UNWANTED = "another model is placed here by now"
@@ -61,6 +63,7 @@ class Loading:
         self.outcome: Loaded | str | None = None
         """What is served, or why not: a word that may be told to anybody."""
         self._params, self._log = params, log
+        self._doing, self._told_s = "reading it", self._began_s
         self._thread = threading.Thread(target=self._run, name="loading", daemon=True)
         self._thread.start()
 
@@ -74,6 +77,13 @@ class Loading:
         before = self._former.loading
         return max(now_s - self._began_s, before.takes_s(now_s) if before and before.outcome is None else 0.0)
 
+    def news(self, now_s: float) -> str:
+        """What it is doing, now and then; empty: nothing that has not been told."""
+        if self.outcome is not None or now_s - self._told_s < NEWS_PERIOD_S:
+            return ""
+        self._told_s = now_s
+        return f"loading {self.placement.model}, for {self.takes_s(now_s):.0f} s so far: {self._doing}"
+
     def undo(self) -> None:
         """It is not wanted any more; when this returns its memory is free."""
         self._unwanted = True
@@ -86,13 +96,17 @@ class Loading:
     def _run(self) -> None:
         started_s = clock()
         try:
+            self._doing = "the model before is still at work"
             self._await_former()
+            self._doing = "reading it"
             if self._unwanted:
                 self.outcome = UNWANTED
                 return
             spec = self._params.engine_spec(self.placement)
             engine = build_engine(spec)
-            server = self._served(engine, self._params.check_parity or spec.entry.parity == AT_START)
+            what = f"comparing it{_at(spec.entry.options)} with its reference"
+            engine.on_check = lambda done, of: setattr(self, "_doing", f"{what}, {done} of {of}")
+            server = self._served(engine, self._params.check_parity or spec.entry.parity == AT_START, what)
         except (Exception, SystemExit) as error:  # loading runs foreign code: out of memory, a missing driver
             self._log(f"{self.placement.model} cannot be loaded:\n{traceback.format_exc()}")
             kind = type(error).__name__ if isinstance(error, RfmError) else "error"
@@ -112,20 +126,27 @@ class Loading:
         if self.wedged:
             raise ModelError("the last batch of the model before does not end")
 
-    def _served(self, engine: Engine, check_parity: bool) -> ModelServer:
+    def _served(self, engine: Engine, check_parity: bool, what: str) -> ModelServer:
         """Or what was built is closed: the next try would find the GPU's memory taken. Raises: whatever it does."""
         overflow: tuple[Tier, ...] = ()
         try:
+            self._doing = what if check_parity or engine.must_agree else self._doing
             if check_parity:
-                require_parity(self.placement.model, engine.check_parity())
+                require_compared(self.placement.model, engine, engine.check_parity())
             elif engine.must_agree:
                 require_agreement(self.placement.model, engine)
+            self._doing = "warming up"
             overflow = _overflow(self._params, self.placement, engine.contract, self._log)
             return _ready(engine, self._params, self.placement, overflow)
         except BaseException:
             for built in (engine, *(tier.engine for tier in overflow)):
                 closed(built, self._log)
             raise
+
+
+def _at(options: Mapping[str, Any]) -> str:
+    """The precision that is asked for, in words."""
+    return f" at {options['dtype']}" if options.get("dtype") else ""
 
 
 def closed(engine: Engine, log: Callable[[str], None]) -> None:

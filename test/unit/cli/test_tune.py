@@ -119,7 +119,11 @@ def refused(factory: Path, *options: str, text: str = FACTORY) -> str:
 
 
 def test_what_would_spoil_the_end_of_the_run_is_said_at_its_beginning(factory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "batching: continuous" in refused(factory, text=FACTORY.replace(", batching: continuous", ""))
+    for told, line, key in (("", 2, "server_cluster"), (", batching: fixed", 2, "server_cluster.batching")):
+        said = refused(factory, text=FACTORY.replace(", batching: continuous", told))
+        assert f":{line}: {key}: no server would take" in said and "write `batching: continuous` there" in said, (
+            "keys that are there"
+        )
     assert "mode: async" in refused(factory, text=FACTORY.replace("mode: async", "mode: sync"))
     assert "--chart" in refused(factory, "--chart", str(factory.parent / "nowhere" / "a.png"))
     shared = FACTORY.replace("execution: {mode: async}", "execution: &own {mode: async}") + "other: *own\n"

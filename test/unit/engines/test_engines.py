@@ -283,7 +283,7 @@ class Data:
 
 def test_training_learns_and_writes_a_bundle_that_loads(tmp_path: Path) -> None:
     losses: list[float] = []
-    training = TrainingConfig(steps=120, batch_size=32, warm_up_steps=10, log_every=20, learning_rate=3e-3)
+    training = TrainingConfig(steps=60, batch_size=16, warm_up_steps=10, log_every=15, learning_rate=3e-3)
     network = train_policy(SMALL, Data(), [["go"]], training, lambda row: losses.append(row["loss"]))
     assert losses[-1] < 0.8 * losses[0]
     written = bundle.save(tmp_path / "bundle", network)

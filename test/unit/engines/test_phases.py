@@ -81,6 +81,18 @@ def test_operations_and_bytes_are_counted_and_a_view_moves_nothing() -> None:
     assert work.bytes == 4 * 8 * 4 + 2 * 4 * 2 * 8 and half.bytes == work.bytes / 2
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_attention_counts_as_the_two_products_that_it_is(dtype: torch.dtype, masked: bool) -> None:
+    """PyTorch's counter passes over the kernel that a CPU has for it."""
+    query, key = torch.rand(2, 3, 5, 8, dtype=dtype), torch.rand(2, 3, 7, 8, dtype=dtype)
+    mask = torch.ones(2, 1, 5, 7, dtype=torch.bool) if masked else None
+    with torch.inference_mode():
+        fused, _ = work_of(lambda: torch.nn.functional.scaled_dot_product_attention(query, key, key, attn_mask=mask), 1.0)
+        plain, _ = work_of(lambda: (query @ key.transpose(-1, -2)).softmax(-1) @ key, 1.0)
+    assert fused.flops == plain.flops == 2 * 2 * (2 * 3 * 5 * 7 * 8)
+
+
 @pytest.mark.parametrize(("work", "roof"), [(Work(flops=1e9, bytes=1e9), 10e9), (Work(flops=1e12, bytes=1e9), 100e9)])
 def test_the_roof_is_memory_or_arithmetic(work: Work, roof: float) -> None:
     phase = Phase(name="solver", time_s=10 * work.flops / roof, calls=5, work=work)

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ros2_rfm_serving.cli import check
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory, parse_factory
 from ros2_rfm_serving.factory.cores import cores_of, in_words
 from ros2_rfm_serving.factory.nodes import node_list
+from ros2_rfm_serving.factory.reading_cores import shared_cores
 from ros2_rfm_serving.factory.task import Pipelining
 from ros2_rfm_serving.types import Fallback
 
@@ -168,13 +170,18 @@ def test_each_server_of_a_group_has_its_threads_and_its_cores(repository: Path) 
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        ('cores: ["0-3"]', "1 servers, and `num_servers` is 2"),
+        ('cores: ["0-3"]', "cores: has 1 entries, and `num_servers` is 2; name cores for each server of the group"),
+        ("cores: 0-3", "cores: is no list of cores by server (found '0-3'); write a list"),
+        ("cores: ''", "cores: is no list"),
+        ("cores: {a: 1}", "cores: is no list"),
         ('cores: ["0-3", "3-1"]', "'3-1' is no range"),
         ('cores: ["0-3", "first"]', "'first' is neither a core nor a range"),
         ('cores: ["0-3", ""]', "names no core"),
         ('cores: ["0-3", "99999"]', "no range of cores below"),
         ("cores: [0, -1]", "'-1' is neither"),
-        ("cores: [0, true]", "cores"),
+        ("cores: [0, true]", "cores[1]: is no text (found True); give numbers and ranges of cores"),
+        ("cores: [0, [1]]", "cores[1]: is no text (found [1])"),
+        ("cores: [0, 1.5]", "cores[1]: is no text (found 1.5)"),
         ("threads: 0", "threads"),
     ],
 )
@@ -182,6 +189,28 @@ def test_cores_that_cannot_be_are_refused_with_their_place(repository: Path, tol
     with pytest.raises(ConfigurationError, match=re.escape(words)) as refused:
         of_servers(repository, told)
     assert told.partition(":")[0] in str(refused.value) and "server_cluster" in str(refused.value)
+    text = (repository / "config" / "factory_quickstart.yaml").read_text().splitlines()
+    assert refused.value.line == next(i for i, line in enumerate(text, start=1) if "num_servers: 2" in line) + 1
+    assert "Value error" not in str(refused.value) or told.startswith("threads")
+
+
+GROUPS = """
+server_cluster:
+- {num_servers: 2, gpu_type: A, cores: [0-1, 2]}
+- {num_servers: 1, gpu_type: B, cores: ["1-2"]}
+"""
+
+
+def test_servers_that_share_cores_of_a_machine_are_named(repository: Path) -> None:
+    text = (repository / "config" / "factory_quickstart.yaml").read_text()
+    _, fleet, rest = text.partition("robot_fleet:")
+    factory = parse_factory(GROUPS + fleet + rest)
+    assert [line.partition(":")[0] for line in shared_cores(factory)] == [
+        "server_1 and server_3 both keep to core 1",
+        "server_2 and server_3 both keep to core 2",
+    ]
+    hosts = "hosts: {one: {address: 10.0.0.1, gpus: {A: 2}}, other: {address: 10.0.0.2, gpus: {B: 1}}}\n"
+    assert not list(shared_cores(parse_factory(GROUPS + hosts + fleet + rest))), "of another machine they are others"
 
 
 def test_servers_beyond_the_declared_ones_keep_to_no_cores(repository: Path) -> None:
@@ -189,6 +218,15 @@ def test_servers_beyond_the_declared_ones_keep_to_no_cores(repository: Path) -> 
     factory = parse_factory(text.replace("num_servers: 2", "num_servers: 2\n  cores: [0, 1]", 1))
     assert factory.with_num_servers(3).cores == {"server_1": "0", "server_2": "1", "server_3": ""}
     assert factory.with_num_servers(1).cores == {"server_1": "0"}
+
+
+def test_check_warns_of_cores_that_this_machine_does_not_have(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (repository / "config" / "factory_quickstart.yaml").read_text()
+    declared = parse_factory(text.replace("num_servers: 2", "num_servers: 2\n  cores: [0, 1-3]", 1))
+    monkeypatch.setattr(check.os, "sched_getaffinity", lambda process: {0, 1})
+    assert list(check.cores(declared)) == ["server_2 does not start here: there is no core 2-3 for it, but 0-1"]
+    monkeypatch.setattr(check.sys, "platform", "darwin")
+    assert not list(check.cores(declared)), "where none can be chosen, none can be counted"
 
 
 @given(st.frozensets(st.integers(0, 300)))

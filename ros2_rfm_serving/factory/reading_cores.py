@@ -1,0 +1,47 @@
+"""`cores` of a group of servers: what is wrong with them is said with its line, and who shares some with whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
+
+from ros2_rfm_serving.factory.cores import cores_of, in_words
+from ros2_rfm_serving.factory.descriptor import Factory
+from ros2_rfm_serving.factory.yaml_source import KeyPath, YamlSource
+
+KEY, NUMBER = "cores", "num_servers"
+FIX = "give numbers and ranges of cores, such as 0-3,8"
+
+
+def check_cores(source: YamlSource, path: KeyPath, group: Any) -> None:
+    """group: as it stands there, at `path`. Raises: `ConfigurationError`."""
+    cores = group.get(KEY) if isinstance(group, dict) else None
+    if not cores and not isinstance(cores, str):
+        return
+    if not isinstance(cores, list):
+        fix = f"write a list, of each server its own: {KEY}: [0-3, 4-7]"
+        raise source.error((*path, KEY), f"is no list of cores by server (found {cores!r})", fix)
+    for i, own in enumerate(cores):
+        if type(own) not in (int, str):
+            raise source.error((*path, KEY, i), f"is no text (found {own!r})", FIX)
+        try:
+            found = cores_of(str(own))
+        except ValueError as error:
+            raise source.error((*path, KEY, i), str(error), FIX) from None
+        if not found:
+            raise source.error((*path, KEY, i), f"names no core (found {own!r})", FIX)
+    number = group.get(NUMBER)
+    if type(number) is int and 1 <= number != len(cores):
+        fix = f"name cores for each server of the group, or correct `{NUMBER}`"
+        raise source.error((*path, KEY), f"has {len(cores)} entries, and `{NUMBER}` is {number}", fix)
+
+
+def shared_cores(factory: Factory) -> Iterator[str]:
+    """Servers of one machine that keep to the same cores: they take turns there, which nothing that is planned knows of."""
+    hosts = {server: seat.host for server, seat in factory.seats.items()}
+    named = {server: cores_of(text) for server, text in factory.cores.items() if text}
+    for (one, own), (other, others) in combinations(named.items(), 2):
+        if hosts.get(one) == hosts.get(other) and (both := own & others):
+            where = f" of {hosts[one]}" if hosts.get(one) else ""
+            yield f"{one} and {other} both keep to core {in_words(both)}{where}: each is slower there than its profile says"
