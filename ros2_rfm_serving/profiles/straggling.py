@@ -6,6 +6,7 @@ waits for half of what it takes longer.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,11 +26,13 @@ class _Part:
     added_s: float = 0.0
 
 
-def straggling(profile: Profile, share: float, factor: float) -> Profile:
-    """share: of services. factor: times as long as others."""
+def straggling(profile: Profile, share: float, factor: float, gpu_types: Collection[str] | None = None) -> Profile:
+    """share: of services. factor: times as long as others. gpu_types: where; None: everywhere."""
 
     def change(key: CurveKey, curve: Curve) -> Curve:
-        _, _, batching, batch_size = key
+        _, gpu_type, batching, batch_size = key
+        if gpu_types is not None and gpu_type not in gpu_types:
+            return curve
         return _bent(curve, share, factor, batch_size if batching == "fixed" else 0)
 
     return profile.changed(change)

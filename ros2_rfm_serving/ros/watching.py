@@ -11,6 +11,7 @@ from rclpy.node import Node
 from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.ros.attendance import LEAF as ROBOT_LEAF
 from ros2_rfm_serving.ros.followers import HARDWARE
 from ros2_rfm_serving.ros.node.diagnostics import key_values
@@ -64,12 +65,13 @@ class Watching:
             level, message = DiagnosticStatus.WARN, "; ".join(lookout.broken[:NAMED])
         elif lost := watch.health.lost:
             level, message = DiagnosticStatus.WARN, f"planned without {', '.join(lost)}"
-        elif watch.seen.paces or watch.seen.models:
-            message = "planned with what was measured: " + ", ".join(f"{name} {pace:.2f}" for name, pace in self._paces())
+        elif found := [*(f"{name} {pace:.2f}" for name, pace in self._paces()), *self._late()]:
+            message = f"planned with what was measured: {', '.join(found)}"
         values = {
             "lost": ", ".join(watch.health.lost),
             **{f"{server} is used again in, s": round(s, 1) for server, s in watch.health.on_probation.items()},
             **dict(self._measured()),
+            **dict(self._straggling()),
             **dict(self._needs()),
             "figures refused": watch.insane + watch.drift.implausible + watch.factors.implausible,
             "statuses refused": self._refused,
@@ -92,6 +94,17 @@ class Watching:
             low, mean, high = pace.interval
             told = f"{mean:.3f}, expected {pace.used:.2f} ({100 * CONFIDENCE:.0f} % sure: {low:.3f} to {high:.3f})"
             yield f"{server} takes times its profile", told
+
+    def _late(self) -> Iterator[str]:
+        yield from (f"{server} {_late(some)}" for server, some in self._lookout.watch.seen.stragglers.items())
+
+    def _straggling(self) -> Iterator[tuple[str, str]]:
+        """Value, expected, from how many events."""
+        planned, declared = self._lookout.watch.seen.stragglers, self._fleet.factory.planning.stragglers
+        for server, (some, events) in self._lookout.watch.straggling.found.items():
+            expected = planned.get(server, declared)
+            told = f"{_late(some)} ({events} events), expected: {_late(expected) if expected else 'none'}"
+            yield f"{server} services that take longer", told
 
     def _needs(self) -> Iterator[tuple[str, str]]:
         """Of robots, where they are not as declared."""
@@ -159,6 +172,10 @@ class Watching:
             self._lookout.hear_robot(robot_word(robot, task, status), clock())
 
 
+def _late(some: Stragglers) -> str:
+    return f"{100 * some.share:.2g} % x {some.factor:g}"
+
+
 def server_word(server: str, status: Any, scheduler: int) -> ServerWord:
     """scheduler: that hears it."""
     told = {histogram.name: histogram for histogram in status.histograms}
@@ -173,6 +190,8 @@ def server_word(server: str, status: Any, scheduler: int) -> ServerWord:
         replies=sum(int(count) for count in inference.counts) if inference else 0,
         inference_s=inference.sum if inference else 0.0,
         queue_wait_s=wait.sum if wait else 0.0,
+        bounds_s=tuple(inference.bounds) if inference else (),
+        counts=tuple(int(count) for count in inference.counts) if inference else (),
         follows=status.schedule_epoch if status.scheduler == scheduler else 0,
         follows_another=status.scheduler not in (0, scheduler),
     )

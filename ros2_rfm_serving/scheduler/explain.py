@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
 from ros2_rfm_serving.scheduler.slo import Slo
@@ -53,13 +54,18 @@ def _slos(problem: Problem, curves: Curves) -> Iterator[str]:
 
 
 def _with(curves: Curves) -> str:
-    some = curves.stragglers
+    some = _most(curves)
     return f" where {some.share:.3g} of all services take {some.factor:g} times as long" if some else ""
+
+
+def _most(curves: Curves) -> Stragglers | None:
+    return max(curves.stragglers.values(), key=lambda some: some.pace, default=None)
 
 
 def _or_promise(slo: Slo, curves: Curves) -> str:
     """No more than a percentile at which stragglers are not in the way."""
-    below = 100 * (1 - curves.stragglers.share) if curves.stragglers else 0.0
+    some = _most(curves)
+    below = 100 * (1 - some.share) if some else 0.0
     return f", promise a percentile below {below:g}" if slo.percentile >= below > 0 else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
@@ -9,13 +10,16 @@ from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.profiles import Profile, SteppedService
 from ros2_rfm_serving.scheduler.links import links_of, off_host
-from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.problem import Problem, task_classes
+from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
+from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass, task_classes
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, declared_type
+from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.types import Schedule
 
 DEFAULT_LOAD_S = 30.0
 """Of a model that the catalogue does not know on a GPU type."""
+EASED = (2.5, 4.0, 8.0)
+"""Times the share of services that straggle, that may be late where fewer cannot: those behind them are late too."""
 
 
 def problem_of(
@@ -55,7 +59,7 @@ def problem_of(
                 continue
             memory[model, gpu_type] = need.memory_gb if need else 1.0
             load[model, gpu_type] = need.load_s if need else DEFAULT_LOAD_S
-    return Problem(
+    problem = Problem(
         classes=classes,
         servers=_normal(factory, types, previous, working),
         memory_gb=memory,
@@ -66,7 +70,7 @@ def problem_of(
         waiting=factory.waiting,
         steps=_steps(load, declared, catalogue, seen),
         dispatch=factory.dispatch,
-        stragglers=factory.planning.stragglers,
+        stragglers=seen.stragglers_of(declared, factory.planning.stragglers),
         seen=seen,
         declared=declared,
         previous=previous,
@@ -75,6 +79,30 @@ def problem_of(
         same_host=factory.standby.same_host,
         links=links_of(factory),
     )
+    return _eased(problem, profile) if seen.stragglers else problem
+
+
+def _eased(problem: Problem, profile: Profile) -> Problem:
+    """Where services straggle as was measured, and so many that most servers keep an SLO at its percentile no more, however
+    little they are asked: at the next one that they let them keep. A factory that runs is served as well as it can be; what is
+    declared is refused."""
+    curves = curves_of(problem, profile)
+
+    def able(options: Iterable[Config], slo: Slo | None = None) -> int:
+        """Servers that keep it; None: that may have the model."""
+        return sum(problem.gpus[t] for t in {c.gpu_type for c in options if slo is None or curves.sought_hz(c, slo) > 0.0})
+
+    def eased(task: TaskClass, demand: Demand) -> Demand:
+        options = curves.of(demand.model)
+        late = [curves.stragglers[config.gpu_type].share for config in options if config.gpu_type in curves.stragglers]
+        percentiles = [demand.slo.percentile, *(100.0 * (1.0 - times * min(late, default=0.0)) for times in EASED)]
+        slos = [demand.slo._replace(percentile=p, far_s=task.network.at_s(p)) for p in percentiles if p <= demand.slo.percentile]
+        slos = slos if math.isfinite(demand.slo.promised_s) and late else []
+        kept = (slo for slo in slos if 2 * able(options, slo) >= able(options))
+        return replace(demand, slo=next(kept, demand.slo))
+
+    classes = [replace(task, demands=tuple(eased(task, demand) for demand in task.demands)) for task in problem.classes]
+    return replace(problem, classes=tuple(classes))
 
 
 def _sizes_b(models: Iterable[str], catalogue: Catalogue | None) -> dict[str, float]:
@@ -124,4 +152,6 @@ def curves_of(problem: Problem, profile: Profile, gpu_types: Iterable[str] = ())
         away_s |= {gpu_type: away_s[anywhere] for gpu_type, anywhere in of_hosts.items() if anywhere in away_s}
     every = dict.fromkeys([*problem.gpus, *gpu_types])
     continuous = [gpu_type for gpu_type in every if declared_type(gpu_type) in problem.continuous]
-    return Curves(seen, problem.models, every, problem.memory_gb, steps, away_s, continuous, problem.stragglers)
+    straggling = {gpu_type: some for gpu_type in every if (some := problem.stragglers.get(off_host(gpu_type)))}
+    straggling = {**problem.stragglers, **straggling}
+    return Curves(seen, problem.models, every, problem.memory_gb, steps, away_s, continuous, straggling)

@@ -171,8 +171,8 @@ class Problem:
     """(model, GPU type) -> what its solver steps take, where that is known."""
     dispatch: Mapping[str, str] = field(default_factory=dict)
     """GPU type -> in which order servers take those who wait (`server/dispatch/`)."""
-    stragglers: Stragglers | None = None
-    """Services that take longer than others, beside those that were measured."""
+    stragglers: Mapping[str, Stragglers] = field(default_factory=dict)
+    """GPU type -> services that take longer than others, beside those that were measured."""
     seen: Seen = AS_DECLARED
     declared: Mapping[str, str] = field(default_factory=dict)
     """Name -> GPU type, of all servers, lost ones too; in `servers`, one that is slower or faster than others of its type has its

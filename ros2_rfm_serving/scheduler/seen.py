@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.factory.fleet import FleetEntry, Network
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.links import off_host
@@ -20,6 +21,8 @@ AWAY = " away by "
 """Between a GPU type and how much later its answers come than from the nearest host: a GPU type of its own, for the solvers."""
 OWN = " at pace "
 """Between a GPU type and how many times longer one GPU of it takes: a GPU type of its own, for the solvers."""
+LATE = " straggling "
+"""Between a GPU type and which of its services take longer than others: a GPU type of its own, for the solvers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,8 @@ class Seen:
     """Task -> execution time of what is executed of one chunk, where a horizon policy decides."""
     calls: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Task -> component -> calls per action."""
+    stragglers: Mapping[str, Stragglers] = field(default_factory=dict)
+    """Server -> which of its services take longer than others, in place of what is declared."""
     away_s: Mapping[str, float] = field(default_factory=dict)
     """Server -> how much farther it is than the nearest, where a plan tells them apart; of the descriptor, and not seen at all."""
 
@@ -62,11 +67,19 @@ class Seen:
         """For the solvers: equal GPUs at equal paces are of one type."""
         pace, away_s = self.paces.get(server, 1.0), self.away_s.get(server, 0.0)
         there = f"{declared}{AWAY}{1e3 * away_s:.3g} ms" if away_s else declared
-        return there if pace == 1.0 else f"{there}{OWN}{pace:.2f}"
+        at_pace = there if pace == 1.0 else f"{there}{OWN}{pace:.2f}"
+        late = self.stragglers.get(server)
+        return f"{at_pace}{LATE}{late.share:g} x {late.factor:g}" if late else at_pace
 
     def away_of(self, declared: Mapping[str, str]) -> dict[str, float]:
         """GPU type, as solvers have it -> what is added to its answers."""
         return {self.gpu_type(server, gpu): self.away_s[server] for server, gpu in declared.items() if server in self.away_s}
+
+    def stragglers_of(self, declared: Mapping[str, str], usual: Stragglers | None) -> dict[str, Stragglers]:
+        """GPU type, as solvers have it -> which services take longer there. usual: as declared, of all."""
+        each = {self.gpu_type(server, gpu): self.stragglers.get(server, usual) for server, gpu in declared.items()}
+        of_others = dict.fromkeys(declared.values(), usual)
+        return {gpu_type: some for gpu_type, some in {**of_others, **each}.items() if some}
 
     def types(self, declared: Mapping[str, str]) -> dict[str, str]:
         """Server -> GPU type, of those that live."""
@@ -100,11 +113,14 @@ def to_json(seen: Seen) -> dict[str, Any]:
     calls = {task: dict(ratios) for task, ratios in seen.calls.items()}
     models = [[*model, pace] for model, pace in seen.models.items()]
     paces, cycles_s = dict(seen.paces), dict(seen.cycles_s)
-    whole = {"lost": list(seen.lost), "paces": paces, "models": models, "travels": travels, "cycles_s": cycles_s, "calls": calls}
+    late = {server: [some.share, some.factor] for server, some in seen.stragglers.items()}
+    of_servers = {"lost": list(seen.lost), "paces": paces, "models": models, "stragglers": late}
+    whole = {**of_servers, "travels": travels, "cycles_s": cycles_s, "calls": calls}
     return {name: value for name, value in whole.items() if value}
 
 
 def from_json(said: Mapping[str, Any]) -> Seen:
+    late = said.get("stragglers", {}).items()
     return Seen(
         lost=tuple(said.get("lost", ())),
         paces=said.get("paces", {}),
@@ -112,9 +128,10 @@ def from_json(said: Mapping[str, Any]) -> Seen:
         travels={task: Travel(mean_s=mean_s, tail_s=tail_s) for task, (mean_s, tail_s) in said.get("travels", {}).items()},
         cycles_s=said.get("cycles_s", {}),
         calls=said.get("calls", {}),
+        stragglers={server: Stragglers(share=share, factor=factor) for server, (share, factor) in late},
     )
 
 
 def declared_type(gpu_type: str) -> str:
     """Of one that a server may have for itself."""
-    return off_host(gpu_type).partition(OWN)[0].partition(AWAY)[0]
+    return off_host(gpu_type).partition(LATE)[0].partition(OWN)[0].partition(AWAY)[0]

@@ -42,6 +42,7 @@ UNEXPLAINED = (
     "no figure that plans are made with says why; declare services that take longer (planning.stragglers), or keep a margin "
     "(planning.slo_margin)"
 )
+STRAGGLING = "so many services take longer that no plan keeps it: the next percentile that can be kept is planned for"
 STAYS = "the schedule in force holds and gets more done than the one that was found: it stays"
 
 
@@ -149,7 +150,8 @@ class Standing:
     def tell(self, missed: tuple[str, ...]) -> None:
         """Promises that are not kept though the schedule holds by all that plans are made with: another plan would be this one."""
         if bool(missed) != bool(self._missed):
-            self._log.warning(f"{'; '.join(missed)}: {UNEXPLAINED}" if missed else "what is promised is in time again")
+            why = STRAGGLING if self.seen.stragglers else UNEXPLAINED
+            self._log.warning(f"{'; '.join(missed)}: {why}" if missed else "what is promised is in time again")
         self._missed = missed
 
     def judge(self) -> None:

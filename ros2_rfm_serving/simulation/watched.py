@@ -163,6 +163,8 @@ class Floor(Simulation):
                     replies=sum(inference.counts),
                     inference_s=inference.sum,
                     queue_wait_s=wait.sum,
+                    bounds_s=inference.bounds,
+                    counts=tuple(inference.counts),
                 )
 
     def robot_words(self) -> Iterator[RobotWord]:

@@ -20,7 +20,8 @@ obligations or not. A large factory is content with the first mix that there is.
 
 def mixes(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> Iterator[Placement]:
     thorough = len(problem.servers) <= FEW_SERVERS and budget.work > 0
-    for slack, robots in THOROUGH_MIXES if thorough else MIXES:
+    obliged = any(demand.fixed_hz for demand in problem.demands)  # else both thorough programs are the same
+    for slack, robots in (THOROUGH_MIXES if obliged else THOROUGH_MIXES[-1:]) if thorough else MIXES:
         placed = _placed(problem, whole_mix(problem, curves, bound, budget, slack=slack, robots=robots, thorough=thorough))
         yield placed
         if placed and not thorough:

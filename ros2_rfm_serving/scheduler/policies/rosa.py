@@ -53,6 +53,8 @@ class Rosa:
         """share: of the budget, when it ends. worth: the objective above which a schedule is worth finding: it ends as well when
         nothing that it might still find is."""
         self._problem, self._curves, self._work, self._share, self._worth = problem, curves, budget, share, worth
+        self._known: dict[tuple[int, float], list[_ServerConfig]] = {}
+        """Of a demand at a rate: vectors of rates differ from the one before in one class."""
 
     def solve(self) -> RosaSchedule | None:
         """None: the obligations or the floors cannot be served."""
@@ -153,7 +155,8 @@ class Rosa:
         configurations = self._enumerate_server_configurations(rates, budget)
         if configurations is None:
             return None
-        hosts = self._pack(configurations, budget, by_latency=True)
+        enough = self._fewest_servers(configurations) <= sum(budget.values())
+        hosts = self._pack(configurations, budget, by_latency=True) if enough else None
         if hosts is not None and self._keeps_up(hosts, rates):
             return hosts
         if len(self._problem.classes) == 1:
@@ -168,7 +171,10 @@ class Rosa:
         found: list[_ServerConfig] = []
         for demand in self._problem.demands:
             if demand.goal_coupled:
-                mine = list(self._configurations_of(demand, demand.rate_hz(rates[demand.task]), budget))
+                rate_hz = demand.rate_hz(rates[demand.task])
+                if (key := (demand.index, rate_hz)) not in self._known:
+                    self._known[key] = self._configurations_of(demand, rate_hz, budget)
+                mine = self._known[key]
                 if not mine:
                     return None
                 found += mine
@@ -187,6 +193,13 @@ class Rosa:
                 if key not in best or mean_s < best[key].mean_s:
                     best[key] = _ServerConfig(config, demand.index, robots, mean_s)
         return list(best.values())
+
+    def _fewest_servers(self, configurations: Sequence[_ServerConfig]) -> int:
+        """With fewer no packing has a place for every robot: no program need be solved to know that."""
+        most: dict[int, int] = {}
+        for p in configurations:
+            most[p.demand] = max(most.get(p.demand, 0), p.robots)
+        return sum(-(-self._problem.robots_of(self._problem.demands[d]) // robots) for d, robots in most.items())
 
     def _pack(self, configurations: list[_ServerConfig], budget: dict[str, int], *, by_latency: bool) -> list[Host] | None:
         """ROSA eq. 3: how many servers of each configuration cover all robots."""

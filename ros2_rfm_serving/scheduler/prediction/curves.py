@@ -29,7 +29,7 @@ TYPICAL = 60.0
 PADDED = 0.1
 """Relative difference between a full batch and one that is not, up to which they count as equally long."""
 
-STATE = ("profile", "stragglers", "configs", "_measured", "_pace", "_steps", "_away_s", "_continuous")
+STATE = ("profile", "stragglers", "configs", "_measured", "_steps", "_away_s", "_continuous")
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,15 @@ class Curves:
         steps: Mapping[tuple[str, str], SteppedService] = MappingProxyType({}),
         away_s: Mapping[str, float] = MappingProxyType({}),
         continuous: Collection[str] = (),
-        stragglers: Stragglers | None = None,
+        stragglers: Mapping[str, Stragglers] = MappingProxyType({}),
     ) -> None:
         """fits: (model, GPU type) pairs that may be used. steps: what their solver steps take, where that is known. away_s: GPU
         type -> what of its latencies is the way to a host that is not the nearest. continuous: GPU types whose servers batch so, be
-        it that their models were measured in another way alone. stragglers: services that take longer than what was measured."""
+        it that their models were measured in another way alone. stragglers: GPU type -> services that take longer than what was
+        measured."""
         self._measured = profile
-        self.profile = straggling(profile, stragglers.share, stragglers.factor) if stragglers else profile
-        self.stragglers, self._away_s, self._continuous = stragglers, dict(away_s), frozenset(continuous)
-        self._pace = stragglers.pace if stragglers else 1.0
+        self.profile = _straggling(profile, stragglers)
+        self.stragglers, self._away_s, self._continuous = dict(stragglers), dict(away_s), frozenset(continuous)
         usable = set(fits)
         known = {(m, g) for m, g, _, _ in profile.measured()}
         self.configs: dict[tuple[str, str], list[Config]] = {}
@@ -166,9 +166,11 @@ class Curves:
         if law is None:
             return None
         law = law.slower(config.slices) if config.slices > 1 else law
-        if not math.isclose(law.capacity_hz(), self._pace * self.max_rate_hz(config), rel_tol=ALIKE):
+        late = self.stragglers.get(config.gpu_type)
+        pace = late.pace if late else 1.0
+        if not math.isclose(law.capacity_hz(), pace * self.max_rate_hz(config), rel_tol=ALIKE):
             return None
-        return law.slower(self._pace) if self.stragglers else law
+        return law.slower(pace) if late else law
 
     def knows(self, config: Config) -> bool:
         """Whether such a server was measured."""
@@ -206,7 +208,7 @@ class Curves:
     def shared_law(self, config: Config) -> ContinuousService | None:
         """Of requests that share a server evenly: a line over how many are there (Little's law, rate x latency). None: it is
         another law, one that the curve does not tell, or there are stragglers."""
-        if config.batching != "continuous" or self.stragglers:
+        if config.batching != "continuous" or config.gpu_type in self.stragglers:
             return None
         if config not in self._laws:
             self._laws[config] = self._shared_law(config)
@@ -301,3 +303,9 @@ class Curves:
         first_s = mean.y[0] - away_s
         alone_s = max(first_s - law.per_request_s * mean.x[0] * first_s, law.mean_s(1))
         return Line((0.0, *line.x), (away_s + (line.y[0] - away_s) * min(alone_s / first_s, 1.0), *line.y))
+
+
+def _straggling(profile: Profile, stragglers: Mapping[str, Stragglers]) -> Profile:
+    for some in {(some.share, some.factor): some for some in stragglers.values()}.values():
+        profile = straggling(profile, some.share, some.factor, {gpu for gpu, its in stragglers.items() if its == some})
+    return profile

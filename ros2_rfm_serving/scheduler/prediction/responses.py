@@ -209,7 +209,8 @@ class Responses:
     def _service(self, host: Host) -> Service:
         waits = declared_type(host.config.gpu_type) in self._problem.waiting
         batch_s, scatter = self._curves.batch_s(host.config), self._scatter(host)
-        return Service(host.config.batch_size, batch_s, scatter, self._order(host), waits, self._curves.stragglers)
+        stragglers = self._curves.stragglers.get(host.config.gpu_type)
+        return Service(host.config.batch_size, batch_s, scatter, self._order(host), waits, stragglers)
 
     def _order(self, host: Host) -> str:
         return self._problem.dispatch.get(declared_type(host.config.gpu_type), "fifo")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from itertools import cycle
+from itertools import chain, cycle
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from ros2_rfm_serving.types.phase import Usual
 
 DRAWS = 1 << 12
 """Of random numbers, before the same ones come again."""
+TAKEN = 128
+"""Of them at a time."""
 
 
 def in_order(robots: Sequence[Robot]) -> list[Request]:
@@ -47,4 +49,8 @@ def _asking(index: int, member: Member, begins_s: float, of: Team) -> Iterator[R
 
 
 def again(draws: Seconds) -> Iterator[float]:
-    return cycle(draws.tolist())
+    """Those, over and over. Made numbers some at a time: one start seldom asks for all."""
+    if len(draws) <= TAKEN:
+        return cycle(draws.tolist())
+    some = [draws[i : i + TAKEN] for i in range(0, len(draws), TAKEN)]
+    return chain.from_iterable(map(np.ndarray.tolist, cycle(some)))

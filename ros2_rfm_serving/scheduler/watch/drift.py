@@ -16,9 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.seen import LEAST_PACE, MOST_PACE
 from ros2_rfm_serving.scheduler.watch.means import LEAST_LOTS, Interval, Means
+from ros2_rfm_serving.scheduler.watch.straggling import Usual
 from ros2_rfm_serving.scheduler.watch.words import ServerWord
 from ros2_rfm_serving.types import Placement
 
@@ -34,6 +36,8 @@ FRESH_S = 5.0
 FAR = 10.0
 """A lot that is so many times longer or shorter than its profile was not measured, or not here."""
 BISECTIONS = 30
+NORMAL_P90 = 1.2816
+"""Standard deviations that this percentile of a normal distribution lies above its mean."""
 
 
 class Lot(NamedTuple):
@@ -52,6 +56,8 @@ class _Measured:
     placement: Placement
     batches_s: tuple[float, ...]
     """By the profile: of 1, 2, ... rows."""
+    scatter: float
+    """Of one batch, relative standard deviation."""
     paces: Means
     word: ServerWord | None = None
     word_s: float = 0.0
@@ -62,6 +68,8 @@ class _Measured:
     """When."""
     used: float = 1.0
     """The pace that plans are made with."""
+    late: float = 1.0
+    """Times that its services take longer on average, for those that straggle more than is declared; no part of its pace."""
 
     @property
     def tolerance(self) -> float:
@@ -83,23 +91,44 @@ class Pace(NamedTuple):
 class Drift:
     """Of the servers of a schedule."""
 
-    def __init__(self, profile: Profile) -> None:
-        """profile: as it was measured, one way of batching for each model and GPU type (`Profile.batched`)."""
-        self._profile, self._measured = profile, frozenset(profile.measured())
+    def __init__(self, profile: Profile, stragglers: Stragglers | None = None) -> None:
+        """profile: as it was measured, one way of batching for each model and GPU type (`Profile.batched`). stragglers: as
+        declared; a pace is beside what services take on average, with those that take longer."""
+        self._declared = stragglers.pace if stragglers else 1.0
+        self._profile = profile.rescaled({(m, g): self._declared for m, g, _, _ in profile.measured()}) if stragglers else profile
+        self._measured = frozenset(profile.measured())
         self._servers: dict[str, _Measured] = {}
         self.implausible = 0
         """Lots that say what no server does."""
 
-    def place(self, placements: Mapping[str, Placement]) -> None:
+    def place(self, placements: Mapping[str, Placement]) -> list[str]:
         """A schedule is in force. What was measured of a server counts as long as it hosts the same; the pace in use of its
-        hardware lasts until something else is measured."""
+        hardware lasts until something else is measured. Those that host something else are named."""
+        anew = []
         for name, placement in placements.items():
             known = self._servers.get(name)
             if _kind(placement) not in self._measured or (known and _kind(known.placement) == _kind(placement)):
                 continue
             batches_s = self._profile.batches_s(*_kind(placement))
-            used = known.used if known else 1.0
-            self._servers[name] = _Measured(placement, batches_s, Means(), used=used)
+            used, late = (known.used, known.late) if known else (1.0, 1.0)
+            scatter = self._scatter(placement)
+            self._servers[name] = _Measured(placement, batches_s, scatter, Means(), used=used, late=late)
+            anew.append(name)
+        return anew
+
+    def straggle(self, stragglers: Mapping[str, Stragglers]) -> None:
+        """More than is declared, by what plans are made with from now on."""
+        for name, server in self._servers.items():
+            late = stragglers[name].pace / self._declared if name in stragglers else 1.0
+            if late != server.late:
+                server.late = late
+                server.paces.forget()
+
+    def usual(self) -> dict[str, Usual]:
+        """Of servers whose batches begin and end together: what they take, without stragglers."""
+        fixed = {n: s for n, s in self._servers.items() if s.placement.batching == "fixed" and s.batches_s}
+        times = {name: max(server.used, 1.0) / self._declared for name, server in fixed.items()}
+        return {n: Usual(times[n] * max(s.batches_s), s.scatter, times[n] * min(s.batches_s)) for n, s in fixed.items()}
 
     def hear(self, word: ServerWord, now_s: float) -> Lot | None:
         """What it did since the last lot; None: nothing that counts, or too little for a lot."""
@@ -115,7 +144,7 @@ class Drift:
         if lot is None or (word.batch_size != server.placement.batch_size and server.placement.batching == "fixed"):
             return None
         server.latency_s = lot.inference_s + lot.queue_wait_s
-        pace = self._pace(server, lot)
+        pace = self._pace(server, lot) / server.late
         if not 1 / FAR <= pace <= FAR:
             self.implausible += 1
             return None
@@ -156,6 +185,13 @@ class Drift:
         """By server, of those of which enough was measured."""
         known = {name: server.paces.interval() for name, server in self._servers.items()}
         return {n: Pace(self._servers[n].placement.model, i, self._servers[n].used) for n, i in known.items() if i}
+
+    def _scatter(self, placement: Placement) -> float:
+        """Where hardly anything queues, one in ten does not meet another."""
+        model, gpu_type, batching, _ = _kind(placement)
+        sizes = [size for way, size in self._profile.batch_sizes(model, gpu_type) if way == batching]
+        columns = [self._profile.curve_arrays(model, gpu_type, batching, size)[2] for size in sizes]
+        return max(0.0, min((float(column["p90"][0] / column["p50"][0]) - 1.0 for column in columns), default=0.0)) / NORMAL_P90
 
     def _pace(self, server: _Measured, lot: Lot) -> float:
         if server.placement.batching == "fixed" and server.batches_s:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from ros2_rfm_serving.factory import Catalogue, Factory
-from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.scheduler.watch.drift import Drift, Pace
 from ros2_rfm_serving.scheduler.watch.factors import Factors
 from ros2_rfm_serving.scheduler.watch.health import Health
 from ros2_rfm_serving.scheduler.watch.kept import Attained
+from ros2_rfm_serving.scheduler.watch.straggling import Straggling
 from ros2_rfm_serving.scheduler.watch.words import RobotWord, ServerWord
 from ros2_rfm_serving.types import Schedule
 
@@ -41,7 +41,7 @@ class Watch:
         self._profile, self._catalogue = profile, catalogue
         self.insane = 0
         """Words with figures that are none."""
-        self.health, self.factors, self.attained = Health(), Factors(), Attained()
+        self.health, self.factors, self.attained, self.straggling = Health(), Factors(), Attained(), Straggling()
         self.missed: tuple[str, ...] = ()
         """Promises that robots are surely not kept, by their own count, in words."""
         self._factory: Factory | None = None
@@ -55,7 +55,9 @@ class Watch:
         if factory is self._factory:
             return
         self._factory, self._schedule = factory, None
-        self.drift = Drift(_usual(self._profile.batched(factory.continuous), factory.planning.stragglers))
+        self.drift = Drift(self._profile.batched(factory.continuous), factory.planning.stragglers)
+        self.straggling.declare(factory.servers)
+        self.drift.straggle(self.straggling.used)
         self.health.declare(factory.servers)
         self.factors.declare(factory)
         self.attained.declare(factory)
@@ -66,7 +68,7 @@ class Watch:
             return
         self._schedule = schedule
         placements = {p.server: p for p in schedule.placements if not p.gpu}
-        self.drift.place(placements)
+        self.straggling.place(placements, self.drift.place(placements))
         robots = {route.robot for route in schedule.routes}
         self.factors.keep(robots)
         self.attained.follow(robots)
@@ -81,6 +83,7 @@ class Watch:
             return
         self.health.hear(word)
         self.drift.hear(word, now_s)
+        self.straggling.hear(word, now_s)
 
     def hear_robot(self, word: RobotWord, now_s: float) -> None:
         if not word.is_sane:
@@ -95,9 +98,13 @@ class Watch:
         if not lost and not back and 0.0 <= now_s - self._looked_s < SETTLE_S:
             return None
         self._looked_s = now_s
+        assert self._factory is not None
         self.missed = tuple(self.attained.missed())
+        factory = self._factory
+        straggles = self.straggling.look(self.drift.usual(), factory.gpu_types, factory.planning.stragglers, now_s)
+        self.drift.straggle(self.straggling.used)
         drifted, needs = self.drift.look(now_s), self.factors.look()
-        if not (lost or back or drifted or needs):
+        if not (lost or back or straggles or drifted or needs):
             return None
         before, self.seen = self.seen, self._seen()
         if self.seen == before:
@@ -124,14 +131,8 @@ class Watch:
             travels=self.factors.travels(self._factory),
             cycles_s=self.factors.cycles_s(self._factory),
             calls=self.factors.calls(self._factory),
+            stragglers=dict(self.straggling.used),
         )
-
-
-def _usual(profile: Profile, stragglers: Stragglers | None) -> Profile:
-    """With what services take on average, stragglers among them: a pace is beside these."""
-    if stragglers is None:
-        return profile
-    return profile.rescaled({(model, gpu_type): stragglers.pace for model, gpu_type, _, _ in profile.measured()})
 
 
 def _words(before: Seen, seen: Seen, lost: tuple[str, ...], back: tuple[str, ...]) -> str:
@@ -139,6 +140,11 @@ def _words(before: Seen, seen: Seen, lost: tuple[str, ...], back: tuple[str, ...
     words = [f"{server} is lost" for server in lost] + [f"{server} is back" for server in back]
     words += [f"{server} takes {pace:.2f} times its profile" for server, pace in _changed(before.paces, seen.paces, 1.0)]
     words += [f"{m!r} on {g} takes {pace:.2f} times its profile" for (m, g), pace in _changed(before.models, seen.models, 1.0)]
+    late: dict[str, list[str]] = {}
+    for server, some in seen.stragglers.items():
+        if some != before.stragglers.get(server):
+            late.setdefault(f"{100 * some.share:.2g} % of services take {some.factor:g} times as long", []).append(server)
+    words += [f"{', '.join(sorted(servers))}: {what}" for what, servers in late.items()]
     for task, travel in seen.travels.items():
         if before.travels.get(task) != travel:
             mean_ms, tail_ms = 1e3 * travel.mean_s, 1e3 * travel.tail_s

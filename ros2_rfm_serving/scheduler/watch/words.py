@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from ros2_rfm_serving.types import ServerState
@@ -13,6 +14,8 @@ LONGEST_S = 1e9
 """Of any sum of seconds: thirty years."""
 MOST = 1 << 53
 """Of any count."""
+MOST_RANGES = 100
+"""Of a histogram."""
 
 
 class Asked(NamedTuple):
@@ -51,6 +54,10 @@ class ServerWord:
     """Since its start, as are the sums."""
     inference_s: float = 0.0
     queue_wait_s: float = 0.0
+    bounds_s: tuple[float, ...] = ()
+    """Upper bounds of the ranges of what the engine took for a reply, ascending; the last range has none."""
+    counts: tuple[int, ...] = ()
+    """Replies in each range, since its start; empty: not counted."""
     follows: int = MOST
     """Epoch of this scheduler's schedule that it has; 0: none of them."""
     follows_another: bool = False
@@ -59,7 +66,15 @@ class ServerWord:
     @property
     def is_sane(self) -> bool:
         sums = (self.inference_s, self.queue_wait_s, self.mean_batch_size)
-        return all(0.0 <= s <= LONGEST_S for s in sums) and 0 <= self.replies <= MOST and _is_lately(self.latency_p99_s)
+        sums_are = all(0.0 <= s <= LONGEST_S for s in sums) and 0 <= self.replies <= MOST
+        return sums_are and _is_lately(self.latency_p99_s) and self._counts_are_sane
+
+    @property
+    def _counts_are_sane(self) -> bool:
+        if not self.counts:
+            return True
+        rising = all(0.0 < a < b for a, b in pairwise((*self.bounds_s, LONGEST_S)))
+        return rising and len(self.counts) == len(self.bounds_s) + 1 <= MOST_RANGES and all(0 <= n <= MOST for n in self.counts)
 
 
 @dataclass(frozen=True, kw_only=True)

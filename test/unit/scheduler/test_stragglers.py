@@ -17,6 +17,7 @@ from ros2_rfm_serving.scheduler.seen import AS_DECLARED
 from ros2_rfm_serving.simulation import Conditions, simulate, simulate_watched
 from ros2_rfm_serving.simulation import conditions as given
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
+from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
 
 SLOW = Stragglers(share=0.02, factor=4.0)
 
@@ -90,6 +91,24 @@ pick: {percentile: 80, pipeline: {action_period_ms: 300}, components: {system1: 
         factory, shipped[1], shipped[0], seconds=20, seed=1, work=0.05, conditions=Conditions(stragglers=given.Stragglers())
     )
     assert report.components["system1"].p99_s > 1.5 * usual.report.components["system1"].p99_s
+
+
+@pytest.mark.patient
+def test_stragglers_that_nobody_declared_are_found_and_planned_for(shipped: tuple[Profile, Catalogue]) -> None:
+    """99 % of these SLOs nobody can keep then: as many as can be."""
+    factory = promising(99, None)
+
+    def kept(*, watches: bool) -> tuple[float, SimulatedScheduler]:
+        slow = Conditions(stragglers=given.Stragglers.declared(SLOW))
+        made = {"seconds": 20, "seed": 0, "warm_up_s": 60.0, "conditions": slow, "watches": watches, "work": 0.1}
+        report, scheduler = simulate_watched(factory, shipped[1], shipped[0], **made)
+        return report.components["system1"].slo_attainment, scheduler
+
+    (seeing, scheduler), (blind, _) = kept(watches=True), kept(watches=False)
+    found = scheduler.lookout.watch.seen.stragglers
+    assert set(found) == set(factory.servers) and len(set(found.values())) == 1 and not scheduler.lookout.watch.seen.paces
+    assert found["server_1"].share == pytest.approx(0.02, abs=0.012) and found["server_1"].factor == pytest.approx(4.0, abs=0.8)
+    assert blind < 0.9 < 0.93 < seeing
 
 
 def test_a_share_that_is_none_is_refused() -> None:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+from collections import Counter
+from dataclasses import replace
+from itertools import cycle, islice
 
 import numpy as np
 import pytest
 
-from ros2_rfm_serving.scheduler.policies import baselines
+from ros2_rfm_serving.scheduler.budget import Budget
+from ros2_rfm_serving.scheduler.policies import baselines, mixes
+from ros2_rfm_serving.scheduler.policies.rosa import Rosa
 from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction import queued, responses
+from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.parts import parted
 from ros2_rfm_serving.scheduler.prediction.predict import Operation, keeping_hosts
 from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again
+from ros2_rfm_serving.scheduler.problem import Demand, Problem
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 
 
@@ -74,3 +82,47 @@ def test_parts_of_classes_are_made_once() -> None:
         one is other
         for one, other in zip(parted(problem, hosts).problem.classes, parted(problem, hosts).problem.classes, strict=True)
     )
+
+
+def test_packings_for_which_there_are_too_few_servers_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, curves, _ = placed(33)
+    spared, spent = Budget(), Budget()
+    found = Rosa(problem, curves, spared).solve()
+    monkeypatch.setattr(Rosa, "_fewest_servers", lambda *_: 0)
+    assert found and Rosa(problem, curves, spent).solve() == found
+    assert spared.total < spent.total
+
+
+def test_servers_of_a_class_at_a_rate_are_enumerated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, curves, _ = placed(33)
+    made: Counter[tuple[int, float]] = Counter()
+    enumerate_them = Rosa._configurations_of
+
+    def counted(rosa: Rosa, demand: Demand, rate_hz: float, budget: dict[str, int]) -> list[object]:
+        made[demand.index, rate_hz] += 1
+        return list(enumerate_them(rosa, demand, rate_hz, budget))
+
+    monkeypatch.setattr(Rosa, "_configurations_of", counted)
+    assert Rosa(problem, curves, Budget()).solve()
+    assert len(made) > len(problem.demands) and set(made.values()) == {1}
+
+
+@pytest.mark.parametrize(("obliged", "programs"), [(True, 2), (False, 1)])
+def test_a_mix_without_obligations_is_looked_for_once(obliged: bool, programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, curves, _ = placed(33)
+    if not obliged:
+        indices = itertools.count()
+        coupled = [tuple(replace(d, index=next(indices)) for d in task.coupled) for task in problem.classes]
+        classes = tuple(replace(task, demands=mine) for task, mine in zip(problem.classes, coupled, strict=True))
+        problem = replace(problem, classes=classes)
+    bound, budget, found = upper_bound(problem, curves), Budget(1.0), []
+    look = mixes.whole_mix
+    monkeypatch.setattr(mixes, "whole_mix", lambda *args, **kwargs: found.append(look(*args, **kwargs)) or found[-1])
+    assert all(mixes.mixes(problem, curves, bound, budget))
+    assert len(found) == programs and all(found) and budget.spent > 0
+
+
+@pytest.mark.parametrize("count", [1, DRAWS])
+def test_numbers_that_come_again_are_those_that_were_drawn(count: int) -> None:
+    draws = np.random.default_rng(1).random(count)
+    assert list(islice(again(draws), 2 * DRAWS + 3)) == list(islice(cycle(draws.tolist()), 2 * DRAWS + 3))

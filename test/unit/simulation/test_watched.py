@@ -115,20 +115,6 @@ def test_a_server_that_gets_30_percent_slower_keeps_its_slo(profile: Profile) ->
     assert slo(blind) < 0.85 and slo(seeing) > 0.93 and seeing.goodput > blind.goodput
 
 
-def test_services_that_take_longer_now_and_then_are_told_though_no_pace_shows_them(
-    profile: Profile, caplog: pytest.LogCaptureFixture
-) -> None:
-    """2 % of all services take four times as long: 6 % on average, and one request of ten is late for it."""
-    slow = Stragglers(share=0.02, factor=4.0, from_s=CHANGE_S)
-    declared = factory(slo_ms=180, execution="mode: async")
-    with caplog.at_level("WARNING"):
-        seeing, scheduler = told(declared, profile, SETTLED_S, Conditions(stragglers=slow), watches=True, seconds=40.0)
-    assert slo(seeing) < 0.97 and not scheduler.brain.broken and len(scheduler.schedules) == 1
-    (words,) = scheduler.lookout.broken
-    assert "'pick'" in words and "of the answers of system1 are in time by what robots count, 99 % are promised" in words
-    assert "planning.stragglers" in caplog.text
-
-
 class Frail(DispatchPolicy):
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
         raise ZeroDivisionError("no time left")
