@@ -31,7 +31,7 @@ from ros2_rfm_serving.scheduler.rerouted import ROUNDING, at_rate, batched, quic
 from ros2_rfm_serving.scheduler.reserve import with_reserved
 from ros2_rfm_serving.scheduler.room import Room
 from ros2_rfm_serving.scheduler.traffic import asked_by
-from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
+from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
 
 SLOWER = (0.99, 0.97, 0.95, 0.93, 0.91, 0.88, 0.85, 0.8)
 """Of the load that a server has now, with which a newcomer's robots' own queue may keep every SLO."""
@@ -65,6 +65,8 @@ class Fleet:
         self._no_room: dict[tuple[str, bool, int], str] = {}
         """Task, whether others may make room, looks -> why another robot of it does not fit: as the next one of a whole fleet will
         ask."""
+        self.former: Mapping[str, Placement] = {}
+        """Server that was lost since the last plan -> what it hosted."""
         self.looks: dict[str, int] = {}
         """Robot -> looks at queues that its admission was given: with others it is another one."""
 

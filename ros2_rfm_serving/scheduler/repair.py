@@ -3,8 +3,9 @@ anybody who need not move.
 
 Robots of a lost server have turned to its standby by themselves, long before anybody decides anything here; the schedule says the
 same. Whoever had none is spread over the others, as a newcomer is, as far as that is little work (`enquiry.AT_ONCE`): for the rest
-room is looked for elsewhere, and where there is none the whole factory is planned. What comes back hosts nothing yet: it stands by,
-warm, for a lost server that no schedule is without, or for those that nobody covers; a plan of the whole factory may give it more.
+room is looked for elsewhere, and where there is none the whole factory is planned. What comes back hosts nothing yet: it serves who
+waits for a server, as it did before or as another one does. Where nobody waits it stands by, warm, for a lost server that no
+schedule is without, or for those that nobody covers; a plan of the whole factory may give it more.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.answering import Refit
 from ros2_rfm_serving.scheduler.cover import has_rows, stands_in
@@ -30,30 +31,46 @@ Rebuild = Callable[[Schedule], Fleet]
 
 
 def seeing(
-    fleet: Fleet, factory: Factory, seen: Seen, lost: Collection[str], back: Collection[str], refit: Refit
+    fleet: Fleet,
+    factory: Factory,
+    seen: Seen,
+    lost: Collection[str],
+    back: Collection[str],
+    refit: Refit,
+    waiting: Sequence[Robot] = (),
 ) -> tuple[Fleet, dict[str, str]]:
-    """The fleet as the factory is seen now, and who finds no room: robot -> why. Where no server lives it is left as it is."""
-    robots = fleet.robots
+    """The fleet as the factory is seen now, and who of its robots finds no room: robot -> why. Where no server lives it is left as
+    it is. waiting: for a server, and not in the fleet."""
+    robots = {robot.name: robot for robot in fleet.robots}
+    former = {**fleet.former, **{p.server: p for p in fleet.schedule.placements if _gpu(p) in lost}}
     if not seen.types(factory.gpu_types):
-        return fleet, dict.fromkeys((robot.name for robot in robots), "no server lives")
+        return fleet, dict.fromkeys(robots, "no server lives")
 
     def rebuild(schedule: Schedule) -> Fleet:
-        changed = refit(factory, schedule, robots, seen).owing(fleet)
+        there = {route.robot for route in schedule.routes}
+        those = [*robots.values(), *(robot for robot in waiting if robot.name in there)]
+        changed = refit(factory, schedule, those, seen).owing(fleet)
         changed.held.update(still_held(changed, fleet))
+        changed.former = former
         return changed
 
-    return adapted(fleet, lost, back, rebuild, peers=factory.standby.peers)
+    return adapted(fleet, lost, back, rebuild, peers=factory.standby.peers, waiting=waiting)
 
 
 def adapted(
-    fleet: Fleet, lost: Collection[str], back: Collection[str], rebuild: Rebuild, *, peers: bool
+    fleet: Fleet, lost: Collection[str], back: Collection[str], rebuild: Rebuild, *, peers: bool, waiting: Sequence[Robot] = ()
 ) -> tuple[Fleet, dict[str, str]]:
     """As the factory is seen now; and who finds no room: robot -> why. The schedule is the same where it need not change."""
     changed, refused = repaired(fleet, lost, rebuild, peers=peers) if lost else (fleet, {})
     if changed is fleet:
         changed = rebuild(fleet.schedule)
         changed = covered(changed, fleet.schedule.epoch + 1, rebuild, peers=peers, those=bare(changed))
-    return reinforced(changed, back, rebuild, peers=peers) if back else changed, refused
+    if back:
+        stranded = [robot for robot in fleet.robots if changed.task_of(robot.name) is None]
+        changed = reinforced(changed, back, rebuild, peers=peers, waiting=(*stranded, *waiting))
+        still = {robot.name for robot in stranded if changed.task_of(robot.name) is None}
+        refused = {robot: why for robot, why in refused.items() if robot in still or robot not in {one.name for one in stranded}}
+    return changed, refused
 
 
 def repaired(fleet: Fleet, lost: Collection[str], rebuild: Rebuild, *, peers: bool) -> tuple[Fleet, dict[str, str]]:
@@ -78,11 +95,15 @@ def repaired(fleet: Fleet, lost: Collection[str], rebuild: Rebuild, *, peers: bo
     return covered(changed, before.epoch + 1, rebuild, peers=peers), refused
 
 
-def reinforced(fleet: Fleet, servers: Iterable[str], rebuild: Rebuild, *, peers: bool) -> Fleet:
-    """The next epoch, with these standing by. The same fleet where they are of no use as that."""
+def reinforced(fleet: Fleet, servers: Iterable[str], rebuild: Rebuild, *, peers: bool, waiting: Sequence[Robot] = ()) -> Fleet:
+    """The next epoch, with these: they serve who waits, where that keeps every promise, or stand by. The same fleet where they are
+    of no use."""
     before, changed = fleet.schedule, fleet
     for server in servers:
-        if placement := _standing_by(changed, server):
+        served = _serving(changed, server, [robot for robot in waiting if changed.task_of(robot.name) is None], rebuild)
+        if served is not None:
+            changed = served
+        elif placement := _standing_by(changed, server):
             changed = rebuild(replace(changed.schedule, placements=(*changed.schedule.placements, placement)))
     return covered(changed, before.epoch + 1, rebuild, peers=peers) if changed is not fleet else fleet
 
@@ -193,6 +214,32 @@ def _may_cover(other: Host, host: Host, fleet: Fleet) -> bool:
     if not fleet.problem.may_cover(other.placement.server, host.placement.server):
         return False
     return fleet.pledge is None or fleet.pledge.carries(host.placement.server, other.placement.server)
+
+
+def _serving(fleet: Fleet, server: str, waiting: Sequence[Robot], rebuild: Rebuild) -> Fleet | None:
+    """With this one as a normal server and some of those who wait, as far as that is little work. None: it takes nobody."""
+    for placement in _as_normal(fleet, server) if waiting else ():
+        wider = rebuild(replace(fleet.schedule, placements=(*fleet.schedule.placements, placement)))
+        changed, _ = at_once(wider, waiting)
+        if any(route.server == server for route in changed.schedule.routes):
+            return changed
+    return None
+
+
+def _as_normal(fleet: Fleet, server: str) -> Iterable[Placement]:
+    """As it was; then as one of each model that serves, the busiest first."""
+    problem = fleet.problem
+    if server in fleet.hosts or (gpu_type := problem.declared.get(server)) is None:
+        return
+    models = set[str]()
+    if (former := fleet.former.get(server)) and not former.gpu and not former.standby:
+        models.add(former.model)
+        yield replace(former, predicted_p99_s=0.0)
+    for host in sorted(fleet.hosts.values(), key=lambda host: -host.load_hz):
+        like = host.placement
+        if like.model not in models and host.takes_robots and (like.model, gpu_type) in problem.memory_gb:
+            models.add(like.model)
+            yield replace(like, server=server, gpu_type=gpu_type, predicted_p99_s=0.0)
 
 
 def _standing_by(fleet: Fleet, server: str) -> Placement | None:

@@ -60,6 +60,8 @@ class Standing:
         """Declared robots whose server was lost and that no other one took: robot -> task."""
         self.seen: Seen = first.seen
         """What plans are made with, beside the descriptor and the profiles."""
+        self._returned = False
+        """A server came back and takes who waited, some at each look: whatever is being planned, which may take long."""
         self._background: PlanOrder | None = None
         """To be planned when nobody waits for another plan."""
         self._failures = 0
@@ -113,7 +115,14 @@ class Standing:
         self._cover_again()
         self.judge()
         planning, asking = self._needs_plan, self._background is not None and self._background.first is not None
-        fleet, self.no_room = settled(self._fleet, self._expected, self.declared, planning=planning, asking=asking)
+        fleet, self.no_room = settled(
+            self._fleet,
+            self._expected,
+            self.declared,
+            planning=planning and not self._returned,
+            asking=asking and not self._returned,
+        )
+        self._returned &= fleet is not self._fleet
         if fleet is not self._fleet:
             self._change(fleet, f"beside the robots of the descriptor: {', '.join(self._roster.tasks) or 'none'}")
         attempt = (self.epoch, *self.no_room)
@@ -126,13 +135,15 @@ class Standing:
         """The factory is not as it was planned for. What must change at once does, without a solver; whether another plan is
         needed, or would be worth it, is looked at in the background."""
         factory, before = self.factory, self._fleet
-        fleet, refused = seeing(before, factory, finding.seen, finding.lost, finding.back, refit)
+        waiting = newcomers(before, self._expected) if finding.back else []
+        fleet, refused = seeing(before, factory, finding.seen, finding.lost, finding.back, refit, waiting)
+        self._returned |= bool(finding.back) and any(fleet.task_of(robot.name) for robot in waiting)
         self._bared |= not finding.lost and len(bare(fleet)) > len(bare(before))
         self.seen, self._tried = finding.seen, ()
         self._impossible.forget()
         self._stranded |= {robot: self.declared[robot] for robot in refused if robot in self.declared}
         self._log.warning(f"{finding.words}{''.join(f'; {why}' for why in dict.fromkeys(refused.values()))}")
-        self._book.saw(finding, fleet)
+        self._book.saw(finding, waiting, fleet)
         if fleet.schedule is before.schedule:
             self._fleet = fleet
         else:

@@ -106,9 +106,11 @@ def _stopped(process: str) -> Callable[[Floor], AbstractContextManager[None]]:
     @contextmanager
     def cause(floor: Floor) -> Iterator[None]:
         floor.send(process, signal.SIGSTOP)
-        floor.wait(lambda: floor.client.robot.state == RobotStatus.STALLED)
-        yield
-        floor.send(process, signal.SIGCONT)
+        try:
+            floor.wait(lambda: floor.client.robot.state == RobotStatus.STALLED)
+            yield
+        finally:  # the causes after it are made on the same floor
+            floor.send(process, signal.SIGCONT)
         floor.streams()
 
     return cause

@@ -51,9 +51,10 @@ class Book:
         self._steps += steps
         self._note(_change_of, steps, after.schedule, reason)
 
-    def saw(self, finding: Finding, after: Fleet) -> None:
+    def saw(self, finding: Finding, waiting: Sequence[Robot], after: Fleet) -> None:
         """The factory is not as it was planned for."""
-        step = ["saw", seen.to_json(finding.seen), list(finding.lost), list(finding.back)]
+        who = [[robot.name, robot.task, robot.index] for robot in waiting]
+        step = ["saw", seen.to_json(finding.seen), list(finding.lost), list(finding.back), who]
         self._steps.append(step)
         self._note(_change_of, [step], after.schedule, finding.words)
 
@@ -144,8 +145,9 @@ def stepped(fleet: Fleet, steps: Sequence[Step], factory: Factory, refit: Refit)
         elif do == "admit":
             fleet = fleet.admit(Robot(name=args[0], task=args[1], index=args[2]), looks=(*args[3:], LOOKS)[0])
         elif do == "saw":
-            said, lost, back = args
-            fleet, _ = seeing(fleet, factory, seen.from_json(said), lost, back, refit)
+            said, lost, back, *waiting = args
+            who = [Robot(name=name, task=task, index=index) for those in waiting for name, task, index in those]
+            fleet, _ = seeing(fleet, factory, seen.from_json(said), lost, back, refit, who)
         else:
             fleet = fleet.again()
     return fleet

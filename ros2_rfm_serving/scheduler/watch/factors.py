@@ -27,6 +27,9 @@ MOST_TRAVEL_S = 10.0
 TAIL_ANSWERS = 100
 """That a robot's percentiles are of: until so many came under the schedule in force, what they have above the server's is not the
 network's, but of queues that are no more."""
+TAIL_LOT_S, TAIL_HELD_S, TAIL_FALL_LOTS = 5.0, 300.0, 40
+"""Percentiles of windows that overlap say the same again: what comes in so long is one lot. A tail becomes no less for so long, and
+then by so many lots: one that is too long costs rate, one that is too short breaks SLOs."""
 LEAST_CYCLE_S, MOST_RATIO = 1e-4, 100.0
 """Beyond these it was not measured: seconds of a chunk, calls per action."""
 SAMPLE = 32
@@ -47,8 +50,10 @@ class _Factor:
     sharp: bool = True
     """Only what is known well takes the place of what is in use."""
 
-    def look(self) -> bool:
+    def look(self, *, may_fall: bool = True) -> bool:
         interval = self.means.interval()
+        if interval is not None and interval.mean < self.used and not may_fall:
+            return False
         tolerance = max(TOLERANCE * self.used, self.least)
         if interval is None or not (interval.replaces if self.sharp else interval.is_far_from)(self.used, tolerance):
             return False
@@ -60,15 +65,20 @@ class _Factor:
 class _Round:
     """A lot of all robots together, which lasts until one of them is heard again."""
 
+    least_s: float = 0.0
+    """That it lasts."""
     robots: set[str] = field(default_factory=set)
+    since_s: float = math.inf
     weight: float = 0.0
     amount: float = 0.0
 
-    def add(self, robot: str, weight: float, mean: float, means: Means) -> None:
+    def add(self, robot: str, weight: float, mean: float, means: Means, now_s: float) -> None:
         """means: of whole rounds."""
-        if robot in self.robots:
+        if robot in self.robots and not 0.0 <= now_s - self.since_s < self.least_s:
             means.add(self.weight, self.amount / self.weight)
             self.forget()
+        if not self.robots:
+            self.since_s = now_s
         self.robots.add(robot)
         self.weight, self.amount = self.weight + weight, self.amount + weight * mean
 
@@ -89,11 +99,28 @@ class _Task:
     under_way: _Words = field(default_factory=dict)
     """That were of a round."""
     trips: _Round = field(default_factory=_Round)
-    tails: _Round = field(default_factory=_Round)
+    tails: _Round = field(default_factory=lambda: _Round(TAIL_LOT_S))
+    tail_s: float = math.nan
+    """When the tail in use was taken over; NaN: it is the declared one."""
     answered: dict[str, int] = field(default_factory=dict)
     """Robot -> answers before the schedule in force."""
     beyond_s: Mapping[str, float] = field(default_factory=dict)
     """Server -> what of a round trip is known to be the way to its host."""
+
+    def forget_tails(self) -> None:
+        """Something has changed: windows of robots and servers are of what was before, for a while."""
+        self.tail.means.forget()
+        self.tails.forget()
+        self.answered.clear()
+
+    def look(self, now_s: float) -> bool:
+        if changed := self.travel.look():
+            self.forget_tails()
+        held = 0.0 <= now_s - self.tail_s < TAIL_HELD_S
+        if self.tail.look(may_fall=not held and len(self.tail.means) >= TAIL_FALL_LOTS):
+            self.tail_s, changed = now_s, True
+        others = [factor.look() for factor in (*([self.cycle] if self.cycle else []), *self.calls.values())]
+        return changed or any(others)
 
 
 class Factors:
@@ -108,7 +135,7 @@ class Factors:
         self._tasks = {
             name: _Task(
                 travel=_Factor(Means(LEAST_TRAVEL_S), near.network_of(name).mean_s, LEAST_TRAVEL_S, sharp=False),
-                tail=_Factor(Means(LEAST_TRAVEL_S), near.network_of(name).at_s(99.0), LEAST_TRAVEL_S),
+                tail=_Factor(Means(LEAST_TRAVEL_S), near.network_of(name).at_s(99.0), LEAST_TRAVEL_S, sharp=False),
                 cycle=_Factor(Means(), task.cycle_period_s) if task.execution.horizon.policy != "static" else None,
                 calls={
                     component: _Factor(Means(), ratio)
@@ -126,9 +153,7 @@ class Factors:
             for words in (task.robots, task.under_way):
                 for name in [name for name in words if name not in robots]:
                     del words[name]
-            task.tail.means.forget()
-            task.tails.forget()
-            task.answered.clear()
+            task.forget_tails()
 
     def wants(self, robot: str, task: str) -> bool:
         """Whether this one is, or may be, in the sample."""
@@ -141,14 +166,13 @@ class Factors:
             return
         task = self._tasks[word.task]
         if before := _before(task.under_way, word, now_s, ROUND_S):
-            self._measure_way(task, before, word, latency_s, latency_p99_s)
+            self._measure_way(task, before, word, latency_s, latency_p99_s, now_s)
         if before := _before(task.robots, word, now_s, LOT_S):
             self._measure(task, before, word)
 
-    def look(self) -> bool:
+    def look(self, now_s: float) -> bool:
         """Takes over what is surely not as in use. True: there is some."""
-        each = [f for t in self._tasks.values() for f in (t.travel, t.tail, *([t.cycle] if t.cycle else []), *t.calls.values())]
-        changed = [factor.look() for factor in each]
+        changed = [task.look(now_s) for task in self._tasks.values()]
         return any(changed)
 
     # --- what plans are made with ---
@@ -178,17 +202,19 @@ class Factors:
 
     # --- parts ---
 
-    def _measure_way(self, task: _Task, before: RobotWord, word: RobotWord, latency_s: float, latency_p99_s: float) -> None:
+    def _measure_way(
+        self, task: _Task, before: RobotWord, word: RobotWord, latency_s: float, latency_p99_s: float, now_s: float
+    ) -> None:
         answers, round_trips_s = _since(before, word, SYSTEM1)
         if answers <= 0:
             return
         known_s = task.beyond_s.get(word.server, 0.0)
         mean_s, tail_s = round_trips_s / answers - latency_s - known_s, word.round_trip_p99_s - latency_p99_s - known_s
         if self._is_plausible(mean_s, -MOST_TRAVEL_S, MOST_TRAVEL_S):
-            task.trips.add(word.robot, answers, mean_s, task.travel.means)
+            task.trips.add(word.robot, answers, mean_s, task.travel.means, now_s)
         many = _answers(word) - task.answered.setdefault(word.robot, _answers(before)) >= TAIL_ANSWERS
         if many and self._is_plausible(tail_s, -MOST_TRAVEL_S, MOST_TRAVEL_S):
-            task.tails.add(word.robot, answers, tail_s, task.tail.means)
+            task.tails.add(word.robot, answers, tail_s, task.tail.means, now_s)
 
     def _measure(self, task: _Task, before: RobotWord, word: RobotWord) -> None:
         answers, _ = _since(before, word, SYSTEM1)

@@ -101,7 +101,7 @@ def test_what_was_measured_is_the_way_to_the_nearest_host() -> None:
             asked = {"system1": Asked(answers=answers, round_trips_s=answers * (0.030 + trip_s))}
             word = RobotWord(robot=f"carry_{i % 4}", task="carry", server=server, streams=True, asked=asked)
             factors.hear(word, 0.030, 0.030, 1.0 * i)
-        assert factors.look() and factors.travels(declared)["carry"].mean_s == pytest.approx(0.015, abs=1e-4), host_of(
+        assert factors.look(400.0) and factors.travels(declared)["carry"].mean_s == pytest.approx(0.015, abs=1e-4), host_of(
             declared, server
         )
     seen = Seen(travels={"carry": Travel(mean_s=0.005, tail_s=0.005)})
@@ -160,7 +160,10 @@ def test_what_is_measured_is_the_same_wherever_a_robot_is_served() -> None:
             asked = {"system1": Asked(answers=answers, round_trips_s=answers * (0.030 + (trip_ms + 13.0) / 1e3))}
             word = RobotWord(robot=f"{task}_{i % 4}", task=task, server=server, streams=True, asked=asked)
             factors.hear(word, 0.030, 0.030, 1.0 * i)
-        assert factors.look() and factors.travels(declared)[task].mean_s == pytest.approx(0.023, abs=1e-4), (task, host)
+        assert factors.look(400.0) and factors.travels(declared)[task].mean_s == pytest.approx(0.023, abs=1e-4), (
+            task,
+            host,
+        )
 
 
 def test_another_process_finds_the_same_room() -> None:

@@ -11,13 +11,14 @@ import pytest
 
 from ros2_rfm_serving.errors import PlannerError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Factory, Robot, parse_factory
+from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.scheduler import Fleet, InForce, Lookout, Planned, PlanOrder, Rooms, Roster, answered, plan, rebuilt
 from ros2_rfm_serving.scheduler.answering import refit_by
 from ros2_rfm_serving.scheduler.migration import gives_up, migration
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.scheduler.repair import bare, deserted, seeing
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
-from ros2_rfm_serving.scheduler.standing import ATTEMPTS, COVERED_LOOKS
+from ros2_rfm_serving.scheduler.standing import ATTEMPTS, COVERED_LOOKS, STRAGGLING, UNEXPLAINED
 from ros2_rfm_serving.scheduler.watch import Finding, ServerWord
 from ros2_rfm_serving.simulation.scheduler import NoBook
 from ros2_rfm_serving.types import Schedule, ServerState
@@ -526,3 +527,41 @@ def test_a_plan_that_is_needed_is_tried_again_when_its_planner_fails() -> None:
         asked.append(order)
         watched.fleet.planned(order, PlannerError("killed"))
     assert len(asked) == ATTEMPTS and asked[0].needed
+
+
+@pytest.mark.parametrize("asked_elsewhere", [False, True])
+def test_who_was_stranded_goes_back_to_a_server_that_returned_though_the_planner_never_answers(asked_elsewhere: bool) -> None:
+    """It serves as it did before the loss, in place of standing by; every promise in force is held."""
+    watched, stranded = waiting_for_a_server()
+    before = {p.server: p for p in watched.schedules[0].placements}
+    lost = sorted(watched.fleet.seen.lost)
+    if asked_elsewhere:
+        assert watched.fleet.wanted
+        watched.fleet.planned(watched.fleet.wanted, PlannerError("killed"))
+    watched.run(20.0, lost[1])
+    schedule = watched.schedules[-1]
+    (placement,) = [p for p in schedule.placements if p.server == lost[0]]
+    assert not placement.standby and placement.model == before[lost[0]].model
+    back = {route.robot for route in schedule.routes if route.server == lost[0]}
+    assert len(back) > 4 and back <= stranded and not broken(watched.fleet.fleet), "more than one look lets in"
+    watched.run(20.0)
+    schedule = watched.schedules[-1]
+    also = {route.robot for route in schedule.routes if route.server == lost[1]}
+    assert len(also) > 4 and also <= stranded - back and not broken(watched.fleet.fleet)
+
+
+@pytest.mark.parametrize(("stragglers", "why"), [({}, UNEXPLAINED), ({"server_1": Stragglers(share=0.1, factor=4.0)}, STRAGGLING)])
+def test_a_promise_that_no_other_plan_would_keep_is_told_once_with_why(
+    stragglers: dict[str, Stragglers], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where nothing says that services take longer (a batch that goes on row by row is not looked at), and where plans know."""
+    watched = Watched(factory())
+    watched.fleet.see(Finding(Seen(stragglers=stragglers), (), (), "figures"), REFIT)
+    caplog.clear()
+    missed = ("'carry': 95 % of the answers of system1 are in time by what robots count, 99 % are promised",)
+    with caplog.at_level("WARNING"):
+        for _ in range(3):
+            watched.fleet.tell(missed)
+        for _ in range(3):
+            watched.fleet.tell(())
+    assert [record.getMessage() for record in caplog.records] == [f"{missed[0]}: {why}", "what is promised is in time again"]

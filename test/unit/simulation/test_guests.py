@@ -102,7 +102,7 @@ drive:
 
 
 class Heard(Told):
-    def saw(self, finding: object, after: Fleet) -> None:
+    def saw(self, finding: object, waiting: object, after: Fleet) -> None:
         """A server that is lost."""
 
 

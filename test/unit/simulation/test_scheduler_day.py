@@ -105,7 +105,7 @@ class Told:
     def changed(self, before: Fleet, after: Fleet, reason: str) -> None:
         self.changes += 1
 
-    def saw(self, finding: object, after: Fleet) -> None:
+    def saw(self, finding: object, waiting: object, after: Fleet) -> None:
         raise AssertionError("nothing is measured here")
 
 
