@@ -11,8 +11,8 @@ MOST_BYTES = 4 << 20
 
 
 def check_header(file: Path) -> None:
-    """Raises: `ModelError` when it is longer than that of any model; `OSError`."""
+    """Raises: `ModelError` when it is longer than that of any model; `OSError`. Of what is no such file, who reads it tells."""
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
-    if size > MOST_BYTES:
+    if MOST_BYTES < size <= file.stat().st_size - 8:
         raise ModelError(f"{file}: its header says that it has {size} bytes; {MOST_BYTES} is the most, some 30,000 tensors")
