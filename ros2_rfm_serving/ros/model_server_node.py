@@ -158,7 +158,7 @@ class ModelServerNode(LifecycleNode):
         self._watchdog.rest()
         loading = self._loading if self._loading and _same_model(self._loading.placement, placement) else self._load(placement)
         while not loading.wait(qos.STATUS_PERIOD_S):
-            if self._overdue(loading):
+            if self._given_up(loading):
                 return FAILURE
             self._standing.publish()
         self._loading = None
@@ -274,15 +274,15 @@ class ModelServerNode(LifecycleNode):
             self._turning = False
             self._turn()
         elif self._loading and self._loading.outcome is None:
-            self._overdue(self._loading)
+            self._given_up(self._loading)
         elif self._loading:
             if self.trigger_configure() == SUCCESS:
                 self.trigger_activate()
         elif self._standing.state == ServerState.FAILED and self._work is None and clock() - self._failed_s > RETRY_PERIOD_S:
             self._turning = True
 
-    def _overdue(self, loading: Loading) -> bool:
-        """Nobody can stop what it does: the process ends. Until then it is said what it is about."""
+    def _given_up(self, loading: Loading) -> bool:
+        """Says what it is about; after the limit the process ends, for nobody can stop what it does."""
         if news := loading.news(clock()):
             self.get_logger().info(news)
             self._standing.become(ServerState.LOADING, news)

@@ -68,8 +68,8 @@ def adapted(
     if back:
         stranded = [robot for robot in fleet.robots if changed.task_of(robot.name) is None]
         changed = reinforced(changed, back, rebuild, peers=peers, waiting=(*stranded, *waiting))
-        still = {robot.name for robot in stranded if changed.task_of(robot.name) is None}
-        refused = {robot: why for robot, why in refused.items() if robot in still or robot not in {one.name for one in stranded}}
+        served = {robot.name for robot in stranded if changed.task_of(robot.name) is not None}
+        refused = {robot: why for robot, why in refused.items() if robot not in served}
     return changed, refused
 
 

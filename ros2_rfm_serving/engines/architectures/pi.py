@@ -47,9 +47,9 @@ class Pi(Architecture):
 
     config_class = PiConfig
     adaptive = False
+    """The expert's norms follow the time"""
     tokens_behind = 0
     """Of the prefix, behind its words"""
-    """The expert's norms follow the time"""
 
     def __init__(self, config: PiConfig) -> None:
         super().__init__()

@@ -63,7 +63,7 @@ class Loading:
         self.outcome: Loaded | str | None = None
         """What is served, or why not: a word that may be told to anybody."""
         self._params, self._log = params, log
-        self._doing, self._told_s = "reading it", self._began_s
+        self._doing, self._comparing, self._told_s = "reading it", "comparing it with its reference", self._began_s
         self._thread = threading.Thread(target=self._run, name="loading", daemon=True)
         self._thread.start()
 
@@ -104,15 +104,18 @@ class Loading:
                 return
             spec = self._params.engine_spec(self.placement)
             engine = build_engine(spec)
-            what = f"comparing it{_at(spec.entry.options)} with its reference"
-            engine.on_check = lambda done, of: setattr(self, "_doing", f"{what}, {done} of {of}")
-            server = self._served(engine, self._params.check_parity or spec.entry.parity == AT_START, what)
+            self._comparing = f"comparing it{_at(spec.entry.options)} with its reference"
+            engine.on_check = self._checked
+            server = self._served(engine, self._params.check_parity or spec.entry.parity == AT_START)
         except (Exception, SystemExit) as error:  # loading runs foreign code: out of memory, a missing driver
             self._log(f"{self.placement.model} cannot be loaded:\n{traceback.format_exc()}")
             kind = type(error).__name__ if isinstance(error, RfmError) else "error"
             self.outcome = f"{self.placement.model} cannot be loaded ({kind}); the server's log says why"
         else:
             self.outcome = Loaded(server, engine, self.placement, clock() - started_s)
+
+    def _checked(self, parts: int, of: int) -> None:
+        self._doing = f"{self._comparing}, {parts} of {of}"
 
     def _await_former(self) -> None:
         """Raises: `ModelError`."""
@@ -126,11 +129,12 @@ class Loading:
         if self.wedged:
             raise ModelError("the last batch of the model before does not end")
 
-    def _served(self, engine: Engine, check_parity: bool, what: str) -> ModelServer:
+    def _served(self, engine: Engine, check_parity: bool) -> ModelServer:
         """Or what was built is closed: the next try would find the GPU's memory taken. Raises: whatever it does."""
         overflow: tuple[Tier, ...] = ()
         try:
-            self._doing = what if check_parity or engine.must_agree else self._doing
+            if check_parity or engine.must_agree:
+                self._doing = self._comparing
             if check_parity:
                 require_compared(self.placement.model, engine, engine.check_parity())
             elif engine.must_agree:
