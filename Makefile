@@ -17,6 +17,9 @@ PIP = $(BIN)/python -m pip --quiet --disable-pip-version-check
 SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
   CMakeLists.txt package.xml pyproject.toml setup.cfg
 
+# Kept, whatever the caller's environment says: `test` starts hundreds of processes, and each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu wheel wheel-test ray operate shift soak soak-short soak-ci in-turn meanwhile beside alone patient fuzz mutants optimum audit doctor bench clean
 
 run: install
