@@ -100,12 +100,13 @@ def _with_those_back(
     """robots: that are to be served."""
     had = {gpu_of(p) for p in fleet.intact.schedule.placements} & set(back) if fleet.intact else set()
     again = _restored(fleet, epoch, robots, rebuild, peers) if had and as_before is not False else None
-    if again and as_before is None and not _holds(again):
+    never = _subjects(fleet.intact) if again and fleet.intact else set()
+    if again and as_before is None and not _holds(again, never):
         again = None
     if again is None or (as_before is None and _moves_somebody(fleet, again)):
         waiting = [robot for robot in robots if fleet.task_of(robot.name) is None]
         staying = reinforced(fleet, epoch, back, rebuild, peers=peers, waiting=waiting)
-        if again is None or _is_as_good(staying, again):
+        if again is None or _is_as_good(staying, again, never):
             return staying
     again = reinforced(again, epoch, back, rebuild, peers=peers)
     again.restored |= had
@@ -164,12 +165,17 @@ def _served(fleet: Fleet) -> set[str]:
     return set(fleet.tasks) - stand
 
 
-def _holds(fleet: Fleet) -> bool:
-    """Every promise, as far as is seen in a few looks."""
+def _subjects(fleet: Fleet) -> set[str]:
+    """Servers and tasks of which something does not hold, as far as is seen in a few looks."""
+    return {text.partition(":")[0] for text in broken(fleet, LOOKS)}
+
+
+def _holds(fleet: Fleet, never: Collection[str]) -> bool:
+    """Every promise, but of those of which something did not hold before."""
     demands = fleet.problem.demands
     if any(not has_rows(host.config, host.frame_rows(demands), fleet.curves) for host in fleet.hosts.values()):
         return False
-    return not broken(fleet, LOOKS) and is_judged(fleet) and not is_jammed(fleet)
+    return _subjects(fleet) <= set(never) and is_judged(fleet) and not is_jammed(fleet)
 
 
 def _moves_somebody(fleet: Fleet, other: Fleet) -> bool:
@@ -177,7 +183,7 @@ def _moves_somebody(fleet: Fleet, other: Fleet) -> bool:
     return any(there.get((r.robot, r.component), r.server) != r.server for r in fleet.schedule.routes)
 
 
-def _is_as_good(fleet: Fleet, other: Fleet) -> bool:
+def _is_as_good(fleet: Fleet, other: Fleet, never: Collection[str]) -> bool:
     """For everybody by himself, and for cover: whether others' moves are worth what they gain is for a plan."""
     served, there = _served(fleet), _served(other)
     if not there <= served:
@@ -185,4 +191,4 @@ def _is_as_good(fleet: Fleet, other: Fleet) -> bool:
     hz = {(route.robot, route.component): route.predicted_rate_hz for route in fleet.schedule.routes}
     slower = any(hz[r.robot, r.component] < r.predicted_rate_hz * (1 - ROUNDING) for r in other.schedule.routes if r.robot in there)
     slower |= any(host.load_hz > fleet.curves.max_rate_hz(host.config) * (1 + ROUNDING) for host in fleet.hosts.values())
-    return not slower and len(bare(fleet)) <= len(bare(other)) and _holds(fleet)
+    return not slower and len(bare(fleet)) <= len(bare(other)) and _holds(fleet, never)

@@ -12,7 +12,7 @@ import pytest
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot
 from ros2_rfm_serving.profiles import Profile, load_profiles
-from ros2_rfm_serving.scheduler import Fleet, InForce, Planned, PlanOrder, Roster, plan
+from ros2_rfm_serving.scheduler import Fleet, InForce, Planned, PlanOrder, Roster, losses, plan
 from ros2_rfm_serving.scheduler.answering import refit_by
 from ros2_rfm_serving.scheduler.losses import seeing
 from ros2_rfm_serving.scheduler.promises import broken
@@ -167,6 +167,17 @@ def test_nobody_has_again_what_breaks_a_promise() -> None:
     assert gone not in slow.restored and not any(text.startswith(gone) for text in broken(slow))
     quick, _ = seeing(without, declared, AS_DECLARED, (), (gone,), REFIT, robots)
     assert quick.restored == {gone} and where(quick.schedule) == where(fleet.schedule)
+
+
+def test_what_no_schedule_held_before_a_loss_keeps_nobody_from_being_served_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan may be published that misses a floor: then the same as before is no worse."""
+    monkeypatch.setattr(losses, "broken", lambda fleet, looks: ("'carry': its robots reach too little",))
+    alone = Alone(factory("{peers: false}", robots=60, servers=5))
+    before = alone.fleet.schedule
+    (gone,) = busiest(before, 1)
+    alone.lose(gone)
+    alone.see(back=(gone,))
+    assert alone.fleet.schedule.routes == before.routes
 
 
 def test_servers_that_share_a_gpu_serve_again_when_it_returns(repository: Path) -> None:
