@@ -2,52 +2,35 @@
 
 from __future__ import annotations
 
-import typer
+from ros2_rfm_serving.cli.verbs import verbs_app
 
-from ros2_rfm_serving.benchmarks.continuous.report import continuous
-from ros2_rfm_serving.benchmarks.dashboard.report import dashboard
-from ros2_rfm_serving.benchmarks.decoding import decoding
-from ros2_rfm_serving.benchmarks.dispatch.report import dispatch
-from ros2_rfm_serving.benchmarks.engine import engine
-from ros2_rfm_serving.benchmarks.fleet.report import fleet
-from ros2_rfm_serving.benchmarks.footprint.report import footprint
-from ros2_rfm_serving.benchmarks.frames import frames
-from ros2_rfm_serving.benchmarks.gpu.report import gpu
-from ros2_rfm_serving.benchmarks.neighbour.report import neighbour
-from ros2_rfm_serving.benchmarks.network.report import network
-from ros2_rfm_serving.benchmarks.path.report import path
-from ros2_rfm_serving.benchmarks.policy import policy
-from ros2_rfm_serving.benchmarks.precision import precision
-from ros2_rfm_serving.benchmarks.predictions.report import predictions
-from ros2_rfm_serving.benchmarks.record.report import record
-from ros2_rfm_serving.benchmarks.robot import robot
-from ros2_rfm_serving.benchmarks.robots.report import robots
-from ros2_rfm_serving.benchmarks.rtc.run import rtc
-from ros2_rfm_serving.benchmarks.safety import safety
-from ros2_rfm_serving.benchmarks.scheduler import scheduler
-from ros2_rfm_serving.benchmarks.serving.report import serving
-from ros2_rfm_serving.benchmarks.simulation import simulation
-from ros2_rfm_serving.benchmarks.stages import stages
-from ros2_rfm_serving.benchmarks.steps import steps
-from ros2_rfm_serving.benchmarks.tasks import tasks
-from ros2_rfm_serving.benchmarks.whatif import whatif
-
-app = typer.Typer(help="Measurements, side by side in one run.", no_args_is_help=True)
-COMMANDS = (path, policy, engine, robot, robots, record, rtc, stages, safety, network, neighbour, serving, scheduler, dispatch)
-for command in (
-    *COMMANDS,
-    precision,
-    footprint,
-    predictions,
-    decoding,
-    fleet,
-    continuous,
-    frames,
-    steps,
-    tasks,
-    whatif,
-    dashboard,
-    simulation,
-    gpu,
-):
-    app.command()(command)
+VERBS = {
+    "path": "ros2_rfm_serving.benchmarks.path.report:path",
+    "policy": "ros2_rfm_serving.benchmarks.policy:policy",
+    "engine": "ros2_rfm_serving.benchmarks.engine:engine",
+    "robot": "ros2_rfm_serving.benchmarks.robot:robot",
+    "robots": "ros2_rfm_serving.benchmarks.robots.report:robots",
+    "record": "ros2_rfm_serving.benchmarks.record.report:record",
+    "rtc": "ros2_rfm_serving.benchmarks.rtc.run:rtc",
+    "stages": "ros2_rfm_serving.benchmarks.stages:stages",
+    "safety": "ros2_rfm_serving.benchmarks.safety:safety",
+    "network": "ros2_rfm_serving.benchmarks.network.report:network",
+    "neighbour": "ros2_rfm_serving.benchmarks.neighbour.report:neighbour",
+    "serving": "ros2_rfm_serving.benchmarks.serving.report:serving",
+    "scheduler": "ros2_rfm_serving.benchmarks.scheduler:scheduler",
+    "dispatch": "ros2_rfm_serving.benchmarks.dispatch.report:dispatch",
+    "precision": "ros2_rfm_serving.benchmarks.precision:precision",
+    "footprint": "ros2_rfm_serving.benchmarks.footprint.report:footprint",
+    "predictions": "ros2_rfm_serving.benchmarks.predictions.report:predictions",
+    "decoding": "ros2_rfm_serving.benchmarks.decoding:decoding",
+    "fleet": "ros2_rfm_serving.benchmarks.fleet.report:fleet",
+    "continuous": "ros2_rfm_serving.benchmarks.continuous.report:continuous",
+    "frames": "ros2_rfm_serving.benchmarks.frames:frames",
+    "steps": "ros2_rfm_serving.benchmarks.steps:steps",
+    "tasks": "ros2_rfm_serving.benchmarks.tasks:tasks",
+    "whatif": "ros2_rfm_serving.benchmarks.whatif:whatif",
+    "dashboard": "ros2_rfm_serving.benchmarks.dashboard.report:dashboard",
+    "simulation": "ros2_rfm_serving.benchmarks.simulation:simulation",
+    "gpu": "ros2_rfm_serving.benchmarks.gpu.report:gpu",
+}
+app = verbs_app(VERBS, help="Measurements, side by side in one run.")

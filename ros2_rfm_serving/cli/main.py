@@ -1,90 +1,47 @@
-"""`rfm`: the command's front door. Each subcommand lives in its own module and imports what it needs when it runs."""
+"""`rfm`: the command's front door. Each verb lives in its own module, which is imported when it is asked for."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any
 
-import typer
-
-from ros2_rfm_serving.benchmarks.network import netlink
-from ros2_rfm_serving.cli import (
-    audit,
-    bench,
-    bundle,
-    capacity,
-    check,
-    compile,
-    dashboard,
-    deploy,
-    doctor,
-    drain,
-    env,
-    export,
-    foxglove,
-    metrics,
-    order,
-    parity,
-    plan,
-    profile,
-    record,
-    replay,
-    reproduce,
-    robot,
-    security,
-    simulate,
-    status,
-    train,
-    tune,
-    up,
-    why,
-    zenoh,
-)
+from ros2_rfm_serving.cli.verbs import verbs_app
 from ros2_rfm_serving.errors import RfmError
 
-app = typer.Typer(
-    help="A fleet of robots shares a pool of GPUs: declare the factory, get a serving schedule, launch it.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-COMMANDS: dict[str, Callable[..., Any]] = {
-    "up": up.up,
-    "robot": robot.robot,
-    "drain": drain.drain,
-    "order": order.order,
-    "deploy": deploy.deploy,
-    "zenoh": zenoh.zenoh,
-    "status": status.status,
-    "why": why.why,
-    "metrics": metrics.metrics,
-    "dashboard": dashboard.dashboard,
-    "foxglove": foxglove.foxglove,
-    "record": record.record,
-    "check": check.check,
-    "plan": plan.plan,
-    "simulate": simulate.simulate,
-    "capacity": capacity.capacity,
-    "compile": compile.compile_,
-    "doctor": doctor.doctor,
-    "env": env.env,
-    "profile": profile.profile,
-    "tune": tune.tune,
-    "parity": parity.parity,
-    "train": train.train,
-    "import": bundle.import_,
-    "export": export.export,
-    "replay": replay.replay,
+VERBS = {
+    "up": "ros2_rfm_serving.cli.up:up",
+    "robot": "ros2_rfm_serving.cli.robot:robot",
+    "drain": "ros2_rfm_serving.cli.drain:drain",
+    "order": "ros2_rfm_serving.cli.order:order",
+    "deploy": "ros2_rfm_serving.cli.deploy:deploy",
+    "zenoh": "ros2_rfm_serving.cli.zenoh:zenoh",
+    "status": "ros2_rfm_serving.cli.status:status",
+    "why": "ros2_rfm_serving.cli.why:why",
+    "metrics": "ros2_rfm_serving.cli.metrics:metrics",
+    "dashboard": "ros2_rfm_serving.cli.dashboard:dashboard",
+    "foxglove": "ros2_rfm_serving.cli.foxglove:foxglove",
+    "record": "ros2_rfm_serving.cli.record:record",
+    "check": "ros2_rfm_serving.cli.check:check",
+    "plan": "ros2_rfm_serving.cli.plan:plan",
+    "simulate": "ros2_rfm_serving.cli.simulate:simulate",
+    "capacity": "ros2_rfm_serving.cli.capacity:capacity",
+    "compile": "ros2_rfm_serving.cli.compile:compile_",
+    "doctor": "ros2_rfm_serving.cli.doctor:doctor",
+    "env": "ros2_rfm_serving.cli.env:env",
+    "profile": "ros2_rfm_serving.cli.profile:profile",
+    "tune": "ros2_rfm_serving.cli.tune:tune",
+    "parity": "ros2_rfm_serving.cli.parity:parity",
+    "train": "ros2_rfm_serving.cli.train:train",
+    "import": "ros2_rfm_serving.cli.bundle:import_",
+    "export": "ros2_rfm_serving.cli.export:export",
+    "replay": "ros2_rfm_serving.cli.replay:replay",
+    "audit": "ros2_rfm_serving.cli.audit:app",
+    "bench": "ros2_rfm_serving.cli.bench:app",
+    "bundle": "ros2_rfm_serving.cli.bundle:app",
+    "netlink": "ros2_rfm_serving.benchmarks.network.netlink:app",
+    "reproduce": "ros2_rfm_serving.cli.reproduce:app",
+    "security": "ros2_rfm_serving.cli.security:app",
 }
-for name, command in COMMANDS.items():
-    app.command(name)(command)
-app.add_typer(audit.app, name="audit")
-app.add_typer(bench.app, name="bench")
-app.add_typer(bundle.app, name="bundle")
-app.add_typer(netlink.app, name="netlink")
-app.add_typer(reproduce.app, name="reproduce")
-app.add_typer(security.app, name="security")
+app = verbs_app(VERBS, help="A fleet of robots shares a pool of GPUs: declare the factory, get a serving schedule, launch it.")
 
 
 def main() -> None:

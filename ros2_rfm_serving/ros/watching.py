@@ -69,6 +69,7 @@ class Watching:
             message = f"planned with what was measured: {', '.join(found)}"
         values = {
             "lost": ", ".join(watch.health.lost),
+            "has again whom it had": ", ".join(sorted(self._fleet.fleet.restored)),
             **{f"{server} is used again in, s": round(s, 1) for server, s in watch.health.on_probation.items()},
             **dict(self._measured()),
             **dict(self._straggling()),

@@ -31,7 +31,7 @@ from ros2_rfm_serving.scheduler.rerouted import ROUNDING, at_rate, batched, quic
 from ros2_rfm_serving.scheduler.reserve import with_reserved
 from ros2_rfm_serving.scheduler.room import Room
 from ros2_rfm_serving.scheduler.traffic import asked_by
-from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
+from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
 
 SLOWER = (0.99, 0.97, 0.95, 0.93, 0.91, 0.88, 0.85, 0.8)
 """Of the load that a server has now, with which a newcomer's robots' own queue may keep every SLO."""
@@ -65,8 +65,10 @@ class Fleet:
         self._no_room: dict[tuple[str, bool, int], str] = {}
         """Task, whether others may make room, looks -> why another robot of it does not fit: as the next one of a whole fleet will
         ask."""
-        self.former: Mapping[str, Placement] = {}
-        """Server that was lost since the last plan -> what it hosted."""
+        self.intact: Fleet | None = None
+        """As it was when those servers lived that are lost now and that the last plan counts on; None: they all live."""
+        self.restored: frozenset[str] = frozenset()
+        """Servers that came back since the last plan, and have again whom they had then."""
         self.looks: dict[str, int] = {}
         """Robot -> looks at queues that its admission was given: with others it is another one."""
 
@@ -77,7 +79,7 @@ class Fleet:
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process: more may be remembered here while it is written."""
-        return {**self.__dict__, "held": dict(self.held), "missing": set(), "_no_room": {}, "_pledged": None}
+        return {**self.__dict__, "held": dict(self.held), "missing": set(), "_no_room": {}, "_pledged": None, "intact": None}
 
     @property
     def hosts(self) -> Mapping[str, Host]:

@@ -139,7 +139,8 @@ def rebuilt(
     holds: bool = False,
 ) -> Fleet:
     """These robots under a schedule that was planned for them. holds: every promise, as is known."""
-    problem = problem_of(factory, Counter(robot.task for robot in robots), profile, catalogue, seen)
+    present = robots or factory.robots  # of those who have all left it is known what the next one needs
+    problem = problem_of(factory, Counter(robot.task for robot in present), profile, catalogue, seen)
     fleet = Fleet(problem, curves_of(problem, profile), schedule, robots)
     if holds:
         fleet.held.update(seats(fleet))

@@ -1,5 +1,5 @@
 """A schedule without the servers that are lost, and with those that came back: at once, without a solver, and without moving
-anybody who need not move.
+anybody who need not move. Who comes back to serve whom it had is of `losses.py`.
 
 Robots of a lost server have turned to its standby by themselves, long before anybody decides anything here; the schedule says the
 same. Whoever had none is spread over the others, as a newcomer is, as far as that is little work (`enquiry.AT_ONCE`): for the rest
@@ -16,61 +16,16 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from ros2_rfm_serving.factory import Factory, Robot
+from ros2_rfm_serving.factory import Robot
 from ros2_rfm_serving.scheduler.adaptation import Fleet
-from ros2_rfm_serving.scheduler.answering import Refit
 from ros2_rfm_serving.scheduler.cover import has_rows, stands_in
 from ros2_rfm_serving.scheduler.enquiry import at_once
 from ros2_rfm_serving.scheduler.host import Host
-from ros2_rfm_serving.scheduler.promises import ROUNDING, still_held
-from ros2_rfm_serving.scheduler.seen import Seen
-from ros2_rfm_serving.types import Placement, Route, Schedule
+from ros2_rfm_serving.scheduler.promises import ROUNDING
+from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
 
 Rebuild = Callable[[Schedule], Fleet]
 """Its robots under a schedule, as the factory is seen now."""
-
-
-def seeing(
-    fleet: Fleet,
-    factory: Factory,
-    seen: Seen,
-    lost: Collection[str],
-    back: Collection[str],
-    refit: Refit,
-    waiting: Sequence[Robot] = (),
-) -> tuple[Fleet, dict[str, str]]:
-    """The fleet as the factory is seen now, and who of its robots finds no room: robot -> why. Where no server lives it is left as
-    it is. waiting: for a server, and not in the fleet."""
-    robots = {robot.name: robot for robot in fleet.robots}
-    former = {**fleet.former, **{p.server: p for p in fleet.schedule.placements if _gpu(p) in lost}}
-    if not seen.types(factory.gpu_types):
-        return fleet, dict.fromkeys(robots, "no server lives")
-
-    def rebuild(schedule: Schedule) -> Fleet:
-        there = {route.robot for route in schedule.routes}
-        those = [*robots.values(), *(robot for robot in waiting if robot.name in there)]
-        changed = refit(factory, schedule, those, seen).owing(fleet)
-        changed.held.update(still_held(changed, fleet))
-        changed.former = former
-        return changed
-
-    return adapted(fleet, lost, back, rebuild, peers=factory.standby.peers, waiting=waiting)
-
-
-def adapted(
-    fleet: Fleet, lost: Collection[str], back: Collection[str], rebuild: Rebuild, *, peers: bool, waiting: Sequence[Robot] = ()
-) -> tuple[Fleet, dict[str, str]]:
-    """As the factory is seen now; and who finds no room: robot -> why. The schedule is the same where it need not change."""
-    changed, refused = repaired(fleet, lost, rebuild, peers=peers) if lost else (fleet, {})
-    if changed is fleet:
-        changed = rebuild(fleet.schedule)
-        changed = covered(changed, fleet.schedule.epoch + 1, rebuild, peers=peers, those=bare(changed))
-    if back:
-        stranded = [robot for robot in fleet.robots if changed.task_of(robot.name) is None]
-        changed = reinforced(changed, back, rebuild, peers=peers, waiting=(*stranded, *waiting))
-        served = {robot.name for robot in stranded if changed.task_of(robot.name) is not None}
-        refused = {robot: why for robot, why in refused.items() if robot not in served}
-    return changed, refused
 
 
 def repaired(fleet: Fleet, lost: Collection[str], rebuild: Rebuild, *, peers: bool) -> tuple[Fleet, dict[str, str]]:
@@ -80,32 +35,31 @@ def repaired(fleet: Fleet, lost: Collection[str], rebuild: Rebuild, *, peers: bo
     peers: those of the normal routes may stand by.
     """
     before = fleet.schedule
-    if not any(_gpu(p) in lost for p in before.placements):
+    if not any(gpu_of(p) in lost for p in before.placements):
         return fleet, {}
-    kept = {p.server: p for p in before.placements if _gpu(p) not in lost}
-    turned = [_turned(route, kept) for route in before.routes]
-    stranded = dict.fromkeys(route.robot for route in turned if route.server not in kept)
-    routes = tuple(route for route in turned if route.robot not in stranded)
+    kept = {p.server: p for p in before.placements if gpu_of(p) not in lost}
+    remaining = [turned(route, kept) for route in before.routes]
+    stranded = dict.fromkeys(route.robot for route in remaining if route.server not in kept)
+    routes = tuple(route for route in remaining if route.robot not in stranded)
     if not routes:
         return fleet, dict.fromkeys(stranded, f"nobody could be served without {', '.join(sorted(lost))} as the others are")
-    used = {route.server for route in routes}
-    placements = tuple(replace(p, standby=p.standby and p.server not in used) for p in kept.values())
-    schedule = replace(before, epoch=before.epoch + 1, placements=_with_components(placements, routes), routes=routes)
+    schedule = with_routes(replace(before, epoch=before.epoch + 1), kept.values(), routes)
     changed, refused = at_once(rebuild(schedule), [robot for robot in fleet.robots if robot.name in stranded])
     return covered(changed, before.epoch + 1, rebuild, peers=peers), refused
 
 
-def reinforced(fleet: Fleet, servers: Iterable[str], rebuild: Rebuild, *, peers: bool, waiting: Sequence[Robot] = ()) -> Fleet:
-    """The next epoch, with these: they serve who waits, where that keeps every promise, or stand by. The same fleet where they are
-    of no use."""
-    before, changed = fleet.schedule, fleet
+def reinforced(
+    fleet: Fleet, epoch: int, servers: Iterable[str], rebuild: Rebuild, *, peers: bool, waiting: Sequence[Robot] = ()
+) -> Fleet:
+    """With these: they serve who waits, where that keeps every promise, or stand by. The same fleet where they are of no use."""
+    changed = fleet
     for server in servers:
         served = _serving(changed, server, [robot for robot in waiting if changed.task_of(robot.name) is None], rebuild)
         if served is not None:
             changed = served
         elif placement := _standing_by(changed, server):
             changed = rebuild(replace(changed.schedule, placements=(*changed.schedule.placements, placement)))
-    return covered(changed, before.epoch + 1, rebuild, peers=peers) if changed is not fleet else fleet
+    return covered(changed, epoch, rebuild, peers=peers) if changed is not fleet else fleet
 
 
 def bare(fleet: Fleet) -> list[str]:
@@ -116,7 +70,7 @@ def bare(fleet: Fleet) -> list[str]:
 
 def _is_carried(host: Host, fleet: Fleet) -> bool:
     standby = fleet.hosts.get(host.standby)
-    if standby is None or _gpu(standby.placement) in fleet.problem.seen.lost:
+    if standby is None or gpu_of(standby.placement) in fleet.problem.seen.lost:
         return False
     if _stands_in(standby, host, fleet):
         return True
@@ -136,25 +90,42 @@ def _has_rows(standby: Host, host: Host, fleet: Fleet) -> bool:
     return has_rows(standby.config, rows, fleet.curves)
 
 
+def is_jammed(fleet: Fleet) -> bool:
+    """Whether links do not take what standbys are for."""
+    covering = {name for name, host in fleet.hosts.items() if host.sessions and host.standby}
+    return fleet.pledge is not None and not all(frozenset([name]) in fleet.pledge.losses for name in covering)
+
+
 def deserted(schedule: Schedule, lost: Collection[str]) -> bool:
     """Robots stand: the schedule still sends them to a server that is lost, and names nobody else who lives."""
-    gone = {p.server for p in schedule.placements if _gpu(p) in lost}
+    gone = {p.server for p in schedule.placements if gpu_of(p) in lost}
     return bool(gone) and any(route.server in gone and (not route.standby or route.standby in gone) for route in schedule.routes)
 
 
-def _gpu(placement: Placement) -> str:
+def gpu_of(placement: Placement) -> str:
     return placement.gpu or placement.server
 
 
-def _turned(route: Route, kept: Collection[str]) -> Route:
+def turned(route: Route, kept: Collection[str]) -> Route:
     return replace(route, server=route.standby, standby="") if route.server not in kept and route.standby in kept else route
 
 
-def _with_components(placements: Iterable[Placement], routes: Iterable[Route]) -> tuple[Placement, ...]:
+def with_routes(schedule: Schedule, placements: Iterable[Placement], routes: Sequence[Route]) -> Schedule:
+    """What serves is no reserved standby any more."""
     served: dict[str, dict[str, None]] = {}
     for route in routes:
         served.setdefault(route.server, {})[route.component] = None
-    return tuple(replace(p, components=tuple(dict.fromkeys([*p.components, *served.get(p.server, ())]))) for p in placements)
+    hosting = tuple(
+        replace(
+            p,
+            components=tuple(dict.fromkeys([*p.components, *served.get(p.server, ())])),
+            standby=p.standby and p.server not in served,
+        )
+        for p in placements
+    )
+    actions_hz = sum(route.predicted_rate_hz for route in routes if route.component == SYSTEM1)
+    ordered = tuple(sorted(routes, key=lambda route: (route.robot, route.component)))
+    return replace(schedule, placements=hosting, routes=ordered, predicted_actions_hz=actions_hz)
 
 
 def covered(fleet: Fleet, epoch: int, rebuild: Rebuild, *, peers: bool, those: Collection[str] | None = None) -> Fleet:
@@ -200,7 +171,7 @@ def _fitting(fleet: Fleet) -> tuple[Placement, ...]:
 def _cover(host: Host, carrying: Iterable[Host], fleet: Fleet, peers: bool) -> str:
     """Of those who carry it too: those on other hosts first, then reserved ones, then the least loaded; empty: nobody."""
     lost = fleet.problem.seen.lost
-    able = [other for other in carrying if (other.placement.standby or peers) and _gpu(other.placement) not in lost]
+    able = [other for other in carrying if (other.placement.standby or peers) and gpu_of(other.placement) not in lost]
     able = [other for other in able if _may_cover(other, host, fleet)]
     apart = fleet.problem.apart
     order = {other: (not apart(host.placement.server, other.placement.server), not other.placement.standby) for other in able}
@@ -232,7 +203,8 @@ def _as_normal(fleet: Fleet, server: str) -> Iterable[Placement]:
     if server in fleet.hosts or (gpu_type := problem.declared.get(server)) is None:
         return
     models = set[str]()
-    if (former := fleet.former.get(server)) and not former.gpu and not former.standby:
+    before = fleet.intact.schedule.placements if fleet.intact else ()
+    for former in (p for p in before if p.server == server and not p.gpu and not p.standby):
         models.add(former.model)
         yield replace(former, predicted_p99_s=0.0)
     for host in sorted(fleet.hosts.values(), key=lambda host: -host.load_hz):

@@ -15,10 +15,11 @@ from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.answering import Refit
 from ros2_rfm_serving.scheduler.enquiry import Enquiry, Rooms, taken
 from ros2_rfm_serving.scheduler.impossible import Impossible
+from ros2_rfm_serving.scheduler.losses import seeing
 from ros2_rfm_serving.scheduler.migration import covers_again, gives_up, migration
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.promises import broken, is_judged
-from ros2_rfm_serving.scheduler.repair import bare, deserted, seeing
+from ros2_rfm_serving.scheduler.repair import bare, deserted
 from ros2_rfm_serving.scheduler.roster import Roster, newcomers, settled
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.scheduler.standby import uncovered
@@ -142,6 +143,8 @@ class Standing:
         self.seen, self._tried = finding.seen, ()
         self._impossible.forget()
         self._stranded |= {robot: self.declared[robot] for robot in refused if robot in self.declared}
+        if again := sorted(fleet.restored & set(finding.back)):
+            finding = finding._replace(words=f"{finding.words}: {', '.join(again)} as before the loss")
         self._log.warning(f"{finding.words}{''.join(f'; {why}' for why in dict.fromkeys(refused.values()))}")
         self._book.saw(finding, waiting, fleet)
         if fleet.schedule is before.schedule:

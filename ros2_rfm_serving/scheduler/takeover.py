@@ -23,7 +23,7 @@ from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
 from ros2_rfm_serving.scheduler.promises import broken
-from ros2_rfm_serving.scheduler.repair import covered
+from ros2_rfm_serving.scheduler.repair import covered, is_jammed
 from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
 
 SETTLINGS = 60
@@ -130,15 +130,9 @@ def _kept(order: PlanOrder, found: Schedule, problem: Problem, curves: Curves) -
     def rebuild(schedule: Schedule) -> Fleet:
         return Fleet(problem, curves, schedule, fleet.robots)
 
-    if _covers(known) < _covers(found) or _is_jammed(fleet):  # of those that could be none
+    if _covers(known) < _covers(found) or is_jammed(fleet):  # of those that could be none
         return covered(fleet, order.epoch, rebuild, peers=order.factory.standby.peers)
     return rebuild(replace(fleet.schedule, epoch=order.epoch))
-
-
-def _is_jammed(fleet: Fleet) -> bool:
-    """Whether links do not take what standbys are for."""
-    covering = {name for name, host in fleet.hosts.items() if host.sessions and host.standby}
-    return fleet.pledge is not None and not all(frozenset([name]) in fleet.pledge.losses for name in covering)
 
 
 def _covers(schedule: Schedule) -> set[tuple[str, str]]:

@@ -18,13 +18,14 @@ from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.scheduler import Fleet, Planned, seen
 from ros2_rfm_serving.scheduler.admission import LOOKS
 from ros2_rfm_serving.scheduler.answering import Refit
-from ros2_rfm_serving.scheduler.repair import seeing
+from ros2_rfm_serving.scheduler.losses import seeing
 from ros2_rfm_serving.scheduler.watch import Finding
 from ros2_rfm_serving.types import Schedule
 
 PLANNED, CHANGED, BACKGROUND = "planned", "changed", "background"
 Step = list[Any]
-"""["release", robot], ["admit", robot, task, index], ["again"] or ["saw", what (`seen.to_json`), servers lost, servers back]"""
+"""["release", robot], ["admit", robot, task, index], ["again"] or ["saw", what (`seen.to_json`), servers lost, servers back,
+robots that waited, whether those servers have again whom they had]"""
 
 
 class Book:
@@ -54,7 +55,7 @@ class Book:
     def saw(self, finding: Finding, waiting: Sequence[Robot], after: Fleet) -> None:
         """The factory is not as it was planned for."""
         who = [[robot.name, robot.task, robot.index] for robot in waiting]
-        step = ["saw", seen.to_json(finding.seen), list(finding.lost), list(finding.back), who]
+        step = ["saw", seen.to_json(finding.seen), list(finding.lost), list(finding.back), who, _as_before(finding, after)]
         self._steps.append(step)
         self._note(_change_of, [step], after.schedule, finding.words)
 
@@ -106,6 +107,11 @@ class Book:
         return _inputs(planned, factory, self._profiles(models_of(planned.factory)))
 
 
+def _as_before(finding: Finding, after: Fleet) -> bool:
+    """Those who came back have again whom they had."""
+    return not after.restored.isdisjoint(finding.back)
+
+
 def _change_of(steps: Sequence[Step], schedule: Schedule, reason: str) -> dict[str, Any]:
     return {"how": CHANGED, "reason": reason, "published": True, "steps": list(steps), "schedule": codec.plain(schedule)}
 
@@ -145,9 +151,10 @@ def stepped(fleet: Fleet, steps: Sequence[Step], factory: Factory, refit: Refit)
         elif do == "admit":
             fleet = fleet.admit(Robot(name=args[0], task=args[1], index=args[2]), looks=(*args[3:], LOOKS)[0])
         elif do == "saw":
-            said, lost, back, *waiting = args
-            who = [Robot(name=name, task=task, index=index) for those in waiting for name, task, index in those]
-            fleet, _ = seeing(fleet, factory, seen.from_json(said), lost, back, refit, who)
+            said, lost, back, *more = args
+            waiting, as_before = more if len(more) > 1 else ((*more, ())[0], False)
+            who = [Robot(name=name, task=task, index=index) for name, task, index in waiting]
+            fleet, _ = seeing(fleet, factory, seen.from_json(said), lost, back, refit, who, as_before=as_before)
         else:
             fleet = fleet.again()
     return fleet

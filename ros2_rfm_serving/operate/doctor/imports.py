@@ -10,6 +10,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2]
 """The folder of ros2_rfm_serving."""
+VERBS = "VERBS"
+"""A module's table of verbs -> "module:name", each imported when it is asked for."""
 
 
 def nodes() -> list[str]:
@@ -62,6 +64,8 @@ def _imported(body: Iterable[ast.stmt]) -> Iterator[str]:
             yield statement.module
             if statement.module.partition(".")[0] == PACKAGE.name:
                 yield from (f"{statement.module}.{alias.name}" for alias in statement.names)  # a module, or a name in one
+        elif isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == VERBS:
+            yield from (place.partition(":")[0] for place in ast.literal_eval(statement.value).values())
         elif isinstance(statement, ast.ClassDef) or (isinstance(statement, ast.If) and not _is_for_type_checkers(statement)):
             yield from _imported([*statement.body, *getattr(statement, "orelse", [])])
         elif isinstance(statement, ast.Try) and not _may_fail(statement):

@@ -175,6 +175,25 @@ def test_what_was_seen_counts(lived: Records, profiles: Path) -> None:
     assert result.difference is not None and result.at["n"] == record["n"]
 
 
+def test_who_has_again_whom_it_had_is_known_to_the_book(tmp_path: Path, profiles: Path) -> None:
+    """It was decided by looks at queues that whoever reads the book may not have had: it says what was decided."""
+    running = Running(tmp_path, profiles)
+    running.kept.listen()
+    lost = running.fleet.fleet.schedule.routes[0].server
+    refit = refit_by(running.profile, running.catalogue)
+    for seen, gone, back in ((Seen(lost=(lost,)), (lost,), ()), (Seen(), (), (lost,))):
+        running.fleet.see(Finding(seen, gone, back, "statuses said so"), refit)
+    lived = running.kept.records()
+    steps = [step for record in lived if record.get("how") == "changed" for step in record["steps"] if step[0] == "saw"]
+    result = again(lived, profiles)
+    assert result.difference is None and not result.refused, result
+    assert [step[-1] for step in steps] == [False, True] and running.fleet.fleet.restored == {lost}
+    record = next(r for r in lived if r.get("how") == "changed" and r["steps"][0][-1] is True)
+    record["steps"][0][-1] = False
+    result = again(lived, profiles)
+    assert result.difference is not None and result.at["n"] == record["n"]
+
+
 def test_other_profiles_are_said(lived: Records, tmp_path: Path, profiles: Path) -> None:
     for file in profiles.iterdir():
         text = file.read_bytes()

@@ -44,13 +44,17 @@ def watch(name, g=None, l=None, fromlist=(), level=0):
         seen.add(name.partition(".")[0])
     return real(name, g, l, fromlist, level)
 
+def whole(module):
+    for verb in getattr(importlib.import_module(module), "VERBS", {}).values():
+        whole(verb.partition(":")[0])
+
 builtins.__import__ = watch
 found = {}
 for module in sys.argv[1:]:
     for name in [name for name in sys.modules if name.partition(".")[0] == "ros2_rfm_serving"]:
         del sys.modules[name]  # ours run again, and all that they import is asked for again
     seen.clear()
-    importlib.import_module(module)
+    whole(module)
     found[module] = sorted(seen)
 print(json.dumps(found))
 """

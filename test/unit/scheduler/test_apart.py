@@ -14,10 +14,10 @@ from ros2_rfm_serving.scheduler import PlanOrder, plan, plan_factory
 from ros2_rfm_serving.scheduler.answering import refit_by
 from ros2_rfm_serving.scheduler.apart import spread
 from ros2_rfm_serving.scheduler.host import hosts_of
+from ros2_rfm_serving.scheduler.losses import seeing
 from ros2_rfm_serving.scheduler.posed import problem_of
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Problem
-from ros2_rfm_serving.scheduler.repair import seeing
 from ros2_rfm_serving.scheduler.reserve import with_reserved
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.scheduler.slo import Slo

@@ -14,9 +14,9 @@ from ros2_rfm_serving.factory.fleet import Network
 from ros2_rfm_serving.scheduler import PlanOrder, plan, plan_factory, planning
 from ros2_rfm_serving.scheduler.answering import refit_by
 from ros2_rfm_serving.scheduler.enquiry import Enquiry, rooms
+from ros2_rfm_serving.scheduler.losses import seeing
 from ros2_rfm_serving.scheduler.policies import schedules
 from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
-from ros2_rfm_serving.scheduler.repair import seeing
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, Travel
 from ros2_rfm_serving.scheduler.solution import Solution
 from ros2_rfm_serving.scheduler.watch.factors import Factors

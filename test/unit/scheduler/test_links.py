@@ -15,8 +15,8 @@ from ros2_rfm_serving.factory.cluster import Standby
 from ros2_rfm_serving.scheduler import Fleet, fleet_of, plan_factory
 from ros2_rfm_serving.scheduler.answering import refit_by
 from ros2_rfm_serving.scheduler.links import Links, Way
+from ros2_rfm_serving.scheduler.losses import seeing
 from ros2_rfm_serving.scheduler.promises import broken
-from ros2_rfm_serving.scheduler.repair import seeing
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.types import Schedule
 from test.unit.scheduler.test_adaptation import PROFILE

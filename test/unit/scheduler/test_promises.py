@@ -14,9 +14,9 @@ from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.scheduler import fleet_of, plan_factory
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.answering import refit_by
+from ros2_rfm_serving.scheduler.losses import seeing
 from ros2_rfm_serving.scheduler.prediction import closed_queue
 from ros2_rfm_serving.scheduler.promises import broken, is_judged
-from ros2_rfm_serving.scheduler.repair import seeing
 from ros2_rfm_serving.scheduler.seen import Seen, Travel
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 

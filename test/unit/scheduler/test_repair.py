@@ -14,9 +14,10 @@ from ros2_rfm_serving.factory import Factory, Robot, parse_factory
 from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.scheduler import Fleet, InForce, Lookout, Planned, PlanOrder, Rooms, Roster, answered, plan, rebuilt
 from ros2_rfm_serving.scheduler.answering import refit_by
+from ros2_rfm_serving.scheduler.losses import seeing
 from ros2_rfm_serving.scheduler.migration import gives_up, migration
 from ros2_rfm_serving.scheduler.promises import broken
-from ros2_rfm_serving.scheduler.repair import bare, deserted, seeing
+from ros2_rfm_serving.scheduler.repair import bare, deserted
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.scheduler.standing import ATTEMPTS, COVERED_LOOKS, STRAGGLING, UNEXPLAINED
 from ros2_rfm_serving.scheduler.watch import Finding, ServerWord

@@ -13,7 +13,8 @@ from ros2_rfm_serving.factory import Catalogue, Factory, Robot, parse_factory
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.scheduler import Fleet, Solution, plan_factory
 from ros2_rfm_serving.scheduler.answering import fleet_of, refit_by
-from ros2_rfm_serving.scheduler.repair import adapted, bare, covered
+from ros2_rfm_serving.scheduler.losses import adapted
+from ros2_rfm_serving.scheduler.repair import bare, covered
 from ros2_rfm_serving.types import Schedule
 
 

@@ -112,9 +112,11 @@ class Told:
 class Day:
     """What people and robots do, and what they are told."""
 
+    book: type[Told] = Told
+
     def __init__(self, seed: int, unit_s: float) -> None:
         """unit_s: of planning; the longer, the more plans are of a fleet that has changed."""
-        self.rng, self.events, self.told = random.Random(seed), Events(), Told()
+        self.rng, self.events, self.told = random.Random(seed), Events(), self.book()
         self.factory, self.profile = drawn(seed)
         self.scheduler = SimulatedScheduler(
             self.factory, self.profile, None, self.events, lease_s=LEASE_S, work=0.0, unit_s=unit_s, book=self.told
