@@ -10,12 +10,12 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message
-from rclpy.task import Future
 from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
 from ros2_rfm_serving.ros.node.diagnostics import key_values
+from ros2_rfm_serving.ros.node.patient_service import Awaited
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.scheduled import ScheduleHearer
 from ros2_rfm_serving.ros.wire import bounded, qos
@@ -54,7 +54,7 @@ class Followers:
         self._reader = reader = bounded.Repeated(msg.Schedule, ScheduleHearer.of_process().check)
         self._foreign = self._forged = self._unreadable = self._unproven = 0
         self._foreign_s = self._forged_s = -math.inf
-        self._waiting: list[Future] = []
+        self._waiting: list[Awaited] = []
         hear = self._on_schedule
         bounded.hear(node, msg.Schedule, names.schedule, hear, qos.SCHEDULE_HEARD, self._refuse, repeated=reader)
 
@@ -72,7 +72,7 @@ class Followers:
         """Waits until all servers that are there follow this schedule, or a newer one. What is in the way; empty: they do."""
         begin_s = clock()
         while (problem := self._problem(epoch)) and clock() < begin_s + PATIENCE_S:
-            change: Future = Future(executor=self._node.executor)
+            change = Awaited(executor=self._node.executor)
             self._waiting.append(change)
             await change
         return problem

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from rclpy.node import Node
-from rclpy.task import Future
 from rfm_serving import msg, srv
 
 from ros2_rfm_serving.audit.schedulers.book import Book
@@ -31,6 +30,7 @@ from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
 from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Doorkeeper, prover_of_process, sign_ordered
 from ros2_rfm_serving.ros.node.orders import Gate
 from ros2_rfm_serving.ros.node.parameters import Spec, Values, When, declare
+from ros2_rfm_serving.ros.node.patient_service import Awaited, create_patient_service
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, run_node, share
 from ros2_rfm_serving.ros.node.scheduled import ScheduleSpeaker
 from ros2_rfm_serving.ros.node.timers import every
@@ -105,9 +105,9 @@ class SchedulerNode(Node):
         told = (self._followers.diagnosis, self._attendance.diagnosis, self._watching.diagnosis)
         self._diagnostics = Diagnostics(self, lambda: told)
         self._doorkeeper = Doorkeeper.of_process(SCHEDULER)
-        self.create_service(srv.AdmitRobot, names.admit_robot, self._admit, qos_profile=qos.CONTROL)
-        self.create_service(srv.ReleaseRobot, names.release_robot, self._release, qos_profile=qos.CONTROL)
-        self.create_service(srv.Replan, names.replan, self._replan, qos_profile=qos.CONTROL)
+        create_patient_service(self, srv.AdmitRobot, names.admit_robot, self._admit, qos_profile=qos.CONTROL)
+        create_patient_service(self, srv.ReleaseRobot, names.release_robot, self._release, qos_profile=qos.CONTROL)
+        create_patient_service(self, srv.Replan, names.replan, self._replan, qos_profile=qos.CONTROL)
         Gate(self, SCHEDULER, self._doorkeeper, self._attendance.count_unproven).shut()
         every(self, REPEAT_PERIOD_S, self._repeat)
         every(self, ACQUAINTED_S, self._tell_servers)
@@ -229,7 +229,7 @@ class SchedulerNode(Node):
     async def _decided(self, order: Order) -> int:
         """The epoch that fulfils it. Raises: `RfmError`."""
         if order.answer is None:
-            decided: Future = Future(executor=self.executor)
+            decided = Awaited(executor=self.executor)
             order.watchers.append(lambda: decided.set_result(None))
             await decided
         if isinstance(order.answer, RfmError):

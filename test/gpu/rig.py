@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ros2_rfm_serving.benchmarks.gpu.networks import engine_of
 from ros2_rfm_serving.engines.base import Engine
@@ -67,3 +69,12 @@ def stepped(engine: SteppingEngine, asked: list[InferenceRequest]) -> Array:
 
 def close(name: str) -> float:
     return ROUNDED if name == "bitvla" else EXACT
+
+
+def busy(device: str) -> Tensor:
+    """Some tenths of a second of a GPU's stream, which are asked for at once."""
+    size, times = (4096, 60) if device != "cpu" else (64, 1)
+    left = torch.rand(size, size, device=device)
+    for _ in range(times):
+        left = (left @ left).clamp(-1, 1)
+    return left

@@ -115,21 +115,12 @@ def test_threads_send_while_batches_are_read(device: str) -> None:
     assert not wrong
 
 
-def busy(device: str) -> Tensor:
-    """Some tenths of a second of a GPU's stream, which are asked for at once."""
-    size, times = (4096, 60) if device != "cpu" else (64, 1)
-    left = torch.rand(size, size, device=device)
-    for _ in range(times):
-        left = (left @ left).clamp(-1, 1)
-    return left
-
-
 def test_an_image_is_there_before_what_the_device_was_doing_is_done(device: str) -> None:
     """On a CPU nothing runs beside anything: what it says is the same."""
     uploads = Uploads(where(device))
     uploads.send(picture(1))
     settle(device)
-    busy(device)
+    rig.busy(device)
     computed = None if device == "cpu" else torch.cuda.current_stream(device).record_event()
     image = uploads.send(picture(9))
     assert isinstance(image, Sent) and image.twin is not None
@@ -241,7 +232,7 @@ def test_what_is_decoded_spoils_nothing_that_is_still_read(decoding: tuple[NvJpe
     for _ in range(2 if device == "cpu" else 20):
         held = [torch.full((480, 640, 3), value, dtype=torch.uint8, device=device) for value in range(1, 9)]
         settle(device)
-        busy(device)
+        rig.busy(device)
         sums = [tensor.long().sum() for tensor in held]
         early = [decoder(encoded) for _ in range(4)]
         del held

@@ -23,6 +23,7 @@ WORK = {
     "tests": "tested:run",
     "speed": "speeds:run",
     "batching": "batching:run",
+    "beside": "beside:run",
     "stages": "stages:run",
     "profile": "profiled:run",
     "text": "texts:run",

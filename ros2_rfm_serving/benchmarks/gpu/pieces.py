@@ -62,6 +62,8 @@ def _benchmarks(size: Size) -> Iterator[Piece]:
             yield from (Piece(name=f"speed-{name}-{mode}", work=("speed", name, mode)) for mode in MODES)
     for name in BATCHED:
         yield Piece(name=f"batching-{name}", work=("batching", name))
+    for name in BATCHED:
+        yield Piece(name=f"beside-{name}", work=("beside", name))
     for name in STAGED:
         yield Piece(name=f"stages-{name}", work=("stages", name))
     for name in PROFILED:

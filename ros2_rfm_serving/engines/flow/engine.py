@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -70,7 +71,7 @@ class FlowEngine(Rounded):
         self._warm_up(batch_size)
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
-        with self._lock:
+        with self._alone():
             alike: dict[int, list[int]] = {}
             for i, request in enumerate(requests):
                 alike.setdefault(request.num_steps, []).append(i)
@@ -90,8 +91,14 @@ class FlowEngine(Rounded):
     def check_precision(self) -> list[Parity]:
         return self._compared(anew=False) if self.must_agree else self.check_parity()
 
-    def _compared(self, *, anew: bool) -> list[Parity]:
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nothing else uses the model, here or on the device."""
         with self._lock:
+            yield
+
+    def _compared(self, *, anew: bool) -> list[Parity]:
+        with self._alone():
             try:
                 if isinstance(self._model, parity.Referenced):
                     return parity.check(self._model, self._config, anew=anew, told=self.on_check)

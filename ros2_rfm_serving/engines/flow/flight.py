@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import SamplingConfig, VelocityModel
+from ros2_rfm_serving.engines.flow.aside import Aside, has_come
 from ros2_rfm_serving.engines.flow.graphs import Tensors
 from ros2_rfm_serving.engines.flow.memory import in_batches
 from ros2_rfm_serving.engines.flow.sampling import changed, kept, padded, stepped, velocity_of
@@ -36,11 +37,19 @@ class Done(NamedTuple):
     """[K, T, A]"""
 
 
+class Coming(NamedTuple):
+    """What rows are to read, which the device may still be perceiving."""
+
+    rows: tuple[int, ...]
+    seen: Seen
+    """Of one row for all of them, or of as many."""
+
+
 class Flight:
     """One thread. A row is known by the number that its server gave it."""
 
-    def __init__(self, model: SteppedModel, config: SamplingConfig, slots: Slots, max_batch_size: int) -> None:
-        self._model, self._config = model, config
+    def __init__(self, model: SteppedModel, config: SamplingConfig, slots: Slots, max_batch_size: int, aside: Aside) -> None:
+        self._model, self._config, self._aside = model, config, aside
         self._slots, self._max_batch_size = slots, max_batch_size
         self._rows: list[int] = []
         """By slot"""
@@ -48,6 +57,7 @@ class Flight:
         """Solver steps that are done, by slot"""
         self._solvers: list[Solver] = []
         """Of as many steps as each row asked for, by slot"""
+        self._coming: list[Coming] = []
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -65,19 +75,56 @@ class Flight:
 
     def enter(self, rows: Sequence[int], x: Tensor, seen: Seen | None, num_steps: Sequence[int]) -> None:
         """x: [B, T, W], where their sampling starts from; seen: None where they `read` before their first step."""
-        self._slots.enter(len(self._rows), x, seen)
+        later = seen if seen is not None and seen.there is not None else None
+        if later is not None:
+            self._slots.require(later)
+        self._slots.enter(len(self._rows), x, seen if later is None else None)
         self._rows += rows
         self._steps += [0] * len(rows)
         self._solvers += [solver_of(self._config, count) for count in num_steps]
+        if later is not None:
+            self._coming.append(Coming(tuple(rows), later))
 
     def read(self, rows: Collection[int], seen: Seen) -> None:
         """Another context than they had, [1, ...], from here on."""
-        if rows:
+        if rows and seen.there is None:
             self._slots.read(sorted(self._rows.index(row) for row in rows), seen)
+        elif rows:
+            self._slots.require(seen)
+            self._coming.append(Coming(tuple(rows), seen))
+
+    def waiting(self) -> set[int]:
+        """Rows of which something is being perceived."""
+        return {row for rows, seen in self._coming if seen.there is not None and not has_come(seen.there) for row in rows}
+
+    def _receive(self, rows: Collection[int]) -> None:
+        """What these are to read, in its order, for which the device waits."""
+        coming, self._coming = self._coming, []
+        for each in coming:
+            if any(row in rows for row in each.rows):
+                assert each.seen.there is not None
+                self._aside.received(each.seen.context, each.seen.there)
+                self._come(each)
+            else:
+                self._coming.append(each)
+
+    def _come(self, coming: Coming) -> None:
+        """To where its rows are by now."""
+        rows, seen = coming
+        slots = {i: self._rows.index(row) for i, row in enumerate(rows) if row in self._rows}
+        places, of_all = list(slots.values()), len(seen.context[0]) == 1
+        with torch.inference_mode():
+            if of_all or places == list(range(places[0], places[0] + len(rows))):
+                self._slots.read(sorted(places), seen)
+            else:
+                for i, slot in slots.items():
+                    self._slots.read([slot], seen.row(i))
 
     def advance(self, rows: Collection[int]) -> dict[int, Done]:
         """By one solver step; those that are done, which have left. Raises: `OutOfMemoryError`."""
         count = len(rows)
+        if self._coming:
+            self._receive(rows)
         self._to_front(rows)
         in_batches(self._step, range(count), self._max_batch_size)
         done = [slot for slot in range(count) if self._steps[slot] == self._solvers[slot].num_steps]
@@ -97,6 +144,7 @@ class Flight:
             for source, hole in zip(moving, holes, strict=False):
                 values[hole] = values[source]
             del values[left:]
+        self._coming = [each for each in self._coming if any(row in self._rows for row in each.rows)]
 
     def _to_front(self, rows: Collection[int]) -> None:
         """The rows of this turn into the first slots."""

@@ -134,7 +134,10 @@ def _rows(requests: Sequence[InferenceRequest], batch: Tensors) -> list[Observed
 
 @dataclass
 class PublicContext:
-    """Of one session, double-buffered (§4.3.1): its rows in flight have read the front; the back is for the next frame."""
+    """Of one session, double-buffered (§4.3.1): its rows in flight have read the front; the back is for the next frame.
+
+    fetch_offset -1: what is put has memory of its own.
+    """
 
     fetch_offset: int
     sequence: int = 0
@@ -146,7 +149,7 @@ class PublicContext:
         if self.fetch_offset == 0:
             self.sequence = sequence
             return newest
-        front, self._back = self._back, (sequence, newest.copy())
+        front, self._back = self._back, (sequence, newest)
         if front is None:
             return None
         self.sequence = front[0]

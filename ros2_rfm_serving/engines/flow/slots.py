@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ros2_rfm_serving.engines.flow.aside import Event
 from ros2_rfm_serving.engines.flow.graphs import Tensors
 from ros2_rfm_serving.engines.flow.guidance import Target
 from ros2_rfm_serving.engines.flow.sampling import Held
@@ -27,6 +28,8 @@ class Seen:
     held: Held
     context: Tensors
     """Each [B, ...]"""
+    there: Event | None = None
+    """When the context is; None: for whoever asks for something of it."""
 
     def row(self, i: int) -> Seen:
         held, target = self.held, self.held.target
@@ -39,11 +42,12 @@ class Seen:
                 target=None if target is None else _cut(target, own, target.through_model is not None),
             ),
             context=tuple(tensor[own] for tensor in self.context),
+            there=self.there,
         )
 
-    def copy(self) -> Seen:
-        """With memory of its own: a row keeps its batch no longer."""
-        return replace(self, held=copy.deepcopy(self.held), context=tuple(tensor.clone() for tensor in self.context))
+    def with_its_own(self, context: Tensors) -> Seen:
+        """This in place of its context, and memory of its own: a row keeps its batch no longer."""
+        return replace(self, held=copy.deepcopy(self.held), context=context)
 
 
 class Batch(NamedTuple):
@@ -87,11 +91,15 @@ class Slots:
             self.read(rows, seen)
         self.x[rows.start : rows.stop] = x
 
-    def read(self, rows: Sequence[int], seen: Seen) -> None:
-        """From here on. seen: of one row for all of them, or of as many. Raises: `ModelError`."""
+    def require(self, seen: Seen) -> None:
+        """Raises: `ModelError` for what no slot can hold."""
         shapes, known = _shapes(seen.context), _shapes(self._context)
         if shapes != known:
             raise ModelError(f"this request's context has the shapes {shapes}, those of the rows in flight {known}")
+
+    def read(self, rows: Sequence[int], seen: Seen) -> None:
+        """From here on. seen: of one row for all of them, or of as many. Raises: `ModelError`."""
+        self.require(seen)
         held, index = seen.held, _index(rows)
         for own, given in zip((*self._held, *self._context), (held.prefix, held.fixed, held.free, *seen.context), strict=True):
             own[index] = given

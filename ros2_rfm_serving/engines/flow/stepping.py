@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 
@@ -13,10 +14,12 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Predicts, Relative, SamplingConfig, Stepping
 from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.flow.aside import Aside, Event, aside_of
 from ros2_rfm_serving.engines.flow.device import settle
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.flight import Done, Flight, SteppedModel
 from ros2_rfm_serving.engines.flow.frames import Frames, SessionKey, require_spread, session_of
+from ros2_rfm_serving.engines.flow.graphs import Tensors
 from ros2_rfm_serving.engines.flow.memory import Rows, not_entered
 from ros2_rfm_serving.engines.flow.perception import Observed, PublicContext, StagedPerception
 from ros2_rfm_serving.engines.flow.sampling import anchored, filled, held_of, robot_space, start_of
@@ -27,20 +30,34 @@ from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRe
 
 
 class SteppingEngine(FlowEngine, Stepping):
-    """Flow matching and diffusion serve pipelined sessions; a regression has no steps to spread."""
+    """Flow matching and diffusion serve pipelined sessions; a regression has no steps to spread.
 
-    def __init__(self, model: SteppedModel, config: SamplingConfig = SamplingConfig()) -> None:  # noqa: B008 (frozen)
+    On a GPU rows are perceived while those that are in flight already go on (`aside.py`).
+    """
+
+    def __init__(
+        self,
+        model: SteppedModel,
+        config: SamplingConfig = SamplingConfig(),  # noqa: B008 (frozen)
+        aside: Aside | None = None,
+    ) -> None:
+        """aside: where it perceives; None: as its device has it."""
         super().__init__(model, config)
         one_state = isinstance(model, Relative) and model.is_relative  # a row's x means something for its own observation alone
         self._contract = replace(self._contract, pipelines=config.predicts is not Predicts.CHUNK and not one_state)
         self._stepped, self._num_steps = model, solver_of(config).num_steps
         self._most_steps = max(most_steps(config), self._num_steps)
+        self._aside = aside or aside_of(config.device)
         self._frames, self._staged = Frames(), StagedPerception(model, config.fixed_shapes)
         self._states: dict[int, Array] = {}
         """Of rows in flight, what their robots observed of themselves"""
         self._public: dict[SessionKey, PublicContext] = {}
         self._outdated: set[int] = set()
         """Rows of former episodes and epochs"""
+
+    @property
+    def stepped(self) -> SteppedModel:
+        return self._stepped
 
     @property
     def max_rows(self) -> int:
@@ -65,13 +82,20 @@ class SteppingEngine(FlowEngine, Stepping):
         with self._lock:
             try:
                 errors = self._enter(list(rows.items()))
-                settle(self._config.device)
+                if not self._aside.is_beside or self._flight.waiting().issuperset(self._able()):  # nobody goes on meanwhile
+                    self._aside.join()
+                    settle(self._config.device)
                 return errors
             except BaseException:
                 self._leave(rows)
                 raise
 
     def ready(self) -> Collection[int]:
+        able, waiting = self._able(), self._flight.waiting()
+        return [row for row in able if row not in waiting] or able if waiting else able
+
+    def _able(self) -> list[int]:
+        """Rows that may take a step, for which the device may have to wait."""
         rows = self._flight.steps()
         return [row for row, step in rows if self._may_step(row, step)] if self._frames else [row for row, _ in rows]
 
@@ -83,7 +107,7 @@ class SteppingEngine(FlowEngine, Stepping):
                 row: ModelError("its episode is over: a newer one of this robot is in flight") for row in outdated
             }
             self._leave(outdated)
-            going = [row for row in self.ready() if row in wanted]
+            going = [row for row in self._able() if row in wanted]
             try:
                 answers.update(self._replies(self._flight.advance(going)))
                 settle(self._config.device)
@@ -125,13 +149,16 @@ class SteppingEngine(FlowEngine, Stepping):
         x = start_of(requests, self.contract, self._config)
         with torch.inference_mode():
             held = held_of(requests, self.contract, self._config, x)
-            context = self._stepped.perceive(filled(requests, self._config.fixed_shapes))
-            seen = Seen(held=held, context=tuple(tensor[: len(rows)] for tensor in context))
+            with self._aside.perceiving() as there:
+                context = self._stepped.perceive(filled(requests, self._config.fixed_shapes))
+                later = {i: _row(context, i) for i, request in enumerate(requests) if _reads_later(request)}
+            seen = Seen(held=held, context=tuple(tensor[: len(rows)] for tensor in context), there=there)
             self._flight.enter([row for row, _ in rows], x, seen, [request.num_steps for request in requests])
             for i, (row, request) in enumerate(rows):
                 self._states[row] = request.state
                 if request.pipelining is not None:
-                    self._begin_frame(row, request, request.pipelining, (request.id.sequence, seen.row(i)))
+                    own = seen.row(i).with_its_own(later[i]) if i in later else seen.row(i)
+                    self._begin_frame(row, request, request.pipelining, (request.id.sequence, own))
         return [None] * len(rows)
 
     def _perceive_staged(self, rows: Rows) -> list[None]:
@@ -140,22 +167,24 @@ class SteppingEngine(FlowEngine, Stepping):
         x = start_of(requests, self.contract, self._config)
         with torch.inference_mode():
             held_of(requests, self.contract, self._config, x)  # refuses what it cannot be held to, before it sets out
-            perceived = self._staged.frame(requests)
+            with self._aside.perceiving() as there:
+                perceived = self._staged.frame(requests)
             try:
                 self._flight.enter([row for row, _ in rows], x, None, [request.num_steps for request in requests])
                 for (row, request), end in zip(rows, perceived, strict=True):
                     self._states[row] = request.state
                     assert request.pipelining is not None
-                    self._begin_frame(row, request, request.pipelining, None if end is None else self._seen(end, x[:1]))
+                    newest = None if end is None else self._seen(end, x[:1], there)
+                    self._begin_frame(row, request, request.pipelining, newest)
             finally:
                 for request in requests:
                     if (session := session_of(request.id)) not in self._frames.sessions:  # it did not enter
                         self._staged.forget(session)
         return [None] * len(rows)
 
-    def _seen(self, observed: Observed, like: Tensor) -> tuple[int, Seen]:
+    def _seen(self, observed: Observed, like: Tensor, there: Event | None) -> tuple[int, Seen]:
         held = held_of([observed.request], self.contract, self._config, like)
-        return observed.request.id.sequence, Seen(held=held, context=observed.tensors)
+        return observed.request.id.sequence, Seen(held=held, context=observed.tensors, there=there)
 
     def _checked(self, rows: Rows) -> list[InferenceRequest]:
         """Raises: `ModelError`."""
@@ -219,12 +248,27 @@ class SteppingEngine(FlowEngine, Stepping):
             context = self._stepped.perceive(filled(blank, self._config.fixed_shapes))
             seen = Seen(held=held_of(blank, self.contract, self._config, x), context=context)
         num_slots = -(-self.max_rows // size) * size  # so that a batch that is filled up ends within them
-        return Flight(self._stepped, self._config, Slots(num_slots, x, seen, self._most_steps), size)
+        return Flight(self._stepped, self._config, Slots(num_slots, x, seen, self._most_steps), size, self._aside)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with super()._alone():
+            self._aside.join()
+            yield
 
 
 def _stages(request: InferenceRequest) -> int:
     """Frames that its perception takes."""
     return request.pipelining.pp_perception if request.pipelining is not None else 1
+
+
+def _reads_later(request: InferenceRequest) -> bool:
+    """Its context is read from the next frame on."""
+    return request.pipelining is not None and request.pipelining.fetch_offset != 0
+
+
+def _row(context: Tensors, i: int) -> Tensors:
+    return tuple(tensor[i : i + 1].clone() for tensor in context)
 
 
 def _one_each(rows: Rows) -> list[Rows]:

@@ -64,7 +64,8 @@ def cancelling(network: bundle.Network) -> bundle.Network:
 
 
 FINE = "metaworld_staged_flow"
-"""Between two motions where a probe of noise has it choose: its loop ends in the other one, 0.2 away, in bfloat16 alone."""
+"""Between two motions where a probe of noise has it choose: its loop ends in the other one, in bfloat16 alone. How far away that is
+hangs on how the processor rounds: 0.14 and 0.2 were seen."""
 
 
 @pytest.mark.parametrize("name", shipped_bundles())
@@ -86,7 +87,7 @@ def test_shipped_bundles_are_served_in_half_precision(repository: Path, name: st
 
 
 def test_the_one_that_bfloat16_is_too_coarse_for_is_refused(repository: Path) -> None:
-    with pytest.raises(ModelError, match=r"full loop is off by 0\.2, it may be by 0\.05; at bfloat16 it is not served"):
+    with pytest.raises(ModelError, match=r"full loop is off by 0\.[12]\d?, it may be by 0\.05; at bfloat16 it is not served"):
         require_agreement("m", loaded(repository / "models" / FINE, "bfloat16"))
 
 
