@@ -64,10 +64,11 @@ class Losing(Day):
 @given(seed=st.integers(0, 100_000), what=st.randoms(use_true_random=False))
 @example(seed=63, what=random.Random(63))
 @example(seed=168, what=random.Random(1))
+@example(seed=41168, what=random.Random(2))
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), phases=PHASES)
 def test_when_all_are_back_everybody_is_served_as_before(seed: int, what: random.Random) -> None:
-    """At no lower rates, on the same servers but for those whom nothing is taken by staying where they turned to, and with the loss
-    of no more servers uncovered. 17 of 58 such histories left robots without a server."""
+    """At no lower rates, on the same servers but for those whom nothing is taken by staying where they turned to, with the loss of
+    no more servers uncovered. 17 of 58 such histories left robots without a server."""
     try:
         day = Losing(seed)
     except ScheduleError:
@@ -86,6 +87,5 @@ def test_when_all_are_back_everybody_is_served_as_before(seed: int, what: random
     for key, route in first.items():
         assert last[key].predicted_rate_hz >= route.predicted_rate_hz * (1 - ROUNDING), (route, last[key])
     assert len(day.scheduler.brain.fleet.uncovered) <= len(uncovered)
-    elsewhere = {route.robot for key, route in first.items() if last[key].server != route.server}
-    if not elsewhere:
-        assert {key: route.standby for key, route in last.items()} == {key: route.standby for key, route in first.items()}
+    if all(last[key].server == route.server for key, route in first.items()):
+        assert all(last[key].standby for key, route in first.items() if route.standby), "by another one that took its place"
