@@ -286,6 +286,12 @@ def test_reduced_precision_rounds_weights_and_nothing_that_counts(name: str, dty
     assert engine.must_agree and engine.computed_by and checks and all(check.passes for check in checks), checks
 
 
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_toy_that_is_drawn_is_a_bundle(name: str, tmp_path: Path) -> None:
+    """Its tokenizer has no more words than its network has rows."""
+    assert bundle.load(drawn(name, tmp_path)).network.config.action_columns
+
+
 def test_what_was_saved_in_half_is_not_whole_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it in float32, if only while it loads, would take twice the memory that it is served in."""
     folder, half = drawn("smolvla", tmp_path / "whole"), tmp_path / "half"

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from statistics import median
@@ -52,7 +52,8 @@ def footprint(
     with TemporaryDirectory() as scratch:
         folders = {**_shipped(models), **_drawn(architectures, Path(scratch), full=full)}
         rows, refused = _measure_all(folders, wanted, (device, str(steps), str(chunks)), rounds)
-    console.print(table_of(rows))
+    for table in tables_of(rows):
+        console.print(table)
     for what, why in refused.items():
         console.print(f"{what}: not measured: {why}", style="red", markup=False)
     if csv_file:
@@ -134,27 +135,55 @@ def middle(each: Sequence[Footprint]) -> Footprint:
     return Footprint(**{**figures, "served": all(one.served for one in each)})
 
 
-def table_of(rows: Sequence[Row]) -> Table:
-    on_gpu = any(row.figures.device_peak_bytes for row in rows)
-    device = ("on the device", "its peak") if on_gpu else ()
-    heads = ("model", "weights", "file", "resident", "of it files", "peak", *device, "ready", "gate", "first chunk", "chunk")
-    table = Table(*heads, title="beyond a process with the same imports; one thread", title_justify="left")
-    for row in rows:
-        f = row.figures
-        sizes = [f.file_bytes, f.resident_bytes, f.files_bytes, f.peak_bytes]
-        sizes += [f.device_bytes, f.device_peak_bytes] if on_gpu else []
-        gate = "-" if not f.gate_s else f"{_time(f.gate_s)}{'' if f.served else ', refused'}"
-        times = _time(f.ready_s), gate, _time(f.first_chunk_s), _time(f.chunk_s)
-        table.add_row(row.model, row.precision, *map(_size, sizes), *times)
+def tables_of(rows: Sequence[Row]) -> list[Table]:
+    """A line for each model, its precisions side by side."""
+    cells = dict(CELLS)
+    if not any(row.figures.device_peak_bytes for row in rows):
+        del cells[ON_DEVICE]
+    return [_table(title, rows, cell) for title, cell in cells.items()]
+
+
+def _table(title: str, rows: Sequence[Row], cell: Callable[[Footprint], str]) -> Table:
+    precisions = list(dict.fromkeys(row.precision for row in rows))
+    found = {(row.model, row.precision): row.figures for row in rows}
+    table = Table("model", "file, MB", title=title, title_justify="left")
+    for precision in precisions:
+        table.add_column(precision, justify="right")
+    for model in dict.fromkeys(row.model for row in rows):
+        own = [found.get((model, precision)) for precision in precisions]
+        file = next(_mb(figures.file_bytes) for figures in own if figures)
+        table.add_row(model, file, *(cell(figures) if figures else "-" for figures in own))
     return table
 
 
-def _size(number: float) -> str:
-    return f"{number / 1e9:.2f} GB" if number >= 1e9 else f"{number / 1e6:.1f} MB"
+def _memory(resident: float, peak: float) -> str:
+    return _mb(resident) if peak < WORTH_SAYING * resident else f"{_mb(resident)} ({_mb(peak)})"
 
 
-def _time(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.1f} ms"
+def _mb(number: float) -> str:
+    return f"{number / 1e6:.{1 if number < 1e7 else 0}f}"
+
+
+def _ready(f: Footprint) -> str:
+    gate = f" ({f.gate_s:.2f})" if f.gate_s else ""
+    return f"{f.ready_s:.2f}{gate}{'' if f.served else ', refused'}"
+
+
+def _chunks(f: Footprint) -> str:
+    return f"{1e3 * f.first_chunk_s:.1f}, {1e3 * f.chunk_s:.1f}" if f.chunk_s else "-"
+
+
+WORTH_SAYING = 1.03
+"""A peak that is so much more than what stays"""
+ON_DEVICE = "allocated on the device, MB (peak, where it is more)"
+CELLS: dict[str, Callable[[Footprint], str]] = {
+    "resident beyond a process with the same imports, MB (peak, where it is more)": lambda f: _memory(
+        f.resident_bytes, f.peak_bytes
+    ),
+    ON_DEVICE: lambda f: _memory(f.device_bytes, f.device_peak_bytes),
+    "until ready, s (of which its gate)": _ready,
+    "first chunk and each further one, ms": _chunks,
+}
 
 
 def write_csv(file: Path, rows: Iterable[Row]) -> None:

@@ -26,7 +26,7 @@ def drawn(name: str, folder: Path, *, full: bool = False) -> Path:
     config = architecture.config_class() if full else architecture.toy()  # type: ignore[call-arg]  # defaults are the full size
     with Unfilled():
         network = architecture(config)
-    save(folder, manifest_of(name, architecture, config), _weights(network), _tokenizer())
+    save(folder, manifest_of(name, architecture, config), _weights(network), _tokenizer(config.vocabulary))
     return folder
 
 
@@ -60,12 +60,12 @@ def _weights(network: Architecture) -> dict[str, Tensor]:
     return weights
 
 
-def _tokenizer() -> str:
-    """A token for every character."""
+def _tokenizer(rows: int) -> str:
+    """A token for every character, or for as many as a network has rows; 0: it does not say."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     words = [*SPECIAL, "\n", *map(chr, range(32, 127))]
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words[: rows or None])}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     text: str = tokenizer.to_str()
     return text

@@ -37,6 +37,7 @@ def serving(
     clients: Annotated[str, typer.Option(help="Numbers of clients, one after the other")] = "1,8,32",
     rounds: Annotated[int, typer.Option(min=1, help="Of all systems, one after the other: their spread is reported")] = 3,
     seconds: Annotated[float, typer.Option(min=1, help="Of every measurement")] = 8.0,
+    rate: Annotated[float, typer.Option(min=0, help="Requests/s of each client, one in flight; 0: again once answered")] = 0.0,
     model_ms: Annotated[float, typer.Option(min=0, help="Of every batch, however large")] = 10.0,
     systems: Annotated[str, typer.Option(help=f"Of {', '.join(SYSTEMS)}")] = ",".join(SYSTEMS),
     quick: Annotated[
@@ -52,7 +53,8 @@ def serving(
 ) -> None:
     """Added latency, throughput, CPU, memory and start-up of serving one sleeping model to many clients.
 
-    Two JPEG images (640 x 480) and 14 numbers in, 50 x 14 numbers out. Every client asks again as soon as it is answered.
+    Two JPEG images (640 x 480) and 14 numbers in, 50 x 14 numbers out. Every client asks again as soon as it is answered, or at
+    --rate: then all systems have the same to do, and a request is left out that is due while the one before is under way.
     Peers are installed when first asked for, each in an environment of its own.
 
     Example:  rfm bench serving --openpi ~/openpi --json serving.json --figure serving.png
@@ -73,6 +75,7 @@ def serving(
             model_s=model_ms / 1e3,
             warm_up_s=min(2.0, seconds),
             seconds=seconds,
+            rate_hz=rate,
             openpi=openpi,
             say=console.print,
         )
@@ -82,7 +85,7 @@ def serving(
     console.print(_table_of_processes(visits))
     for title, why in missing.items():
         console.print(f"[red]{title}: not measured: {why}[/red]")
-    report = {"model_ms": model_ms, "seconds": seconds, **_report(visits, missing, loads)}
+    report = {"model_ms": model_ms, "seconds": seconds, "rate_hz": rate, **_report(visits, missing, loads)}
     if json_file:
         write_text(json_file, json.dumps(report, indent=1, allow_nan=False) + "\n")
     if figure:
@@ -174,7 +177,7 @@ def _table(visits: Visits, model_ms: float) -> Table:
     table.add_column("system")
     for heading in ("clients", "added p50 (ms)", "added p99 (ms)", "requests/s", "CPU per request, server + clients (ms)"):
         table.add_column(heading, justify="right")
-    table.add_column("wrong, lost", justify="right")
+    table.add_column("wrong, lost, left out", justify="right")
     for title, each in visits.items():
         for index, first in enumerate(each[0].cells):
             server, clients = (median(of_rounds(each, index, f)) for f in ("server_cpu_ms", "clients_cpu_ms"))
@@ -191,8 +194,9 @@ def _table(visits: Visits, model_ms: float) -> Table:
 
 
 def _troubles(cells: list[Cell]) -> str:
-    requests, wrong, failed = (sum(getattr(cell, name) for cell in cells) for name in ("requests", "wrong", "failed"))
-    return f"{wrong / max(1, requests):.0%}, {failed}" if wrong or failed else "-"
+    names = ("requests", "wrong", "failed", "left_out")
+    requests, wrong, failed, left_out = (sum(getattr(cell, name) for cell in cells) for name in names)
+    return f"{wrong / max(1, requests):.0%}, {failed}, {left_out}" if wrong or failed or left_out else "-"
 
 
 def _table_of_processes(visits: Visits) -> Table:

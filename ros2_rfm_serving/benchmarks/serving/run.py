@@ -38,6 +38,8 @@ class Cell:
     """Replies that answered another request."""
     failed: int
     """Requests without a reply."""
+    left_out: int = 0
+    """At a rate: that were due while their client waited for the one before."""
 
     @property
     def cpu_ms(self) -> float:
@@ -130,4 +132,5 @@ def cell(number: int, told: dict[str, Any], used_s: tuple[float, float], model_s
         clients_cpu_ms=clients_ms,
         wrong=told["wrong"],
         failed=told["failed"],
+        left_out=told.get("left_out", 0),
     )

@@ -34,6 +34,8 @@ class Setup:
     model_s: float
     warm_up_s: float
     seconds: float
+    rate_hz: float = 0.0
+    """Of each client's requests; 0: it asks again as soon as it is answered."""
     openpi: Path | None
     """A checkout of openpi, or its `websocket_policy_server.py`."""
     say: Callable[[str], None]
@@ -61,7 +63,11 @@ def make(name: str, setup: Setup) -> System:
 
 def _load(setup: Setup, python: Path, peer: str) -> tuple[str, ...]:
     common = (str(python), RUN, "load", peer, "--port", str(setup.port), "--images", str(setup.images))
-    return (*common, "--warm-up-s", str(setup.warm_up_s), "--seconds", str(setup.seconds))
+    return (*common, *_times(setup))
+
+
+def _times(setup: Setup) -> tuple[str, ...]:
+    return "--warm-up-s", str(setup.warm_up_s), "--seconds", str(setup.seconds), "--rate-hz", str(setup.rate_hz)
 
 
 def _peer(
@@ -123,13 +129,12 @@ def _ours(
     }
     (folder / "server.yaml").write_text(parameter_file(parameters), encoding="utf-8")
     robots = (sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.benchmarks.serving.clients", "--server", SERVER)
-    times = ("--warm-up-s", str(setup.warm_up_s), "--seconds", str(setup.seconds))
     node = (sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.ros.model_server_node")
     return System(
         title=title,
         server=(*node, "--ros-args", "--params-file", str(folder / "server.yaml")),
         ready=" ready in ",
-        clients=clients or (*robots, "--images", str(setup.images), *times),
+        clients=clients or (*robots, "--images", str(setup.images), *_times(setup)),
         environment={
             "FASTDDS_DEFAULT_PROFILES_FILE": str(shipped("config", "dds", "one_machine.xml")),
             "ROS_AUTOMATIC_DISCOVERY_RANGE": "SYSTEM_DEFAULT",  # the profile's: shared memory alone, whose datagrams are whole

@@ -9,11 +9,12 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 
 from ros2_rfm_serving.benchmarks.footprint import report
 from ros2_rfm_serving.benchmarks.footprint.measured import Footprint, Row
 from ros2_rfm_serving.benchmarks.footprint.plot import chart
-from ros2_rfm_serving.benchmarks.footprint.report import in_a_process, middle, table_of, write_csv
+from ros2_rfm_serving.benchmarks.footprint.report import in_a_process, middle, tables_of, write_csv
 from ros2_rfm_serving.errors import ConfigurationError, RfmError
 
 MB = 1 << 20
@@ -56,7 +57,6 @@ def test_medians_of_rounds_in_a_table_a_file_and_a_figure(tmp_path: Path) -> Non
     figures = middle(rounds)
     assert figures.chunk_s == 0.002 and not figures.served
     rows = [Row(model="m", precision="int8", figures=figures), Row(model="m", precision="float32", figures=found(gate_s=0))]
-    assert table_of(rows).row_count == 2 and "on the device" in [str(column.header) for column in table_of(rows).columns]
     write_csv(tmp_path / "f.csv", rows)
     with (tmp_path / "f.csv").open() as stream:
         read = list(csv.DictReader(stream))
@@ -64,6 +64,26 @@ def test_medians_of_rounds_in_a_table_a_file_and_a_figure(tmp_path: Path) -> Non
     assert set(asdict(figures)) < set(read[0])
     pytest.importorskip("matplotlib")
     chart([*rows, Row(model="n", precision="int8", figures=replace(figures, device_peak_bytes=0))])
+
+
+def test_a_models_precisions_stand_side_by_side() -> None:
+    plain = found(file_bytes=3e6, resident_bytes=115e6, peak_bytes=115e6, device_peak_bytes=0, gate_s=0, chunk_s=0.005)
+    large = replace(plain, resident_bytes=500e6, peak_bytes=2e9, gate_s=0.5, served=False)
+    rows = [
+        Row(model="m", precision="float32", figures=plain),
+        Row(model="m", precision="int8", figures=large),
+        Row(model="n", precision="float32", figures=replace(plain, chunk_s=0, first_chunk_s=0)),
+    ]
+    memory, ready, chunks = map(cells_of, tables_of(rows))
+    assert memory == [["m", "3.0", "115", "500 (2000)"], ["n", "3.0", "115", "-"]]
+    assert ready == [["m", "3.0", "1.00", "1.00 (0.50), refused"], ["n", "3.0", "1.00", "-"]]
+    assert chunks == [["m", "3.0", "1000.0, 5.0", "1000.0, 5.0"], ["n", "3.0", "-", "-"]]
+    on_gpu = replace(plain, device_bytes=1e9, device_peak_bytes=3e9)
+    assert cells_of(tables_of([Row(model="m", precision="float32", figures=on_gpu)])[1]) == [["m", "3.0", "1000 (3000)"]]
+
+
+def cells_of(table: Table) -> list[list[str]]:
+    return [list(map(str, line)) for line in zip(*(column.cells for column in table.columns), strict=True)]
 
 
 PEAKS = """

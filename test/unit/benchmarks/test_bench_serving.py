@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 import json
 import math
 import subprocess
@@ -188,6 +189,43 @@ def test_the_load_notices_wrong_replies_and_failures(capsys: pytest.CaptureFixtu
     assert figures["latencies_s"] and min(figures["latencies_s"]) >= 0.001
     assert figures["failed"] == 1 and 0 < figures["wrong"] < len(figures["latencies_s"])
     assert capsys.readouterr().out.split() == ["BEGIN", "END"]
+
+
+def test_at_a_rate_every_system_is_asked_at_the_same_instants() -> None:
+    dues = load_program().dues
+    first, again = (list(itertools.islice(dues(3, 20.0), 200)) for _ in range(2))
+    assert first == again != list(itertools.islice(dues(4, 20.0), 200))
+    assert first == sorted(first) and len(first) / first[-1] == pytest.approx(20.0, rel=0.02)
+    assert {int(20 * due_s - 20 * first[0] + 0.5) for due_s in first} >= {0, 100, 199}
+
+
+def test_a_client_that_waits_leaves_out_what_was_due(capsys: pytest.CaptureFixture[str]) -> None:
+    program = load_program()
+    model, asleep_s = program.SleepingModel(0.0), 0.05
+
+    def request(state: Any) -> Any:
+        time.sleep(asleep_s)
+        return model([state])[0]
+
+    load = program.Load(lambda: request, 1, rate_hz=100.0)
+    figures = load.run(0.1, 0.6)
+    assert figures["left_out"] > len(figures["latencies_s"]) >= 1, "of five that are due in 50 ms one is asked"
+    assert min(figures["latencies_s"]) >= asleep_s and not figures["wrong"]
+    asleep_s = 0.0
+    at_leisure = program.Load(lambda: request, 2, rate_hz=20.0)
+    asked = at_leisure.run(0.1, 0.5)
+    assert len(asked["latencies_s"]) + asked["left_out"] == pytest.approx(20, abs=4)
+
+
+def test_the_rate_is_told_to_all_clients_and_what_is_left_out_is_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_systems, "python_of", lambda *_: Path("python"))
+    given = replace(setup(tmp_path), rate_hz=6.5)
+    for name in ("ours-decoding", "openpi-decoding"):
+        clients = make(name, given).clients
+        assert clients[clients.index("--rate-hz") + 1] == "6.5"
+    made = cell(8, {**LATENCIES, "left_out": 3}, (0.4, 0.2), 0.01, 2.0)
+    assert made.left_out == 3 and cell(8, LATENCIES, (0.4, 0.2), 0.01, 2.0).left_out == 0
+    assert bench_serving._troubles([made, made]) == "25%, 4, 6"
 
 
 def test_a_load_that_cannot_connect_ends(monkeypatch: pytest.MonkeyPatch) -> None:

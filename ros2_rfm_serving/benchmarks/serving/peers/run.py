@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import json
+import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +54,26 @@ def repeated(state: Any) -> Any:
     return actions
 
 
-class Load:
-    """Clients that ask again as soon as they are answered, a thread each."""
+def dues(index: int, rate_hz: float) -> Iterator[float]:
+    """When a client asks, in s from its begin: once a period, by up to half of one later, the same in every system and round."""
+    drawn = random.Random(index)
+    phase = drawn.random()
+    return ((number + phase + 0.5 * drawn.random()) / rate_hz for number in itertools.count())
 
-    def __init__(self, connect: Callable[[], Request], num_clients: int) -> None:
-        self._connect = connect
+
+class Load:
+    """Clients, a thread each, that ask again as soon as they are answered, or at a rate."""
+
+    def __init__(self, connect: Callable[[], Request], num_clients: int, rate_hz: float = 0.0) -> None:
+        """rate_hz: of each client; 0: as soon as it is answered."""
+        self._connect, self._rate_hz = connect, rate_hz
         self._connecting, self._connected = threading.Lock(), threading.Barrier(num_clients + 1)
         self._ends_s = self._begins_s = float("inf")
         self.samples: list[list[tuple[float, float, bool]]] = [[] for _ in range(num_clients)]
         """(when answered, latency, answered what was asked) in s, by client"""
         self.num_failed = 0
+        self.left_out: list[float] = []
+        """When requests were due whose client still waited for the one before."""
 
     def run(self, warm_up_s: float, seconds: float) -> dict[str, Any]:
         """Figures of the answers within `seconds`, which begin when all are connected and warm."""
@@ -80,7 +92,9 @@ class Load:
             thread.join(max(0.0, deadline_s - time.perf_counter()))
         within = [each for mine in self.samples for each in mine if self._begins_s <= each[0] <= self._ends_s]
         wrong = sum(not right for _, _, right in within)
-        return {"latencies_s": [latency for _, latency, _ in within], "wrong": wrong, "failed": self.num_failed}
+        left_out = sum(self._begins_s <= due_s <= self._ends_s for due_s in self.left_out)
+        latencies_s = [latency for _, latency, _ in within]
+        return {"latencies_s": latencies_s, "wrong": wrong, "failed": self.num_failed, "left_out": left_out}
 
     def _client(self, index: int) -> None:
         try:
@@ -92,7 +106,10 @@ class Load:
         state = np.zeros(STATE_SIZE, np.float32)
         state[0] = index
         self._connected.wait()
+        due_s = self._dues(index)
         while time.perf_counter() < self._ends_s:
+            if self._rate_hz:
+                time.sleep(max(0.0, next(due_s) - time.perf_counter()))
             state[1] += 1
             sent_s = time.perf_counter()
             try:
@@ -106,6 +123,15 @@ class Load:
             right = tuple(actions[0, :2]) == (state[0], state[1])
             self.samples[index].append((answered_s, answered_s - sent_s, right))
 
+    def _dues(self, index: int) -> Iterator[float]:
+        """Those that are still to come each time."""
+        begin_s = time.perf_counter()
+        for due_s in dues(index, self._rate_hz or 1.0):
+            if begin_s + due_s >= time.perf_counter():
+                yield begin_s + due_s
+            else:
+                self.left_out.append(begin_s + due_s)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser()
@@ -118,13 +144,14 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--warm-up-s", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--rate-hz", type=float, default=0.0, help="of each client; 0: as soon as it is answered")
     arguments = parser.parse_args()
     peer = importlib.import_module(f"peer_{arguments.peer}")
     if arguments.what == "serve":
         peer.serve(SleepingModel(arguments.model_s, arguments.decode), arguments.port, lambda: print("READY", flush=True))
         return
     images = {file.stem: file.read_bytes() for file in sorted(arguments.images.glob("*.jpg"))}
-    load = Load(lambda: peer.connect(arguments.port, images), arguments.clients)
+    load = Load(lambda: peer.connect(arguments.port, images), arguments.clients, arguments.rate_hz)
     print(json.dumps(load.run(arguments.warm_up_s, arguments.seconds)), flush=True)
 
 
