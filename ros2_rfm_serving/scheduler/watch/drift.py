@@ -77,7 +77,7 @@ class _Measured:
 
     def is_changing(self, now_s: float) -> bool:
         """It works, and what was measured of it does not say how fast yet."""
-        return 0 < len(self.paces) < LEAST_LOTS and now_s - self.lot_s < FRESH_S
+        return 0 < len(self.paces) < LEAST_LOTS and 0.0 <= now_s - self.lot_s < FRESH_S
 
 
 class Pace(NamedTuple):

@@ -380,6 +380,19 @@ def test_promises_that_are_not_kept_are_told_until_they_are(floor: Floor) -> Non
     assert not floor.watch.missed and not floor.found
 
 
+def test_one_that_worked_a_little_before_a_clock_was_set_back_keeps_nobody_waiting() -> None:
+    """What others of its model take was in doubt until the clock had caught up: an hour."""
+    floor = Floor()
+    floor.silent = {"server_2"}
+    floor.run(10.0)
+    floor.silent = set()
+    floor.run(2.0)
+    floor.silent = {"server_2"}
+    floor.now_s -= 3600.0
+    floor.service_s["server_1"] *= 1.5
+    assert "server_1" in floor.run(60.0).paces
+
+
 def test_a_clock_that_goes_back_keeps_nobody_from_counting(floor: Floor) -> None:
     floor.change = keeping(floor, 2)
     floor.run(12.0)
