@@ -9,6 +9,7 @@ servers for whether they keep their SLOs with the newcomer, and alone where the 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
@@ -82,6 +83,9 @@ class Admission:
         while refused is None or looks > 0:
             try:
                 seats = self.seats(avoided)
+            except ScheduleError as error:
+                raise refused or ScheduleError(f"{error}; {self._offered(queues, looks)}") from None
+            try:
                 most_hz, _ = self.rates_hz(seats)
             except ScheduleError as error:
                 raise refused or error from None
@@ -132,6 +136,24 @@ class Admission:
         return cap_hz, rate_hz
 
     # --- parts ---
+
+    def _offered(self, queues: Queues, looks: int) -> str:
+        """What it could have, were less owed to it."""
+        lower = copy.copy(self)
+        lower.least_hz = min(self.least_hz, STANDSTILL * self._task.max_rate_hz)
+        try:
+            seats = lower.seats()
+            most_hz, _ = lower.rates_hz(seats)
+        except ScheduleError:
+            return f"less than the {self.least_hz:.2f} actions/s that are owed to it would not help"
+        judged = {host.placement.server for host in seats.values() if self._is_judged(seats, host, queues)}
+        cap_hz, looked = lower._kept_hz(seats, judged, most_hz, queues, looks) if judged else (most_hz, 0)
+        self.looked += looked
+        if cap_hz < lower.least_hz * (1 - ROUNDING):
+            return f"no rate below the {self.least_hz:.2f} actions/s that are owed to it was found that would help"
+        where = ", ".join(sorted({host.placement.server for host in seats.values()}))
+        told_hz = math.floor(100 * lower._reached_hz(seats, cap_hz)) / 100
+        return f"it could have {told_hz:.2f} actions/s on {where}, and {self.least_hz:.2f} are owed to it"
 
     def _is_judged(self, seats: Seats, host: Host, queues: Queues) -> bool:
         return queues.judges(host.placement.server) and all(d.calls == 1.0 for d in self._here(seats, (host,)))
