@@ -20,21 +20,24 @@ SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cma
 # Kept, whatever the caller's environment says: `test` starts hundreds of processes, and each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu wheel wheel-test ray operate shift soak soak-short soak-ci in-turn meanwhile beside alone patient fuzz mutants optimum audit doctor bench clean
+.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu wheel wheel-test ray operate shift soak soak-short soak-ci in-turn between meanwhile beside alone patient fuzz mutants optimum audit doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
 
-# Two cores, each part's output in one piece when it is done. First what keeps one core busy, in pairs. Then what wants both, with five
-# minutes of faults beside it, most of which are waiting. Last what would starve beside anything that takes a core from it: it leaves
-# almost one idle, in which machine code is made and tried at the lowest priority.
+# Two cores, each part's output in one piece when it is done. First what keeps one core busy, in pairs. Then what mostly waits, five
+# minutes of faults beside it, and at a low priority what computes. Last what would starve beside anything that takes a core from it: it
+# leaves almost one idle, in which machine code is made and tried at the lowest priority.
 test:
 	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going engines colcon lint
-	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going in-turn soak-ci
+	$(MAKE) --no-print-directory -j 3 --output-sync=target --keep-going in-turn soak-ci between
 	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going alone meanwhile
 
 in-turn: install
-	$(MAKE) --no-print-directory -j 1 --output-sync=none --keep-going unit ros beside
+	$(MAKE) --no-print-directory -j 1 --output-sync=none --keep-going ros beside
+
+between: install
+	nice -n 10 $(MAKE) --no-print-directory -j 1 --output-sync=none unit
 
 meanwhile: install
 	nice -n 19 $(MAKE) --no-print-directory -j 1 compiled
