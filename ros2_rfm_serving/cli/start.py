@@ -27,10 +27,11 @@ def _main() -> None:
         compiled.use()
     try:
         from ros2_rfm_serving.cli.main import main as rfm
+
+        rfm()  # which imports the verb
     except ImportError as error:
         print(f"error: {error}; `rfm doctor` says what is missing and how to get it", file=sys.stderr)
         raise SystemExit(2) from None
-    rfm()
 
 
 def _doctor() -> None:
