@@ -90,7 +90,7 @@ class Admission:
             except ScheduleError as error:
                 raise refused or error from None
             judged = {host.placement.server for host in seats.values() if self._is_judged(seats, host, queues)}
-            cap_hz, looked = self._kept_hz(seats, judged, most_hz, queues, looks) if judged else (most_hz, 0)
+            cap_hz, looked = self._kept_hz(seats, judged, most_hz, queues, looks)
             if cap_hz >= self.least_hz * (1 - ROUNDING):
                 self.looked += looked
                 return seats, cap_hz, self._reached_hz(seats, cap_hz)
@@ -147,7 +147,7 @@ class Admission:
         except ScheduleError:
             return f"less than the {self.least_hz:.2f} actions/s that are owed to it would not help"
         judged = {host.placement.server for host in seats.values() if self._is_judged(seats, host, queues)}
-        cap_hz, looked = lower._kept_hz(seats, judged, most_hz, queues, looks) if judged else (most_hz, 0)
+        cap_hz, looked = lower._kept_hz(seats, judged, most_hz, queues, looks)
         self.looked += looked
         if cap_hz < lower.least_hz * (1 - ROUNDING):
             return f"no rate below the {self.least_hz:.2f} actions/s that are owed to it was found that would help"
@@ -160,6 +160,8 @@ class Admission:
 
     def _kept_hz(self, seats: Seats, servers: Collection[str], most_hz: float, queues: Queues, looks: int) -> tuple[float, int]:
         """(the highest rate that is found at which these servers' queues keep every SLO with it, looks)."""
+        if not servers:
+            return most_hz, 0
         components = {d.index: d.component for d in self._task.demands}
         where = tuple((components[index], host.placement.server) for index, host in seats.items())
         looked, low_hz, high_hz = 0, 0.0, most_hz

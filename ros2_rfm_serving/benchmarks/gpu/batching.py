@@ -7,8 +7,7 @@ from statistics import median
 from ros2_rfm_serving.benchmarks.continuous.live import Bench, Row, Setting
 from ros2_rfm_serving.benchmarks.continuous.report import clock_of
 from ros2_rfm_serving.benchmarks.gpu.child import Task
-from ros2_rfm_serving.benchmarks.gpu.networks import engine_of
-from ros2_rfm_serving.engines.embedded.options import BundleOptions
+from ros2_rfm_serving.benchmarks.gpu.networks import engine_of, recorded
 
 ROBOTS, TOY_ROBOTS = (4, 8, 16, 32), (3,)
 SIZES, TOY_SIZES = (1, 2, 4, 8, 16, 32), (1, 2, 4)
@@ -24,15 +23,7 @@ def run(task: Task, name: str) -> None:
     missing = [case for case in cases if not rows.has(architecture=name, robots=case[0], load=case[1], batching="continuous")]
     if not missing:
         return
-    options = BundleOptions(
-        device=machine.device,
-        dtype="float32" if task.is_toy else "bfloat16",
-        compile=False,
-        cuda_graphs=machine.on_gpu,
-        trace=False,
-        batch_sizes=TOY_SIZES if task.is_toy else SIZES,
-    )
-    engine = engine_of(name, machine.size, options)
+    engine = engine_of(name, machine.size, recorded(machine, TOY_SIZES if task.is_toy else SIZES))
     engine.warm_up()
     for done, (robots, load) in enumerate(missing):
         task.begin(done)

@@ -8,10 +8,9 @@ from itertools import count
 from statistics import median
 
 from ros2_rfm_serving.benchmarks.gpu.child import Task
-from ros2_rfm_serving.benchmarks.gpu.networks import engine_of
+from ros2_rfm_serving.benchmarks.gpu.networks import engine_of, recorded
 from ros2_rfm_serving.benchmarks.pipelines.executors import clock_of
 from ros2_rfm_serving.engines.blank import blank_request
-from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.aside import Here
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import ModelError
@@ -40,15 +39,7 @@ def run(task: Task, name: str) -> None:
     missing = [each for each in (TOY_ENTERING if task.is_toy else ENTERING) if not rows.has(architecture=name, entering=each)]
     if not missing:
         return
-    options = BundleOptions(
-        device=machine.device,
-        dtype="float32" if task.is_toy else "bfloat16",
-        compile=False,
-        cuda_graphs=machine.on_gpu,
-        trace=False,
-        batch_sizes=TOY_SIZES if task.is_toy else SIZES,
-    )
-    beside = engine_of(name, machine.size, options)
+    beside = engine_of(name, machine.size, recorded(machine, TOY_SIZES if task.is_toy else SIZES))
     before = SteppingEngine(beside.stepped, beside.sampling, Here())
     for engine in (before, beside):
         engine.warm_up()

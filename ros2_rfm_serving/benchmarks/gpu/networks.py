@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from ros2_rfm_serving.benchmarks.gpu.machine import Size
+from ros2_rfm_serving.benchmarks.gpu.machine import Machine, Size
 from ros2_rfm_serving.engines.architectures.base import Architecture, ArchitectureConfig
 from ros2_rfm_serving.engines.architectures.bundle import Unfilled
 from ros2_rfm_serving.engines.architectures.engine import sampling_of
@@ -36,6 +36,18 @@ def config_of(name: str, size: Size) -> ArchitectureConfig:
     """The full size is the configuration's default: the published checkpoint's (docs/engines.md has references and parameters)."""
     architecture = architecture_of(name)
     return architecture.config_class() if size == "full" else architecture.toy()  # type: ignore[call-arg]  # all have defaults
+
+
+def recorded(machine: Machine, batch_sizes: tuple[int, ...]) -> BundleOptions:
+    """Recorded, not compiled: shapes are recorded within a second, and compiled within a minute each."""
+    return BundleOptions(
+        device=machine.device,
+        dtype="float32" if machine.size == "toy" else "bfloat16",
+        compile=False,
+        cuda_graphs=machine.on_gpu,
+        trace=False,
+        batch_sizes=batch_sizes,
+    )
 
 
 def network_of(name: str, size: Size, device: str, dtype: torch.dtype) -> Architecture:

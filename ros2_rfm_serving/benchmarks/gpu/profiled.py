@@ -10,9 +10,8 @@ from rich.console import Console
 
 from ros2_rfm_serving.benchmarks.gpu.child import Later, Task
 from ros2_rfm_serving.benchmarks.gpu.machine import Machine
-from ros2_rfm_serving.benchmarks.gpu.networks import engine_of
+from ros2_rfm_serving.benchmarks.gpu.networks import engine_of, recorded
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.operate.profile_sheet import Sheet
 from ros2_rfm_serving.operate.profiled import BATCHINGS, measured
@@ -64,12 +63,4 @@ def comment_of(machine: Machine) -> str:
 
 def _loaded(task: Task, name: str) -> SteppingEngine:
     """Recorded on a GPU, not compiled; a toy on a CPU as it is."""
-    options = BundleOptions(
-        device=task.machine.device,
-        dtype="float32" if task.is_toy else "bfloat16",
-        compile=False,
-        cuda_graphs=task.machine.on_gpu,
-        trace=False,
-        batch_sizes=TOY_SIZES if task.is_toy else SIZES,
-    )
-    return engine_of(name, task.machine.size, options)
+    return engine_of(name, task.machine.size, recorded(task.machine, TOY_SIZES if task.is_toy else SIZES))
