@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.factory import parse_factory
-from ros2_rfm_serving.scheduler.seen import AS_DECLARED, MOST_PACE
+from ros2_rfm_serving.scheduler.seen import AS_DECLARED, MOST_PACE, Travel
 from ros2_rfm_serving.scheduler.watch import Asked, Kept
 from ros2_rfm_serving.scheduler.watch.hold import EASED_AFTER_S, LONGEST_S, Hold
 from test.unit.scheduler.test_watch import FACTORY, Floor
@@ -138,6 +138,15 @@ def test_horizons_that_are_drawn_are_known_soon(times: float) -> None:
 
 
 # --- the way to servers ---
+
+
+@given(mean_s=st.floats(0.0, 2.0), more_s=st.floats(0.0, 2.0))
+@QUICK
+def test_a_plan_leaves_room_for_the_tail_that_was_seen(mean_s: float, more_s: float) -> None:
+    """Of ways that are bad now and then the mean may be next to nothing: their tail was planned with as if it were, too."""
+    network = Travel(mean_s=mean_s, tail_s=mean_s + more_s).network
+    assert network.at_s(99.0) == pytest.approx(mean_s + more_s, abs=1e-9)
+    assert network.mean_s >= mean_s - 1e-9 and (network.round_trip_ms == 0.0 or network.mean_s == pytest.approx(mean_s))
 
 
 def test_a_pace_that_changes_is_no_tail_of_the_network() -> None:
