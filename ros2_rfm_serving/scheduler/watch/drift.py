@@ -36,6 +36,9 @@ FRESH_S = 5.0
 """What has not worked for longer keeps nobody waiting."""
 FAR = 10.0
 """A lot that is so many times longer or shorter than its profile was not measured, or not here; a few longer ones in a row were."""
+IDLE_S = 600.0
+"""A slower server that has done nothing for so long, twice as long after each relapse, may be as quick as others again: it is found
+out by using it."""
 BISECTIONS = 30
 NORMAL_P90 = 1.2816
 """Standard deviations that this percentile of a normal distribution lies above its mean."""
@@ -87,6 +90,11 @@ class _Measured:
         self.used = pace
         return True
 
+    def is_forgiven(self, now_s: float) -> bool:
+        """As no plan gives it anything to do, nothing more will be measured."""
+        idle_s = now_s - max(self.lot_s, self.hold.since_s)
+        return self.used > 1.0 and not 0.0 <= idle_s < IDLE_S * self.hold.times
+
     def is_changing(self, now_s: float) -> bool:
         """It works, and what was measured of it does not say how fast yet."""
         return 0 < len(self.paces) < LEAST_LOTS and 0.0 <= now_s - self.lot_s < FRESH_S
@@ -122,9 +130,9 @@ class Drift:
             if _kind(placement) not in self._measured or (known and _kind(known.placement) == _kind(placement)):
                 continue
             batches_s = self._profile.batches_s(*_kind(placement))
-            used, late = (known.used, known.late) if known else (1.0, 1.0)
+            used, late, hold = (known.used, known.late, known.hold) if known else (1.0, 1.0, Hold())
             scatter = self._scatter(placement)
-            self._servers[name] = _Measured(placement, batches_s, scatter, Means(), used=used, late=late)
+            self._servers[name] = _Measured(placement, batches_s, scatter, Means(), used=used, late=late, hold=hold)
             anew.append(name)
         return anew
 
@@ -179,6 +187,9 @@ class Drift:
         changing = {_model(s.placement) for s in self._servers.values() if s.is_changing(now_s)}
         changed = False
         for server in self._servers.values():
+            if server.is_forgiven(now_s):
+                server.paces.forget()
+                changed |= server.takes(1.0, now_s)
             interval = server.paces.interval()
             if interval and interval.replaces(server.used, server.tolerance) and _model(server.placement) not in changing:
                 pace = _bounded(interval.mean) if abs(interval.mean - 1.0) > server.tolerance / 2 else 1.0

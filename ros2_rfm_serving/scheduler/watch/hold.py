@@ -31,7 +31,11 @@ class Hold:
     def eases(self) -> None:
         self.eased = True
 
+    @property
+    def times(self) -> float:
+        """As long as after the first time that it became worse."""
+        return math.exp2(max(self.relapses - 1.0, 0.0))
+
     def lasts(self, now_s: float) -> bool:
         """What is better is not believed yet. A clock that was set back ends it."""
-        held_s = min(EASED_AFTER_S * math.exp2(max(self.relapses - 1.0, 0.0)), LONGEST_S)
-        return 0.0 <= now_s - self.since_s < held_s
+        return 0.0 <= now_s - self.since_s < min(EASED_AFTER_S * self.times, LONGEST_S)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from ros2_rfm_serving.factory import parse_factory
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, MOST_PACE, Travel
 from ros2_rfm_serving.scheduler.watch import Asked, Kept
+from ros2_rfm_serving.scheduler.watch.drift import IDLE_S, Drift
 from ros2_rfm_serving.scheduler.watch.hold import EASED_AFTER_S, LONGEST_S, Hold
-from test.unit.scheduler.test_watch import FACTORY, Floor
+from test.unit.scheduler.test_watch import FACTORY, PROFILE, Floor, placed
 
 USUAL_S = 0.04
 QUICK = settings(max_examples=10, deadline=None)
@@ -70,6 +71,28 @@ def test_nothing_is_held_for_longer_than_the_longest(moves: list[tuple[bool, flo
         hold.worsens(now_s) if worse else hold.eases()
         assert hold.lasts(now_s + EASED_AFTER_S - 1.0) or not worse
         assert not hold.lasts(now_s + LONGEST_S) and not hold.lasts(now_s - passed_s - back_s), "nor by a clock that is set back"
+
+
+def test_a_slow_server_that_nobody_asks_any_more_is_tried_again_and_each_time_later() -> None:
+    """A plan had given it nothing to do, so that nothing was measured of it, and it was slow for ever."""
+    drift, now_s, waits_s = Drift(PROFILE), 1e6, list[float]()
+    drift.place({"server_1": placed("server_1")})
+    word = Floor.ready("server_1")
+    for _ in range(4):
+        while not drift.paces()[0]:
+            now_s += 1.0
+            word = replace(word, replies=word.replies + 10, inference_s=word.inference_s + 30 * USUAL_S)
+            drift.hear(word, now_s)
+            drift.look(now_s)
+        assert drift.paces()[0] == {"server_1": pytest.approx(3.0)}
+        drift.place({"server_1": placed("server_1", size=1 if len(waits_s) % 2 else 4)})
+        began_s = now_s
+        while drift.paces()[0]:
+            now_s += 1.0
+            drift.look(now_s)
+        drift.place({"server_1": placed("server_1")})
+        waits_s.append(now_s - began_s)
+    assert waits_s[0] == pytest.approx(IDLE_S, abs=2.0) and waits_s == sorted(waits_s) and waits_s[-1] < 4 * IDLE_S, waits_s
 
 
 # --- calls of System 2 ---
