@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.seen import LEAST_PACE, MOST_PACE
+from ros2_rfm_serving.scheduler.watch.hold import Hold
 from ros2_rfm_serving.scheduler.watch.means import LEAST_LOTS, Interval, Means
 from ros2_rfm_serving.scheduler.watch.straggling import Usual
 from ros2_rfm_serving.scheduler.watch.words import ServerWord
@@ -34,7 +35,7 @@ an engine depends on how they arrive, which a profile only resembles."""
 FRESH_S = 5.0
 """What has not worked for longer keeps nobody waiting."""
 FAR = 10.0
-"""A lot that is so many times longer or shorter than its profile was not measured, or not here."""
+"""A lot that is so many times longer or shorter than its profile was not measured, or not here; a few longer ones in a row were."""
 BISECTIONS = 30
 NORMAL_P90 = 1.2816
 """Standard deviations that this percentile of a normal distribution lies above its mean."""
@@ -68,12 +69,23 @@ class _Measured:
     """When."""
     used: float = 1.0
     """The pace that plans are made with."""
+    hold: Hold = field(default_factory=Hold)
+    beyond: int = 0
+    """Lots in a row that were too long to be believed."""
     late: float = 1.0
     """Times that its services take longer on average, for those that straggle more than is declared; no part of its pace."""
 
     @property
     def tolerance(self) -> float:
         return TOLERANCES[self.placement.batching] * self.used
+
+    def takes(self, pace: float, now_s: float) -> bool:
+        """From now on plans are made with it, unless it has to wait. True: it is another one."""
+        if pace == self.used or (pace < self.used and self.hold.lasts(now_s)):
+            return False
+        self.hold.worsens(now_s) if pace > self.used else self.hold.eases()
+        self.used = pace
+        return True
 
     def is_changing(self, now_s: float) -> bool:
         """It works, and what was measured of it does not say how fast yet."""
@@ -145,10 +157,12 @@ class Drift:
             return None
         server.latency_s = lot.inference_s + lot.queue_wait_s
         pace = self._pace(server, lot) / server.late
+        server.beyond = server.beyond + 1 if pace > FAR else 0
         if not 1 / FAR <= pace <= FAR:
             self.implausible += 1
-            return None
-        server.paces.add(lot.replies, pace)
+            if server.beyond < LEAST_LOTS // 2:
+                return None
+        server.paces.add(lot.replies, min(pace, FAR))
         server.lot_s = now_s
         return lot
 
@@ -167,8 +181,8 @@ class Drift:
         for server in self._servers.values():
             interval = server.paces.interval()
             if interval and interval.replaces(server.used, server.tolerance) and _model(server.placement) not in changing:
-                server.used = _bounded(interval.mean) if abs(interval.mean - 1.0) > server.tolerance / 2 else 1.0
-                changed = True
+                pace = _bounded(interval.mean) if abs(interval.mean - 1.0) > server.tolerance / 2 else 1.0
+                changed |= server.takes(pace, now_s)
         return changed
 
     def paces(self) -> tuple[dict[str, float], dict[tuple[str, str], float]]:
