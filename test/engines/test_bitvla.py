@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures import ternary
+from ros2_rfm_serving.engines.architectures.importers import chats
 from ros2_rfm_serving.engines.architectures.importers.base import Wishes, renamed
 from ros2_rfm_serving.engines.architectures.importers.bitvla import RULES
 from ros2_rfm_serving.engines.architectures.importers.importing import import_checkpoint
@@ -218,8 +219,9 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_wrong_with_a_checkpoint_is_said(what: str, source: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_checkpoint_is_said(what: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change, message = REFUSED[what]
+    monkeypatch.setattr(chats, "MOST_CPU_S", 2)
     change(source)
     with pytest.raises(ModelError) as error:
         import_checkpoint(source, tmp_path / "bundle", Wishes(), NAME)

@@ -1,8 +1,11 @@
-"""Pieces of `make gpu` at toy size on a CPU, each in its own process, for what they write."""
+"""Pieces of `make gpu` at toy size on a CPU, for what they write. That each has a process of its own is the runner's test."""
 
 from __future__ import annotations
 
 import csv
+import json
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,20 +16,22 @@ from ros2_rfm_serving.benchmarks.gpu.pieces import MODES, PROFILED, TEXTS, Piece
 from ros2_rfm_serving.profiles import read_rows
 
 RUN = ("speed-groot_n1_6", "stages-flow", "profile-groot_n1_6", "profile-qwen2_5_vl_3b", "rosa")
-"""Some forty seconds of a core"""
-PROGRAM = "import sys, test.engines.operators; from ros2_rfm_serving.benchmarks.gpu.child import main; sys.exit(main())"
+"""Some twenty seconds of a core"""
+PROGRAM = """
+import json, sys, test.engines.operators
+from ros2_rfm_serving.benchmarks.gpu.child import main
+sys.exit(max(main(arguments) for arguments in json.loads(sys.argv[1])))
+"""
 
 
+@dataclass(frozen=True, kw_only=True)
 class Here(Piece):
-    """In an environment with LeRobot's torchvision."""
+    """Several, in one process that imports PyTorch once, in an environment with LeRobot's torchvision."""
+
+    of: tuple[Piece, ...]
 
     def command(self, machine: Machine, out: Path) -> list[str]:
-        python, _, _, *arguments = super().command(machine, out)
-        return [python, "-c", PROGRAM, *arguments]
-
-
-def here(piece: Piece) -> Piece:
-    return Here(name=piece.name, work=piece.work, needs=piece.needs)
+        return [sys.executable, "-c", PROGRAM, json.dumps([each.command(machine, out)[3:] for each in self.of])]
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +42,11 @@ def machine() -> Machine:
 @pytest.fixture(scope="module")
 def results(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("gpu")
-    book, chosen = runner.Book(out, machine), [here(piece) for piece in pieces("toy") if piece.name in RUN]
+    book, chosen = runner.Book(out, machine), tuple(piece for piece in pieces("toy") if piece.name in RUN)
+    assert tuple(piece.name for piece in chosen) == RUN
     with book.held():
-        outcomes = runner.run(chosen, book, machine, lambda piece, outcome: None)
-    assert [(outcome.piece, outcome.state) for outcome in outcomes] == [(name, "done") for name in RUN], outcomes
+        (outcome,) = runner.run([Here(name="all", work=(), of=chosen)], book, machine, lambda piece, outcome: None)
+    assert outcome.state == "done", outcome
     return out
 
 
