@@ -34,7 +34,8 @@ an engine depends on how they arrive, which a profile only resembles."""
 FRESH_S = 5.0
 """What has not worked for longer keeps nobody waiting."""
 FAR = 10.0
-"""A lot that is so many times longer or shorter than its profile was not measured, or not here."""
+"""A lot that is so many times longer or shorter than its profile, or has so many times more requests at once than it takes, was not
+measured, or not here."""
 BISECTIONS = 30
 NORMAL_P90 = 1.2816
 """Standard deviations that this percentile of a normal distribution lies above its mean."""
@@ -49,6 +50,11 @@ class Lot(NamedTuple):
     """Mean, as is the next."""
     queue_wait_s: float
     mean_batch_size: float
+
+    @property
+    def at_once(self) -> float:
+        """Requests that it would have run, mean (Little's law); those of the first moment began before."""
+        return self.replies * self.inference_s / (self.seconds + self.inference_s)
 
 
 @dataclass(slots=True)
@@ -145,7 +151,7 @@ class Drift:
             return None
         server.latency_s = lot.inference_s + lot.queue_wait_s
         pace = self._pace(server, lot) / server.late
-        if not 1 / FAR <= pace <= FAR:
+        if not 1 / FAR <= pace <= FAR or lot.at_once > FAR * max(server.placement.batch_size, server.placement.max_sessions):
             self.implausible += 1
             return None
         server.paces.add(lot.replies, pace)
