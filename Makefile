@@ -20,16 +20,23 @@ SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cma
 # Kept, whatever the caller's environment says: `test` starts hundreds of processes, and each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Parts of `test` say when they begin and end, from when it began.
+PART = scripts/part $@
+ifndef PARTS_BEGAN_S
+export PARTS_BEGAN_S := $(shell date +%s)
+endif
+
 .PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu wheel wheel-test ray operate shift soak soak-short soak-ci in-turn between meanwhile beside alone patient fuzz mutants optimum audit doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
 
-# Two cores, each part's output in one piece when it is done. First what keeps one core busy, in pairs. Then what mostly waits, five
+# Two cores, each part's output in one piece when it is done. First what keeps one core busy, in a pair. Then what mostly waits, five
 # minutes of faults beside it, and at a low priority what computes. Last what would starve beside anything that takes a core from it: it
 # leaves almost one idle, in which machine code is made and tried at the lowest priority.
 test:
-	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going engines colcon lint
+	rm -f build/parts
+	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going colcon lint
 	$(MAKE) --no-print-directory -j 3 --output-sync=target --keep-going in-turn soak-ci between
 	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going alone meanwhile
 
@@ -45,11 +52,11 @@ meanwhile: install
 lint: install
 	$(BIN)/ruff check ros2_rfm_serving test launch
 	$(BIN)/ruff format --check ros2_rfm_serving test launch
-	$(BIN)/mypy
+	$(PART) $(BIN)/mypy
 	$(BIN)/lint-imports
 
 unit: install
-	$(BIN)/python -m pytest test/unit -q -n 2 -m "not thorough and not patient" --dist worksteal --durations 5
+	$(PART) $(BIN)/python -m pytest test/unit -q -n 2 -m "not thorough and not patient" --dist worksteal --durations 5
 
 # What computes for long: some five minutes of one core, and no part of `test`.
 patient: install
@@ -64,26 +71,26 @@ thorough: install
 
 # Most of a test is waiting: for discovery, leases, timeouts. Each has a ROS domain of its own.
 ros: install
-	$(BIN)/python -m pytest test/ros -q -n 4 -m "not thorough" --dist worksteal --durations 5
+	$(PART) $(BIN)/python -m pytest test/ros -q -n 4 -m "not thorough" --dist worksteal --durations 5
 
 # Side by side, each test in a ROS domain of its own; then, one after the other, those that would starve beside another.
 system: install
 	$(MAKE) --no-print-directory -j 1 beside alone
 
 beside: install
-	$(BIN)/python -m pytest test/system -q -n 3 --dist worksteal -m "not alone and not thorough" --durations 5
+	$(PART) $(BIN)/python -m pytest test/system -q -n 3 --dist worksteal -m "not alone and not thorough" --durations 5
 
 alone: install
-	$(BIN)/python -m pytest test/system -q -m "alone and not thorough" --durations 5
+	$(PART) $(BIN)/python -m pytest test/system -q -m "alone and not thorough" --durations 5
 
 colcon: install
-	scripts/colcon_build $(BIN)/python
+	$(PART) scripts/colcon_build $(BIN)/python
 
 # Virtual time in machine code decides as it does interpreted, by what can be seen of whole factories.
 compiled: export XDG_CACHE_HOME = $(CURDIR)/build
 compiled: install
 	$(BIN)/rfm compile
-	$(BIN)/python -m pytest -q test/compiled
+	$(PART) $(BIN)/python -m pytest -q test/compiled
 
 # And the tests of the rooms themselves, on machine code: some four minutes.
 compiled-rooms: export XDG_CACHE_HOME = $(CURDIR)/build
@@ -161,7 +168,7 @@ soak-short: install
 # The same for five minutes with arms that cost next to nothing, beside other tests: its domain is none of theirs. Always the same
 # faults: both servers, the scheduler, a robot and an arm are killed, and a network, a clock and a disk fail.
 soak-ci: install
-	$(BIN)/python -m test.soak 300 --seed 3366 --factory test/soak/still_arms.yaml --domain 101 --rfm $(BIN)/rfm
+	$(PART) $(BIN)/python -m test.soak 300 --seed 3366 --factory test/soak/still_arms.yaml --domain 101 --rfm $(BIN)/rfm
 
 # Coverage-guided, FUZZ_SECONDS in all. What it keeps is in build/fuzz.
 fuzz: install $(VENV)/.fuzz
@@ -216,7 +223,7 @@ $(VENV)/.wheel: $(VENV)/.python $(SOURCES)
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.dependencies $(VENV)/.wheel
-	$(PIP) install --no-deps --force-reinstall $(VENV)/wheel/*.whl
+	scripts/part install $(PIP) install --no-deps --force-reinstall $(VENV)/wheel/*.whl
 	touch $@
 
 clean:

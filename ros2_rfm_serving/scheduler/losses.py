@@ -102,7 +102,8 @@ def _with_those_back(
     again = _restored(fleet, epoch, robots, rebuild, peers) if had and as_before is not False else None
     never = _subjects(fleet.intact) if again and fleet.intact else set()
     if again and as_before is None and not _holds(again, never):
-        again = None
+        never |= _no_better(fleet, again)
+        again = again if _holds(again, never) else None
     if again is None or (as_before is None and _moves_somebody(fleet, again)):
         waiting = [robot for robot in robots if fleet.task_of(robot.name) is None]
         staying = reinforced(fleet, epoch, back, rebuild, peers=peers, waiting=waiting)
@@ -168,6 +169,13 @@ def _served(fleet: Fleet) -> set[str]:
 def _subjects(fleet: Fleet) -> set[str]:
     """Servers and tasks of which something does not hold, as far as is seen in a few looks."""
     return {text.partition(":")[0] for text in broken(fleet, LOOKS)}
+
+
+def _no_better(fleet: Fleet, again: Fleet) -> set[str]:
+    """Of what nothing holds now, what no more is asked of there: figures broke it since, and who comes back has no part in it."""
+    before, after = fleet.hosts, again.hosts
+    asked_more = {name for name in before.keys() & after.keys() if after[name].load_hz > before[name].load_hz * (1 + ROUNDING)}
+    return _subjects(fleet) - asked_more
 
 
 def _holds(fleet: Fleet, never: Collection[str]) -> bool:

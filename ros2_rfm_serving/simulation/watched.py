@@ -148,6 +148,15 @@ class Floor(Simulation):
     # --- what it hears ---
 
     def server_words(self) -> Iterator[ServerWord]:
+        """Also of GPUs that several share, as long as one of those speaks, and of those that no schedule has used yet."""
+        yield from self._words_of_hosts()
+        used = self._hosts.keys() | {host.placement.gpu for host in self._hosts.values()}
+        speaking = {host.placement.gpu for host in self._hosts.values() if host.loads or host.snapshot}
+        for name in self._factory.servers:
+            if name in speaking or name not in used:
+                yield ServerWord(server=name, state=ServerState.READY if name in speaking else ServerState.LOADING)
+
+    def _words_of_hosts(self) -> Iterator[ServerWord]:
         for name, host in self._hosts.items():
             if host.loads:
                 yield ServerWord(server=name, state=ServerState.LOADING, model=host.placement.model)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.names import ARCHITECTURES
+from ros2_rfm_serving.engines.flow.device import settle
 from ros2_rfm_serving.engines.flow.graphs import Function, Graphed, Tensors, record_cuda
 from test.gpu import rig
 
@@ -57,6 +61,31 @@ def test_each_shape_and_kind_has_a_graph_of_its_own(device: str) -> None:
         assert function(torch.ones(rows, device=device))[0].shape == (rows,)
     function(torch.ones(1, device=device, dtype=torch.float64))
     assert recordings == [(1, torch.float32), (2, torch.float32), (1, torch.float64)]
+
+
+def test_graphs_replayed_at_once_give_what_each_gives_alone(device: str) -> None:
+    """Few rows and long sums: cuBLAS splits those, and adds up the parts in memory that it keeps."""
+    torch.manual_seed(0)
+    record = record_cuda if device != "cpu" else _not_recorded
+    weights = [torch.randn(1 << 14, 64, device=device) for _ in range(2)]
+    functions = [Graphed(partial(_product, own), record) for own in weights]
+    x = torch.randn(4, 1 << 14, device=device)
+    alone, found = [function(x)[0] for function in functions], list[list[Tensor]]([[], []])
+    settle(device)
+    streams = [nullcontext() if device == "cpu" else torch.cuda.stream(torch.cuda.Stream(device)) for _ in functions]
+    for _ in range(50 if device != "cpu" else 2):
+        for function, stream, own in zip(functions, streams, found, strict=True):
+            with stream:
+                own.append(function(x)[0])
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+    for expected, own in zip(alone, found, strict=True):
+        for each in own:
+            torch.testing.assert_close(each, expected)
+
+
+def _product(weights: Tensor, x: Tensor) -> Tensors:
+    return (x @ weights,)
 
 
 def _doubled(x: Tensor) -> Tensors:

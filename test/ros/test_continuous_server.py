@@ -40,14 +40,14 @@ from .server_fleet import HEADER, JPEG, STARTS_S, Fleet
 CATALOGUE = """
 models:
   flow: {engine: bundle, bundle: metaworld_flow}
-  slow: {engine: bundle, bundle: metaworld_flow, options: {num_steps: 1000}}
+  slow: {engine: bundle, bundle: metaworld_flow, options: {num_steps: 400}}
   whole: {engine: "test.ros.mirror_engine:build"}
 """
 ROBOTS = ("r0", "r1", "r2", "r3")
 STEPS = {"r1": 3, "r3": 9}
 """Solver steps that a session asks for; the others take the model's own number"""
-SHORT_STEPS = 20
-"""Of the thousand of `slow`."""
+SHORT_STEPS = 8
+"""Of the four hundred of `slow`."""
 SAME = 1e-5
 
 

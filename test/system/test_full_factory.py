@@ -132,6 +132,7 @@ def test_a_hand_stops_the_arm_and_it_goes_on_by_a_new_plan_when_that_is_gone(
         assert one.words("safety")["unsafe"] >= 1 and not handle.get_result_async().done()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(290)
 def test_three_failures_call_a_person_and_each_attempt_is_planned_in_other_words(
     repository: Path, tmp_path: Path, ros_domain: int
@@ -148,6 +149,7 @@ def test_three_failures_call_a_person_and_each_attempt_is_planned_in_other_words
         assert answer.error_code == ExecuteTask.Result.ABORTED and answer.retries == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(290)
 def test_a_late_system_2_costs_no_action(repository: Path, tmp_path: Path, ros_domain: int) -> None:
     """Its fallback is `use_last_plan`: the robot never stops for it."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -116,7 +117,7 @@ def record_cuda(function: Function, inputs: Tensors) -> Function:
                 function(*memory)
         torch.cuda.current_stream().wait_stream(stream)
         graph: Any = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others send images meanwhile
+        with _own_workspaces(), torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others send images meanwhile
             results = function(*memory)
 
     def replay(*inputs: Tensor) -> Tensors:
@@ -126,3 +127,15 @@ def record_cuda(function: Function, inputs: Tensors) -> Function:
         return tuple(result.clone() for result in results)
 
     return replay
+
+
+@contextmanager
+def _own_workspaces() -> Iterator[None]:
+    """PyTorch keeps cuBLAS' memory by stream, and records all graphs on the same one: graphs that are replayed at once would write
+    into one another's, and who resets one would take it from the others (pytorch/pytorch#193402). So it is forgotten before and
+    after: each graph gets some of its own, which stays in its pool."""
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()

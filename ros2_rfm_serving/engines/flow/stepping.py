@@ -121,6 +121,11 @@ class SteppingEngine(FlowEngine, Stepping):
         with self._lock:
             self._leave(rows)
 
+    def close(self) -> None:
+        """Perception that nobody waits for any more still reads the weights, whose memory is another's next."""
+        with self._alone():
+            settle(self._config.device)
+
     def _leave(self, rows: Iterable[int]) -> None:
         rows = list(rows)
         self._flight.leave(rows)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.seen import LEAST_PACE, MOST_PACE
+from ros2_rfm_serving.scheduler.watch.hold import Hold
 from ros2_rfm_serving.scheduler.watch.means import LEAST_LOTS, Interval, Means
 from ros2_rfm_serving.scheduler.watch.straggling import Usual
 from ros2_rfm_serving.scheduler.watch.words import ServerWord
@@ -34,8 +35,11 @@ an engine depends on how they arrive, which a profile only resembles."""
 FRESH_S = 5.0
 """What has not worked for longer keeps nobody waiting."""
 FAR = 10.0
-"""A lot that is so many times longer or shorter than its profile, or has so many times more requests at once than it takes, was not
-measured, or not here."""
+"""A lot that is so many times longer or shorter than its profile was not measured, or not here; a few longer ones in a row were.
+One that has so many times more requests at once than the server takes never was."""
+IDLE_S = 600.0
+"""A slower server that has done nothing for so long, twice as long after each relapse, may be as quick as others again: it is found
+out by using it."""
 BISECTIONS = 30
 NORMAL_P90 = 1.2816
 """Standard deviations that this percentile of a normal distribution lies above its mean."""
@@ -74,12 +78,28 @@ class _Measured:
     """When."""
     used: float = 1.0
     """The pace that plans are made with."""
+    hold: Hold = field(default_factory=Hold)
+    beyond: int = 0
+    """Lots in a row that were too long to be believed."""
     late: float = 1.0
     """Times that its services take longer on average, for those that straggle more than is declared; no part of its pace."""
 
     @property
     def tolerance(self) -> float:
         return TOLERANCES[self.placement.batching] * self.used
+
+    def takes(self, pace: float, now_s: float) -> bool:
+        """From now on plans are made with it, unless it has to wait. True: it is another one."""
+        if pace == self.used or (pace < self.used and self.hold.lasts(now_s)):
+            return False
+        self.hold.worsens(now_s) if pace > self.used else self.hold.eases()
+        self.used = pace
+        return True
+
+    def is_forgiven(self, now_s: float) -> bool:
+        """As no plan gives it anything to do, nothing more will be measured."""
+        idle_s = now_s - max(self.lot_s, self.hold.since_s)
+        return self.used > 1.0 and not 0.0 <= idle_s < IDLE_S * self.hold.times
 
     def is_changing(self, now_s: float) -> bool:
         """It works, and what was measured of it does not say how fast yet."""
@@ -116,9 +136,9 @@ class Drift:
             if _kind(placement) not in self._measured or (known and _kind(known.placement) == _kind(placement)):
                 continue
             batches_s = self._profile.batches_s(*_kind(placement))
-            used, late = (known.used, known.late) if known else (1.0, 1.0)
+            used, late, hold = (known.used, known.late, known.hold) if known else (1.0, 1.0, Hold())
             scatter = self._scatter(placement)
-            self._servers[name] = _Measured(placement, batches_s, scatter, Means(), used=used, late=late)
+            self._servers[name] = _Measured(placement, batches_s, scatter, Means(), used=used, late=late, hold=hold)
             anew.append(name)
         return anew
 
@@ -151,10 +171,15 @@ class Drift:
             return None
         server.latency_s = lot.inference_s + lot.queue_wait_s
         pace = self._pace(server, lot) / server.late
-        if not 1 / FAR <= pace <= FAR or lot.at_once > FAR * max(server.placement.batch_size, server.placement.max_sessions):
+        if lot.at_once > FAR * max(server.placement.batch_size, server.placement.max_sessions):
             self.implausible += 1
             return None
-        server.paces.add(lot.replies, pace)
+        server.beyond = server.beyond + 1 if pace > FAR else 0
+        if not 1 / FAR <= pace <= FAR:
+            self.implausible += 1
+            if server.beyond < LEAST_LOTS // 2:
+                return None
+        server.paces.add(lot.replies, min(pace, FAR))
         server.lot_s = now_s
         return lot
 
@@ -171,10 +196,13 @@ class Drift:
         changing = {_model(s.placement) for s in self._servers.values() if s.is_changing(now_s)}
         changed = False
         for server in self._servers.values():
+            if server.is_forgiven(now_s):
+                server.paces.forget()
+                changed |= server.takes(1.0, now_s)
             interval = server.paces.interval()
             if interval and interval.replaces(server.used, server.tolerance) and _model(server.placement) not in changing:
-                server.used = _bounded(interval.mean) if abs(interval.mean - 1.0) > server.tolerance / 2 else 1.0
-                changed = True
+                pace = _bounded(interval.mean) if abs(interval.mean - 1.0) > server.tolerance / 2 else 1.0
+                changed |= server.takes(pace, now_s)
         return changed
 
     def paces(self) -> tuple[dict[str, float], dict[tuple[str, str], float]]:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.scheduler.seen import Travel
+from ros2_rfm_serving.scheduler.watch.hold import Hold
 from ros2_rfm_serving.scheduler.watch.means import Means
-from ros2_rfm_serving.scheduler.watch.words import Asked, RobotWord
+from ros2_rfm_serving.scheduler.watch.words import Asked, Kept, RobotWord
 from ros2_rfm_serving.types import SYSTEM1
 
 LOT_S, ROUND_S, LONGEST_LOT_S = 2.0, 1.0, 30.0
-"""Between two words of a robot that make a lot; and of its way, which make a lot together with those of all others."""
+"""Between two words of a robot that say how it acts; and how long its way was, which is one lot with what all others say of it."""
 TOLERANCE = 0.1
 """Relative: nearer to what is in use is not worth another plan."""
 LEAST_TRAVEL_S = 0.005
@@ -32,6 +33,10 @@ TAIL_LOT_S, TAIL_HELD_S, TAIL_FALL_LOTS = 5.0, 300.0, 40
 then by so many lots: one that is too long costs rate, one that is too short breaks SLOs."""
 LEAST_CYCLE_S, MOST_RATIO = 1e-4, 100.0
 """Beyond these it was not measured: seconds of a chunk, calls per action."""
+LOT_CHUNKS, LOT_CALLS = 32, 16
+"""That make a lot; of calls, answers after which so many were to be expected do, too."""
+LEAST_OF_DECLARED = 0.1
+"""Of the declared ratio of calls, that is always planned for: who calls nobody now may."""
 SAMPLE = 32
 """Robots of a task that are heard: they are alike."""
 _Words = dict[str, tuple[RobotWord, float]]
@@ -45,20 +50,45 @@ class _Factor:
     means: Means
     used: float
     """That plans are made with."""
+    tolerance: float = 0.0
+    """At the least."""
     least: float = 0.0
+    """It is never believed to be."""
+    less_is_worse: bool = False
+    hold: Hold = field(default_factory=Hold)
 
-    sharp: bool = True
-    """Only what is known well takes the place of what is in use."""
-
-    def look(self, *, may_fall: bool = True) -> bool:
+    def look(self, now_s: float, *, may_fall: bool = True) -> bool:
+        """Takes over what is surely not what is in use. True: it is another one."""
         interval = self.means.interval()
-        if interval is not None and interval.mean < self.used and not may_fall:
+        if interval is None or not interval.replaces(self.used, max(TOLERANCE * self.used, self.tolerance)):
             return False
-        tolerance = max(TOLERANCE * self.used, self.least)
-        if interval is None or not (interval.replaces if self.sharp else interval.is_far_from)(self.used, tolerance):
+        value = round(max(interval.mean, self.least), 4)
+        worse = (value < self.used) == self.less_is_worse
+        if value == self.used or (value < self.used and not may_fall) or (not worse and self.hold.lasts(now_s)):
             return False
-        self.used = round(max(interval.mean, 0.0), 4)
+        self.hold.worsens(now_s) if worse else self.hold.eases()
+        self.used = value
         return True
+
+
+@dataclass(slots=True)
+class _Pool:
+    """What all robots say, in lots of so much: of rare calls most lots of single robots would have none, and others two."""
+
+    factor: _Factor
+    lot: float
+    """Chunks, or calls."""
+    counted: float = 0.0
+    weight: float = 0.0
+    amount: float = 0.0
+    """Of the lot that is being made, as is how much was counted."""
+
+    def add(self, weight: float, amount: float, *, expected: float) -> None:
+        """expected: how much of a lot that is."""
+        self.counted, self.weight, self.amount = self.counted + expected, self.weight + weight, self.amount + amount
+        if self.counted >= self.lot:
+            self.factor.means.add(self.weight, self.amount / self.weight)
+            self.counted = self.weight = self.amount = 0.0
 
 
 @dataclass(slots=True)
@@ -91,13 +121,13 @@ class _Round:
 class _Task:
     travel: _Factor
     tail: _Factor
-    cycle: _Factor | None
+    cycle: _Pool | None
     """None: what is executed of a chunk is fixed."""
-    calls: dict[str, _Factor] = field(default_factory=dict)
+    calls: dict[str, _Pool] = field(default_factory=dict)
     robots: _Words = field(default_factory=dict)
-    """Their last words that made a lot, and when."""
+    """Their last words that say how they act, and when."""
     under_way: _Words = field(default_factory=dict)
-    """That were of a round."""
+    """And how long their way was."""
     trips: _Round = field(default_factory=_Round)
     tails: _Round = field(default_factory=lambda: _Round(TAIL_LOT_S))
     tail_s: float = math.nan
@@ -114,12 +144,13 @@ class _Task:
         self.answered.clear()
 
     def look(self, now_s: float) -> bool:
-        if changed := self.travel.look():
+        if changed := self.travel.look(now_s):
             self.forget_tails()
         held = 0.0 <= now_s - self.tail_s < TAIL_HELD_S
-        if self.tail.look(may_fall=not held and len(self.tail.means) >= TAIL_FALL_LOTS):
+        if self.tail.look(now_s, may_fall=not held and len(self.tail.means) >= TAIL_FALL_LOTS):
             self.tail_s, changed = now_s, True
-        others = [factor.look() for factor in (*([self.cycle] if self.cycle else []), *self.calls.values())]
+        pools = [*([self.cycle] if self.cycle else []), *self.calls.values()]
+        others = [pool.factor.look(now_s) for pool in pools]
         return changed or any(others)
 
 
@@ -134,11 +165,13 @@ class Factors:
         near = factory.without_away()
         self._tasks = {
             name: _Task(
-                travel=_Factor(Means(LEAST_TRAVEL_S), near.network_of(name).mean_s, LEAST_TRAVEL_S, sharp=False),
-                tail=_Factor(Means(LEAST_TRAVEL_S), near.network_of(name).at_s(99.0), LEAST_TRAVEL_S, sharp=False),
-                cycle=_Factor(Means(), task.cycle_period_s) if task.execution.horizon.policy != "static" else None,
+                travel=_Factor(Means(LEAST_TRAVEL_S), near.network_of(name).mean_s, LEAST_TRAVEL_S),
+                tail=_Factor(Means(LEAST_TRAVEL_S), near.network_of(name).at_s(99.0), LEAST_TRAVEL_S),
+                cycle=_Pool(_Factor(Means(), task.cycle_period_s, less_is_worse=True), LOT_CHUNKS)
+                if task.execution.horizon.policy != "static"
+                else None,
                 calls={
-                    component: _Factor(Means(), ratio)
+                    component: _Pool(_Factor(Means(), ratio, least=LEAST_OF_DECLARED * ratio), LOT_CALLS)
                     for component in task.components
                     if component != SYSTEM1 and (ratio := task.calls_per_action(component))
                 },
@@ -153,6 +186,11 @@ class Factors:
             for words in (task.robots, task.under_way):
                 for name in [name for name in words if name not in robots]:
                     del words[name]
+            task.forget_tails()
+
+    def forget_tails(self) -> None:
+        """Servers are quicker or slower than before: windows are of both for a while."""
+        for task in self._tasks.values():
             task.forget_tails()
 
     def wants(self, robot: str, task: str) -> bool:
@@ -188,7 +226,7 @@ class Factors:
 
     def cycles_s(self, factory: Factory) -> dict[str, float]:
         """Where they are not as declared."""
-        used = {name: task.cycle.used for name, task in self._tasks.items() if task.cycle}
+        used = {name: task.cycle.factor.used for name, task in self._tasks.items() if task.cycle}
         return {name: seconds for name, seconds in used.items() if seconds != factory.tasks[name].cycle_period_s}
 
     def calls(self, factory: Factory) -> dict[str, Mapping[str, float]]:
@@ -196,7 +234,7 @@ class Factors:
         found: dict[str, Mapping[str, float]] = {}
         for name, task in self._tasks.items():
             declared = factory.tasks[name].calls_per_action
-            if changed := {c: factor.used for c, factor in task.calls.items() if factor.used != declared(c)}:
+            if changed := {c: calls.factor.used for c, calls in task.calls.items() if calls.factor.used != declared(c)}:
                 found[name] = changed
         return found
 
@@ -217,18 +255,16 @@ class Factors:
             task.tails.add(word.robot, answers, tail_s, task.tail.means, now_s)
 
     def _measure(self, task: _Task, before: RobotWord, word: RobotWord) -> None:
-        answers, _ = _since(before, word, SYSTEM1)
+        answers = _since(before, word, SYSTEM1).answers
         if answers <= 0:
             return
-        if task.cycle and (chunks := word.horizons - before.horizons) > 0:
-            self._add(task.cycle, chunks, (word.horizons_s - before.horizons_s) / chunks, LEAST_CYCLE_S, MOST_RATIO)
-        for component, factor in task.calls.items():
-            if component in word.asked and component in before.asked:
-                self._add(factor, answers, _since(before, word, component)[0] / answers, 0.0, MOST_RATIO)
-
-    def _add(self, factor: _Factor, weight: float, value: float, least: float, most: float) -> None:
-        if self._is_plausible(value, least, most):
-            factor.means.add(weight, value)
+        chunks, seconds = word.horizons - before.horizons, word.horizons_s - before.horizons_s
+        if task.cycle and chunks > 0 and self._is_plausible(seconds / chunks, LEAST_CYCLE_S, MOST_RATIO):
+            task.cycle.add(chunks, seconds, expected=chunks)
+        for component, calls in task.calls.items():
+            asked = _calls(before, word, component)
+            if component in word.asked and component in before.asked and self._is_plausible(asked / answers, 0.0, MOST_RATIO):
+                calls.add(answers, asked, expected=max(asked, answers * calls.factor.used))
 
     def _is_plausible(self, value: float, least: float, most: float) -> bool:
         """NaN: nothing was said."""
@@ -255,6 +291,12 @@ def _since(before: RobotWord, word: RobotWord, component: str) -> Asked:
         return Asked(0, 0.0)
     then, now = before.asked[component], word.asked[component]
     return Asked(now.answers - then.answers, now.round_trips_s - then.round_trips_s)
+
+
+def _calls(before: RobotWord, word: RobotWord, component: str) -> int:
+    """With those that were given up: of a server that is asked too much, what is answered says what it can do."""
+    then, now = before.kept.get(component, Kept()), word.kept.get(component, Kept())
+    return max(_since(before, word, component).answers, now.answers - then.answers)
 
 
 def _answers(word: RobotWord) -> int:

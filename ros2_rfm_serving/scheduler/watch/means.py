@@ -39,15 +39,10 @@ class Interval(NamedTuple):
     high: float
 
     def replaces(self, value: float, tolerance: float) -> bool:
-        """Whether all of it is further from `value` than this, and it is no wider itself."""
-        return self._is_beyond(value, tolerance) and self.high - self.low <= 2 * tolerance
-
-    def is_far_from(self, value: float, tolerance: float) -> bool:
-        """The same, or further from `value` than it is wide: it is not sharp, and much nearer to what is so."""
-        return self._is_beyond(value, tolerance) and self.high - self.low <= max(2 * tolerance, FAR * abs(self.mean - value))
-
-    def _is_beyond(self, value: float, tolerance: float) -> bool:
-        return self.low > value + tolerance or self.high < value - tolerance
+        """Whether all of it is further from `value` than this, and it is no wider itself, or not wide for how far it is: then it is
+        not sharp, and much nearer to what is so."""
+        beyond = self.low > value + tolerance or self.high < value - tolerance
+        return beyond and self.high - self.low <= max(2 * tolerance, FAR * abs(self.mean - value))
 
 
 class Means:

@@ -110,7 +110,10 @@ class Watch:
         factory = self._factory
         straggles = self.straggling.look(self.drift.usual(), factory.gpu_types, factory.planning.stragglers, now_s)
         self.drift.straggle(self.straggling.used)
-        drifted, needs = self.drift.look(now_s), self.factors.look(now_s)
+        drifted = self.drift.look(now_s)
+        if drifted or straggles:
+            self.factors.forget_tails()
+        needs = self.factors.look(now_s)
         if not (lost or back or straggles or drifted or needs):
             return None
         before, self.seen = self.seen, self._seen()

@@ -313,3 +313,15 @@ def test_what_rows_left_behind_is_let_go(gpu: tuple[Cuda, Watched]) -> None:
     used.leave([1, 3])
     assert not flight._coming and used.ready() == [0]
     same(rest(used))
+
+
+def test_what_is_being_perceived_ends_before_its_weights_go(gpu: tuple[Cuda, Watched]) -> None:
+    cuda, _ = gpu
+    used = engine(OwnStream("cuda"))
+    used.enter({0: ASKED[0]})
+    used.turn([0])
+    used.enter({1: ASKED[1]})
+    used.leave([0, 1])
+    assert not perceived(cuda)
+    used.close()
+    assert perceived(cuda)

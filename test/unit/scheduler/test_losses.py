@@ -169,6 +169,20 @@ def test_nobody_has_again_what_breaks_a_promise() -> None:
     assert quick.restored == {gone} and where(quick.schedule) == where(fleet.schedule)
 
 
+def test_what_figures_broke_elsewhere_keeps_nobody_from_being_served_again() -> None:
+    """Another server that became slow meanwhile, and that no more is asked of for it."""
+    declared = factory("{peers: false}", robots=60, servers=5)
+    fleet = planned(declared).fleet
+    gone, slow, *_ = busiest(fleet.schedule, 2)
+    without, refused = seeing(fleet, declared, Seen(lost=(gone,)), (gone,), (), REFIT)
+    paces = {slow: 1.5}
+    hampered, _ = seeing(without, declared, Seen(lost=(gone,), paces=paces), (), (), REFIT)
+    assert {text.partition(":")[0] for text in broken(hampered)} == {slow}
+    robots = [Robot(name=name, task="carry", index=90 + i) for i, name in enumerate(refused)]
+    again, _ = seeing(hampered, declared, Seen(paces=paces), (), (gone,), REFIT, robots)
+    assert again.restored == {gone} and where(again.schedule) == where(fleet.schedule)
+
+
 def test_what_no_schedule_held_before_a_loss_keeps_nobody_from_being_served_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan may be published that misses a floor: then the same as before is no worse."""
     monkeypatch.setattr(losses, "broken", lambda fleet, looks: ("'carry': its robots reach too little",))

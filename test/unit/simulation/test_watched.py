@@ -98,6 +98,18 @@ def test_where_all_is_as_planned_nothing_happens(profile: Profile) -> None:
     assert scheduler.lookout.broken == ()
 
 
+def test_servers_that_no_schedule_uses_are_not_lost(profile: Profile) -> None:
+    """They were silent here, and are not on a floor: ten seconds after the start two of these were planned without."""
+    few = (
+        JITTERY.replace("num_robots: 24", "num_robots: 2")
+        .replace("mode: async", "mode: sync")
+        .replace("slo_ms: 200", "slo_ms: 400")
+    )
+    _, scheduler = told(parse_factory(few), profile, 0.0, Conditions(), watches=True, seconds=15.0)
+    placed = {placement.server for placement in scheduler.schedules[-1].placements}
+    assert len(placed) < 4 and scheduler.lookout.watch.seen == AS_DECLARED
+
+
 def test_a_server_that_gets_slower_is_given_less_to_do(profile: Profile) -> None:
     """60 % slower, with room on the others: what it lost comes back, and every promise is kept all the time."""
     slow = Stragglers(share=1.0, factor=1.6, from_s=CHANGE_S, servers=frozenset({"server_1"}))

@@ -1,0 +1,190 @@
+"""Figures that are far from what was planned, that scatter, or that come and go: all are believed, and none too soon."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ros2_rfm_serving.factory import parse_factory
+from ros2_rfm_serving.scheduler.seen import AS_DECLARED, MOST_PACE, Travel
+from ros2_rfm_serving.scheduler.watch import Asked, Kept
+from ros2_rfm_serving.scheduler.watch.drift import IDLE_S, Drift
+from ros2_rfm_serving.scheduler.watch.hold import EASED_AFTER_S, LONGEST_S, Hold
+from test.unit.scheduler.test_watch import FACTORY, PROFILE, Floor, placed
+
+USUAL_S = 0.04
+QUICK = settings(max_examples=10, deadline=None)
+
+
+def served(floor: Floor, pace: Callable[[float], float], seed: int = 1) -> Callable[[], None]:
+    """server_1 at a pace by the seconds since now, with lots that scatter by 4 %."""
+    rng, began_s = random.Random(seed), floor.now_s
+
+    def go() -> None:
+        floor.service_s["server_1"] = USUAL_S * pace(floor.now_s - began_s) * rng.gauss(1.0, 0.04)
+
+    return go
+
+
+@given(pace=st.sampled_from([0.5, 1.3, 2.0, 3.0, 6.0, 9.5, 14.0, 50.0]), seed=st.integers(0, 10_000))
+@QUICK
+def test_the_slower_a_server_is_the_surer_it_is_not_as_planned(pace: float, seed: int) -> None:
+    """Beyond about twice its profile lots scattered too much to be believed, and beyond ten times none counted."""
+    floor = Floor()
+    floor.change = served(floor, lambda s: pace, seed)
+    assert floor.run(25.0).paces == {"server_1": pytest.approx(min(pace, MOST_PACE), rel=0.06)}
+
+
+def test_one_batch_that_takes_a_hundred_times_as_long_is_none_of_its_pace() -> None:
+    floor = Floor()
+    floor.change = served(floor, lambda s: 100.0 if s % 20.0 < 1.0 else 1.0)
+    assert floor.run(200.0) == AS_DECLARED and floor.watch.drift.implausible > 5
+
+
+@pytest.mark.parametrize("period_s", [30.0, 60.0, 120.0])
+def test_a_server_that_is_slow_now_and_then_is_planned_with_as_a_slow_one(period_s: float) -> None:
+    """Every change of its pace was believed, with a plan in its wake, or none was."""
+    floor = Floor()
+    floor.change = served(floor, lambda s: 1.3 if s % period_s < period_s / 2 else 1.0)
+    slow = sum(bool(floor.run(10.0).paces) for _ in range(90))
+    assert slow >= 60 and len(floor.found) <= 13, (slow, [found.words for found in floor.found])
+    floor.change = served(floor, lambda s: 1.0)
+    assert floor.run(LONGEST_S + 60.0) == AS_DECLARED
+
+
+@given(
+    moves=st.lists(st.tuples(st.booleans(), st.floats(0.0, 2e3)), max_size=20),
+    back_s=st.floats(1.0, 1e5),
+    then_s=st.floats(0.0, 1e4),
+)
+@QUICK
+def test_nothing_is_held_for_longer_than_the_longest(moves: list[tuple[bool, float]], back_s: float, then_s: float) -> None:
+    hold, now_s = Hold(), 1e6
+    assert not hold.lasts(now_s)
+    for worse, passed_s in moves:
+        now_s += passed_s
+        hold.worsens(now_s) if worse else hold.eases()
+        assert hold.lasts(now_s + EASED_AFTER_S - 1.0) or not worse
+        assert not hold.lasts(now_s + LONGEST_S) and not hold.lasts(now_s - passed_s - back_s), "nor by a clock that is set back"
+
+
+def test_a_slow_server_that_nobody_asks_any_more_is_tried_again_and_each_time_later() -> None:
+    """A plan had given it nothing to do, so that nothing was measured of it, and it was slow for ever."""
+    drift, now_s, waits_s = Drift(PROFILE), 1e6, list[float]()
+    drift.place({"server_1": placed("server_1")})
+    word = Floor.ready("server_1")
+    for _ in range(4):
+        while not drift.paces()[0]:
+            now_s += 1.0
+            word = replace(word, replies=word.replies + 10, inference_s=word.inference_s + 30 * USUAL_S)
+            drift.hear(word, now_s)
+            drift.look(now_s)
+        assert drift.paces()[0] == {"server_1": pytest.approx(3.0)}
+        drift.place({"server_1": placed("server_1", size=1 if len(waits_s) % 2 else 4)})
+        began_s = now_s
+        while drift.paces()[0]:
+            now_s += 1.0
+            drift.look(now_s)
+        drift.place({"server_1": placed("server_1")})
+        waits_s.append(now_s - began_s)
+    assert waits_s[0] == pytest.approx(IDLE_S, abs=2.0) and waits_s == sorted(waits_s) and waits_s[-1] < 4 * IDLE_S, waits_s
+
+
+# --- calls of System 2 ---
+
+
+def calling(floor: Floor, ratio: float, *, given_up: float = 0.0) -> Callable[[], None]:
+    """Three robots; each calls System 2 as often as that, and gives up a share of its calls."""
+    owed = {f"carry_{i}": i / 3 for i in range(3)}
+
+    def go() -> None:
+        for name in owed:
+            before = floor.robots.get(name)
+            floor.drives(name, calls=0.0)
+            owed[name] += 20 * ratio
+            calls = int(owed[name])
+            owed[name] -= calls
+            answers = round(calls * (1 - given_up))
+            then = before.asked["system2"] if before else Asked(0, 0.0)
+            kept = before.kept.get("system2", Kept()) if before else Kept()
+            word = floor.robots[name]
+            asked = {**word.asked, "system2": Asked(then.answers + answers, then.round_trips_s + 1.0)}
+            floor.robots[name] = replace(
+                word, asked=asked, kept={"system2": Kept(kept.in_time + answers, kept.late + calls - answers)}
+            )
+
+    return go
+
+
+RARE = 0.002
+"""Calls per action: of 1.3 lots of two seconds one call."""
+
+
+@pytest.mark.parametrize("times", [0.0, 0.5, 1.0, 2.0, 3.0])
+def test_rare_calls_are_counted_until_they_are_enough(times: float) -> None:
+    """Six lots in which nobody happened to call made it sure that nobody ever does, and twice as many calls never were sure."""
+    floor = Floor(parse_factory(FACTORY.replace("0.1}", f"{RARE}}}")))
+    floor.change = calling(floor, times * RARE)
+    calls = floor.run(600.0).calls
+    if times == 1.0:
+        assert floor.watch.seen == AS_DECLARED and not floor.found
+    else:
+        assert calls == {"carry": {"system2": pytest.approx(max(times, 0.1) * RARE, rel=0.15)}} and len(floor.found) == 1
+
+
+def test_calls_that_are_given_up_are_asked_all_the_same() -> None:
+    """Of a server of System 2 that is asked too much, answers said what it could do, and it stayed so."""
+    floor = Floor()
+    floor.change = calling(floor, 0.2, given_up=0.5)
+    assert floor.run(60.0).calls == {"carry": {"system2": pytest.approx(0.2, rel=0.05)}}
+
+
+# --- horizons ---
+
+
+@pytest.mark.parametrize("times", [0.75, 2.0, 3.0])
+def test_horizons_that_are_drawn_are_known_soon(times: float) -> None:
+    """From one step to twice the mean: those of single robots scattered too much to be believed where they grew."""
+    floor, rng = Floor(), random.Random(2)
+
+    def go() -> None:
+        for i in range(9):
+            floor.drives(f"carry_{i}", cycle_s=times * 0.4 * rng.uniform(0.6, 1.4))
+
+    floor.change = go
+    assert floor.run(40.0).cycles_s == {"carry": pytest.approx(times * 0.4, rel=0.1)}
+
+
+# --- the way to servers ---
+
+
+@given(mean_s=st.floats(0.0, 2.0), more_s=st.floats(0.0, 2.0))
+@QUICK
+def test_a_plan_leaves_room_for_the_tail_that_was_seen(mean_s: float, more_s: float) -> None:
+    """Of ways that are bad now and then the mean may be next to nothing: their tail was planned with as if it were, too."""
+    network = Travel(mean_s=mean_s, tail_s=mean_s + more_s).network
+    assert network.at_s(99.0) == pytest.approx(mean_s + more_s, abs=1e-9)
+    assert network.mean_s >= mean_s - 1e-9 and (network.round_trip_ms == 0.0 or network.mean_s == pytest.approx(mean_s))
+
+
+def test_a_pace_that_changes_is_no_tail_of_the_network() -> None:
+    """Percentiles of robots and of servers are of different spans: those of both paces say nothing of the way."""
+    floor = Floor()
+
+    def go() -> None:
+        for i in range(3):
+            floor.drives(f"carry_{i}")
+
+    floor.change = go
+    floor.run(60.0)
+    task = floor.watch.factors._tasks["carry"]
+    assert len(task.tail.means) > 5
+    floor.service_s["server_1"] *= 1.5
+    while not floor.found:
+        floor.run(0.5)
+    assert len(task.tail.means) == 0 and not task.tails.robots
