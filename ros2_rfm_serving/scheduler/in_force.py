@@ -19,7 +19,7 @@ from ros2_rfm_serving.scheduler.enquiry import Enquiry, Rooms, taken
 from ros2_rfm_serving.scheduler.orders import Admit, Order, Release, Replan
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.roster import Roster, newcomers
-from ros2_rfm_serving.scheduler.standing import PATIENT, Standing
+from ros2_rfm_serving.scheduler.standing import PATIENT, SAID, Standing
 from ros2_rfm_serving.scheduler.told import Book, Log
 from ros2_rfm_serving.types import Schedule
 
@@ -54,7 +54,7 @@ class InForce(Standing):
         waited = self._withdraw(robot, f"{robot!r} was released while it waited")
         waited |= self._stranded.pop(robot, None) is not None
         if not waited and self._fleet.task_of(robot) is None and robot not in self._roster.tasks:
-            raise ConfigurationError(f"robot {robot!r} is not in the factory")
+            raise ConfigurationError(f"robot {robot[:SAID]!r} is not in the factory")
         return self._take(Release(robot=robot))
 
     def replan(self, factory: Factory, *, declared_anew: bool) -> Order:

@@ -174,6 +174,10 @@ def test_what_is_refused_changes_nothing(running: Running) -> None:
             running.fleet.admit(name, task)
     with pytest.raises(ConfigurationError, match="'late' is not in the factory"):
         running.fleet.release("late")
+    for ask in (lambda: running.fleet.release("late" * 100_000), lambda: running.fleet.admit("late", "leg" * 100_000)):
+        with pytest.raises(ConfigurationError) as refusal:
+            ask()
+        assert len(str(refusal.value)) < 300, "a name of half a megabyte is neither logged nor sent back"
     assert len(running.schedules) == 1 and not running.roster.tasks
 
 
