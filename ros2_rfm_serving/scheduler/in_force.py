@@ -134,21 +134,22 @@ class InForce(Standing):
         self._check(order.robot, order.task)
         if self._fleet.task_of(order.robot) == order.task:
             self._log.info(f"{order.robot!r} is admitted for {order.task!r} already: its lease begins anew")
-        else:
-            others = self._others(order.robot)
-            if self.must_be_planned:
-                order.why = f"{order.robot!r} comes after a plan that others need"
-                return False
-            if waiting := self._in_line(others, order.robot):
-                order.why = f"{order.robot!r} comes after {len(waiting)} that wait for a server"
-                return False
-            try:
-                fleet = others.admit(others.newcomer(order.robot, order.task), adjusting=False, looks=1)
-            except ScheduleError as error:
-                order.why = f"{order.robot!r} does not fit the placement: {error}"
-                return False
-            self._change(fleet, f"admitted {order.robot!r}")
+            self._enrol(order.robot, order.task)
+            return True
+        others = self._others(order.robot)
+        if self.must_be_planned:
+            order.why = f"{order.robot!r} comes after a plan that others need"
+            return False
+        if waiting := self._in_line(others, order.robot):
+            order.why = f"{order.robot!r} comes after {len(waiting)} that wait for a server"
+            return False
+        try:
+            fleet = others.admit(others.newcomer(order.robot, order.task), adjusting=False, looks=1)
+        except ScheduleError as error:
+            order.why = f"{order.robot!r} does not fit the placement: {error}"
+            return False
         self._enrol(order.robot, order.task)
+        self._change(fleet, f"admitted {order.robot!r}")
         return True
 
     def _release(self, robot: str) -> None:
@@ -202,6 +203,8 @@ class InForce(Standing):
                 made = ScheduleError(f"{made}; {order.why}")  # nobody has looked for room since
             order.close(made)
             return
+        if isinstance(order, Admit):
+            self._enrol(order.robot, order.task)
         if isinstance(made, Rooms):
             assert asked.first and isinstance(order, Admit)
             self._change(taken(asked.first, made), f"admitted {order.robot!r}")
@@ -209,8 +212,6 @@ class InForce(Standing):
             order.note = self._go_over(made, order.why)
         if asked.seen != self.seen:
             self._background = self._order(self.factory, self._fleet.robots)
-        if isinstance(order, Admit):
-            self._enrol(order.robot, order.task)
         order.close(self.epoch)
 
     def _out_of_date(self, asked: PlanOrder, order: Order) -> bool:

@@ -177,6 +177,19 @@ def test_what_is_refused_changes_nothing(running: Running) -> None:
     assert len(running.schedules) == 1 and not running.roster.tasks
 
 
+@pytest.mark.parametrize("task", ["arm", "wrist"])
+def test_whom_a_schedule_serves_again_it_does_not_call_released(running: Running, task: str) -> None:
+    """At once, and with a plan: bodies publish who was released with every schedule, and repeat it until the next one."""
+    running.fleet.admit("late", "arm")
+    running.fleet.release("late")
+    assert running.roster.released == ("late",)
+    told: list[tuple[str, ...]] = []
+    running.fleet._publish_it = lambda schedule, factory: told.append(running.roster.released)
+    order = running.fleet.admit("late", task)
+    running.plan_what_is_wanted()
+    assert isinstance(order.answer, int) and told and not any(told)
+
+
 # --- orders that wait for a plan of the whole factory ---
 
 
