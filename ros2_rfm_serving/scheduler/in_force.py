@@ -23,6 +23,9 @@ from ros2_rfm_serving.scheduler.standing import PATIENT, SAID, Standing
 from ros2_rfm_serving.scheduler.told import Book, Log
 from ros2_rfm_serving.types import Schedule
 
+MOST_WAITING = 1024
+"""Orders: at each change all of them are looked at, 40 ms for so many."""
+
 
 class InForce(Standing):
     """With those who ask something of it."""
@@ -55,10 +58,14 @@ class InForce(Standing):
         waited |= self._stranded.pop(robot, None) is not None
         if not waited and self._fleet.task_of(robot) is None and robot not in self._roster.tasks:
             raise ConfigurationError(f"robot {robot[:SAID]!r} is not in the factory")
-        return self._take(Release(robot=robot))
+        again = (order for order in self._waiting if isinstance(order, Release) and order.robot == robot)
+        return next(again, None) or self._take(Release(robot=robot))
 
     def replan(self, factory: Factory, *, declared_anew: bool) -> Order:
         """declared_anew: with this descriptor come its robots, beside those that were admitted; otherwise those of now stay."""
+        last = next((order for order in reversed(self._waiting) if isinstance(order, Replan)), None)
+        if last and last is not self._waiting[0] and (last.declared_anew, last.factory) == (declared_anew, factory):
+            return last
         why = f"replanned{f' for {Path(factory.file).name}' if declared_anew else ''} by somebody's order"
         return self._take(Replan(factory=factory, declared_anew=declared_anew, why=why))
 
@@ -94,6 +101,9 @@ class InForce(Standing):
 
     def _take(self, order: Order) -> Order:
         if self._others_wait or not self._done_at_once(order):
+            if len(self._waiting) >= MOST_WAITING and not isinstance(order, Release):
+                order.close(ScheduleError(f"{len(self._waiting)} others wait for a plan: ask again later"))
+                return order
             self._waiting.append(order)
         self._go_on()
         return order
