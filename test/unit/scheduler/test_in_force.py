@@ -432,6 +432,24 @@ def test_what_a_predecessor_left_is_replayed(running: Running, repository: Path)
     assert replay.feed(record)["schedule"] == record["schedule"] and record["schedule"]["epoch"] == 42
 
 
+def test_nobody_is_admitted_to_servers_that_are_all_lost(running: Running) -> None:
+    """They had room when they were last planned with: 'yes' was the answer, and nobody there to serve."""
+    refit, both = refit_by(running.profile, running.catalogue), ("server_1", "server_2")
+    running.fleet.see(Finding(Seen(lost=both), both, (), "all are lost"), refit)
+    epoch = running.fleet.epoch
+    order = running.fleet.admit("late", "arm")
+    running.says("guest", "arm")
+    running.fleet.settle()
+    running.plan_what_is_wanted()
+    assert "no server lives" in refused(order) and running.fleet.epoch == epoch
+    running.fleet.see(Finding(Seen(), (), both, "all are back"), refit)
+    for _ in range(5):
+        running.plan_what_is_wanted()
+        running.fleet.settle()
+    assert running.tasks() == {"arm_1": "arm", "arm_2": "arm", "guest": "arm"}
+    assert isinstance(running.fleet.admit("late", "arm").answer, int)
+
+
 # --- room that is looked for elsewhere ---
 
 
