@@ -6,7 +6,9 @@ Prints its figures as one line of JSON. What Python, PyTorch and the engines' mo
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -103,8 +105,8 @@ def measured(folder: Path, dtype: str, device: str, steps: int, chunks: int) -> 
         resident_bytes=resident - empty,
         files_bytes=files - files_before,
         peak_bytes=peak_bytes() - empty,
-        device_bytes=torch.cuda.memory_allocated() if on_gpu else 0,
-        device_peak_bytes=torch.cuda.max_memory_allocated() if on_gpu else 0,
+        device_bytes=torch.cuda.memory_allocated(device) if on_gpu else 0,
+        device_peak_bytes=torch.cuda.max_memory_allocated(device) if on_gpu else 0,
         import_s=import_s,
         load_s=loaded_s - begins_s,
         gate_s=checked_s - loaded_s if engine.must_agree and chunks else 0.0,
@@ -161,8 +163,16 @@ def _status() -> dict[str, int]:
     return {key: 1024 * int(value.split()[0]) for key, value in pairs if value.endswith(" kB")}
 
 
+def _end_with_who_started_it() -> None:
+    """Whose end of the pipe closes however it ends."""
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(1)
+
+
 def main(arguments: list[str]) -> None:
     from ros2_rfm_serving.errors import ModelError
+
+    threading.Thread(target=_end_with_who_started_it, daemon=True).start()
 
     folder, dtype, device, steps, chunks = arguments
     try:

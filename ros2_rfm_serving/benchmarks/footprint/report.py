@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.table import Table
 
 from ros2_rfm_serving.benchmarks.console import console
 from ros2_rfm_serving.benchmarks.footprint.measured import Footprint, Row
+from ros2_rfm_serving.benchmarks.processes import told_to_end
 from ros2_rfm_serving.errors import ConfigurationError, RfmError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.operate.inputs import ChartFile
@@ -30,6 +36,8 @@ SHIPPED = tuple(
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 LIMIT_S = 3600.0
 """Of one process: a gate of 3 B parameters on one core takes its time."""
+LOOKS_EVERY_S = 0.2
+INTERRUPTED = 130
 
 
 def footprint(
@@ -48,21 +56,42 @@ def footprint(
 
     Examples:  rfm bench footprint --csv footprint.csv  |  rfm bench footprint --models "" --architectures smolvla --full
     """
-    wanted = [name.strip() for name in precisions.split(",") if name.strip()]
-    with TemporaryDirectory() as scratch:
+    wanted = _precisions(precisions)
+    keep = partial(write_csv, csv_file) if csv_file else _nowhere
+    with TemporaryDirectory() as scratch, told_to_end() as look:
         folders = {**_shipped(models), **_drawn(architectures, Path(scratch), full=full)}
-        rows, refused = _measure_all(folders, wanted, (device, str(steps), str(chunks)), rounds)
-    for table in tables_of(rows):
+        if not folders:
+            raise ConfigurationError("there is no model to measure", key="--models", fix="name one, or one of --architectures")
+        _told(_measure_all(folders, wanted, (device, str(steps), str(chunks)), rounds, keep, look), figure)
+
+
+def _told(found: Found, figure: Path | None) -> None:
+    """Raises: `typer.Exit` where it is not what was asked for."""
+    for table in tables_of(found.rows) if found.rows else ():
         console.print(table)
-    for what, why in refused.items():
+    for what, why in found.refused.items():
         console.print(f"{what}: not measured: {why}", style="red", markup=False)
-    if csv_file:
-        write_csv(csv_file, rows)
-    if figure:
+    if figure and found.rows:
         from ros2_rfm_serving.benchmarks.footprint.plot import chart
         from ros2_rfm_serving.reports.charts import save
 
-        save(chart(rows), figure)
+        save(chart(found.rows), figure)
+    if found.is_stopped:
+        console.print("stopped: of the rounds that were measured")
+    if found.is_stopped or not found.rows:
+        raise typer.Exit(INTERRUPTED if found.is_stopped else 1)
+
+
+def _precisions(text: str) -> list[str]:
+    """Each once. Raises: `ConfigurationError`."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    known = (*PRECISIONS, "int4")
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(f"there is no {name!r}", key="--precisions", fix=did_you_mean(name, list(known)))
+    if not names:
+        raise ConfigurationError("is empty", key="--precisions", fix=f"name one of {', '.join(known)}")
+    return names
 
 
 def _shipped(models: str) -> dict[str, Path]:
@@ -72,7 +101,8 @@ def _shipped(models: str) -> dict[str, Path]:
     for name, folder in folders.items():
         if not (folder / "config.json").is_file():
             raise ConfigurationError(f"no bundle is at {name!r}", key="--models", fix=did_you_mean(name, list(SHIPPED)))
-    return {Path(name).name: folder for name, folder in folders.items()}
+    called = Counter(Path(name).name for name in folders)
+    return {Path(name).name if called[Path(name).name] == 1 else name: folder for name, folder in folders.items()}
 
 
 def _drawn(architectures: str, scratch: Path, *, full: bool) -> dict[str, Path]:
@@ -91,42 +121,94 @@ def _drawn(architectures: str, scratch: Path, *, full: bool) -> dict[str, Path]:
         raise ConfigurationError(f"an extra is missing: {error}", key="--architectures", fix=fix) from error
 
 
+class Found(NamedTuple):
+    rows: list[Row]
+    refused: dict[str, str]
+    """Why others are none"""
+    is_stopped: bool = False
+
+
+def _nowhere(rows: Iterable[Row]) -> None:
+    return
+
+
 def _measure_all(
-    folders: Mapping[str, Path], precisions: Sequence[str], asked: tuple[str, str, str], rounds: int
-) -> tuple[list[Row], dict[str, str]]:
-    """asked: device, solver steps, chunks. Returns (rows, why others are none)."""
+    folders: Mapping[str, Path],
+    precisions: Sequence[str],
+    asked: tuple[str, str, str],
+    rounds: int,
+    keep: Callable[[list[Row]], None] = _nowhere,
+    look: Callable[[], None] = lambda: None,
+) -> Found:
+    """asked: device, solver steps, chunks. keep: what there is so far, each time. look: raises
+    `KeyboardInterrupt`, which ends it."""
     found: dict[tuple[str, str], list[Footprint]] = {}
     refused: dict[str, str] = {}
-    for number in range(rounds):
-        for model, folder in folders.items():
-            for precision in precisions:
-                what = f"{model}, {precision}"
-                if what in refused:
-                    continue
-                console.print(f"round {number + 1} of {rounds}: {what}")
-                try:
-                    found.setdefault((model, precision), []).append(in_a_process(folder, precision, *asked))
-                except RfmError as error:
-                    refused[what] = str(error)
-                    found.pop((model, precision), None)
-    rows = [Row(model=model, precision=precision, figures=middle(each)) for (model, precision), each in found.items() if each]
-    return rows, refused
+    for number, (model, folder), precision in product(range(rounds), folders.items(), precisions):
+        what = f"{model}, {precision}"
+        if what in refused:
+            continue
+        console.print(f"round {number + 1} of {rounds}: {what}", markup=False)
+        try:
+            found.setdefault((model, precision), []).append(in_a_process(folder, precision, *asked, look=look))
+        except RfmError as error:
+            refused[what] = str(error)
+            found.pop((model, precision), None)
+        except KeyboardInterrupt:
+            return Found(_rows(found), refused, is_stopped=True)
+        keep(_rows(found))
+    return Found(_rows(found), refused)
 
 
-def in_a_process(folder: Path, *asked: str) -> Footprint:
-    """asked: precision, device, solver steps, chunks. Raises: `RfmError` with what it said last."""
+def _rows(found: Mapping[tuple[str, str], Sequence[Footprint]]) -> list[Row]:
+    return [Row(model=model, precision=precision, figures=middle(each)) for (model, precision), each in found.items() if each]
+
+
+def in_a_process(folder: Path, *asked: str, look: Callable[[], None] = lambda: None) -> Footprint:
+    """asked: precision, device, solver steps, chunks. Raises: `RfmError` with what it said last; what `look` does."""
     module = "ros2_rfm_serving.benchmarks.footprint.measured"
-    command = [sys.executable, "-W", "ignore", "-m", module, str(folder), *asked]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    lines = ended.stdout.strip().splitlines()
-    if ended.returncode or not lines:
-        said = ended.stderr.strip().splitlines()
-        raise RfmError(f"its process ended with {ended.returncode}: {said[-1] if said else 'it said nothing'}")
+    code, out, err = _ended([sys.executable, "-W", "ignore", "-m", module, str(folder), *asked], look)
+    lines = out.strip().splitlines()
+    if code or not lines:
+        said = err.strip().splitlines()
+        raise RfmError(f"its process ended with {code}: {said[-1] if said else 'it said nothing'}")
     told = json.loads(lines[-1])
     if "refused" in told:
         raise RfmError(told["refused"])
     return Footprint(**told)
+
+
+def _ended(command: list[str], look: Callable[[], None]) -> tuple[int, str, str]:
+    """Exit code and what it said. It ends with this process, however that ends: then its end of a pipe closes."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    its, ours = os.pipe()
+    try:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=its,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(its)
+    ends_s = time.monotonic() + LIMIT_S
+    with process:
+        try:
+            while time.monotonic() < ends_s:
+                look()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    out, err = process.communicate(timeout=LOOKS_EVERY_S)
+                    return process.returncode, out, err
+            raise RfmError(f"its process had not ended after {LIMIT_S:.0f} s")
+        finally:
+            process.kill()
+            os.close(ours)
 
 
 def middle(each: Sequence[Footprint]) -> Footprint:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 
 from ros2_rfm_serving.benchmarks.gpu.machine import Machine
+from ros2_rfm_serving.errors import ConfigurationError
 
 Value = str | int | float | bool
 
@@ -16,11 +18,9 @@ class Rows:
     """Of one piece."""
 
     def __init__(self, file: Path, machine: Machine) -> None:
+        """Raises: `ConfigurationError` for a file that is not as it was written."""
         self.file, self._machine = file, machine.columns()
-        self.rows: list[dict[str, str]] = []
-        if file.exists():
-            with file.open(encoding="utf-8", newline="") as text:
-                self.rows = list(csv.DictReader(text))
+        self.rows: list[dict[str, str]] = _read(file) if file.exists() else []
 
     def has(self, **key: Value) -> bool:
         wanted = {**self._machine, **_texts(key)}
@@ -30,6 +30,20 @@ class Rows:
         """Raises: `OSError`; then the file is as it was."""
         self.rows.append({**self._machine, **_texts(values)})
         replace(self.file, as_csv(self.rows))
+
+
+def _read(file: Path) -> list[dict[str, str]]:
+    """What is done is not looked at again: to leave out what is torn would be to lose it."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        rows = list(csv.DictReader(StringIO(text, newline=""), strict=True))
+        if as_csv(rows) == text:
+            return rows
+    except (UnicodeDecodeError, ValueError, csv.Error):
+        pass
+    states = file.parent / "state" / f"{file.stem}*.json"
+    fix = f"rm {file} {states}, and what they say is measured again"
+    raise ConfigurationError("is torn: not what was written", file=str(file), fix=fix)
 
 
 def as_csv(rows: list[dict[str, str]]) -> str:
@@ -44,7 +58,10 @@ def as_csv(rows: list[dict[str, str]]) -> str:
 def replace(file: Path, text: str) -> None:
     """At once, or not at all. Raises: `OSError`."""
     partial = file.with_name(file.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
+    with partial.open("w", encoding="utf-8") as whole:
+        whole.write(text)
+        whole.flush()
+        os.fsync(whole.fileno())  # or after a loss of power the name may be there without its bytes
     partial.replace(file)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -28,17 +29,23 @@ from ros2_rfm_serving.operate.running import prepare_environment
 
 PATCH_PX = 16
 """Of which the pictures are made."""
+MOST_HZ, MOST_S = 1000.0, 3600.0
+"""More than a client can be late by and notice: of instants without end it would count those left out for ever."""
 COOL_DOWN_S = 2.0
 """Between two systems: nothing of the one may run into the other's time."""
+THE_REST = "the rest"
+"""In place of a system's title, when it was stopped"""
 Visits = dict[str, list[Visit]]
 
 
 def serving(
     clients: Annotated[str, typer.Option(help="Numbers of clients, one after the other")] = "1,8,32",
     rounds: Annotated[int, typer.Option(min=1, help="Of all systems, one after the other: their spread is reported")] = 3,
-    seconds: Annotated[float, typer.Option(min=1, help="Of every measurement")] = 8.0,
-    rate: Annotated[float, typer.Option(min=0, help="Requests/s of each client, one in flight; 0: again once answered")] = 0.0,
-    model_ms: Annotated[float, typer.Option(min=0, help="Of every batch, however large")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=1, max=MOST_S, help="Of every measurement")] = 8.0,
+    rate: Annotated[
+        float, typer.Option(min=0, max=MOST_HZ, help="Requests/s of each client, one in flight; 0: again once answered")
+    ] = 0.0,
+    model_ms: Annotated[float, typer.Option(min=0, max=1e3 * MOST_S, help="Of every batch, however large")] = 10.0,
     systems: Annotated[str, typer.Option(help=f"Of {', '.join(SYSTEMS)}")] = ",".join(SYSTEMS),
     quick: Annotated[
         bool, typer.Option("--quick", help="One round of two seconds with 1 and 8 clients: does everything run?")
@@ -88,11 +95,13 @@ def serving(
     report = {"model_ms": model_ms, "seconds": seconds, "rate_hz": rate, **_report(visits, missing, loads)}
     if json_file:
         write_text(json_file, json.dumps(report, indent=1, allow_nan=False) + "\n")
-    if figure:
+    if figure and visits:
         from ros2_rfm_serving.benchmarks.serving.plot import serving_chart
         from ros2_rfm_serving.reports.charts import save
 
         save(serving_chart(visits), figure)
+    if THE_REST in missing:
+        raise typer.Exit(128 + signal.SIGINT)
 
 
 def _numbers(text: str) -> list[int]:
@@ -140,11 +149,13 @@ def _prepared(names: list[str], setup: Setup) -> tuple[list[System], dict[str, s
 def _visit_all(
     chosen: list[System], numbers: list[int], rounds: int, setup: Setup, missing: dict[str, str]
 ) -> tuple[Visits, list[float]]:
-    """A system that fails is left out from then on, and reported. (visits by title, load averages before each of them)"""
+    """A system that fails is left out from then on, and reported; so is what is left at Ctrl-C.
+
+    (visits by title, load averages before each of them)"""
     visits: Visits = {}
-    loads = []
-    for number in range(rounds):
-        for system in chosen:
+    loads: list[float] = []
+    try:
+        for number, system in itertools.product(range(rounds), chosen):
             if system.title in missing:
                 continue
             time.sleep(COOL_DOWN_S)
@@ -155,6 +166,8 @@ def _visit_all(
             except RfmError as error:
                 missing[system.title] = str(error)
                 visits.pop(system.title, None)
+    except KeyboardInterrupt:
+        missing[THE_REST] = "stopped"
     return {title: each for title, each in visits.items() if each}, loads
 
 

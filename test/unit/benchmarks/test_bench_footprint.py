@@ -9,6 +9,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
+import typer
 from rich.table import Table
 
 from ros2_rfm_serving.benchmarks.footprint import report
@@ -42,13 +43,13 @@ def test_a_precision_that_a_model_has_not_is_told_and_the_others_are_measured(
     with pytest.raises(RfmError, match="flow policies and architectures"):
         in_a_process(judge, "int8", "cpu", "0", "1")
 
-    def measured(folder: Path, precision: str, *_: str) -> Footprint:
+    def measured(folder: Path, precision: str, *_: str, look: object) -> Footprint:
         if precision == "int8":
             raise RfmError("not that one")
         return found()
 
     monkeypatch.setattr(report, "in_a_process", measured)
-    rows, refused = report._measure_all({"judge": judge}, ["float32", "int8"], ("cpu", "0", "1"), 2)
+    rows, refused, _ = report._measure_all({"judge": judge}, ["float32", "int8"], ("cpu", "0", "1"), 2)
     assert [(row.model, row.precision) for row in rows] == [("judge", "float32")] and list(refused) == ["judge, int8"]
 
 
@@ -112,3 +113,45 @@ def test_the_peak_is_that_of_what_follows() -> None:
 def test_what_is_no_bundle_is_named() -> None:
     with pytest.raises(ConfigurationError, match="metaworld_flow"):
         report._shipped("metaworld_flo")
+
+
+@pytest.mark.parametrize("wrong", ["float8", "", ","])
+def test_a_precision_that_is_none_is_refused_before_anything_is_measured(wrong: str) -> None:
+    with pytest.raises(ConfigurationError, match="--precisions"):
+        report.footprint(precisions=wrong)
+    with pytest.raises(ConfigurationError, match="there is no model to measure"):
+        report.footprint(models="", precisions="int8,int8")
+
+
+def test_two_folders_of_one_name_are_two_models(tmp_path: Path) -> None:
+    folders = [tmp_path / "a" / "mine", tmp_path / "b" / "mine"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "config.json").touch()
+    assert report._shipped(",".join(map(str, folders))) == {str(folder): folder for folder in folders}
+    assert report._shipped(str(folders[0])) == {"mine": folders[0]}
+
+
+def test_what_was_measured_is_kept_when_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = [found(chunk_s=0.001), found(chunk_s=0.002), found(chunk_s=0.003)]
+    file = tmp_path / "f.csv"
+
+    def measured(folder: Path, *_: str, look: object) -> Footprint:
+        if not left:
+            raise KeyboardInterrupt
+        return left.pop(0)
+
+    monkeypatch.setattr(report, "in_a_process", measured)
+    with pytest.raises(typer.Exit) as ended:
+        report.footprint(models="metaworld_safety", precisions="float32,int8", chunks=1, rounds=3, csv_file=file)
+    assert ended.value.exit_code == 130 and "stopped" in capsys.readouterr().out
+    rows = list(csv.DictReader(file.read_text().splitlines()))
+    assert [float(row["chunk_s"]) for row in rows] == [0.002, 0.002]
+
+
+def test_a_process_that_hangs_is_told_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "LIMIT_S", 0.0)
+    with pytest.raises(RfmError, match="had not ended after 0 s"):
+        in_a_process(Path("nowhere"), "int8", "cpu", "0", "2")

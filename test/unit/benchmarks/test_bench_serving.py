@@ -171,6 +171,22 @@ def test_table_figure_and_json_of_two_rounds() -> None:
     assert len(serving_chart({"toy": rounds}).axes) == 3
 
 
+def test_rounds_that_were_measured_are_kept_when_it_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = ["first", "second", "third"]
+
+    def visited(*_: object) -> str:
+        if not left:
+            raise KeyboardInterrupt
+        return left.pop(0)
+
+    monkeypatch.setattr(bench_serving, "visit", visited)
+    monkeypatch.setattr(bench_serving, "COOL_DOWN_S", 0.0)
+    given, missing = setup(tmp_path), dict[str, str]()
+    chosen = [make("ours", given), make("ours-decoding", given)]
+    visits, loads = bench_serving._visit_all(chosen, [1], 3, given, missing)
+    assert list(visits.values()) == [["first", "third"], ["second"]] and len(loads) == 4 and list(missing.values()) == ["stopped"]
+
+
 def test_the_load_notices_wrong_replies_and_failures(capsys: pytest.CaptureFixture[str]) -> None:
     program = load_program()
     model = program.SleepingModel(0.001)
@@ -215,6 +231,13 @@ def test_a_client_that_waits_leaves_out_what_was_due(capsys: pytest.CaptureFixtu
     at_leisure = program.Load(lambda: request, 2, rate_hz=20.0)
     asked = at_leisure.run(0.1, 0.5)
     assert len(asked["latencies_s"]) + asked["left_out"] == pytest.approx(20, abs=4)
+
+
+def test_what_was_due_while_a_client_waited_beyond_the_end_is_left_out_too(capsys: pytest.CaptureFixture[str]) -> None:
+    program = load_program()
+    model = program.SleepingModel(0.6)
+    figures = program.Load(lambda: lambda state: model([state])[0], 1, rate_hz=100.0).run(0.0, 0.3)
+    assert not figures["latencies_s"] and figures["left_out"] >= 20
 
 
 def test_the_rate_is_told_to_all_clients_and_what_is_left_out_is_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

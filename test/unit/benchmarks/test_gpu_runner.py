@@ -92,11 +92,11 @@ def test_a_full_disk_is_an_error_that_says_so_and_loses_nothing(tmp_path: Path, 
     rows.add(batch=1, p50_ms=2.0)
     before = (tmp_path / "speed.csv").read_text()
 
-    def full(self: Path, *arguments: object, **named: object) -> int:
+    def full(file: int) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", full)
+        patch.setattr(os, "fsync", full)
         with pytest.raises(ConfigurationError, match="No space left on device; make room"):
             states([program("first", ""), program("second", "")], book)
         with pytest.raises(OSError, match="No space"):
@@ -200,6 +200,15 @@ def test_each_row_says_where_it_was_measured_and_is_another_machines_nowhere(tmp
     assert again.has(architecture="pi0", batch=2) and not again.has(architecture="pi0", batch=4)
     assert not Rows(tmp_path / "speed.csv", GPU).has(architecture="pi0", batch=2)
     assert again.rows[0] == {**CPU.columns(), "architecture": "pi0", "batch": "1", "p50_ms": "2.1235", "said": ""}
+
+
+@pytest.mark.parametrize("torn", [b"", b"\x00\xff", None, b"device,gpu,dri"])
+def test_a_torn_file_is_refused_with_what_to_do_and_not_taken_for_measured(torn: bytes | None, tmp_path: Path) -> None:
+    file = tmp_path / "speed.csv"
+    Rows(file, CPU).add(architecture="pi0", batch=1, p50_ms=2.5)
+    file.write_bytes(file.read_bytes()[:-2] if torn is None else torn)
+    with pytest.raises(ConfigurationError, match=r"speed.csv.*is torn.*rm .*state/speed\*\.json"):
+        Rows(file, CPU)
 
 
 def test_a_toys_profile_is_no_gpus(tmp_path: Path) -> None:

@@ -122,6 +122,8 @@ class Load:
             answered_s = time.perf_counter()
             right = tuple(actions[0, :2]) == (state[0], state[1])
             self.samples[index].append((answered_s, answered_s - sent_s, right))
+        if self._rate_hz:
+            next(due_s)  # what was due while it waited beyond the end
 
     def _dues(self, index: int) -> Iterator[float]:
         """Those that are still to come each time."""
