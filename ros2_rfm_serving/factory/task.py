@@ -29,10 +29,14 @@ SIMULATED_TASKS = (
 )
 """Of Meta-World."""
 METAWORLD_ROBOT = "metaworld_arm.yaml"
+LEAST_MS, MOST_MS = 1e-3, 1e9
+"""Of any duration of a robot: eleven days. Beyond these, solvers and the wire's 32 bits have no number for it, or for its rate."""
+LEAST_HZ, MOST_VALUE = 1e-6, 1e6
+Milliseconds = Annotated[float, Field(ge=LEAST_MS, le=MOST_MS)]
 
 
 class Pipeline(Section):
-    action_period_ms: float = Field(gt=0)
+    action_period_ms: Milliseconds
     """Execution time of what one System 1 prediction commands, t_act (ROSA §3.4.2)."""
     system2_to_system1_call_ratio: float = Field(default=0.0, ge=0, le=1)
     """System 2 calls per System 1 call, 1/H; 0: no System 2."""
@@ -54,9 +58,9 @@ class Component(Section):
     engine: str = ""
     """Which of the model's entries in the catalogue: `<model>@<engine>`; empty: `<model>`. Ours."""
     prompt: str = ""
-    slo_ms: float | None = Field(default=None, gt=0)
+    slo_ms: Milliseconds | None = None
     """Request to reply at the SLO percentile; None: no requirement."""
-    freq_hz: float | None = Field(default=None, gt=0, le=1000)
+    freq_hz: float | None = Field(default=None, ge=LEAST_HZ, le=1000)
     """Of periodic components (obligations); None for System 1 and 2."""
     call_ratio: float | None = Field(default=None, gt=0, le=100)
     """Calls per System 1 call, of a goal-coupled component beyond the four of Fig. 3 (those have theirs in `pipeline`)."""
@@ -86,7 +90,7 @@ class Horizon(Section):
     """How unsure of an action a model may be (docs/server.md)."""
     min_steps: int = Field(default=1, ge=1)
     """H_min: never fewer actions."""
-    mean_period_ms: float | None = Field(default=None, gt=0)
+    mean_period_ms: Milliseconds | None = None
     """Mean execution time of what a policy really has executed of a chunk; None: `pipeline.action_period_ms`."""
 
     @model_validator(mode="after")
@@ -169,7 +173,7 @@ class Task(Section):
     task_retry: TaskRetry = TaskRetry()
     safety_and_slo_violation: SafetyAndSloViolation = SafetyAndSloViolation()
     components: dict[str, Component] = Field(min_length=1)
-    value: float = Field(default=1.0, gt=0)
+    value: float = Field(default=1.0, ge=1 / MOST_VALUE, le=MOST_VALUE)
     """Weight v_c of one action of this task (ROSA §3.4.1, eq. 1)."""
     min_action_rate_hz: Annotated[float, Field(gt=0)] | ActionRateFloor | None = None
     """Floor of the action rate. A plain number is per robot; `{per_class: ...}` is of all its robots together."""

@@ -39,6 +39,7 @@ from ros2_rfm_serving.ros.predecessor import found_in_force
 from ros2_rfm_serving.ros.watching import Watching
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.scheduler import DEFAULT_LEASE_S, POLICIES, InForce, Order, PlanOrder, Roster, Seen
+from ros2_rfm_serving.scheduler.standing import SAID
 from ros2_rfm_serving.security.members import askers
 from ros2_rfm_serving.types import Schedule
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S
@@ -171,11 +172,11 @@ class SchedulerNode(Node):
             convert.check_name("robot", request.robot)
             return self._fleet.admit(request.robot, request.task)
 
-        return await self._answer(request, response, admit, f"admit {request.robot!r} for {request.task!r}")
+        return await self._answer(request, response, admit, f"admit {request.robot[:SAID]!r} for {request.task[:SAID]!r}")
 
     async def _release(self, request: Any, response: Any) -> Any:
         release = lambda: self._fleet.release(request.robot)  # noqa: E731
-        return await self._answer(request, response, release, f"release {request.robot!r}")
+        return await self._answer(request, response, release, f"release {request.robot[:SAID]!r}")
 
     async def _replan(self, request: Any, response: Any) -> Any:
         given = request.factory_file

@@ -79,6 +79,7 @@ class Watching:
             "statuses unproven": self._unproven,
             "statuses of servers that do not hear this scheduler": self._untimely,
             "statuses of servers that nobody declared": watch.health.unknown,
+            "statuses of robots that nobody serves": watch.strangers,
         }
         return DiagnosticStatus(
             level=level, name="scheduler: servers", message=message, hardware_id=HARDWARE, values=key_values(values)

@@ -174,6 +174,13 @@ class Fleet:
         changed._planned_hz, changed._no_room = other._planned_hz, {}
         return changed
 
+    def standing(self) -> Fleet:
+        """The same without any server that lives: nobody is admitted."""
+        changed = copy(self)
+        changed._hosts = {name: host.dead() for name, host in self._hosts.items()}
+        changed._no_room = {}
+        return changed
+
     def newcomer(self, name: str, task: str) -> Robot:
         """As it would be called."""
         return Robot(name=name, task=task, index=sum(robot.task == task for robot in self.robots))

@@ -110,6 +110,8 @@ class Admission:
             options = [h for h in options if _sort(h) not in avoided] if avoided else options
             best = max(options, key=lambda h: self._worth({**seats, demand.index: h}, h), default=None)
             if best is None:
+                if self._hosts and not any(host.lives for host in self._hosts.values()):
+                    raise ScheduleError("no server lives")
                 raise ScheduleError(f"no server hosts {demand.model!r} for {demand.component} of {self._task.name!r}")
             needed_hz, seats[demand.index] = demand.rate_hz(self.least_hz), best
             if (room_hz := self._room_hz(seats, best) + needed_hz) < needed_hz * (1 - ROUNDING) or room_hz <= 0:

@@ -78,6 +78,11 @@ class Host:
         other.config = replace(self.config, batch_size=size)
         return other
 
+    def dead(self) -> Host:
+        other = self.copied()
+        other.lives = False
+        return other
+
     def copied(self) -> Host:
         other = copy(self)
         other.slos, other.demands = self.slos.copy(), self.demands.copy()

@@ -19,9 +19,12 @@ from ros2_rfm_serving.scheduler.enquiry import Enquiry, Rooms, taken
 from ros2_rfm_serving.scheduler.orders import Admit, Order, Release, Replan
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.roster import Roster, newcomers
-from ros2_rfm_serving.scheduler.standing import PATIENT, Standing
+from ros2_rfm_serving.scheduler.standing import PATIENT, SAID, Standing
 from ros2_rfm_serving.scheduler.told import Book, Log
 from ros2_rfm_serving.types import Schedule
+
+MOST_WAITING = 1024
+"""Orders: at each change all of them are looked at, 40 ms for so many."""
 
 
 class InForce(Standing):
@@ -54,11 +57,15 @@ class InForce(Standing):
         waited = self._withdraw(robot, f"{robot!r} was released while it waited")
         waited |= self._stranded.pop(robot, None) is not None
         if not waited and self._fleet.task_of(robot) is None and robot not in self._roster.tasks:
-            raise ConfigurationError(f"robot {robot!r} is not in the factory")
-        return self._take(Release(robot=robot))
+            raise ConfigurationError(f"robot {robot[:SAID]!r} is not in the factory")
+        again = (order for order in self._waiting if isinstance(order, Release) and order.robot == robot)
+        return next(again, None) or self._take(Release(robot=robot))
 
     def replan(self, factory: Factory, *, declared_anew: bool) -> Order:
         """declared_anew: with this descriptor come its robots, beside those that were admitted; otherwise those of now stay."""
+        last = next((order for order in reversed(self._waiting) if isinstance(order, Replan)), None)
+        if last and last is not self._waiting[0] and (last.declared_anew, last.factory) == (declared_anew, factory):
+            return last
         why = f"replanned{f' for {Path(factory.file).name}' if declared_anew else ''} by somebody's order"
         return self._take(Replan(factory=factory, declared_anew=declared_anew, why=why))
 
@@ -94,6 +101,9 @@ class InForce(Standing):
 
     def _take(self, order: Order) -> Order:
         if self._others_wait or not self._done_at_once(order):
+            if len(self._waiting) >= MOST_WAITING and not isinstance(order, Release):
+                order.close(ScheduleError(f"{len(self._waiting)} others wait for a plan: ask again later"))
+                return order
             self._waiting.append(order)
         self._go_on()
         return order
@@ -134,21 +144,22 @@ class InForce(Standing):
         self._check(order.robot, order.task)
         if self._fleet.task_of(order.robot) == order.task:
             self._log.info(f"{order.robot!r} is admitted for {order.task!r} already: its lease begins anew")
-        else:
-            others = self._others(order.robot)
-            if self.must_be_planned:
-                order.why = f"{order.robot!r} comes after a plan that others need"
-                return False
-            if waiting := self._in_line(others, order.robot):
-                order.why = f"{order.robot!r} comes after {len(waiting)} that wait for a server"
-                return False
-            try:
-                fleet = others.admit(others.newcomer(order.robot, order.task), adjusting=False, looks=1)
-            except ScheduleError as error:
-                order.why = f"{order.robot!r} does not fit the placement: {error}"
-                return False
-            self._change(fleet, f"admitted {order.robot!r}")
+            self._enrol(order.robot, order.task)
+            return True
+        others = self._others(order.robot)
+        if self.must_be_planned:
+            order.why = f"{order.robot!r} comes after a plan that others need"
+            return False
+        if waiting := self._in_line(others, order.robot):
+            order.why = f"{order.robot!r} comes after {len(waiting)} that wait for a server"
+            return False
+        try:
+            fleet = others.admit(others.newcomer(order.robot, order.task), adjusting=False, looks=1)
+        except ScheduleError as error:
+            order.why = f"{order.robot!r} does not fit the placement: {error}"
+            return False
         self._enrol(order.robot, order.task)
+        self._change(fleet, f"admitted {order.robot!r}")
         return True
 
     def _release(self, robot: str) -> None:
@@ -202,6 +213,8 @@ class InForce(Standing):
                 made = ScheduleError(f"{made}; {order.why}")  # nobody has looked for room since
             order.close(made)
             return
+        if isinstance(order, Admit):
+            self._enrol(order.robot, order.task)
         if isinstance(made, Rooms):
             assert asked.first and isinstance(order, Admit)
             self._change(taken(asked.first, made), f"admitted {order.robot!r}")
@@ -209,8 +222,6 @@ class InForce(Standing):
             order.note = self._go_over(made, order.why)
         if asked.seen != self.seen:
             self._background = self._order(self.factory, self._fleet.robots)
-        if isinstance(order, Admit):
-            self._enrol(order.robot, order.task)
         order.close(self.epoch)
 
     def _out_of_date(self, asked: PlanOrder, order: Order) -> bool:

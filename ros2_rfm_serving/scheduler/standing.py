@@ -44,6 +44,8 @@ UNEXPLAINED = (
     "(planning.slo_margin)"
 )
 STRAGGLING = "so many services take longer that no plan keeps it: the next percentile that can be kept is planned for"
+SAID = 100
+"""Characters of a name that nobody knows, which are said to whoever asked."""
 STAYS = "the schedule in force holds and gets more done than the one that was found: it stays"
 
 
@@ -277,7 +279,7 @@ class Standing:
 
     def _check(self, name: str, task: str) -> None:
         if task not in self.factory.tasks:
-            raise ConfigurationError(f"no task {task!r}; there are: {', '.join(self.factory.tasks)}")
+            raise ConfigurationError(f"no task {task[:SAID]!r}; there are: {', '.join(self.factory.tasks)}")
         if (declared := self.declared.get(name, task)) != task:
             fix = "change the descriptor and call replan, or choose another name"
             raise ConfigurationError(

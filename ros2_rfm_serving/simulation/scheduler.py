@@ -72,7 +72,7 @@ class SimulatedScheduler:
         """Robots that crashed, as long as they hold a lease."""
         self._profile, self._catalogue, self._work, self._unit_s = profile, catalogue, work, unit_s
         self._running: PlanOrder | None = None
-        self._looking = False
+        self._looking = self._watches = False
         self.roster = Roster(IDENTITY, lease_s)
         order = PlanOrder(factory=factory, robots=tuple(factory.robots), policy=policy)
         if found:
@@ -124,7 +124,7 @@ class SimulatedScheduler:
         """Hears them from now on, for ever: what they say, and nothing but that, keeps leases."""
         self.lookout = Lookout(self.brain, self._profile, self._catalogue)
         self._servers, self._robots, self._lives = servers, robots, lives
-        self._looking = True
+        self._looking = self._watches = True
         self.events.at(self.events.now_s + LOOK_PERIOD_S, self._watch)
 
     def _watch(self) -> None:
@@ -150,6 +150,8 @@ class SimulatedScheduler:
             self.events.at(self.events.now_s + LOOK_PERIOD_S, self._look)
 
     def _look(self) -> None:
+        if self._watches:  # since this was planned
+            return
         for robot, task in self.roster.tasks.items():
             if robot not in self.silent:
                 self.roster.hear(Word(robot=robot, follows=IDENTITY, admission=Admission(scheduler=IDENTITY, task=task)))

@@ -35,7 +35,8 @@ an engine depends on how they arrive, which a profile only resembles."""
 FRESH_S = 5.0
 """What has not worked for longer keeps nobody waiting."""
 FAR = 10.0
-"""A lot that is so many times longer or shorter than its profile was not measured, or not here; a few longer ones in a row were."""
+"""A lot that is so many times longer or shorter than its profile was not measured, or not here; a few longer ones in a row were.
+One that has so many times more requests at once than the server takes never was."""
 IDLE_S = 600.0
 """A slower server that has done nothing for so long, twice as long after each relapse, may be as quick as others again: it is found
 out by using it."""
@@ -53,6 +54,11 @@ class Lot(NamedTuple):
     """Mean, as is the next."""
     queue_wait_s: float
     mean_batch_size: float
+
+    @property
+    def at_once(self) -> float:
+        """Requests that it would have run, mean (Little's law); those of the first moment began before."""
+        return self.replies * self.inference_s / (self.seconds + self.inference_s)
 
 
 @dataclass(slots=True)
@@ -165,6 +171,9 @@ class Drift:
             return None
         server.latency_s = lot.inference_s + lot.queue_wait_s
         pace = self._pace(server, lot) / server.late
+        if lot.at_once > FAR * max(server.placement.batch_size, server.placement.max_sessions):
+            self.implausible += 1
+            return None
         server.beyond = server.beyond + 1 if pace > FAR else 0
         if not 1 / FAR <= pace <= FAR:
             self.implausible += 1

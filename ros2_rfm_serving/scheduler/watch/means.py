@@ -23,6 +23,9 @@ FAR = 0.5
 """Width of an interval, in distances from what is in use, up to which it takes the place of that."""
 CHANGED = 0.03
 """Relative difference below which lots are of one level."""
+HEAVIEST = 4.0
+"""Times what lots usually weigh: one that says it has more in it, as a count that jumped does, has no more say than that, and
+alone makes nothing sure."""
 
 
 class Lot(NamedTuple):
@@ -79,7 +82,9 @@ class Means:
 
 def _mean(lots: Sequence[Lot]) -> tuple[float, float]:
     """With its standard error."""
-    total = sum(lot.weight for lot in lots)
-    mean = sum(lot.weight * lot.mean for lot in lots) / total
-    scatter = sum(lot.weight * (lot.mean - mean) ** 2 for lot in lots) / total
+    most = HEAVIEST * sorted(lot.weight for lot in lots)[len(lots) // 2]
+    weighed = [(min(lot.weight, most), lot.mean) for lot in lots]
+    total = sum(weight for weight, _ in weighed)
+    mean = sum(weight * of_lot for weight, of_lot in weighed) / total
+    scatter = sum(weight * (of_lot - mean) ** 2 for weight, of_lot in weighed) / total
     return mean, math.sqrt(scatter / (len(lots) - 1))

@@ -41,11 +41,15 @@ class Watch:
         self._profile, self._catalogue = profile, catalogue
         self.insane = 0
         """Words with figures that are none."""
+        self.strangers = 0
+        """Words of robots that the schedule does not serve."""
         self.health, self.factors, self.attained, self.straggling = Health(), Factors(), Attained(), Straggling()
         self.missed: tuple[str, ...] = ()
         """Promises that robots are surely not kept, by their own count, in words."""
         self._factory: Factory | None = None
         self._schedule: Schedule | None = None
+        self._robots: frozenset[str] = frozenset()
+        """Of the schedule: nothing is kept of others, however many there are."""
         self._looked_s = -math.inf
         self.declare(factory)
         self.health.lose(lost)
@@ -69,7 +73,7 @@ class Watch:
         self._schedule = schedule
         placements = {p.server: p for p in schedule.placements if not p.gpu}
         self.straggling.place(placements, self.drift.place(placements))
-        robots = {route.robot for route in schedule.routes}
+        robots = self._robots = frozenset(route.robot for route in schedule.routes)
         self.factors.keep(robots)
         self.attained.follow(robots)
         for server in self._servers:
@@ -88,6 +92,9 @@ class Watch:
     def hear_robot(self, word: RobotWord, now_s: float) -> None:
         if not word.is_sane:
             self.insane += 1
+            return
+        if word.robot not in self._robots:
+            self.strangers += 1
             return
         self.factors.hear(word, *self.drift.latencies_s(word.server), now_s)
         self.attained.hear(word, now_s)

@@ -16,6 +16,8 @@ MOST = 1 << 53
 """Of any count."""
 MOST_RANGES = 100
 """Of a histogram."""
+MOST_COMPONENTS = 64
+"""Of a robot."""
 
 
 class Asked(NamedTuple):
@@ -102,7 +104,8 @@ class RobotWord:
         each = [(*self.asked.values(), Asked(self.horizons, self.horizons_s))]
         sums = all(0 <= a.answers <= MOST and 0.0 <= a.round_trips_s <= LONGEST_S for asked in each for a in asked)
         counts = all(0 <= count <= MOST for kept in self.kept.values() for count in kept)
-        return sums and counts and _is_lately(self.round_trip_p99_s)
+        few = max(len(self.asked), len(self.kept)) <= MOST_COMPONENTS
+        return few and sums and counts and _is_lately(self.round_trip_p99_s)
 
 
 def _is_lately(seconds: float) -> bool:

@@ -79,7 +79,7 @@ def test_a_check_that_sees_nothing_would_be_none() -> None:
 def stubbed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(STUB))
     yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
+    for name in [name for name in list(sys.modules) if name.partition(".")[0] == "vllm"]:
         del sys.modules[name]
 
 

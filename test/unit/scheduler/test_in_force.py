@@ -174,7 +174,24 @@ def test_what_is_refused_changes_nothing(running: Running) -> None:
             running.fleet.admit(name, task)
     with pytest.raises(ConfigurationError, match="'late' is not in the factory"):
         running.fleet.release("late")
+    for ask in (lambda: running.fleet.release("late" * 100_000), lambda: running.fleet.admit("late", "leg" * 100_000)):
+        with pytest.raises(ConfigurationError) as refusal:
+            ask()
+        assert len(str(refusal.value)) < 300, "a name of half a megabyte is neither logged nor sent back"
     assert len(running.schedules) == 1 and not running.roster.tasks
+
+
+@pytest.mark.parametrize("task", ["arm", "wrist"])
+def test_whom_a_schedule_serves_again_it_does_not_call_released(running: Running, task: str) -> None:
+    """At once, and with a plan: bodies publish who was released with every schedule, and repeat it until the next one."""
+    running.fleet.admit("late", "arm")
+    running.fleet.release("late")
+    assert running.roster.released == ("late",)
+    told: list[tuple[str, ...]] = []
+    running.fleet._publish_it = lambda schedule, factory: told.append(running.roster.released)
+    order = running.fleet.admit("late", task)
+    running.plan_what_is_wanted()
+    assert isinstance(order.answer, int) and told and not any(told)
 
 
 # --- orders that wait for a plan of the whole factory ---
@@ -296,6 +313,31 @@ def test_a_descriptor_without_the_task_that_somebody_waits_for(running: Running,
     assert orders[0].answer == 2 and "no task 'wrist'; there are: arm, lift, sprint" in refused(orders[1])
 
 
+def test_whoever_asks_the_same_again_while_it_waits_waits_once(running: Running) -> None:
+    """A button that is pressed twice: each release was another schedule, each replan another plan."""
+    running.fleet.admit("other", "arm")
+    first = running.fleet.admit("late", "wrist")
+    first.in_vain = PATIENT  # from now on everybody waits
+    released = [running.fleet.release("other") for _ in range(5)]
+    replans = [running.replan() for _ in range(5)]
+    assert len(set(map(id, released))) == len(set(map(id, replans))) == 1 and len(running.fleet._waiting) == 3
+    back = running.fleet.admit("other", "arm")
+    assert running.fleet.release("other") is released[0] and "was released while it waited" in refused(back)
+    running.plan_what_is_wanted()
+    assert isinstance(first.answer, int) and released[0].answer == first.answer + 1 and "other" not in running.tasks()
+    assert running.replan() is not replans[0]
+
+
+def test_a_crowd_that_waits_is_bounded_and_those_who_leave_are_heard(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ros2_rfm_serving.scheduler.in_force.MOST_WAITING", 3)
+    orders = [running.fleet.admit(f"late_{i}", "wrist") for i in range(5)]
+    assert [order.answer is None for order in orders] == [True] * 3 + [False] * 2
+    assert refused(orders[-1]) == "3 others wait for a plan: ask again later"
+    assert isinstance(running.fleet.admit("other", "arm").answer, int) and isinstance(running.fleet.release("arm_2").answer, int)
+    running.plan_what_is_wanted()
+    assert all(isinstance(order.answer, int) for order in orders[:3])
+
+
 def test_a_better_plan_waits_for_those_who_wait_for_one(running: Running) -> None:
     running.fleet.admit("other", "arm")
     better = running.fleet.wanted
@@ -388,6 +430,24 @@ def test_what_a_predecessor_left_is_replayed(running: Running, repository: Path)
     replay = SchedulerReplay(profiles)
     (record,) = [record for record in kept.records() if record["kind"] == "plan"]
     assert replay.feed(record)["schedule"] == record["schedule"] and record["schedule"]["epoch"] == 42
+
+
+def test_nobody_is_admitted_to_servers_that_are_all_lost(running: Running) -> None:
+    """They had room when they were last planned with: 'yes' was the answer, and nobody there to serve."""
+    refit, both = refit_by(running.profile, running.catalogue), ("server_1", "server_2")
+    running.fleet.see(Finding(Seen(lost=both), both, (), "all are lost"), refit)
+    epoch = running.fleet.epoch
+    order = running.fleet.admit("late", "arm")
+    running.says("guest", "arm")
+    running.fleet.settle()
+    running.plan_what_is_wanted()
+    assert "no server lives" in refused(order) and running.fleet.epoch == epoch
+    running.fleet.see(Finding(Seen(), (), both, "all are back"), refit)
+    for _ in range(5):
+        running.plan_what_is_wanted()
+        running.fleet.settle()
+    assert running.tasks() == {"arm_1": "arm", "arm_2": "arm", "guest": "arm"}
+    assert isinstance(running.fleet.admit("late", "arm").answer, int)
 
 
 # --- room that is looked for elsewhere ---

@@ -79,7 +79,7 @@ class Floor:
         placements = [anew.get(p.server, p) for p in placements]
         routes = tuple(
             Route(robot=f"carry_{i}", component="system1", server="server_1", max_rate_hz=2.0, slo_s=0.15, task="carry")
-            for i in range(9)
+            for i in range(10 * SAMPLE)
         )
         self.watch.follow(
             Schedule(
@@ -460,6 +460,37 @@ def test_of_robots_too(floor: Floor, value: float) -> None:
     ):
         floor.watch.hear_robot(wrong, floor.now_s)
     assert floor.watch.insane >= 3 and drive(floor) == AS_DECLARED
+
+
+@pytest.mark.parametrize("more", [100, 10**6, 10**8])
+@pytest.mark.parametrize("times", [0.0, 2.0, 5.0])
+@pytest.mark.parametrize("after", range(2))
+def test_one_count_that_jumps_makes_nothing_sure(more: int, times: float, after: int) -> None:
+    """A word with a million replies more outweighed all others: two plans were made of it, for a server twice as slow."""
+    floor = Floor()
+    floor.drives("carry_0")
+    floor.run(20.0 + after * PERIOD_S)
+    for jumps in ("server_1", "carry_0"):
+        server, robot = floor.words["server_1"], floor.robots["carry_0"]
+        if jumps == "server_1":
+            seconds = server.inference_s + more * times * 0.04
+            floor.watch.hear_server(replace(server, replies=server.replies + more, inference_s=seconds), floor.now_s + 1.1)
+        else:
+            asked = {part: Asked(said.answers + more, said.round_trips_s + more * times) for part, said in robot.asked.items()}
+            floor.watch.hear_robot(replace(robot, asked=asked, horizons=robot.horizons + more), floor.now_s + 2.1)
+        floor.change = lambda: floor.drives("carry_0")
+        assert floor.run(30.0) == AS_DECLARED and not floor.found
+    if more >= 10**6 and times:
+        assert floor.watch.drift.implausible == 1
+
+
+def test_thousands_of_names_take_no_memory_and_nobodys_place(floor: Floor) -> None:
+    for i in range(5000):
+        floor.watch.hear_robot(RobotWord(robot=f"robot_{i}", task="carry", server="server_1", streams=True), floor.now_s)
+    assert floor.watch.strangers == 5000 and floor.watch.factors.wants("carry_8", "carry")
+    many = {f"component_{i}": Asked(1, 0.1) for i in range(5000)}
+    floor.watch.hear_robot(RobotWord(robot="carry_1", task="carry", server="", streams=True, asked=many), floor.now_s)
+    assert floor.watch.insane == 1
 
 
 def test_two_servers_with_one_name_say_nothing_about_its_pace(floor: Floor) -> None:

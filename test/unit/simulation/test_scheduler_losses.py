@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.scheduler.answering import refit_by
+from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.scheduler.watch import Finding
 from ros2_rfm_serving.types import Schedule
@@ -35,12 +36,14 @@ class Losing(Day):
         self.first = self.schedules[0]
 
     def hears(self, schedule: Schedule, now_s: float) -> None:
-        """What is promised holds whenever all servers live."""
+        """What is promised holds for whoever is served, also while servers are lost. One standby carries any one of those it is
+        for: where two are lost, the scheduler may have to say that it does not hold, and all others are judged (1 of 384 days)."""
         assert all(schedule.epoch > before.epoch for before in self.schedules[-1:]), "epochs rise"
         self.schedules.append(schedule)
-        if not self.lost:
-            served = {route.robot: route.task for route in schedule.routes}
-            Promises(schedule, served, self.factory, self.profile).hold(lambda robot, task: 0.0)
+        served = {route.robot: route.task for route in schedule.routes}
+        said = {words.partition(":")[0] for words in broken(self.scheduler.brain.fleet)} if len(self.lost) > 1 else set[str]()
+        crowded = {route.standby for route in self.schedules[0].routes if route.server in self.lost}
+        Promises(schedule, served, self.factory, self.profile).hold(lambda robot, task: 0.0, but=said & crowded)
 
     def passes(self, seconds: float) -> None:
         self.events.run(self.events.now_s + seconds)
@@ -63,6 +66,7 @@ class Losing(Day):
 @pytest.mark.patient
 @given(seed=st.integers(0, 100_000), what=st.randoms(use_true_random=False))
 @example(seed=63, what=random.Random(63))
+@example(seed=96, what=random.Random(96))
 @example(seed=168, what=random.Random(1))
 @example(seed=41168, what=random.Random(2))
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), phases=PHASES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ class Seen:
     fresh: bool = False
     chunks_s: list[float] = field(default_factory=list)
     """When it began to execute each of them."""
+    answers: list[tuple[str, float, float]] = field(default_factory=list)
+    """Component, when it asked, and how long it waited; inf: it gave up, or turned to somebody else."""
     told: list[tuple[float, Schedule]] = field(default_factory=list)
     """Every schedule that it followed, and since when."""
 
@@ -64,7 +67,7 @@ class Witness:
         def reply(brain: RobotBrain, answer: Any, now_s: float) -> Any:
             taken = replies(brain, answer, now_s)
             if taken:
-                self._takes(brain, answer.id)
+                self._takes(brain, answer.id, now_s)
             return taken
 
         def follow(brain: RobotBrain, schedule: Schedule, now_s: float) -> Any:
@@ -90,12 +93,14 @@ class Witness:
             assert not same or now_s - sent_s >= patience_s * (1 - 1e-9), (
                 f"two in flight: {former}, {request} after {now_s - sent_s}"
             )
+            seen.answers.append((request.component, sent_s, math.inf))
         seen.asked[request.component] = (server, request, now_s)
 
-    def _takes(self, brain: RobotBrain, answered: RequestId) -> None:
+    def _takes(self, brain: RobotBrain, answered: RequestId, now_s: float) -> None:
         seen = self.of(brain)
         _, asked, sent_s = seen.asked.pop(answered.component)
         assert answered == asked, f"{answered} does not answer {asked}"
+        seen.answers.append((answered.component, sent_s, now_s - sent_s))
         if answered.component == SYSTEM1:
             seen.observed_s, seen.taken, seen.fresh = sent_s, answered, True
 
