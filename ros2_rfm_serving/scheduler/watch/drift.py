@@ -98,8 +98,8 @@ class _Measured:
 
     def is_forgiven(self, now_s: float) -> bool:
         """As no plan gives it anything to do, nothing more will be measured."""
-        idle_s = now_s - max(self.lot_s, self.hold.since_s)
-        return self.used > 1.0 and not 0.0 <= idle_s < IDLE_S * self.hold.times
+        since_s = self.hold.since_s if self.hold.since_s <= now_s else -math.inf
+        return self.used > 1.0 and now_s - max(self.lot_s, since_s) >= IDLE_S * self.hold.times
 
     def is_changing(self, now_s: float) -> bool:
         """It works, and what was measured of it does not say how fast yet."""
@@ -136,9 +136,10 @@ class Drift:
             if _kind(placement) not in self._measured or (known and _kind(known.placement) == _kind(placement)):
                 continue
             batches_s = self._profile.batches_s(*_kind(placement))
-            used, late, hold = (known.used, known.late, known.hold) if known else (1.0, 1.0, Hold())
-            scatter = self._scatter(placement)
-            self._servers[name] = _Measured(placement, batches_s, scatter, Means(), used=used, late=late, hold=hold)
+            measured = _Measured(placement, batches_s, self._scatter(placement), Means())
+            if known:
+                measured.used, measured.late, measured.hold, measured.lot_s = known.used, known.late, known.hold, known.lot_s
+            self._servers[name] = measured
             anew.append(name)
         return anew
 
@@ -196,6 +197,7 @@ class Drift:
         changing = {_model(s.placement) for s in self._servers.values() if s.is_changing(now_s)}
         changed = False
         for server in self._servers.values():
+            server.lot_s = min(server.lot_s, now_s)  # of a clock that was set back
             if server.is_forgiven(now_s):
                 server.paces.forget()
                 changed |= server.takes(1.0, now_s)

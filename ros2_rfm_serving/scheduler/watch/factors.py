@@ -35,6 +35,8 @@ LEAST_CYCLE_S, MOST_RATIO = 1e-4, 100.0
 """Beyond these it was not measured: seconds of a chunk, calls per action."""
 LOT_CHUNKS, LOT_CALLS = 32, 16
 """That make a lot; of calls, answers after which so many were to be expected do, too."""
+FEW_CHUNKS = 4
+"""Make a small lot: what scatters little is known from a few of those, long before one robot has executed many chunks."""
 LEAST_OF_DECLARED = 0.1
 """Of the declared ratio of calls, that is always planned for: who calls nobody now may."""
 SAMPLE = 32
@@ -48,6 +50,7 @@ class _Factor:
     """One figure of a task."""
 
     means: Means
+    """That are looked at."""
     used: float
     """That plans are made with."""
     tolerance: float = 0.0
@@ -62,7 +65,7 @@ class _Factor:
         interval = self.means.interval()
         if interval is None or not interval.replaces(self.used, max(TOLERANCE * self.used, self.tolerance)):
             return False
-        value = round(max(interval.mean, self.least), 4)
+        value = float(f"{max(interval.mean, self.least):.4g}")
         worse = (value < self.used) == self.less_is_worse
         if value == self.used or (value < self.used and not may_fall) or (not worse and self.hold.lasts(now_s)):
             return False
@@ -72,23 +75,58 @@ class _Factor:
 
 
 @dataclass(slots=True)
-class _Pool:
-    """What all robots say, in lots of so much: of rare calls most lots of single robots would have none, and others two."""
+class _Lots:
+    """Of so much each."""
 
-    factor: _Factor
-    lot: float
+    size: float
     """Chunks, or calls."""
+    means: Means = field(default_factory=Means)
     counted: float = 0.0
     weight: float = 0.0
     amount: float = 0.0
     """Of the lot that is being made, as is how much was counted."""
 
+    def add(self, weight: float, amount: float, expected: float) -> bool:
+        """True: what was measured has changed."""
+        self.counted, self.weight, self.amount = self.counted + expected, self.weight + weight, self.amount + amount
+        if self.counted < self.size:
+            return False
+        mean, total = self.amount / self.weight, self.weight
+        self.counted = self.weight = self.amount = 0.0
+        return self.means.add(total, mean)
+
+    def forget(self) -> None:
+        self.means.forget()
+        self.counted = self.weight = self.amount = 0.0
+
+
+@dataclass(slots=True)
+class _Pool:
+    """What all robots say, in lots of so much: of rare calls most lots of single robots would have none, and others two."""
+
+    factor: _Factor
+    lots: tuple[_Lots, ...]
+    """The smaller ones first: these are soon enough, larger ones are sure of what scatters."""
+
     def add(self, weight: float, amount: float, *, expected: float) -> None:
         """expected: how much of a lot that is."""
-        self.counted, self.weight, self.amount = self.counted + expected, self.weight + weight, self.amount + amount
-        if self.counted >= self.lot:
-            self.factor.means.add(self.weight, self.amount / self.weight)
-            self.counted = self.weight = self.amount = 0.0
+        changed = [lots for lots in self.lots if lots.add(weight, amount, expected)]
+        self._forget_all_but(changed[0] if changed else None)
+
+    def look(self, now_s: float) -> bool:
+        """As `_Factor.look`."""
+        for lots in self.lots:
+            self.factor.means = lots.means
+            if self.factor.look(now_s):
+                self._forget_all_but(lots)
+                return True
+        return False
+
+    def _forget_all_but(self, those: _Lots | None) -> None:
+        """They are of before as well. None: it is not known of any."""
+        for lots in self.lots:
+            if those is not None and lots is not those:
+                lots.forget()
 
 
 @dataclass(slots=True)
@@ -150,7 +188,7 @@ class _Task:
         if self.tail.look(now_s, may_fall=not held and len(self.tail.means) >= TAIL_FALL_LOTS):
             self.tail_s, changed = now_s, True
         pools = [*([self.cycle] if self.cycle else []), *self.calls.values()]
-        others = [pool.factor.look(now_s) for pool in pools]
+        others = [pool.look(now_s) for pool in pools]
         return changed or any(others)
 
 
@@ -167,11 +205,11 @@ class Factors:
             name: _Task(
                 travel=_Factor(Means(LEAST_TRAVEL_S), near.network_of(name).mean_s, LEAST_TRAVEL_S),
                 tail=_Factor(Means(LEAST_TRAVEL_S), near.network_of(name).at_s(99.0), LEAST_TRAVEL_S),
-                cycle=_Pool(_Factor(Means(), task.cycle_period_s, less_is_worse=True), LOT_CHUNKS)
+                cycle=_Pool(_Factor(Means(), task.cycle_period_s, less_is_worse=True), (_Lots(FEW_CHUNKS), _Lots(LOT_CHUNKS)))
                 if task.execution.horizon.policy != "static"
                 else None,
                 calls={
-                    component: _Pool(_Factor(Means(), ratio, least=LEAST_OF_DECLARED * ratio), LOT_CALLS)
+                    component: _Pool(_Factor(Means(), ratio, least=LEAST_OF_DECLARED * ratio), (_Lots(LOT_CALLS),))
                     for component in task.components
                     if component != SYSTEM1 and (ratio := task.calls_per_action(component))
                 },

@@ -54,9 +54,10 @@ class Means:
     def __len__(self) -> int:
         return len(self._lots)
 
-    def add(self, weight: float, mean: float) -> None:
+    def add(self, weight: float, mean: float) -> bool:
+        """True: what was measured has changed."""
         self._lots.append(Lot(weight, mean))
-        self._forget_before_change()
+        return self._forget_before_change()
 
     def forget(self) -> None:
         self._lots.clear()
@@ -68,16 +69,18 @@ class Means:
         mean, error = _mean(self._lots)
         return Interval(mean - SIGMAS * error, mean, mean + SIGMAS * error)
 
-    def _forget_before_change(self) -> None:
+    def _forget_before_change(self) -> bool:
         older = len(self._lots) - LEAST_LOTS
         if older < LEAST_LOTS // 2:
-            return
+            return False
         new, new_error = _mean(list(islice(self._lots, older, None)))
         old, old_error = _mean(list(islice(self._lots, older)))
         least = max(CHANGED * abs(old), self._least_change)
-        if abs(new - old) > max(SIGMAS * math.hypot(new_error, old_error), least):
-            for _ in range(older + AT_THE_CHANGE):
-                self._lots.popleft()
+        if abs(new - old) <= max(SIGMAS * math.hypot(new_error, old_error), least):
+            return False
+        for _ in range(older + AT_THE_CHANGE):
+            self._lots.popleft()
+        return True
 
 
 def _mean(lots: Sequence[Lot]) -> tuple[float, float]:
