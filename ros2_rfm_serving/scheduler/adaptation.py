@@ -174,7 +174,7 @@ class Fleet:
         changed._planned_hz, changed._no_room = other._planned_hz, {}
         return changed
 
-    def standing(self) -> Fleet:
+    def without_servers(self) -> Fleet:
         """The same without any server that lives: nobody is admitted."""
         changed = copy(self)
         changed._hosts = {name: host.dead() for name, host in self._hosts.items()}

@@ -49,7 +49,7 @@ def seeing(
     decided; None: it is decided here."""
     robots = {robot.name: robot for robot in fleet.robots}
     if not seen.types(factory.gpu_types):
-        return fleet.standing(), dict.fromkeys(robots, "no server lives")
+        return fleet.without_servers(), dict.fromkeys(robots, "no server lives")
     hit = any(gpu_of(p) in lost for p in fleet.schedule.placements)
     intact = fleet if hit and fleet.intact is None else fleet.intact
 
