@@ -56,7 +56,7 @@ def seeing(
     def rebuild(schedule: Schedule) -> Fleet:
         there = {route.robot for route in schedule.routes}
         those = [*robots.values(), *(robot for robot in waiting if robot.name in there)]
-        changed = refit(factory, schedule, those, seen).owing(fleet)
+        changed = refit(factory, schedule, those, seen).owing(fleet.owed_hz)
         changed.held.update(still_held(changed, fleet))
         if intact:
             known = still_held(changed, intact)
