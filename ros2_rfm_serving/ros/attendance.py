@@ -27,6 +27,8 @@ MAX_SHARE = 0.02
 thousands."""
 SAID_FOR_S = 60.0
 """That a lease has ended."""
+NAMED = 20
+"""Robots, in one line of the log."""
 
 
 class Attendance:
@@ -42,6 +44,8 @@ class Attendance:
         self._looked_s, self._look_around_s = clock(), -math.inf
         """`_look_around_s`: when next."""
         self._ended, self._ended_s = "", 0.0
+        self._again: dict[str, None] = {}
+        """Admitted again since the last look, by their own word."""
         self._misnamed = self._unreadable = self._unsaid = self._untimely = 0
         self.unproven = 0
         """Orders of nobody who may give them, and those that were asked for a proof first."""
@@ -81,6 +85,7 @@ class Attendance:
             self._look_around()
             self._look_around_s = clock() + (time.thread_time() - begin_s) / MAX_SHARE
         self._listen()
+        self._tell_again()
         now_s = clock()
         if ended := self._roster.elapse(now_s - self._looked_s):
             self._ended = f"released, not heard for {self._roster.lease_s:g} s: {', '.join(ended)}"
@@ -138,4 +143,12 @@ class Attendance:
             task = ""
         self._roster.hear(Word(robot=robot, follows=status.scheduler, admission=Admission(scheduler=status.admitted_by, task=task)))
         if not known and robot in self._roster.tasks:
-            log.info(f"{robot!r} is there and was admitted before: it is admitted again")
+            self._again[robot] = None
+
+    def _tell_again(self) -> None:
+        """In one line: of a predecessor there may be thousands, and whoever contradicts himself is taken over at each word."""
+        if again := list(self._again):
+            more = f" and {len(again) - NAMED} more" if len(again) > NAMED else ""
+            those = ", ".join(again[:NAMED])
+            self._node.get_logger().info(f"admitted again, for they are there and were admitted before: {those}{more}")
+        self._again = {}

@@ -307,6 +307,7 @@ class ModelServerNode(LifecycleNode):
     def _follow(self, schedule: Schedule) -> None:
         placement, before = self._params.placed(schedule.placement_of(self._name)), self._placement
         self._placement = placement
+        self._standing.go_against(self._params.against(schedule.placement_of(self._name)))
         if self._work:
             self._work.server.declare(self._schedules.rates_hz)
         if placement is None or self._params.model or not self._params.autostart or self._ending:

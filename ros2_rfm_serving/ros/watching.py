@@ -22,11 +22,13 @@ from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.scheduler import InForce, Lookout
 from ros2_rfm_serving.scheduler.watch import CONFIDENCE, LOOK_PERIOD_S, SAMPLE, Asked, Kept, RobotWord, ServerWord
-from ros2_rfm_serving.types import RobotState, ServerState, TaskPhase
+from ros2_rfm_serving.types import SYSTEM1, RobotState, ServerState, TaskPhase
 
 SERVER_LEAF = "status"
 NAMED = 3
-"""Broken promises that are told in full."""
+"""Broken promises, and robots, that are told in full."""
+STAYS_S = 10.0
+"""For which a robot is heard at another server than its own, until it is told: a session takes its time."""
 
 
 class Watching:
@@ -49,6 +51,10 @@ class Watching:
         self._servers: dict[str, Any] = {}
         self._robots: dict[str, Any] = {}
         """Name -> the subscription to its status."""
+        self._homes: dict[str, str] = {}
+        """Robot of the sample -> the server of its System 1, by the schedule."""
+        self._astray_s: dict[str, tuple[str, float]] = {}
+        """Robot -> another one that it is at by its own word, and since when."""
         self._listened: object = None
         self._refused = self._unproven = self._untimely = 0
         """Statuses that cannot be read, or are of another name than their topic's; that are not proven; that were not said since
@@ -74,6 +80,7 @@ class Watching:
             **dict(self._measured()),
             **dict(self._straggling()),
             **dict(self._needs()),
+            "robots that are not where the schedule has them": self._astray(clock()),
             "figures refused": watch.insane + watch.drift.implausible + watch.factors.implausible,
             "statuses refused": self._refused,
             "statuses unproven": self._unproven,
@@ -96,6 +103,11 @@ class Watching:
             low, mean, high = pace.interval
             told = f"{mean:.3f}, expected {pace.used:.2f} ({100 * CONFIDENCE:.0f} % sure: {low:.3f} to {high:.3f})"
             yield f"{server} takes times its profile", told
+
+    def _astray(self, now_s: float) -> str:
+        """Of the sample: they follow no schedule, or their own server has no place for them, or is lost."""
+        those = [f"{robot} ({server})" for robot, (server, since_s) in self._astray_s.items() if now_s - since_s > STAYS_S]
+        return ", ".join(those[:NAMED]) + (f" and {len(those) - NAMED} more" if len(those) > NAMED else "")
 
     def _late(self) -> Iterator[str]:
         yield from (f"{server} {_late(some)}" for server, some in self._lookout.watch.seen.stragglers.items())
@@ -128,7 +140,10 @@ class Watching:
             self._listened = self._fleet.fleet
             self._listen(self._servers, set(self._fleet.factory.servers), SERVER_LEAF)
             self._processes.keep(self._fleet.factory.servers)
-            self._listen(self._robots, self._sample(), ROBOT_LEAF)
+            self._listen(self._robots, sample := self._sample(), ROBOT_LEAF)
+            routes = self._fleet.fleet.schedule.routes
+            self._homes = {r.robot: r.server for r in routes if r.component == SYSTEM1 and r.robot in sample}
+            self._astray_s = {robot: at for robot, at in self._astray_s.items() if self._homes.get(robot, at[0]) != at[0]}
         self._lookout.look(clock())
 
     def _sample(self) -> set[str]:
@@ -172,6 +187,14 @@ class Watching:
             self._refuse()
         elif self._hearer.is_of_now(status, self._identity) and (task := self._fleet.fleet.task_of(robot)):
             self._lookout.hear_robot(robot_word(robot, task, status), clock())
+            self._find(robot, status.server, clock())
+
+    def _find(self, robot: str, server: str, now_s: float) -> None:
+        """It is at that server, by its own word; empty: at none."""
+        if server in ("", self._homes.get(robot, "")):
+            self._astray_s.pop(robot, None)
+        elif robot in self._homes and self._astray_s.get(robot, ("",))[0] != server:
+            self._astray_s[robot] = server, now_s
 
 
 def _late(some: Stragglers) -> str:

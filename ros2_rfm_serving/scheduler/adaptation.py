@@ -168,13 +168,36 @@ class Fleet:
     def task_of(self, name: str) -> str | None:  # None: it is not in the fleet
         return self._task_of.get(name)
 
-    def owing(self, other: Fleet) -> Fleet:
-        """What the plan of another fleet gave to each class is owed to it here too."""
+    @property
+    def owed_hz(self) -> Mapping[str, float]:
+        """Task -> action rate that the last plan gave to its robots."""
+        return self._planned_hz
+
+    def owing(self, rates_hz: Mapping[str, float]) -> Fleet:
+        """What another fleet's plan gave to each class is owed to it here too."""
         changed = copy(self)
-        changed._planned_hz, changed._no_room = other._planned_hz, {}
+        changed._planned_hz, changed._no_room = dict(rates_hz), {}
         return changed
 
-    def standing(self) -> Fleet:
+    @property
+    def standbys(self) -> dict[str, str]:
+        """Server -> who stands by for it, also where nobody is served now."""
+        return {name: host.standby for name, host in self._hosts.items() if host.standby}
+
+    def under(self, schedule: Schedule, robots: Sequence[Robot], standbys: Mapping[str, str]) -> Fleet:
+        """Of the same factory, as whoever reads all this would have it."""
+        changed = Fleet(self._problem.shared_by(robot.task for robot in robots), self._curves, schedule, robots)
+        for server, standby in standbys.items():
+            changed._hosts[server].standby = standby
+        return changed
+
+    def anew(self) -> Fleet:
+        """The same, without a trace of how it came about; but what was looked at is known."""
+        changed = self.under(self.schedule, self.robots, self.standbys).owing(self.owed_hz)
+        changed.held = dict(self.held)
+        return changed
+
+    def without_servers(self) -> Fleet:
         """The same without any server that lives: nobody is admitted."""
         changed = copy(self)
         changed._hosts = {name: host.dead() for name, host in self._hosts.items()}

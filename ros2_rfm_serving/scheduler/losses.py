@@ -49,14 +49,14 @@ def seeing(
     decided; None: it is decided here."""
     robots = {robot.name: robot for robot in fleet.robots}
     if not seen.types(factory.gpu_types):
-        return fleet.standing(), dict.fromkeys(robots, "no server lives")
+        return fleet.without_servers(), dict.fromkeys(robots, "no server lives")
     hit = any(gpu_of(p) in lost for p in fleet.schedule.placements)
     intact = fleet if hit and fleet.intact is None else fleet.intact
 
     def rebuild(schedule: Schedule) -> Fleet:
         there = {route.robot for route in schedule.routes}
         those = [*robots.values(), *(robot for robot in waiting if robot.name in there)]
-        changed = refit(factory, schedule, those, seen).owing(fleet)
+        changed = refit(factory, schedule, those, seen).owing(fleet.owed_hz)
         changed.held.update(still_held(changed, fleet))
         if intact:
             known = still_held(changed, intact)

@@ -44,6 +44,8 @@ UNEXPLAINED = (
     "(planning.slo_margin)"
 )
 STRAGGLING = "so many services take longer that no plan keeps it: the next percentile that can be kept is planned for"
+MOST_CHANGES = 1000
+"""Until the fleet in force is taken anew: the book has to tell of no more (see `Fleet.anew`)."""
 SAID = 100
 """Characters of a name that nobody knows, which are said to whoever asked."""
 STAYS = "the schedule in force holds and gets more done than the one that was found: it stays"
@@ -85,6 +87,8 @@ class Standing:
         """Figures took somebody's cover, and no plan was made since."""
         self._rests = 0
         """Looks until one is made for that alone."""
+        self._changes = 0
+        """Since the fleet was taken anew."""
         self._fleet = first.fleet
         self._run(first.factory)
         for robot in first.fleet.robots:
@@ -309,6 +313,7 @@ class Standing:
         """A local one; whether another schedule would be worth it is looked at in the background."""
         self._log.info(what)
         self._book.changed(self._fleet, fleet, what)
+        fleet = self._anew(fleet)
         self._publish(fleet)
         self._overtake()
         needed = self._needs_plan
@@ -316,6 +321,15 @@ class Standing:
         self._background = self._order(self.factory, robots, needed=needed) if robots else None
         self._changed = fleet
         self.judge()  # who is left may owe their class more
+
+    def _anew(self, fleet: Fleet) -> Fleet:
+        """Now and then. Not while something of servers that are lost is remembered, or none lives: a plan follows those."""
+        self._changes += 1
+        if self._changes < MOST_CHANGES or fleet.intact or fleet.restored or not any(h.lives for h in fleet.hosts.values()):
+            return fleet
+        self._changes, anew = 0, fleet.anew()
+        self._book.changed(fleet, anew, "what came and went until now is told no more")
+        return anew
 
     def _overtake(self) -> None:
         """The plan that is being made, if it is needed, is of a fleet that is no more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.parameter import Parameter
 from rfm_serving import msg, srv
 
+from ros2_rfm_serving.ros.attendance import Attendance
+from ros2_rfm_serving.ros.node.said import Hearer
 from ros2_rfm_serving.ros.robots_node import RobotsNode
 from ros2_rfm_serving.ros.standing_admission import StandingAdmission
 from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.scheduler import Roster
 from test.ros.test_scheduler_node import FACTORY, Rig
 
 TASKS = """
@@ -156,3 +160,23 @@ def test_admission_again_is_a_success_and_for_another_task_a_new_plan_or_a_reaso
     rig.refused(rig.call(srv.AdmitRobot, robot="late", task="sprint"), "sprint", 120)
     assert [route.task for route in rig.schedules[-1].routes if route.robot == "late"] == ["wrist"], "it stays what it was"
     rig.refused(rig.call(srv.AdmitRobot, robot="arm_1", task="wrist"), "is declared for 'arm', not for 'wrist'; change the", 100)
+
+
+def test_of_whom_is_taken_over_at_each_word_there_is_one_line_a_look() -> None:
+    """There was one for each, as often as somebody liked to contradict himself, and thousands after a scheduler's restart."""
+    said: list[str] = []
+    attendance = Attendance.__new__(Attendance)
+    log = SimpleNamespace(info=said.append, warning=lambda *words, **options: None)
+    attendance._node, attendance._hearer = SimpleNamespace(get_logger=lambda: log), Hearer(None)  # type: ignore[assignment]
+    attendance._roster, attendance._identity, attendance._again = Roster(7), 7, {}
+    attendance._fleet = SimpleNamespace(factory=SimpleNamespace(tasks={"arm": None}))  # type: ignore[assignment]
+    for robot in ("ghost", *(f"guest_{number}" for number in range(100))):
+        for number in range(20 if robot == "ghost" else 2):
+            status = msg.RobotStatus(scheduler=8 + number, admitted_by=66, admitted_task="arm" if number % 2 else "")
+            status.header.frame_id = robot
+            attendance._on_status(robot, status)
+    assert not said and len(attendance._roster.tasks) == 101
+    attendance._tell_again()
+    attendance._tell_again()
+    (line,) = said
+    assert "ghost, guest_0, " in line and line.endswith(" and 81 more")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from diagnostic_msgs.msg import DiagnosticStatus
 from rfm_serving import msg
 
 from ros2_rfm_serving.ros.server.standing import Standing
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.types import ServerState
+from ros2_rfm_serving.types import Schedule, ServerState
 from test.ros.test_parameter_services import Services, make  # noqa: F401
 from test.unit.fakes import FakeEngine
 
@@ -48,6 +50,13 @@ def test_a_server_becomes_ready_while_nothing_can_be_published(
     heard = rig.hear(msg.ServerStatus, "/rfm/servers/s1/status", qos.SERVER_STATUS)
     rig.wait(lambda: heard and heard[-1].state == msg.ServerStatus.READY, "its status")
     assert {count.name: count.count for count in heard[-1].refused}["publish_failed"] >= 3
+
+    placed = replace(rig.node._params.placed(None), model="another")
+    for placements, words in (((placed,), "the schedule places 'another' here"), ((), "")):
+        rig.node._follow(Schedule(epoch=1, placements=placements, routes=(), predicted_actions_hz=0.0, policy=""))
+        standing.publish()
+        rig.wait(lambda words=words: heard[-1].detail.endswith(words) and bool(heard[-1].detail) == bool(words), words)
+        assert standing._diagnosis().level == (DiagnosticStatus.WARN if words else DiagnosticStatus.OK)
 
 
 def test_what_goes_wrong_while_problems_are_said_is_said_the_next_time() -> None:

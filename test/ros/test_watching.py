@@ -17,6 +17,7 @@ from rfm_serving import msg
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
+from ros2_rfm_serving.ros.watching import STAYS_S, Watching
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.types import ServerState
 from test.waiting import eventually
@@ -149,3 +150,19 @@ def test_statuses_become_schedules(rig: Rig) -> None:
     rig.wait(lambda: lost in {placement.server for placement in rig.schedules[-1].placements})
     rig.silent = {f"server_{i}" for i in range(1, 5)}
     rig.wait(lambda: "no server is heard" in rig.told.message and rig.told.level == DiagnosticStatus.WARN)
+
+
+def test_a_robot_that_stays_where_no_schedule_has_it_is_told() -> None:
+    """A new plan had moved it, and nobody said that it had not gone."""
+    watching = Watching.__new__(Watching)
+    watching._homes, watching._astray_s = {f"arm_{i}": "server_2" for i in range(5)}, {}
+    for robot in ("arm_0", "arm_1", "nobody"):
+        watching._find(robot, "server_1", 10.0)
+    assert not watching._astray(10.0 + STAYS_S)
+    assert watching._astray(10.1 + STAYS_S) == "arm_0 (server_1), arm_1 (server_1)"
+    watching._find("arm_0", "server_2", 30.0)
+    watching._find("arm_1", "server_1", 30.0)
+    assert watching._astray(30.0) == "arm_1 (server_1)"
+    for i in range(5):
+        watching._find(f"arm_{i}", "server_3", 40.0)
+    assert watching._astray(60.0) == "arm_1 (server_3), arm_0 (server_3), arm_2 (server_3) and 2 more"

@@ -23,9 +23,10 @@ from ros2_rfm_serving.scheduler.watch import Finding
 from ros2_rfm_serving.types import Schedule
 
 PLANNED, CHANGED, BACKGROUND = "planned", "changed", "background"
+ANEW = "anew"
 Step = list[Any]
-"""["release", robot], ["admit", robot, task, index], ["again"] or ["saw", what (`seen.to_json`), servers lost, servers back,
-robots that waited, whether those servers have again whom they had]"""
+"""["release", robot], ["admit", robot, task, index, looks], ["again"], ["anew"] (see `Fleet.anew`) or ["saw",
+what (`seen.to_json`), servers lost, servers back, robots that waited, whether those servers have again whom they had]"""
 
 
 class Book:
@@ -35,6 +36,8 @@ class Book:
         self._journal, self._clock = journal, clock
         self._profiles = functools.lru_cache(maxsize=1)(lambda models: profiles_hash(profiles, models))
         self._planned: Planned | None = None
+        self._base: Fleet | None = None
+        """Since when the steps are; None: since the plan."""
         self._steps: list[Step] = []
         self._told: set[str] = set()
         """Hashes of factories that this chain has."""
@@ -43,13 +46,16 @@ class Book:
     def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None:
         """A whole factory. Before it is published."""
         if published:
-            self._planned, self._steps = planned, []
+            self._planned, self._base, self._steps = planned, None, []
         self._note(self._plan_of, planned, BACKGROUND if background else PLANNED, reason, published)
 
     def changed(self, before: Fleet, after: Fleet, reason: str) -> None:
         """Robots came and went; what is hosted stays."""
         steps = steps_of(before, after)
-        self._steps += steps
+        if [ANEW] in steps:
+            self._base, self._steps = after, []
+        else:
+            self._steps += steps
         self._note(_change_of, steps, after.schedule, reason)
 
     def saw(self, finding: Finding, waiting: Sequence[Robot], after: Fleet) -> None:
@@ -100,6 +106,7 @@ class Book:
             "inputs": self._inputs(planned, text),
             "previous": codec.plain(planned.previous),
             "schedule": codec.plain(planned.fleet.schedule),
+            **({"base": base_of(self._base)} if self._base else {}),
             "steps": [list(step) for step in self._steps],
         }
 
@@ -132,6 +139,8 @@ def _inputs(planned: Planned, factory: str, profiles: str) -> dict[str, Any]:
 
 def steps_of(before: Fleet, after: Fleet) -> list[Step]:
     """How one comes from the other."""
+    if after.schedule is before.schedule:
+        return [[ANEW]]
     stay = {(robot.name, robot.task) for robot in after.robots}
     were = {(robot.name, robot.task) for robot in before.robots}
     gone: list[Step] = [["release", robot.name] for robot in before.robots if (robot.name, robot.task) not in stay]
@@ -156,8 +165,20 @@ def stepped(fleet: Fleet, steps: Sequence[Step], factory: Factory, refit: Refit)
             who = [Robot(name=name, task=task, index=index) for name, task, index in waiting]
             fleet, _ = seeing(fleet, factory, seen.from_json(said), lost, back, refit, who, as_before=as_before)
         else:
-            fleet = fleet.again()
+            fleet = fleet.anew() if do == ANEW else fleet.again()
     return fleet
+
+
+def base_of(fleet: Fleet) -> dict[str, Any]:
+    """A fleet that was taken anew, as whoever reads a snapshot has it again."""
+    return {
+        "schedule": codec.plain(fleet.schedule),
+        "robots": [[robot.name, robot.task, robot.index] for robot in fleet.robots],
+        "tasks": [task.name for task in fleet.problem.classes],
+        "seen": seen.to_json(fleet.problem.seen),
+        "owed_hz": dict(fleet.owed_hz),
+        "standbys": fleet.standbys,
+    }
 
 
 def factory_of(factory: Factory) -> tuple[Any, str]:

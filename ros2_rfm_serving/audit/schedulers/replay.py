@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.schedulers.book import BACKGROUND, CHANGED, hashed, models_of, profiles_hash, stepped
+from ros2_rfm_serving.audit.schedulers.book import (
+    ANEW,
+    BACKGROUND,
+    CHANGED,
+    base_of,
+    hashed,
+    models_of,
+    profiles_hash,
+    stepped,
+)
 from ros2_rfm_serving.errors import RfmError, ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot
 from ros2_rfm_serving.profiles import load_profiles
@@ -38,7 +48,8 @@ class SchedulerReplay:
             raise RfmError("no factory was planned yet")
         inputs = brain["inputs"]
         self._learn(brain["factory"], inputs)
-        self._fleet = self._stepped(self._as_planned(inputs, brain["schedule"]), brain["steps"], inputs)
+        begun = self._at_base(brain["base"], inputs) if "base" in brain else self._as_planned(inputs, brain["schedule"])
+        self._fleet = self._stepped(begun, brain["steps"], inputs)
         self._kept = brain
         if "previous" not in brain:
             self.notes.append(GIVEN)
@@ -58,7 +69,10 @@ class SchedulerReplay:
     def _changed(self, steps: Sequence[list[Any]]) -> Mapping[str, Any]:
         assert self._fleet is not None
         self._fleet = self._stepped(self._fleet, steps, self._kept["inputs"])
-        self._kept = {**self._kept, "steps": [*self._kept["steps"], *steps]}
+        if [ANEW] in steps:
+            self._kept = {**self._kept, "base": base_of(self._fleet), "steps": []}
+        else:
+            self._kept = {**self._kept, "steps": [*self._kept["steps"], *steps]}
         return {"schedule": codec.plain(self._fleet.schedule)}
 
     def _stepped(self, fleet: Fleet, steps: Sequence[list[Any]], inputs: Mapping[str, Any]) -> Fleet:
@@ -122,6 +136,16 @@ class SchedulerReplay:
             raise RfmError("its factory is not in the recording")
         seen_then = seen.from_json(inputs.get("seen", {}))
         return rebuilt(factory, found, robots_of(inputs), self._profile, self._catalogue, seen_then)
+
+    def _at_base(self, base: Mapping[str, Any], inputs: Mapping[str, Any]) -> Fleet:
+        """As it was taken anew. Raises: `RfmError`."""
+        found = _schedule(base["schedule"])
+        if found is None:
+            raise RfmError("a base without a schedule")
+        one_each = [Robot(name=task, task=task, index=0) for task in base["tasks"]]
+        factory, seen_then = self._factories[inputs["factory"]], seen.from_json(base["seen"])
+        empty = rebuilt(factory, replace(found, routes=()), one_each, self._profile, self._catalogue, seen_then)
+        return empty.under(found, robots_of(base), base["standbys"]).owing(base["owed_hz"])
 
     def _learn(self, factory: Any, inputs: Mapping[str, Any]) -> None:
         """Raises: `RfmError`."""

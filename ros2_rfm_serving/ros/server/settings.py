@@ -92,6 +92,12 @@ class ServerParams:
             predicted_p99_s=0.0,
         )
 
+    def against(self, placement: Placement | None) -> str:
+        """What it serves though the schedule places something else here, in words."""
+        if not self.model or placement is None or placement.model == self.model:
+            return ""
+        return f"serves {self.model!r} as its parameter `model` says, and the schedule places {placement.model!r} here"
+
     def engine_spec(self, placement: Placement) -> EngineSpec:
         """Raises: `ModelError`, `ConfigurationError`, `ProfileError`."""
         profiles = self.profiles_folder

@@ -45,6 +45,8 @@ class Standing:
     ) -> None:
         """audit: hears of every other state. openings: whose challenge is told."""
         self.state, self.detail = ServerState.LOADING, "no model placed here yet"
+        self._against = ""
+        """The schedule, what is served: in words."""
         self.following = Following()
         self._ended = False
         self.refused: Counter[str] = Counter()
@@ -69,6 +71,12 @@ class Standing:
         if before != state:
             self._audit.became(before.name.lower(), state.name.lower(), detail)
             self._tried(lambda: self._diagnostics.publish(self._diagnosis()))
+
+    def go_against(self, what: str) -> None:
+        """The schedule; empty: it does not."""
+        if what != self._against and what:
+            self._node.get_logger().warning(f"{self._own_name.name} {what}: robots of that schedule may be moved by another model")
+        self._against = what
 
     def end(self) -> None:
         """The last word: what it served is told once more, while it is there."""
@@ -108,7 +116,8 @@ class Standing:
 
     def _message(self) -> Any:
         name, now_s = self._own_name.name, clock()
-        made = status_message(name, self.state, self.detail, self.following, self.refused, self._server(), now_s)
+        detail = self.detail or self._against
+        made = status_message(name, self.state, detail, self.following, self.refused, self._server(), now_s)
         if self._openings:
             made.challenge, made.hears = self._openings.challenge(now_s), self.contemporaries.named
         return made

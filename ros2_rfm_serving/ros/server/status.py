@@ -54,9 +54,12 @@ def status_message(
 
 
 def diagnosis(status: Any, followed: Following, now_s: float, server: ModelServer | None = None) -> DiagnosticStatus:
-    """`<server>: server`: OK when it serves, WARN when it does not yet or two schedulers tell it what to serve, else ERROR."""
+    """`<server>: server`: OK when it serves, WARN when it does not yet, or not what the schedule places there, or when two
+    schedulers tell it what to serve, else ERROR."""
     state, name = ServerState(status.state), status.header.frame_id
     level, message = LEVELS[state], status.detail or state.name.lower()
+    if level == DiagnosticStatus.OK and status.detail:
+        level = DiagnosticStatus.WARN
     if level == DiagnosticStatus.OK and followed.num_rivals(now_s):
         level, message = DiagnosticStatus.WARN, TWO_SCHEDULERS
     values = {

@@ -16,6 +16,7 @@ from ros2_rfm_serving.audit.replay import Replayed, brains, replay
 from ros2_rfm_serving.audit.schedulers.book import profiles_hash
 from ros2_rfm_serving.audit.schedulers.replay import GIVEN, SchedulerReplay
 from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.scheduler import standing
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.admission import LOOKS
 from ros2_rfm_serving.scheduler.answering import refit_by
@@ -192,6 +193,33 @@ def test_who_has_again_whom_it_had_is_known_to_the_book(tmp_path: Path, profiles
     record["steps"][0][-1] = False
     result = again(lived, profiles)
     assert result.difference is not None and result.at["n"] == record["n"]
+
+
+def test_a_book_without_a_plan_does_not_grow(tmp_path: Path, profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Robots came and went for weeks, and every snapshot had all of them."""
+    monkeypatch.setattr(standing, "MOST_CHANGES", 7)
+    running = Running(tmp_path, profiles)
+    running.kept.listen()
+    slow = Finding(Seen(paces={"server_2": 1.3}), (), (), "statuses said so")
+    running.fleet.see(slow, refit_by(running.profile, running.catalogue))
+    for number in range(24):
+        running.fleet.admit(f"late_{number}", "arm")
+        if number >= 3:
+            running.fleet.release(f"late_{number - 3}")
+        if number in (9, 20):
+            running.kept.listen()
+    lived = running.kept.records()
+    snapshots = [number for number, record in enumerate(lived) if record["kind"] == "snapshot"]
+    brains_kept = [lived[number]["brain"] for number in snapshots]
+    assert ["base" in brain for brain in brains_kept] == [False, True, True]
+    assert all(len(brain["steps"]) <= 7 for brain in brains_kept)
+    for first in snapshots:
+        result = again(lived[first:], profiles)
+        assert result.difference is None and not result.refused and not result.notes, result
+    changed = copy.deepcopy(lived[snapshots[1] :])
+    changed[0]["brain"]["base"]["owed_hz"]["arm"] *= 3
+    result = again(changed, profiles)
+    assert result.difference is not None or result.refused
 
 
 def test_other_profiles_are_said(lived: Records, tmp_path: Path, profiles: Path) -> None:

@@ -49,6 +49,16 @@ def test_whoever_compiles_keeps_what_comes_of_it(home: Path) -> None:
     assert os.environ[VARIABLE] == str(folder) and folder.stat().st_mode & 0o777 == 0o700
 
 
+def test_what_pytorch_says_for_itself_when_its_compiler_is_imported_is_not_what_the_user_says(home: Path) -> None:
+    from torch._inductor.runtime import cache_dir_utils
+
+    del os.environ[VARIABLE]
+    cache_dir_utils.cache_dir()
+    assert os.environ[VARIABLE]
+    keep_kernels()
+    assert os.environ[VARIABLE] == str(home / "ros2_rfm_serving" / "inductor")
+
+
 def test_where_the_user_says(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "/elsewhere")
     keep_kernels()
