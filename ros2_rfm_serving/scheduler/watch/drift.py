@@ -38,8 +38,8 @@ FAR = 10.0
 """A lot that is so many times longer or shorter than its profile was not measured, or not here; a few longer ones in a row were.
 One that has so many times more requests at once than the server takes never was."""
 IDLE_S = 600.0
-"""A slower server that has done nothing for so long, twice as long after each relapse, may be as quick as others again: it is found
-out by using it."""
+"""A slower server that no plan gives anything to do for so long, twice as long after each relapse, may be as quick as others again:
+it is found out by using it."""
 BISECTIONS = 30
 NORMAL_P90 = 1.2816
 """Standard deviations that this percentile of a normal distribution lies above its mean."""
@@ -76,6 +76,8 @@ class _Measured:
     latency_p99_s: float = math.nan
     lot_s: float = -math.inf
     """When."""
+    asked_s: float = -math.inf
+    """When a plan last had robots ask it."""
     used: float = 1.0
     """The pace that plans are made with."""
     hold: Hold = field(default_factory=Hold)
@@ -99,7 +101,7 @@ class _Measured:
     def is_forgiven(self, now_s: float) -> bool:
         """As no plan gives it anything to do, nothing more will be measured."""
         since_s = self.hold.since_s if self.hold.since_s <= now_s else -math.inf
-        return self.used > 1.0 and now_s - max(self.lot_s, since_s) >= IDLE_S * self.hold.times
+        return self.used > 1.0 and now_s - max(self.lot_s, self.asked_s, since_s) >= IDLE_S * self.hold.times
 
     def is_changing(self, now_s: float) -> bool:
         """It works, and what was measured of it does not say how fast yet."""
@@ -124,13 +126,14 @@ class Drift:
         self._profile = profile.rescaled({(m, g): self._declared for m, g, _, _ in profile.measured()}) if stragglers else profile
         self._measured = frozenset(profile.measured())
         self._servers: dict[str, _Measured] = {}
+        self._asked: frozenset[str] = frozenset()
         self.implausible = 0
         """Lots that say what no server does."""
 
-    def place(self, placements: Mapping[str, Placement]) -> list[str]:
+    def place(self, placements: Mapping[str, Placement], asked: frozenset[str] = frozenset()) -> list[str]:
         """A schedule is in force. What was measured of a server counts as long as it hosts the same; the pace in use of its
-        hardware lasts until something else is measured. Those that host something else are named."""
-        anew = []
+        hardware lasts until something else is measured. Those that host something else are named. asked: to whom routes lead."""
+        anew, self._asked = [], asked
         for name, placement in placements.items():
             known = self._servers.get(name)
             if _kind(placement) not in self._measured or (known and _kind(known.placement) == _kind(placement)):
@@ -138,7 +141,8 @@ class Drift:
             batches_s = self._profile.batches_s(*_kind(placement))
             measured = _Measured(placement, batches_s, self._scatter(placement), Means())
             if known:
-                measured.used, measured.late, measured.hold, measured.lot_s = known.used, known.late, known.hold, known.lot_s
+                measured.used, measured.late, measured.hold = known.used, known.late, known.hold
+                measured.lot_s, measured.asked_s = known.lot_s, known.asked_s
             self._servers[name] = measured
             anew.append(name)
         return anew
@@ -196,9 +200,12 @@ class Drift:
         """
         changing = {_model(s.placement) for s in self._servers.values() if s.is_changing(now_s)}
         changed = False
-        for server in self._servers.values():
-            server.lot_s = min(server.lot_s, now_s)  # of a clock that was set back
-            if server.is_forgiven(now_s):
+        for name, server in self._servers.items():
+            # Of a clock that was set back.
+            server.lot_s, server.asked_s = min(server.lot_s, now_s), min(server.asked_s, now_s)
+            if name in self._asked:
+                server.asked_s = now_s
+            elif server.is_forgiven(now_s):
                 server.paces.forget()
                 changed |= server.takes(1.0, now_s)
             interval = server.paces.interval()

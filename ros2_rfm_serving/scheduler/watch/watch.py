@@ -72,7 +72,8 @@ class Watch:
             return
         self._schedule = schedule
         placements = {p.server: p for p in schedule.placements if not p.gpu}
-        self.straggling.place(placements, self.drift.place(placements))
+        asked = frozenset(route.server for route in schedule.routes)
+        self.straggling.place(placements, self.drift.place(placements, asked))
         robots = self._robots = frozenset(route.robot for route in schedule.routes)
         self.factors.keep(robots)
         self.attained.follow(robots)

@@ -116,6 +116,16 @@ def test_a_slow_server_that_works_is_not_tried_again_because_its_batches_are_oth
     assert drift.look(now_s + IDLE_S) and drift.paces() == ({}, {})
 
 
+def test_a_slow_server_whose_robots_have_nothing_to_do_stays_slow() -> None:
+    """Each idle night it was as planned again, and its first robots of the morning were late."""
+    drift = Drift(PROFILE)
+    drift.place({"server_1": placed("server_1")}, frozenset({"server_1"}))
+    _, now_s = slow(drift, Floor.ready("server_1"), 1e6, 60)
+    assert not drift.look(now_s + 10 * IDLE_S) and drift.paces()[0] == {"server_1": pytest.approx(3.0)}
+    drift.place({"server_1": placed("server_1", size=1)})
+    assert not drift.look(now_s + 11 * IDLE_S - 1.0) and drift.look(now_s + 11 * IDLE_S)
+
+
 def test_a_clock_that_is_set_back_makes_no_slow_server_quick() -> None:
     drift = Drift(PROFILE)
     drift.place({"server_1": placed("server_1")})
