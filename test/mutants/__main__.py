@@ -28,6 +28,9 @@ LIMIT_S = 900.0
 
 def main() -> int:
     chosen = [mutant for mutant in MUTANTS if all(word in mutant.name for word in sys.argv[1:])]
+    if not chosen:
+        print(f"{__doc__}\nThere are: {', '.join(mutant.name for mutant in MUTANTS)}")
+        return 1
     with tempfile.TemporaryDirectory(prefix="rfm_mutants_") as folder:
         copy = copied(Path(folder))
         unspoilt = tested(dict.fromkeys(test for mutant in chosen for test in mutant.tests), copy)
