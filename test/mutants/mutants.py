@@ -10,6 +10,10 @@ MACHINE = ("test/unit/robot/test_robot_machine.py",)
 LADDER = ("test/unit/robot/test_fallback.py", *MACHINE)
 """A machine that draws its stories finds most of what a ladder does wrongly, and not all of it every time."""
 PACE, FALLBACK, FAILSAFE = (f"test/unit/robot/test_{name}.py" for name in ("pace", "fallback", "failsafe"))
+SCHEDULER = "test/unit/scheduler"
+ADMISSION = tuple(f"{SCHEDULER}/test_{name}.py" for name in ("adaptation", "adjustment", "in_force"))
+LOSSES = (f"{SCHEDULER}/test_losses.py", f"{SCHEDULER}/test_repair.py")
+WATCH = (f"{SCHEDULER}/test_watch.py", f"{SCHEDULER}/test_drifting.py")
 PIPELINED = ("test/unit/robot/test_robot_pipelined.py", *MACHINE)
 
 
@@ -303,5 +307,68 @@ MUTANTS = (
         old="not 1 <= request.num_steps <= contract.max_num_steps:",
         new="not 1 <= request.num_steps:",
         tests=SERVER,
+    ),
+    Mutant(
+        name="a newcomer slows those that run below their floor",
+        file="scheduler/admission.py",
+        old="return task.closed_loop_hz(latency) >= task.floor_hz * (1 - ROUNDING)",
+        new="return True",
+        tests=ADMISSION,
+    ),
+    Mutant(
+        name="nobody asks a standby whether it has room for a newcomer, too",
+        file="scheduler/admission.py",
+        old="yield self._left_hz(seats, extra, standby, (standby, host))",
+        new="pass",
+        tests=ADMISSION,
+    ),
+    Mutant(
+        name="what a robot asks of one server is looked at one by one",
+        file="scheduler/admission.py",
+        old="extra[server] = extra.get(server, 0.0) + demand.rate_hz(rate_hz)",
+        new="extra[server] = demand.rate_hz(rate_hz)",
+        tests=ADMISSION,
+    ),
+    Mutant(
+        name="a newcomer is admitted to next to nothing",
+        file="scheduler/admission.py",
+        old="self.least_hz = max(owed_hz(task, planned_hz), STANDSTILL * task.max_rate_hz)",
+        new="self.least_hz = STANDSTILL * task.max_rate_hz",
+        tests=ADMISSION,
+    ),
+    Mutant(
+        name="newcomers are sent to servers that are lost",
+        file="scheduler/host.py",
+        old="return self.lives and not self.placement.standby",
+        new="return not self.placement.standby",
+        tests=(*ADMISSION, *LOSSES),
+    ),
+    Mutant(
+        name="servers that return have again whom they had, whatever that breaks",
+        file="scheduler/losses.py",
+        old="again = again if _holds(again, never) else None",
+        new="again = again",
+        tests=LOSSES,
+    ),
+    Mutant(
+        name="servers that come and go are trusted as soon as others",
+        file="scheduler/watch/health.py",
+        old="return min(BACK_AFTER_S * math.exp2(max(self.penalty - 1.0, 0.0)), LONGEST_BACK_S)",
+        new="return BACK_AFTER_S",
+        tests=WATCH,
+    ),
+    Mutant(
+        name="one lot that weighs millions is believed",
+        file="scheduler/watch/means.py",
+        old="most = HEAVIEST * sorted(lot.weight for lot in lots)[len(lots) // 2]",
+        new="most = max(lot.weight for lot in lots)",
+        tests=WATCH,
+    ),
+    Mutant(
+        name="a server that is slow now and then is as declared each time that it is not",
+        file="scheduler/watch/hold.py",
+        old="return 0.0 <= now_s - self.since_s < min",
+        new="return 0.0 > min",
+        tests=WATCH,
     ),
 )
