@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.ros.observer_node import ObserverNode
 
 DISCOVERY_LIMIT_S = 10.0
-SILENCE_S, SILENCE_LIMIT_S = 3.0, 7.0
-"""A robot that runs says so twice a second; one that was just killed may take a moment to fall silent."""
+SILENCE_S, SCHEDULED_SILENCE_S, KILLED_S = 3.0, 10.0, 4.0
+"""A robot that runs says so twice a second, and one of the schedule may be found late on a busy machine; one that was just
+killed may take a moment to fall silent."""
 
 
 def robot(
@@ -196,10 +197,10 @@ def _refuse_without_a_factory(observer: ObserverNode) -> None:
 def _refuse_a_second_one(board: Board, name: str) -> None:
     """Who is admitted already is admitted again, so that one that was killed may return: that it runs it says itself."""
     begin_s = silent_since_s = time.monotonic()
-    while time.monotonic() - silent_since_s < SILENCE_S:
+    while time.monotonic() - silent_since_s < (SCHEDULED_SILENCE_S if name in board.planned_robots else SILENCE_S):
         time.sleep(0.1)
         silent_since_s = max(silent_since_s, board.robots[name].seen_s)
-        if time.monotonic() - begin_s > SILENCE_LIMIT_S:
+        if silent_since_s - begin_s > KILLED_S:
             raise ConfigurationError(
                 f"a robot {name!r} is running in ROS domain {ros_domain()}", fix="stop it, or choose another --name"
             )
