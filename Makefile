@@ -27,28 +27,24 @@ ifndef PARTS_BEGAN_S
 export PARTS_BEGAN_S := $(shell date +%s)
 endif
 
-.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu wheel wheel-test ray operate shift soak soak-short soak-ci in-turn between strangers meanwhile beside alone patient fuzz mutants optimum audit doctor bench clean
+.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu wheel wheel-test ray operate shift soak soak-short soak-ci in-turn between strangers beside alone patient fuzz mutants optimum audit doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
 
 # Two cores, each part's output in one piece when it is done. First what keeps one core busy, in a pair. Then what mostly waits, five
-# minutes of faults beside it, and at a low priority what computes. Last what would starve beside anything that takes a core from it: it
-# leaves almost one idle, in which machine code is made and tried at the lowest priority.
+# minutes of faults beside it, and at a low priority what computes. Last, alone, what would starve beside anything that takes a core.
 test:
 	rm -f build/parts
 	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going colcon lint
 	$(MAKE) --no-print-directory -j 3 --output-sync=target --keep-going in-turn soak-ci between
-	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going alone meanwhile
+	$(MAKE) --no-print-directory -j 1 alone
 
 in-turn: install
 	$(MAKE) --no-print-directory -j 1 --output-sync=none --keep-going ros strangers beside
 
 between: install
-	nice -n 10 $(MAKE) --no-print-directory -j 1 --output-sync=none unit UNIT="test/unit --ignore=test/unit/security"
-
-meanwhile: install
-	nice -n 19 $(MAKE) --no-print-directory -j 1 compiled
+	nice -n 10 $(MAKE) --no-print-directory -j 1 --output-sync=none --keep-going unit compiled UNIT="test/unit --ignore=test/unit/security"
 
 lint: install
 	$(BIN)/ruff check ros2_rfm_serving test launch
