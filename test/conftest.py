@@ -27,6 +27,25 @@ settings.load_profile("unhurried")
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _only_others_are_signalled() -> Iterator[None]:
+    """A process that is looked for and not there must not be 0 or -1: that is whoever runs the tests, stopped without a word."""
+    kill, killpg = os.kill, os.killpg
+
+    def kill_one(pid: int, number: int) -> None:
+        assert pid > 0, f"signal {number} for process {pid}"
+        kill(pid, number)
+
+    def kill_group(group: int, number: int) -> None:
+        assert group > 1 and group != os.getpgrp(), f"signal {number} for group {group}"
+        killpg(group, number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "kill", kill_one)
+        patch.setattr(os, "killpg", kill_group)
+        yield
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     return REPOSITORY

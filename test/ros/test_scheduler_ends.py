@@ -43,8 +43,10 @@ class Rig:
             self._executor.spin_once(timeout_sec=0.02)
 
     def planner(self) -> int:
-        """The process that plans; 0: there is none yet."""
-        return planner_of(self.process.pid)
+        """The process that plans, once there is one."""
+        found: list[int] = []
+        self.wait(lambda: found.extend(planners_of(self.process.pid)) or found)
+        return found[0]
 
     def close(self) -> None:
         self._executor.shutdown()
@@ -65,11 +67,10 @@ def rig(ros_domain: int, tmp_path: Path) -> Iterator[Rig]:
         rclpy.try_shutdown()
 
 
-def planner_of(parent: int) -> int:
-    """0: there is none yet. Before it runs its own program it is a copy of its parent, which waits for it: whoever stopped it then
-    would stop both."""
+def planners_of(parent: int) -> list[int]:
+    """Before one runs its own program it is a copy of its parent, which waits for it: whoever stopped it then would stop both."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return next((int(child) for child in children if b"plan_worker" in command_line(child)), 0)
+    return [int(child) for child in children if b"plan_worker" in command_line(child)]
 
 
 def command_line(pid: str) -> bytes:
@@ -88,7 +89,6 @@ def lives(pid: int) -> bool:
 
 def test_ctrl_c_while_it_plans_answers_and_ends(rig: Rig) -> None:
     answer = rig.replan.call_async(srv.Replan.Request())
-    rig.wait(rig.planner)
     planner_id = rig.planner()
     os.kill(planner_id, signal.SIGSTOP)
     os.killpg(rig.process.pid, signal.SIGINT)  # as a terminal does: everybody in front gets it
@@ -100,7 +100,6 @@ def test_ctrl_c_while_it_plans_answers_and_ends(rig: Rig) -> None:
 
 def test_a_scheduler_that_is_killed_leaves_no_planner_behind(rig: Rig) -> None:
     rig.replan.call_async(srv.Replan.Request())
-    rig.wait(rig.planner)
     planner_id = rig.planner()
     rig.process.kill()
     rig.process.wait()
@@ -117,7 +116,8 @@ def test_a_planner_that_stands_still_is_replaced(repository: Path, tmp_path: Pat
     plans = planner.Planner(repository / "config" / "profiles", logging.getLogger())
     try:
         plans.look(fleet)
-        stopped = planner_of(os.getpid())
+        assert plans._worker
+        stopped = plans._worker.process.pid
         os.kill(stopped, signal.SIGSTOP)
         end_s = time.monotonic() + 120.0
         while not (made and isinstance(made[-1], Planned)):
