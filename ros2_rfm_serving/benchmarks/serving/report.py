@@ -62,7 +62,8 @@ def serving(
 
     Two JPEG images (640 x 480) and 14 numbers in, 50 x 14 numbers out. Every client asks again as soon as it is answered, or at
     --rate: then all systems have the same to do, and a request is left out that is due while the one before is under way.
-    Peers are installed when first asked for, each in an environment of its own.
+    Peers are installed when first asked for, each in an environment of its own. One that cannot be, or that fails, is named; the
+    others are measured, and the exit status is 1.
 
     Example:  rfm bench serving --openpi ~/openpi --json serving.json --figure serving.png
     """
@@ -88,11 +89,8 @@ def serving(
         )
         chosen, missing = _prepared([name.strip() for name in systems.split(",")], setup)
         visits, loads = _visit_all(chosen, numbers, rounds, setup, missing)
-    console.print(_table(visits, model_ms))
-    console.print(_table_of_processes(visits))
-    for title, why in missing.items():
-        console.print(f"[red]{title}: not measured: {why}[/red]")
     report = {"model_ms": model_ms, "seconds": seconds, "rate_hz": rate, **_report(visits, missing, loads)}
+    _show(visits, missing, model_ms)
     if json_file:
         write_text(json_file, json.dumps(report, indent=1, allow_nan=False) + "\n")
     if figure and visits:
@@ -100,8 +98,8 @@ def serving(
         from ros2_rfm_serving.reports.charts import save
 
         save(serving_chart(visits), figure)
-    if THE_REST in missing:
-        raise typer.Exit(128 + signal.SIGINT)
+    if missing:
+        raise typer.Exit(128 + signal.SIGINT if THE_REST in missing else 1)
 
 
 def _numbers(text: str) -> list[int]:
@@ -182,6 +180,13 @@ def _spread(values: list[float], digits: int = 1) -> str:
         return "-"
     middle = f"{median(values):.{digits}f}"
     return middle if len(values) == 1 else f"{middle} ({min(values):.{digits}f} - {max(values):.{digits}f})"
+
+
+def _show(visits: Visits, missing: dict[str, str], model_ms: float) -> None:
+    console.print(_table(visits, model_ms))
+    console.print(_table_of_processes(visits))
+    for title, why in missing.items():
+        console.print(f"[red]{title}: not measured: {why}[/red]")
 
 
 def _table(visits: Visits, model_ms: float) -> Table:

@@ -187,6 +187,22 @@ def test_rounds_that_were_measured_are_kept_when_it_is_stopped(tmp_path: Path, m
     assert list(visits.values()) == [["first", "third"], ["second"]] and len(loads) == 4 and list(missing.values()) == ["stopped"]
 
 
+def test_one_that_fails_is_named_the_others_are_measured_and_the_status_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = visit(system(), [1], 0.01, 2.0)
+
+    def visited(asked: System, *_: object) -> Visit:
+        if asked.title.startswith("openpi"):
+            raise RfmError("it died")
+        return made
+
+    monkeypatch.setattr(bench_serving, "visit", visited)
+    monkeypatch.setattr(bench_serving, "COOL_DOWN_S", 0.0)
+    monkeypatch.setattr(serving_systems, "python_of", lambda *_: Path(sys.executable))
+    result = CliRunner().invoke(app, ["bench", "serving", "--systems", "openpi,ours", "--clients", "1", "--rounds", "1"])
+    assert result.exit_code == 1 and "openpi (its loop): not measured: it died" in result.output, result.output
+    assert CliRunner().invoke(app, ["bench", "serving", "--systems", "ours", "--clients", "1", "--rounds", "1"]).exit_code == 0
+
+
 def test_the_load_notices_wrong_replies_and_failures(capsys: pytest.CaptureFixture[str]) -> None:
     program = load_program()
     model = program.SleepingModel(0.001)
