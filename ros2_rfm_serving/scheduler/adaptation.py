@@ -27,7 +27,7 @@ from ros2_rfm_serving.scheduler.links import Pledge, Traffic, pledge_of
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
 from ros2_rfm_serving.scheduler.queues import Queues, seated
-from ros2_rfm_serving.scheduler.rerouted import ROUNDING, at_rate, batched, quicker, route_of
+from ros2_rfm_serving.scheduler.rerouted import at_rate, batched, quicker, route_of
 from ros2_rfm_serving.scheduler.reserve import with_reserved
 from ros2_rfm_serving.scheduler.room import Room
 from ros2_rfm_serving.scheduler.traffic import asked_by
@@ -50,7 +50,7 @@ class Fleet:
         self._hosts = hosts_of(schedule.placements, problem.seen)
         self._demands = {(task.name, d.component): d for task in problem.classes for d in task.demands}
         self._seat(schedule.routes)
-        self._beyond = frozenset(name for name, host in self._hosts.items() if self._is_beyond(host))
+        self._beyond = frozenset(name for name, host in self._hosts.items() if host.is_beyond(curves))
         """Servers that the plan loads further than their curves say, by their robots' own queue."""
         self._pledged: tuple[Schedule, Pledge] | None = None
         """By which schedule links carry what."""
@@ -236,10 +236,6 @@ class Fleet:
         )
 
     # --- parts ---
-
-    def _is_beyond(self, host: Host) -> bool:
-        most_hz = host.capacity_hz(host.slos, self._curves)
-        return bool(host.sessions) and (any(slo.travel_s for slo in host.slos) or host.load_hz > most_hz * (1 + ROUNDING))
 
     def _room_beside(self, task: TaskClass, looks: int) -> Room:
         """Beside the others. Raises: `ScheduleError`."""

@@ -18,6 +18,9 @@ Seat = tuple[str, str, float, int]
 """Of a robot at a server: task, component, highest rate in Hz, batch size of the server."""
 
 
+ROUNDING = 1e-6
+
+
 class Host:
     def __init__(self, placement: Placement, gpu_type: str, *, slices: int = 1, lives: bool = True) -> None:
         """gpu_type: of the curves that hold for it. slices: models that share its GPU."""
@@ -58,6 +61,11 @@ class Host:
     def capacity_hz(self, slos: Iterable[Slo], curves: Curves) -> float:
         """Requests/s within all of these."""
         return min((curves.capacity_hz(self.config, slo) for slo in slos), default=curves.max_rate_hz(self.config))
+
+    def is_beyond(self, curves: Curves) -> bool:
+        """Loaded further than its curve says, by its robots' own queue."""
+        most_hz = self.capacity_hz(self.slos, curves)
+        return bool(self.sessions) and (any(slo.travel_s for slo in self.slos) or self.load_hz > most_hz * (1 + ROUNDING))
 
     def frame_rows(self, demands: Sequence[Demand]) -> int:
         """That pipelined sessions keep here. demands: of the problem."""

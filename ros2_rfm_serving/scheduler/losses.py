@@ -16,6 +16,7 @@ from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.admission import LOOKS
 from ros2_rfm_serving.scheduler.answering import Refit
 from ros2_rfm_serving.scheduler.cover import has_rows
+from ros2_rfm_serving.scheduler.host import ROUNDING
 from ros2_rfm_serving.scheduler.promises import broken, is_judged, still_held
 from ros2_rfm_serving.scheduler.repair import (
     Rebuild,
@@ -28,7 +29,6 @@ from ros2_rfm_serving.scheduler.repair import (
     turned,
     with_routes,
 )
-from ros2_rfm_serving.scheduler.rerouted import ROUNDING
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.types import Placement, Route, Schedule
 

@@ -6,11 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ros2_rfm_serving.factory import Robot
-from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler.host import ROUNDING, Host
 from ros2_rfm_serving.scheduler.problem import Demand
 from ros2_rfm_serving.types import Placement, Route
-
-ROUNDING = 1e-6
 
 
 def route_of(robot: Robot, demand: Demand, host: Host, cap_hz: float, rate_hz: float) -> Route:
