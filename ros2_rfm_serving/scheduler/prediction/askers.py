@@ -54,7 +54,8 @@ class Member:
     pipelining: Pipelining | None = None
     """One request per frame, which lasts as long as `think_s`, several in flight (`frames.py`)."""
     calls: tuple[tuple[float, float, float], ...] = ()
-    """(calls per request, mean and standard deviation in s): waits elsewhere before some of the next requests."""
+    """(calls per request, mean and standard deviation in s): waits elsewhere before some of the next requests; of those who execute
+    while they wait, as long as their answers outlast a chunk."""
     slo_s: float = math.inf
     """That the server knows of."""
     round_trip_s: float = 0.0
@@ -123,7 +124,7 @@ class Rows:
     says how far to trust a chunk asks so that the next one is there then."""
 
     __slots__ = (
-        *("_expected", "_expected_s", "_from_s", "_left_s", "_member", "_moment_s", "_over_s", "_think_s", "_until_s", "_waits"),
+        *("_expected", "_expected_s", "_from_s", "_left_s", "_member", "_moment_s", "_over_s", "_think_s", "_until_s", "waits"),
     )
 
     def __init__(self, member: Member, moment_s: float) -> None:
@@ -134,7 +135,7 @@ class Rows:
         """Of the newest chunk, that its server says is to be trusted, in all."""
         self._left_s = self._over_s = self._from_s = 0.0
         """Of the newest chunk when the last request went out; and executed of it from which time on."""
-        self._waits = False
+        self.waits = False
         """It executes first, and asks then."""
 
     def answered(self, sent_s: float, at_s: float, think_s: float, *, first: bool) -> None:
@@ -142,7 +143,7 @@ class Rows:
         took_s, chunk_s = at_s - sent_s, self._member.chunk_s
         self._think_s = think_s
         if trusted := self._member.trusted:
-            bridged_s = 0.0 if self._waits else min(self._member.whole_s(self._expected_s), self._left_s)
+            bridged_s = 0.0 if self.waits else min(self._member.whole_s(self._expected_s), self._left_s)
             self._until_s = min(max(bridged_s + think_s, trusted.least_rows * self._member.step_s), chunk_s)
         if not first:
             self._expected.append(took_s)
@@ -150,17 +151,18 @@ class Rows:
         stood = took_s >= self._left_s
         self._over_s = self._left_s if stood else self._member.whole_s(took_s)
         self._from_s = at_s + self._moment_s if stood else sent_s + self._over_s
-        self._waits = outlasts_chunk(self._member, self._expected_s, took_s if self._waits else 0.0)
+        self.waits = outlasts_chunk(self._member, self._expected_s, took_s if self.waits else 0.0)
 
-    def ask_s(self, more_s: float, not_before_s: float) -> float:
-        """When the next request goes out: after `more_s` more than usual, and between two steps."""
+    def ask_s(self, more_s: float, not_before_s: float, elsewhere_s: float = 0.0) -> float:
+        """When the next request goes out: after `more_s` more than usual, and between two steps. elsewhere_s: that it waits before,
+        for what its actions ask besides."""
         member, from_s = self._member, self._from_s
         in_time_s = min(member.chunk_s, self._until_s) - self._member.whole_s(self._expected_s)
         think_s = math.inf if member.trusted else self._think_s
         executes_s = self._until_s if member.trusted else self._think_s
-        until_s = executes_s if self._waits else min(think_s + more_s, in_time_s)
-        ready_s = from_s + self._member.whole_s(max(until_s - self._over_s, 0.0))
-        rows_s = 0.0 if self._waits else member.chunk_s - self._over_s
+        until_s = executes_s if self.waits else min(think_s + more_s, in_time_s)
+        ready_s = from_s + self._member.whole_s(max(until_s - self._over_s, 0.0)) + elsewhere_s
+        rows_s = 0.0 if self.waits else member.chunk_s - self._over_s
         sent_s = max(ready_s, not_before_s)
         if sent_s > ready_s and sent_s - from_s < rows_s:
             sent_s = from_s + self._member.whole_s(sent_s - from_s)
@@ -176,7 +178,7 @@ class Rows:
         """Something is left of the answer that came last: what was executed meanwhile is skipped, and who executes first and asks
         then executes no more than that."""
         member = self._member
-        return self._over_s < (self._think_s if self._waits else member.chunk_s) * (1.0 - ROUNDING)
+        return self._over_s < (self._think_s if self.waits else member.chunk_s) * (1.0 - ROUNDING)
 
     def most_s(self, cycle_s: float, took_s: float) -> float:
         """By which a request may come later without a gap."""
@@ -260,7 +262,8 @@ class Robot:
             if member.gives_way:
                 self._give_way(rows, unusual_s, answered_s - self.sent_s)
             self.moves, self.executes = True, rows.are_new
-            sent_s, next_s = rows.ask_s(self._more_s(), self.next_s), self.next_s
+            elsewhere_s = self.elsewhere_s() if member.calls and rows.waits else 0.0
+            sent_s, next_s = rows.ask_s(self._more_s(), self.next_s, elsewhere_s), self.next_s
         else:
             if member.gives_way:
                 self.next_s += self.phase.shift_s(unusual_s, member.period_s)

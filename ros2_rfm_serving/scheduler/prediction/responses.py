@@ -17,7 +17,7 @@ from ros2_rfm_serving.scheduler.prediction.queued import ASSURING, MOST_REQUESTS
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
 from ros2_rfm_serving.scheduler.prediction.shared_queue import shared_waits
 from ros2_rfm_serving.scheduler.prediction.stepped_queue import stepped_waits
-from ros2_rfm_serving.scheduler.problem import Demand, Problem
+from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
 from ros2_rfm_serving.scheduler.seen import declared_type
 from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.scheduler.solution import SLO_SLACK
@@ -182,11 +182,17 @@ class Responses:
             chunk_s=task.chunk_s,
             trusted=None if task.in_frames else task.trusted,
             pipelining=task.pipelining,
-            calls=() if task.overlapped else tuple(self._call(d) for d in task.coupled if d.index != demand.index),
+            calls=self._calls(task, demand),
             slo_s=demand.slo.promised_s,
             round_trip_s=task.network.round_trip_ms / 1e3 + away_s,
             jitter_s=task.network.jitter_ms / 1e3,
         )
+
+    def _calls(self, task: TaskClass, demand: Demand) -> tuple[tuple[float, float, float], ...]:
+        """Waits elsewhere. Whoever executes meanwhile has some where its answers outlast a chunk, which an SLO may let them."""
+        if task.in_frames or (task.overlapped and demand.slo.promised_s <= task.chunk_s):
+            return ()
+        return tuple(self._call(d) for d in task.coupled if d.index != demand.index)
 
     def _paced(self, demand: Demand, count: int, away_s: float) -> Member:
         """Of a server that is shared by all who ask: obligations, and calls that go with actions."""

@@ -43,6 +43,36 @@ def test_who_is_alone_asks_by_what_is_left_of_its_chunk(service_s: float, cycle_
     assert acts_hz(ALONE, service_s) == pytest.approx(1.0 / cycle_s, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("service_s", "cycle_s"),
+    [
+        (0.1, 0.1),  # its plans come while it executes
+        (0.2, 0.2 + EXECUTED_S + 0.3 * 0.5),  # who executes first waits for its plan, then for its chunk
+    ],
+)
+def test_who_executes_first_waits_for_its_plans_too(service_s: float, cycle_s: float) -> None:
+    assert acts_hz(replace(ALONE, calls=((0.3, 0.5, 0.0),)), service_s) == pytest.approx(1.0 / cycle_s, rel=0.02)
+
+
+def test_a_floor_is_not_promised_to_robots_that_wait_for_their_plans(repository: Path) -> None:
+    """Four with chunks of 99 ms and answers that take 150 beside a plan for three actions in ten: 3.9 actions/s in virtual time,
+    6.9 were expected, and a floor of 5 was promised."""
+    text = """
+        server_cluster: {num_servers: 2, gpu_type: NVIDIA H200}
+        robot_fleet: [{task: t, num_robots: 4}]
+        t:
+          pipeline: {action_period_ms: 33, system2_to_system1_call_ratio: 0.3}
+          execution: {mode: async}
+          components:
+            system1: {model: physical-intelligence/pi0.5, slo_ms: 400}
+            system2: {model: Qwen2.5-VL-7B-Instruct, slo_ms: 2000}
+          min_action_rate_hz: """
+    folder = repository / "config" / "profiles"
+    profile, catalogue = load_profiles(folder), Catalogue.load(folder / "models.yaml")
+    plans = [plan_factory(parse_factory(text + floor), profile, catalogue, explained=False, work=0.1) for floor in ("3.5", "5")]
+    assert [plan.feasible for plan in plans] == [True, False]
+
+
 def test_who_hardly_acts_is_not_watched_for_long_enough() -> None:
     quick = Member(num_robots=50, period_s=0.0, think_s=0.02)
     assert math.isnan(waits((quick, Member(1, 20.0, 0.05)), Service(batch_size=8, mean_s=0.02, jitter=0.0)).members[1].acts_hz)
