@@ -18,6 +18,7 @@ import numpy as np
 
 from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.profiles.table import Array
 from ros2_rfm_serving.scheduler.seen import LEAST_PACE, MOST_PACE
 from ros2_rfm_serving.scheduler.watch.hold import Hold
 from ros2_rfm_serving.scheduler.watch.means import LEAST_LOTS, Interval, Means
@@ -124,6 +125,8 @@ class Drift:
         declared; a pace is beside what services take on average, with those that take longer."""
         self._declared = stragglers.pace if stragglers else 1.0
         self._profile = profile.rescaled({(m, g): self._declared for m, g, _, _ in profile.measured()}) if stragglers else profile
+        self._evenly = self._profile.under("periodic")
+        """Of who asks by turns: of no requests in other ways is less waited for."""
         self._measured = frozenset(profile.measured())
         self._servers: dict[str, _Measured] = {}
         self._asked: frozenset[str] = frozenset()
@@ -245,18 +248,28 @@ class Drift:
         return self._curve_pace(server, lot)
 
     def _curve_pace(self, server: _Measured, lot: Lot) -> float:
-        """s with s L(s rate) = latency: everything takes s times longer."""
-        rates, means, _ = self._profile.curve_arrays(*_kind(server.placement))
-        rate_hz, latency_s = lot.replies / lot.seconds, lot.inference_s + lot.queue_wait_s
-        low, high = 1 / FAR, FAR
-        for _ in range(BISECTIONS):
-            middle = math.sqrt(low * high)
-            low, high = (
-                (middle, high)
-                if middle * float(np.interp(middle * rate_hz, rates, means, right=math.inf)) < latency_s
-                else (low, middle)
-            )
-        return high
+        """s with s L(s rate) = latency: everything takes s times longer. Robots keep their phases: those that ask together meet
+        more company than others at their rate, those that never do meet none, and neither is a matter of how fast the server is."""
+        kind, latency_s = _kind(server.placement), lot.inference_s + lot.queue_wait_s
+        rates, means, _ = self._profile.curve_arrays(*kind)
+        pace = _stretched(rates, means, lot.replies / lot.seconds, latency_s)
+        if pace < 1.0:
+            rates, means, _ = self._evenly.curve_arrays(*kind)
+            return min(max(pace, _stretched(rates, means, lot.replies / lot.seconds, latency_s)), 1.0)
+        crowded = latency_s / float(np.interp(lot.mean_batch_size - 1.0, rates * means, means))
+        return max(min(pace, crowded), 1.0) if lot.mean_batch_size > 1.0 else pace
+
+
+def _stretched(rates: Array, means: Array, rate_hz: float, latency_s: float) -> float:
+    """By how much everything takes longer than by a latency curve."""
+    low, high = 1 / FAR, FAR
+    for _ in range(BISECTIONS):
+        middle = math.sqrt(low * high)
+        if middle * float(np.interp(middle * rate_hz, rates, means, right=math.inf)) < latency_s:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def _kind(placement: Placement) -> tuple[str, str, str, int]:

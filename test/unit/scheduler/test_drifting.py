@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.factory import parse_factory
+from ros2_rfm_serving.profiles import COLUMNS, parse_profiles
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, MOST_PACE, Travel
 from ros2_rfm_serving.scheduler.watch import Asked, Kept, RobotWord, ServerWord
 from ros2_rfm_serving.scheduler.watch.drift import IDLE_S, Drift
@@ -258,3 +259,47 @@ def test_a_pace_that_changes_is_no_tail_of_the_network() -> None:
     while not floor.found:
         floor.run(0.5)
     assert len(task.tail.means) == 0 and not task.tails.robots
+
+
+TOGETHER = parse_profiles(
+    f"""{",".join(COLUMNS)},arrivals
+arms,GPU,continuous,1,6,57,57,60,70,80,fleet
+arms,GPU,continuous,1,19,75,75,80,90,99,fleet
+arms,GPU,continuous,1,38,122,122,130,150,170,fleet
+arms,GPU,continuous,1,51,188,188,200,250,280,fleet
+arms,GPU,continuous,1,6,52,52,53,54,55,periodic
+arms,GPU,continuous,1,19,53,53,54,55,56,periodic
+arms,GPU,continuous,1,38,100,100,110,120,130,periodic
+arms,GPU,continuous,1,51,160,160,170,180,190,periodic
+"""
+)
+
+
+def paced(rate: int, latency_s: float, company: float) -> dict[str, float]:
+    """Of a server of actions whose rows go on step by step, after ten seconds: so many replies each, with so many rows at once."""
+    drift = Drift(TOGETHER)
+    drift.place({"server_1": replace(placed("server_1", "arms", 1), batching="continuous")})
+    word = replace(Floor.ready("server_1"), model="arms", batch_size=1, mean_batch_size=company)
+    for second in range(10):
+        drift.hear(word, 1e6 + second)
+        word = replace(word, replies=word.replies + rate, inference_s=word.inference_s + rate * latency_s)
+    drift.look(1e6 + 10)
+    return drift.paces()[0]
+
+
+def test_robots_that_meet_or_never_do_make_no_server_slow_or_quick() -> None:
+    """Six that ask together, as all do at the start, are answered in 125 ms, which the curve has for three times their rate: "1.5
+    times its profile". Others, that ask by turns, always are alone, and it was 0.76."""
+    assert paced(16, 0.125, 6.0) == {} == paced(18, 0.052, 1.0)
+
+
+@pytest.mark.parametrize("times", [1.5, 2.0, 3.0, 9.0])
+def test_a_server_that_is_slow_is_so_whether_robots_meet_or_not(times: float) -> None:
+    """They ask again when they are answered, and so the less often."""
+    for rate, latency_s, company in [(18, 0.125, 6.0), (6, 0.052, 1.0)]:
+        found = paced(round(rate / times), times * latency_s, company)
+        assert found == {"server_1": pytest.approx(min(times, MOST_PACE), rel=0.15)}
+
+
+def test_a_server_that_is_quick_is_so() -> None:
+    assert paced(18, 0.026, 1.0) == {"server_1": pytest.approx(0.5, rel=0.05)}
