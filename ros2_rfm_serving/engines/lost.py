@@ -7,13 +7,15 @@ from typing import Any
 
 CUDA_ERROR = "CUDA error: "
 """PyTorch begins so what CUDA says (c10/cuda/CUDAException.cpp): since 2.8 an `AcceleratorError`, before a plain `RuntimeError`."""
+OF_THE_DEVICE = ("CUDA", "cuDNN")
+"""Libraries say it in words of their own: `Triton Error [CUDA]: ...` whoever starts a compiled kernel, `cuDNN error: ...`."""
 
 
 def device_is_lost(error: BaseException) -> bool:
     """Asks once more, as PyTorch's own tests do: an error that lasts, such as an assertion or a wrong address, comes again. Any
     other, such as a launch that was refused, does not."""
     torch: Any = sys.modules.get("torch")
-    if torch is None or CUDA_ERROR not in str(error) or not torch.cuda.is_initialized():
+    if torch is None or not any(word in str(error) for word in OF_THE_DEVICE) or not torch.cuda.is_initialized():
         return False
     try:
         for device in range(torch.cuda.device_count()):

@@ -77,9 +77,16 @@ def on_host(nodes: Iterable[NodeSpec], factory: Factory, host: str, environment:
 
 
 def visible_devices(environment: Mapping[str, str]) -> list[str]:
-    """As CUDA reads them: what stands behind one that is none, such as -1, is not seen."""
+    """As CUDA and PyTorch read them: what stands behind one that is none, such as -1, or of another kind than the first, is not
+    seen; none is where one is there twice."""
     listed = (device.strip() for device in environment[VISIBLE].split(","))
-    return list(takewhile(DEVICE.fullmatch, listed))
+    shown = [str(int(device)) if device.isdecimal() else device for device in takewhile(DEVICE.fullmatch, listed)]
+    alike = list(takewhile(lambda device: _kind(device) == _kind(shown[0]), shown))
+    return alike if len(set(alike)) == len(alike) else []
+
+
+def _kind(device: str) -> str:
+    return "" if device.isdecimal() else device.partition("-")[0]
 
 
 def gpu_environment(node: NodeSpec, environment: Mapping[str, str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import re
 import shutil
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
 from ros2_rfm_serving.cli.main import app
+from ros2_rfm_serving.engines.architectures.importers import importing
 from ros2_rfm_serving.engines.bundles import build
 from ros2_rfm_serving.engines.embedded import bundle as embedded
 from ros2_rfm_serving.engines.registry import EngineSpec
@@ -174,6 +176,30 @@ def stats(**changes: Any) -> Change:
     )
 
 
+def short_statistics(folder: Path) -> None:
+    file = next(folder.glob("policy_postprocessor*.safetensors"))
+    save_file({name: tensor[:1].clone() for name, tensor in load_file(file).items()}, file)
+
+
+def there_twice(folder: Path) -> None:
+    """Of two kinds; the library takes the second."""
+    content = (folder / "model.safetensors").read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = content[8 : 8 + size].decode()
+    told = re.search(r'"model\.action_out_proj\.bias":\{[^}]*\}', header)
+    assert told
+    twice = ("{" + told[0].replace("F32", "I32") + "," + header[1:]).encode()
+    (folder / "model.safetensors").write_bytes(len(twice).to_bytes(8, "little") + twice + content[8 + size :])
+
+
+def pipe(name: str) -> Change:
+    def edit(folder: Path) -> None:
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return edit
+
+
 def words_of_another(folder: Path) -> None:
     content = json.loads((folder / "tokenizer.json").read_text())
     content["model"]["vocab"] = {word: 1000 + id for word, id in content["model"]["vocab"].items()}
@@ -268,6 +294,18 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
     ),
     "statistics that are no numbers": (OPENPI, stats(mean=[float("nan")] * 4), "offset.0"),
     "statistics that turn actions round": (OPENPI, stats(std=[-1.0] * 4), "scale.0"),
+    "statistics of fewer columns": (LEROBOT, short_statistics, "processing.action.offset has 1 numbers for 4 columns"),
+    "a weight that is there twice": (LEROBOT, there_twice, "a key is there twice: 'model.action_out_proj.bias'"),
+    "statistics from a pipe": (OPENPI, pipe("assets/toy/norm_stats.json"), "norm_stats.json: is no file"),
+    "half an action": (LEROBOT, edited("config.json", output_features={"action": {"shape": [4.9]}}), "it is [4.9]"),
+    "actions of two axes": (LEROBOT, edited("config.json", output_features={"action": {"shape": [4, 7]}}), "it is [4, 7]"),
+    "half a state": (
+        LEROBOT,
+        edited("config.json", input_features={"observation.state": {"type": "STATE", "shape": [6.5]}}),
+        "input_features.observation.state.shape: a list of one whole number is expected, it is [6.5]",
+    ),
+    "half a pixel": (LEROBOT, edited("config.json", resize_imgs_with_padding=[64.9, 64.9]), "positions for 64 x 64"),
+    "names that are one word": (LEROBOT, edited("config.json", action_feature_names="xyzg"), "action_feature_names: a list"),
     "nothing": (OPENPI, lambda f: (f / "config.json").unlink(), "no checkpoint that an importer recognises"),
 }
 
@@ -327,6 +365,19 @@ def test_an_import_that_is_broken_off_leaves_no_folder(
     assert result.exit_code
     assert error is KeyboardInterrupt or "b: cannot be written" in said(result)
     assert not [file.name for file in tmp_path.iterdir() if "b" in file.name.split(".")]
+
+
+def test_of_two_imports_into_one_folder_the_second_is_told(
+    sources: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody's files are touched by the other, also where both processes have one number, as in two containers."""
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    with pytest.raises(ModelError, match=r"b: cannot be written: .*not empty"), importing.staged(tmp_path / "b") as folder:
+        (folder / "config.json").write_text("the second's")
+        assert imported(sources[OPENPI], tmp_path / "b").exit_code == 0
+        assert (folder / "config.json").read_text() == "the second's"
+    assert run("bundle", "verify", tmp_path / "b").exit_code == 0
+    assert {file.name for file in tmp_path.iterdir()} == {"b", *sources}
 
 
 def test_who_may_read_a_configuration_may_read_its_weights(sources: dict[str, Path], tmp_path: Path) -> None:

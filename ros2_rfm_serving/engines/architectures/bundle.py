@@ -71,7 +71,7 @@ def save(folder: Path, manifest: Manifest, weights: dict[str, Tensor], tokenizer
     require_whole(folder, manifest, weights, tokenizer)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(manifest.model_dump(mode="json"), indent=1) + "\n")
-    (folder / TOKENIZER).write_text(tokenizer)
+    (folder / TOKENIZER).write_text(tokenizer, encoding="utf-8")
     write_weights(folder, {name: tensor.contiguous() for name, tensor in weights.items()})
     return content_hash(folder)
 
@@ -120,6 +120,24 @@ def require_room(manifest: Manifest, config: ArchitectureConfig, folder: Path) -
     for key, value, most in told:
         if value > most:
             raise ModelError(f"{folder / CONFIG}: {key}: {value}, of a network for at most {most}")
+    _require_columns(manifest, folder)
+
+
+def _require_columns(manifest: Manifest, folder: Path) -> None:
+    """As many statistics as the contract has columns. Raises: `ModelError` that names the key."""
+    processing, num_actions = manifest.processing, len(manifest.contract.action_names)
+    for key, affine, columns in (
+        ("state", processing.state, manifest.contract.state_size),
+        ("action", processing.action, num_actions),
+    ):
+        times = f"{affine.lines} lines of " if affine.lines > 1 else ""
+        for name, values in (("offset", affine.offset), ("scale", affine.scale)):
+            if values and len(values) != affine.lines * columns:
+                has = f"has {len(values)} numbers for {times}{columns} columns"
+                raise ModelError(f"{folder / CONFIG}: processing.{key}.{name} {has}")
+    if processing.relative and len(processing.relative) != num_actions:
+        has = f"has {len(processing.relative)} columns for {num_actions} actions"
+        raise ModelError(f"{folder / CONFIG}: processing.relative {has}")
 
 
 class _Words(Tokenizer, Protocol):

@@ -16,7 +16,6 @@ from torch import Tensor
 from ros2_rfm_serving.engines.architectures.base import ArchitectureConfig, Observation
 from ros2_rfm_serving.engines.architectures.manifest import Affine, Images, Manifest, Prompt
 from ros2_rfm_serving.engines.uploads import Here, uploads_to
-from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, EncodedImage, Image, InferenceRequest
 
 
@@ -43,11 +42,9 @@ class Processor:
         """`send` is `Engine.fit_image`"""
         self._tokenizer, self._cameras = tokenizer, contract.cameras
         self._state_columns, self._vocabulary = config.state_columns, config.vocabulary or math.inf
-        self._state = _Line(processing.state, contract.state_size, "processing.state")
-        self._action = _Line(processing.action, len(contract.action_names), "processing.action")
+        self._state = _Line(processing.state, contract.state_size)
+        self._action = _Line(processing.action, len(contract.action_names))
         told = processing.relative
-        if told and len(told) != len(contract.action_names):
-            raise ModelError(f"config.json: processing.relative has {len(told)} columns for {len(contract.action_names)} actions")
         self._relative = [column for column, source in enumerate(told) if source is not None]
         self._sources = [source for source in told if source is not None]
         """Of `_relative`, in the state"""
@@ -138,12 +135,8 @@ class Processor:
 class _Line:
     """`Affine`, of so many columns."""
 
-    def __init__(self, affine: Affine, columns: int, key: str) -> None:
+    def __init__(self, affine: Affine, columns: int) -> None:
         lines = affine.lines
-        for name, values in (("offset", affine.offset), ("scale", affine.scale)):
-            if values and len(values) != lines * columns:
-                times = f"{lines} lines of " if lines > 1 else ""
-                raise ModelError(f"config.json: {key}.{name} has {len(values)} numbers for {times}{columns} columns")
         self._offset = np.array(affine.offset or [0.0] * lines * columns, np.float32).reshape(lines, columns)
         self._scale = np.array(affine.scale or [1.0] * lines * columns, np.float32).reshape(lines, columns)
         self._clip, self._clip_back = affine.clip, affine.clip_back

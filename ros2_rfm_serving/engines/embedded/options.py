@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
+import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -11,9 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ros2_rfm_serving.engines.precision import STORED
 from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.factory.environment import VISIBLE
 from ros2_rfm_serving.processor import processor
 
 MAX_BATCH_SIZE = 32
+_log = logging.getLogger(__name__)
 DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
 
 
@@ -133,10 +137,17 @@ def device_of(model: str, device: str, gpu_type: str = "") -> str:
     Raises: `ModelError` for a GPU that is not there.
     """
     if device == "auto":
+        if gpu_type != "CPU" and (given := os.environ.get(VISIBLE)) and not torch.cuda.is_available():
+            _log.warning(
+                "%r is served by the CPU: PyTorch sees no GPU where %s is %r; is it there (rfm doctor), has this PyTorch CUDA?",
+                model,
+                VISIBLE,
+                given,
+            )
         return "cuda" if torch.cuda.is_available() and gpu_type != "CPU" else "cpu"
     sees = torch.cuda.device_count()
     if device.startswith("cuda") and int(device.partition(":")[2] or 0) >= sees:
-        raise ModelError(f"{model!r}: options.device is {device!r}, PyTorch sees {sees} GPUs; say `cpu`")
+        raise ModelError(f"{model!r}: options.device is {device!r}, PyTorch sees {sees} GPUs; say `{'cuda' if sees else 'cpu'}`")
     return device
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ros2_rfm_serving.factory import Factory
@@ -81,6 +81,9 @@ def _gpus(name: str, declared: Mapping[str, str], here: list[Gpu], environment: 
         limit = f" ({VISIBLE}={environment[VISIBLE]!r})" if VISIBLE in environment else ""
         found = f"there is no GPU {', '.join(missing)}; here: {len(shown)}{limit}"
         return Finding(part=part, verdict=Verdict.MISSING, found=found, fix="correct `gpus` in `hosts`")
+    if same := [names for names in _one_gpu(declared, by_device) if len(names) > 1]:
+        found = f"{' and '.join(same[0])} are one GPU, {by_device[same[0][0]].identity}"
+        return Finding(part=part, verdict=Verdict.MISSING, found=found, fix="list each GPU once in `gpus` in `hosts`")
     found = ", ".join(f"{device}: {by_device[device].name}" if device in by_device else device for device in declared)
     others = [d for d, gpu_type in declared.items() if d in by_device and not _alike(gpu_type, by_device[d].name)]
     if others:
@@ -88,6 +91,12 @@ def _gpus(name: str, declared: Mapping[str, str], here: list[Gpu], environment: 
         fix = "plans take the latencies of the declared type: is it another name for the same?"
         return Finding(part=part, verdict=Verdict.NOTE, found=f"{found}; {odd}", fix=fix)
     return Finding(part=part, verdict=Verdict.OK, found=found)
+
+
+def _one_gpu(declared: Iterable[str], by_device: Mapping[str, Gpu]) -> Iterator[list[str]]:
+    """Names of each: an index and an identity may be of the same."""
+    for identity in {by_device[device].identity for device in declared if device in by_device}:
+        yield [device for device in declared if device in by_device and by_device[device].identity == identity]
 
 
 def _visible(here: list[Gpu], environment: Mapping[str, str]) -> list[Gpu]:

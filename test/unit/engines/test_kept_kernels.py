@@ -8,11 +8,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ros2_rfm_serving.engines.flow.graphs import accelerated
-from ros2_rfm_serving.engines.kept_kernels import VARIABLE, keep_kernels
+from ros2_rfm_serving.engines.kept_kernels import LEAST_FREE_BYTES, VARIABLE, keep_kernels
 
 PROGRAM = """
 import json, torch
@@ -76,6 +77,34 @@ def test_a_folder_that_cannot_be_made_costs_nothing_but_time(home: Path, caplog:
     (home / "ros2_rfm_serving").write_text("a file")
     keep_kernels()
     assert not os.environ[VARIABLE] and "not kept" in caplog.text
+
+
+def test_not_where_nothing_can_be_written(home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """PyTorch would compile nothing. A file system that is read-only says so to root, too."""
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    keep_kernels()
+    assert not os.environ[VARIABLE] and "cannot be written to" in caplog.text
+
+
+def test_not_on_a_disk_that_is_full(home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=LEAST_FREE_BYTES - 1))
+    keep_kernels()
+    assert not os.environ[VARIABLE] and "255 MiB are free" in caplog.text
+
+
+def test_what_a_lost_power_supply_left_empty_is_made_anew(home: Path) -> None:
+    folder = home / "ros2_rfm_serving" / "inductor"
+    (folder / "whole").mkdir(parents=True)
+    (folder / "torn").mkdir()
+    folder.chmod(0o700)
+    sizes = {"whole/a.so": 3, "whole/b.lock": 0, "torn/c.cubin": 0, "torn/c.json": 3, "torn/d.lock": 0}
+    for name, size in sizes.items():
+        (folder / name).write_bytes(b"x" * size)
+        os.utime(folder / name, (1, 1))  # before this machine was started
+    (folder / "torn" / "young.so").touch()  # somebody's compiler is at it
+    keep_kernels()
+    left = {str(file.relative_to(folder)) for file in folder.rglob("*.*")}
+    assert left == {"whole/a.so", "whole/b.lock", "torn/d.lock", "torn/young.so"}
 
 
 @pytest.mark.patient

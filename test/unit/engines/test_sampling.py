@@ -21,7 +21,7 @@ from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy, load_embedded
 from ros2_rfm_serving.engines.embedded.layers import Attention
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
-from ros2_rfm_serving.engines.embedded.options import BundleOptions
+from ros2_rfm_serving.engines.embedded.options import BundleOptions, device_of
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.graphs import Graphed, accelerated
 from ros2_rfm_serving.engines.flow.memory import in_halves
@@ -439,6 +439,25 @@ def test_a_device_that_is_not_there_is_named(repository: Path) -> None:
         build_engine(spec(repository, device=missing))
     with pytest.raises(ModelError, match=r"options\.cuda_graphs needs a GPU"):
         build_engine(spec(repository, device="cpu", cuda_graphs=True))
+
+
+def test_a_gpu_that_was_given_and_is_not_there_is_said(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`rfm up --host` gave it one, and plans have its latencies."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for given, gpu_type, says in (("3", "H200", 1), ("3", "CPU", 0), ("", "H200", 0)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+        caplog.clear()
+        assert device_of("m", "auto", gpu_type) == "cpu"
+        assert caplog.text.count("'m' is served by the CPU: PyTorch sees no GPU where CUDA_VISIBLE_DEVICES is '3'") == says
+
+
+def test_a_second_gpu_of_a_server_that_has_one_is_its_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert device_of("m", "cuda:0") == "cuda:0"
+    with pytest.raises(ModelError, match=r"options\.device is 'cuda:1', PyTorch sees 1 GPUs; say `cuda`"):
+        device_of("m", "cuda:1")
 
 
 def test_options_reach_the_loop(repository: Path) -> None:

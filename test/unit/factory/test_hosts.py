@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Factory, load_factory, parse_factory
-from ros2_rfm_serving.factory.environment import discovery_environment, gpu_environment, on_host, server_hosts
+from ros2_rfm_serving.factory.environment import discovery_environment, gpu_environment, on_host, server_hosts, visible_devices
 from ros2_rfm_serving.factory.hosts import Host, Wish, seats
 from ros2_rfm_serving.factory.nodes import NodeSpec, node_list
 from ros2_rfm_serving.shipped import shipped
@@ -169,11 +169,22 @@ def test_every_server_sees_its_own_gpu_and_no_other(factory: Factory) -> None:
 def test_indices_count_within_what_this_process_may_see() -> None:
     node = NodeSpec(name="server_2", executable="model_server_node", host="gpu_a", device="1")
     assert gpu_environment(node, {"CUDA_VISIBLE_DEVICES": "4, 6"}) == {"CUDA_VISIBLE_DEVICES": "6"}
-    for visible in ("", "4", "-1,4", "4,-1,6", "NoDevFiles"):  # CUDA reads on until what is no device
+    for visible in ("", "4", "-1,4", "4,-1,6", "NoDevFiles", "4,4", "4,04", "GPU-4,6", "4,GPU-6"):
         with pytest.raises(ConfigurationError, match=r"hosts.gpu_a.gpus.*server_2 is to run on GPU 1"):
             gpu_environment(node, {"CUDA_VISIBLE_DEVICES": visible})
     named = NodeSpec(name="server_2", executable="model_server_node", host="gpu_a", device="GPU-8a5f")
     assert gpu_environment(named, {"CUDA_VISIBLE_DEVICES": "4"})["CUDA_VISIBLE_DEVICES"] == "GPU-8a5f"
+
+
+@pytest.mark.parametrize(
+    "visible", ["0,1", "4, 6", "0,0", "0,00", "GPU-a,GPU-b", "GPU-a,GPU-a", "GPU-a,1", "0,GPU-a", "", "-1", "1,-1,2"]
+)
+def test_what_is_visible_is_what_pytorch_sees(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a device that is named twice, two servers would have made one."""
+    from torch.cuda import _parse_visible_devices
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": visible}) == [str(device) for device in _parse_visible_devices()]
 
 
 def test_listed_devices_are_taken_as_they_are() -> None:

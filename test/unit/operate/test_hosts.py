@@ -116,6 +116,9 @@ def test_the_doctor_compares_a_machine_with_its_declaration(factory: Factory) ->
     named = parse_factory(TEXT.replace("{H200: 2}", "{H200: [GPU-00, GPU-77]}"))
     (found,) = [f.found for f in host_findings(named, "gpu_a", lambda: H200S, {}) if f.part == "gpu_a: GPUs"]
     assert found == "there is no GPU GPU-77; here: 2"
+    mixed = parse_factory(TEXT.replace("{H200: 2}", "{H200: [1, GPU-11]}"))
+    (found,) = [f.found for f in host_findings(mixed, "gpu_a", lambda: H200S, {}) if f.part == "gpu_a: GPUs"]
+    assert found == "1 and GPU-11 are one GPU, GPU-11"
     with pytest.raises(ConfigurationError, match="no host is named 'gpu_b'"):
         verdicts(factory, "gpu_b", [])
 

@@ -305,12 +305,17 @@ def test_an_engine_that_is_dead_is_given_up_before_anybody_asks() -> None:
 class Asserts(FakeEngine):
     """As an engine whose kernel met an index out of range."""
 
+    error: Exception = torch.AcceleratorError("CUDA error: device-side assert triggered\nCUDA kernel errors might come later")
+
     def infer(self, requests):  # type: ignore[no-untyped-def]
-        raise torch.AcceleratorError("CUDA error: device-side assert triggered\nCUDA kernel errors might be reported later")
+        raise self.error
 
 
+@pytest.mark.parametrize(
+    "error", [Asserts.error, RuntimeError("Triton Error [CUDA]: device-side assert"), RuntimeError("cuDNN error: CUDNN_STATUS_...")]
+)
 @pytest.mark.parametrize("lasts", [True, False])
-def test_an_engine_whose_device_is_lost_is_given_up_at_once(monkeypatch: pytest.MonkeyPatch, lasts: bool) -> None:
+def test_an_engine_whose_device_is_lost_is_given_up_at_once(monkeypatch: pytest.MonkeyPatch, lasts: bool, error: Exception) -> None:
     """PyTorch says it with an error of its own; that it lasts, by saying it again. Other errors of CUDA are one batch's."""
 
     def synchronize() -> None:
@@ -326,9 +331,10 @@ def test_an_engine_whose_device_is_lost_is_given_up_at_once(monkeypatch: pytest.
     for name, says in stand_ins.items():
         assert callable(getattr(torch.cuda, name))
         monkeypatch.setattr(torch.cuda, name, lambda *_, says=says: says)
+    monkeypatch.setattr(Asserts, "error", error)
     server = ModelServer(ServerConfig(name="s1", max_engine_errors=10), Asserts())
     assert Robot(server).ask() == [] and bool(server.given_up) == lasts
-    assert not lasts or server.given_up.startswith("its device is lost: AcceleratorError: CUDA error: device-side assert")
+    assert not lasts or server.given_up.startswith(f"its device is lost: {type(error).__name__}: {error}")
 
 
 def test_pytorch_asks_its_device_for_errors_that_last_in_the_same_way() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.manifest import TOKENIZER
-from ros2_rfm_serving.engines.weights_header import check_header
+from ros2_rfm_serving.engines.weights_header import check_header, once, require_file
 from ros2_rfm_serving.errors import ModelError
 
 READ = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32})
@@ -57,22 +56,14 @@ class Json:
 
 def read_json(file: Path) -> Json:
     """Raises: `ModelError`."""
+    require_file(file)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_once)
+        content = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=once)
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{file}: no JSON can be read from it: {error}") from error
     if not isinstance(content, dict):
         raise ModelError(f"{file}: a map is expected, not {type(content).__name__}")
     return Json(file, content)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises: `ValueError`: which of two would count is not the same everywhere."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        counts = Counter(key for key, _ in pairs)
-        raise ValueError(f"a key is there twice: {next(key for key in counts if counts[key] > 1)!r}")
-    return found
 
 
 def is_of_type(folder: Path, model_type: str) -> bool:

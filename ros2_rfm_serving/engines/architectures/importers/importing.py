@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,10 +11,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, cast
 
+from pydantic import ValidationError
 from safetensors import SafetensorError
 
 from ros2_rfm_serving.engines.architectures import bundle
 from ros2_rfm_serving.engines.architectures.importers.base import Imported, Importer, Wishes
+from ros2_rfm_serving.engines.architectures.manifest import first_of
 from ros2_rfm_serving.errors import ModelError
 
 _HERE = "ros2_rfm_serving.engines.architectures.importers"
@@ -67,7 +69,7 @@ def staged(target: Path) -> Iterator[Path]:
 
     Raises: `ModelError` when it cannot be written.
     """
-    folder = target.with_name(f".{target.name}.{os.getpid()}")
+    folder = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         folder.mkdir(parents=True)
         yield folder
@@ -82,6 +84,8 @@ def _read(name: str, source: Path, wishes: Wishes) -> Imported:
     """Raises: `ModelError`, whatever a checkpoint says."""
     try:
         return cast(Importer, import_module(IMPORTERS[name])).read(source, wishes)
+    except ValidationError as error:
+        raise ModelError(f"{source}: not as {name!r} saves it: {error.title}.{first_of(error)}") from error
     except MALFORMED as error:
         raise ModelError(f"{source}: not as {name!r} saves it: {type(error).__name__}: {error}") from error
 

@@ -96,9 +96,20 @@ def _features(config: Json, key: str, kind: str) -> dict[str, Any]:
     return {name: feature for name, feature in features.items() if feature.get("type") == kind}
 
 
+def _columns(config: Json, key: str, feature: dict[str, Any]) -> int:
+    """Raises: `ModelError`."""
+    shape = feature.get("shape")
+    if not isinstance(shape, list) or len(shape) != 1 or type(shape[0]) is not int:
+        raise ModelError(f"{config.file}: {key}.shape: a list of one whole number is expected, it is {shape!r}")
+    return shape[0]
+
+
 def _promise(config: Json, processors: Processors, wishes: Wishes) -> Promise:
-    columns = int(config.map("output_features", "action")["shape"][0])
-    names = wishes.action_names or tuple(config.get("action_feature_names") or ())
+    columns = _columns(config, "output_features.action", config.map("output_features", "action"))
+    own = config.get("action_feature_names") or []
+    if not isinstance(own, list):
+        raise ModelError(f"{config.file}: action_feature_names: a list is expected, it is {own!r}")
+    names = wishes.action_names or tuple(own)
     if len(names) != columns:
         told = f"{len(names)} action names ({', '.join(names)}) for" if names else "a LeRobot checkpoint does not name its"
         raise ModelError(f"{config.file}: {told} {columns} action columns: give --action-names, in the robot's order")
@@ -107,7 +118,7 @@ def _promise(config: Json, processors: Processors, wishes: Wishes) -> Promise:
     return Promise(
         action_names=names,
         cameras=tuple(name.removeprefix("observation.").removeprefix("images.") for name in cameras),
-        state_size=int(state["shape"][0]),
+        state_size=_columns(config, "input_features.observation.state", state),
         control_rate_hz=wishes.control_rate_hz,
         max_inference_delay_steps=config.count("rtc_training_max_delay", 0),
     )
@@ -124,7 +135,7 @@ def _processing(
 ) -> Processing:
     own = architecture.processing(network)
     sides = config.get("resize_imgs_with_padding") or config.get("image_resolution")
-    if not sides or (int(sides[1]), int(sides[0])) != (own.images.height_px, own.images.width_px):
+    if not sides or [sides[1], sides[0]] != [own.images.height_px, own.images.width_px]:
         raise ModelError(
             f"{config.file}: images are {sides}, its image encoder has positions for {own.images.width_px} x {own.images.height_px}"
         )
