@@ -27,6 +27,8 @@ from ros2_rfm_serving.types import SYSTEM1, RobotState, ServerState, TaskPhase
 SERVER_LEAF = "status"
 NAMED = 3
 """Broken promises, and robots, that are told in full."""
+FAR_SAID_S = 60.0
+"""Between two lines of the log that name whose network is bad."""
 STAYS_S = 10.0
 """For which a robot is heard at another server than its own, until it is told: a session takes its time."""
 
@@ -55,6 +57,7 @@ class Watching:
         """Robot of the sample -> the server of its System 1, by the schedule."""
         self._astray_s: dict[str, tuple[str, float]] = {}
         """Robot -> another one that it is at by its own word, and since when."""
+        self._told_far: set[str] = set()
         self._listened: object = None
         self._refused = self._unproven = self._untimely = 0
         """Statuses that cannot be read, or are of another name than their topic's; that are not proven; that were not said since
@@ -73,6 +76,8 @@ class Watching:
             level, message = DiagnosticStatus.WARN, f"planned without {', '.join(lost)}"
         elif found := [*(f"{name} {pace:.2f}" for name, pace in self._paces()), *self._late()]:
             message = f"planned with what was measured: {', '.join(found)}"
+        elif far := self._far():
+            message = f"worse than planned is the network of {far}"
         values = {
             "lost": ", ".join(watch.health.lost),
             "has again whom it had": ", ".join(sorted(self._fleet.fleet.restored)),
@@ -81,6 +86,7 @@ class Watching:
             **dict(self._straggling()),
             **dict(self._needs()),
             "robots that are not where the schedule has them": self._astray(clock()),
+            "robots whose network is worse than planned": self._far(),
             "figures refused": watch.insane + watch.drift.implausible + watch.factors.implausible,
             "statuses refused": self._refused,
             "statuses unproven": self._unproven,
@@ -108,6 +114,20 @@ class Watching:
         """Of the sample: they follow no schedule, or their own server has no place for them, or is lost."""
         those = [f"{robot} ({server})" for robot, (server, since_s) in self._astray_s.items() if now_s - since_s > STAYS_S]
         return ", ".join(those[:NAMED]) + (f" and {len(those) - NAMED} more" if len(those) > NAMED else "")
+
+    def _far(self) -> str:
+        """Of the sample."""
+        far = self._lookout.watch.far
+        those = [f"{f.robot} (at least {1e3 * f.way_s:.0f} ms, planned {1e3 * f.planned_s:.0f})" for f in far[:NAMED]]
+        return ", ".join(those) + (f" and {len(far) - NAMED} more" if len(far) > NAMED else "")
+
+    def _tell_far(self) -> None:
+        """When somebody comes to it."""
+        far = {far.robot for far in self._lookout.watch.far}
+        if not far <= self._told_far:
+            log = self._node.get_logger()
+            log.warning(f"the network of these is worse than planned: {self._far()}", throttle_duration_sec=FAR_SAID_S)
+        self._told_far = far
 
     def _late(self) -> Iterator[str]:
         yield from (f"{server} {_late(some)}" for server, some in self._lookout.watch.seen.stragglers.items())
@@ -145,6 +165,7 @@ class Watching:
             self._homes = {r.robot: r.server for r in routes if r.component == SYSTEM1 and r.robot in sample}
             self._astray_s = {robot: at for robot, at in self._astray_s.items() if self._homes.get(robot, at[0]) != at[0]}
         self._lookout.look(clock())
+        self._tell_far()
 
     def _sample(self) -> set[str]:
         """Of each task the first that are served."""

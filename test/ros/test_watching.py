@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 from ros2_rfm_serving.ros.watching import STAYS_S, Watching
 from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.scheduler.watch.ways import Far
 from ros2_rfm_serving.types import ServerState
 from test.waiting import eventually
 
@@ -166,3 +168,21 @@ def test_a_robot_that_stays_where_no_schedule_has_it_is_told() -> None:
     for i in range(5):
         watching._find(f"arm_{i}", "server_3", 40.0)
     assert watching._astray(60.0) == "arm_1 (server_3), arm_0 (server_3), arm_2 (server_3) and 2 more"
+
+
+def test_robots_whose_own_network_is_bad_are_named_in_diagnostics_and_log() -> None:
+    """They were part of what their task has on average. Each is said in the log once, and again when it has been better."""
+    said: list[str] = []
+    watching = Watching.__new__(Watching)
+    log = SimpleNamespace(warning=lambda words, **options: said.append(words))
+    watching._node, watching._told_far = SimpleNamespace(get_logger=lambda: log), set()  # type: ignore[assignment]
+    watch = SimpleNamespace(far=tuple(Far(f"arm_{i}", 0.2 - 0.02 * i, 0.012) for i in range(5)))
+    watching._lookout = SimpleNamespace(watch=watch)  # type: ignore[assignment]
+    worst = [f"arm_{i} (at least {200 - 20 * i} ms, planned 12)" for i in range(3)]
+    named = f"{', '.join(worst)} and 2 more"
+    assert watching._far() == named
+    for many in (5, 5, 1, 2, 0):
+        watch.far = watch.far[:many] if many != 2 else (Far("arm_0", 0.2, 0.012), Far("arm_7", 0.1, 0.012))
+        watching._tell_far()
+    assert len(said) == 2 and said[0].endswith(named) and "arm_7 (at least 100 ms, planned 12)" in said[1]
+    assert watching._far() == ""

@@ -15,6 +15,7 @@ from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.scheduler.seen import Travel
 from ros2_rfm_serving.scheduler.watch.hold import Hold
 from ros2_rfm_serving.scheduler.watch.means import Means
+from ros2_rfm_serving.scheduler.watch.ways import Far, Ways
 from ros2_rfm_serving.scheduler.watch.words import Asked, Kept, RobotWord
 from ros2_rfm_serving.types import SYSTEM1
 
@@ -168,6 +169,8 @@ class _Task:
     """And how long their way was."""
     trips: _Round = field(default_factory=_Round)
     tails: _Round = field(default_factory=lambda: _Round(TAIL_LOT_S))
+    ways: Ways = field(default_factory=lambda: Ways(LEAST_TRAVEL_S))
+    """Of each robot by itself."""
     tail_s: float = math.nan
     """When the tail in use was taken over; NaN: it is the declared one."""
     answered: dict[str, int] = field(default_factory=dict)
@@ -224,6 +227,7 @@ class Factors:
             for words in (task.robots, task.under_way):
                 for name in [name for name in words if name not in robots]:
                     del words[name]
+            task.ways.keep(robots)
             task.forget_tails()
 
     def forget_tails(self) -> None:
@@ -250,6 +254,12 @@ class Factors:
         """Takes over what is surely not as in use. True: there is some."""
         changed = [task.look(now_s) for task in self._tasks.values()]
         return any(changed)
+
+    def far(self, now_s: float) -> tuple[Far, ...]:
+        """Robots whose own way is longer than plans are made with, for sure; the longest first."""
+        tasks = self._tasks.values()
+        those = (f for t in tasks for f in t.ways.far(t.travel.used, max(TOLERANCE * t.travel.used, LEAST_TRAVEL_S), now_s))
+        return tuple(sorted(those, key=lambda far: -far.way_s))
 
     # --- what plans are made with ---
 
@@ -288,6 +298,8 @@ class Factors:
         mean_s, tail_s = round_trips_s / answers - latency_s - known_s, word.round_trip_p99_s - latency_p99_s - known_s
         if self._is_plausible(mean_s, -MOST_TRAVEL_S, MOST_TRAVEL_S):
             task.trips.add(word.robot, answers, mean_s, task.travel.means, now_s)
+            if not math.isnan(latency_p99_s):
+                task.ways.hear(word.robot, answers, mean_s + latency_s - max(latency_s, latency_p99_s), now_s)
         many = _answers(word) - task.answered.setdefault(word.robot, _answers(before)) >= TAIL_ANSWERS
         if many and self._is_plausible(tail_s, -MOST_TRAVEL_S, MOST_TRAVEL_S):
             task.tails.add(word.robot, answers, tail_s, task.tail.means, now_s)

@@ -15,6 +15,7 @@ from ros2_rfm_serving.scheduler.watch.factors import Factors
 from ros2_rfm_serving.scheduler.watch.health import Health
 from ros2_rfm_serving.scheduler.watch.kept import Attained
 from ros2_rfm_serving.scheduler.watch.straggling import Straggling
+from ros2_rfm_serving.scheduler.watch.ways import Far
 from ros2_rfm_serving.scheduler.watch.words import RobotWord, ServerWord
 from ros2_rfm_serving.types import Schedule
 
@@ -46,6 +47,8 @@ class Watch:
         self.health, self.factors, self.attained, self.straggling = Health(), Factors(), Attained(), Straggling()
         self.missed: tuple[str, ...] = ()
         """Promises that robots are surely not kept, by their own count, in words."""
+        self.far: tuple[Far, ...] = ()
+        """Robots whose own network is worse than plans are made with, the worst first."""
         self._factory: Factory | None = None
         self._schedule: Schedule | None = None
         self._robots: frozenset[str] = frozenset()
@@ -115,6 +118,7 @@ class Watch:
         if drifted or straggles:
             self.factors.forget_tails()
         needs = self.factors.look(now_s)
+        self.far = self.factors.far(now_s)
         if not (lost or back or straggles or drifted or needs):
             return None
         before, self.seen = self.seen, self._seen()

@@ -31,6 +31,8 @@ class Floor:
         self.factors.declare(FACTORY)
         self.trips: dict[str, deque[float]] = {f"carry_{i}": deque(maxlen=WINDOW) for i in range(6)}
         self.sums = dict.fromkeys(self.trips, (0, 0.0))
+        self.beyond_s = dict.fromkeys(self.trips, 0.0)
+        """Of its own, beside what all have."""
         self.served = deque[float](maxlen=WINDOW)
         self.figures: list[tuple[float, float, float]] = []
         """When a figure was taken over, the mean and the tail."""
@@ -42,7 +44,7 @@ class Floor:
                 for _ in range(RATE):
                     service_s = 0.04 + self.rng.expovariate(1 / 0.01)
                     self.served.append(service_s)
-                    trips.append(service_s + 0.008 + self.rng.expovariate(1 / self.jitter_s))
+                    trips.append(service_s + 0.008 + self.beyond_s[robot] + self.rng.expovariate(1 / self.jitter_s))
                     count, total = self.sums[robot]
                     self.sums[robot] = count + 1, total + trips[-1]
             for robot in self.trips:
@@ -50,6 +52,9 @@ class Floor:
             if self.factors.look(self.now_s):
                 travel = self.factors.travels(FACTORY)["carry"]
                 self.figures.append((self.now_s, travel.mean_s, travel.tail_s))
+
+    def far(self) -> list[str]:
+        return [far.robot for far in self.factors.far(self.now_s)]
 
     def _says(self, robot: str) -> None:
         word = RobotWord(
@@ -88,3 +93,29 @@ def test_jitter_that_triples_is_found_in_mean_and_tail_and_its_end_after_a_hold(
     floor.run(900)
     fell_s = next(at_s for at_s, _, now_s in floor.figures if at_s > found_s and now_s < tail_s)
     assert fell_s - found_s >= TAIL_HELD_S and floor.figures[-1][2] < 0.04 and len(floor.figures) <= 5
+
+
+def test_robots_with_a_bad_network_are_named_the_worst_first_and_no_others() -> None:
+    """They were in the mean of their task, and nobody said who they are."""
+    floor = Floor(1, 0.002)
+    floor.run(120)
+    assert floor.far() == []
+    floor.beyond_s |= {"carry_2": 0.12, "carry_4": 0.2}
+    floor.run(20)
+    assert floor.far() == ["carry_4", "carry_2"]
+    first = floor.factors.far(floor.now_s)[0]
+    assert first.planned_s < 0.1 < first.way_s < 0.21, "as much of it as is sure"
+    floor.beyond_s["carry_4"] = 0.0
+    floor.run(30)
+    assert floor.far() == ["carry_2"]
+    floor.factors.keep([name for name in floor.trips if name != "carry_2"])
+    assert floor.far() == [] and floor.factors.far(floor.now_s + 1e3) == ()
+
+
+@pytest.mark.parametrize("jitter_s", [0.002, 0.02])
+def test_a_network_that_is_as_bad_for_all_of_them_names_nobody_for_long(jitter_s: float) -> None:
+    floor = Floor(2, jitter_s)
+    floor.run(60)
+    for _ in range(12):
+        floor.run(10)
+        assert floor.far() == []
