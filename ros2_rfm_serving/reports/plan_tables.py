@@ -42,7 +42,8 @@ def summary(solution: Solution) -> Text:
         head = Text.assemble(("infeasible", "bold red"), f" with policy {solution.policy}; ")
     else:
         head = Text.assemble(("feasible", "bold green"), f" with policy {solution.policy}; ")
-    cut = "" if solution.complete else "; the work that was allowed is done: this is the best schedule found until then"
+    until_then = ": this is the best schedule found until then" if solution.servers else ""
+    cut = "" if solution.complete else f"; the work that was allowed is done{until_then}"
     by_curves = f"objective {solution.objective:.2f} actions/s (weighted){_bound(solution)}"
     return head.append(f"{by_curves}{_expected(solution)}; work {solution.work:.2f}{cut}")
 

@@ -19,6 +19,7 @@ from ros2_rfm_serving.ros.node.said import STALE, UNPROVEN, Hearer
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, InForce, Roster, Word
+from ros2_rfm_serving.scheduler.strangers import Strangers
 from ros2_rfm_serving.types import Admission
 
 LEAF, TYPE = "rfm/status", "rfm_serving/msg/RobotStatus"
@@ -41,6 +42,7 @@ class Attendance:
         self._present: set[str] = set()
         self._heard: dict[str, Any] = {}
         """Robot -> the subscription to its status."""
+        self._strangers, self._said_strangers = Strangers(), False
         self._looked_s, self._look_around_s = clock(), -math.inf
         """`_look_around_s`: when next."""
         self._ended, self._ended_s = "", 0.0
@@ -67,6 +69,8 @@ class Attendance:
             "servers whose loss no standby covers": ", ".join(self._fleet.fleet.uncovered),
             "longest silence, s": max(self._roster.silences_s.values(), default=0.0),
             "lease, s": self._roster.lease_s,
+            "robots that nobody knows, heard now": self._strangers.num_heard,
+            "robots that nobody knows, waiting for their turn": self._strangers.num_waiting,
             "messages refused": self._unreadable,
             "statuses unproven": self._unsaid,
             "statuses of who follows another scheduler": self._untimely,
@@ -100,14 +104,26 @@ class Attendance:
         self._present = {robot for topic in topics if (robot := self._names.robot_of(topic, LEAF)) and self._publishes(robot)}
 
     def _listen(self) -> None:
-        """To those who are there or are expected, and no longer to those who have left."""
-        robots = (self._present | self._roster.tasks.keys()) - self._fleet.declared.keys()
+        """To those who are there or are expected, and no longer to those who have left; of those whom nobody knows to a few."""
+        declared, tasks = self._fleet.declared.keys(), self._roster.tasks.keys()
+        present = self._present - declared
+        strangers = {robot for robot in present if not self._roster.knows(robot)}
+        robots = (tasks - declared) | (present - strangers) | self._strangers.look(strangers, len(declared | tasks))
+        self._tell_strangers()
         for robot in self._heard.keys() - robots:
             self._node.destroy_subscription(self._heard.pop(robot))
         for robot in robots - self._heard.keys():
             topic, hear = self._names.robot(robot, LEAF), functools.partial(self._on_status, robot)
             prove = functools.partial(self._prove, robot)
             self._heard[robot] = bounded.hear(self._node, msg.RobotStatus, topic, hear, qos.ROBOT_STATUS, self._refuse, prove=prove)
+
+    def _tell_strangers(self) -> None:
+        """Once: there may be any number of them, at any time."""
+        if self._strangers.num_waiting and not self._said_strangers:
+            self._said_strangers = True
+            those = self._strangers.num_heard + self._strangers.num_waiting
+            heard = f"{self._strangers.num_heard} of them are heard at a time, by turns"
+            self._node.get_logger().warning(f"{those} robots have a status that nobody declared or admitted: {heard}")
 
     def _prove(self, robot: str, status: Any, data: memoryview) -> None:
         """Nothing comes of what a robot says that nobody has admitted, and there may be thousands. Raises: `BadMessageError`."""

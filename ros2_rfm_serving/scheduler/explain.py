@@ -142,7 +142,8 @@ def remedies(
     counts: Mapping[str, int],
     feasible: Feasible,
 ) -> tuple[str, ...]:
-    """Changes that would make it feasible, each found by the solver: more GPUs, fewer robots, a looser SLO."""
+    """Changes that would make it feasible, each found by the solver: more GPUs, fewer robots, a looser SLO. It looks quickly:
+    what it does not find may be there."""
     return tuple(
         text
         for text in (
@@ -160,7 +161,7 @@ def _more_servers(factory: Factory, counts: Mapping[str, int], feasible: Feasibl
     while not feasible(factory.with_num_servers(high), counts):
         high = declared + 2 * (high - declared)
         if high > MOST_SERVERS:
-            return f"more servers alone do not help (tried up to {MOST_SERVERS})"
+            return f"no plan is known with more servers alone either (looked for quickly, with up to {MOST_SERVERS})"
     low = declared + (high - declared) // 2
     while high - low > 1:
         middle = (low + high) // 2
@@ -178,7 +179,7 @@ def _fewer_robots(factory: Factory, counts: Mapping[str, int], feasible: Feasibl
 
     low, high = len(scaled(total)), total
     if low >= high or not feasible(factory, scaled(low)):
-        return "" if low >= high else "not even one robot of each task can be served"
+        return "" if low >= high else "no plan is known for one robot of each task either (looked for quickly)"
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if feasible(factory, scaled(middle)) else (low, middle)

@@ -75,7 +75,7 @@ def plan_factory(
     if math.isnan(solution.bound):  # what is hopeless no number of servers mends
         return solution
     remedies = explain.remedies(factory, counts, _feasible(profile, catalogue, seen)) if explained else ()
-    return infeasible(policy, solution.bound, (*solution.problems, *remedies))
+    return replace(solution, problems=(*solution.problems, *remedies))
 
 
 @dataclass(frozen=True)

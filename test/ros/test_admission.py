@@ -19,6 +19,7 @@ from ros2_rfm_serving.ros.robots_node import RobotsNode
 from ros2_rfm_serving.ros.standing_admission import StandingAdmission
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.scheduler import Roster
+from ros2_rfm_serving.scheduler.strangers import LEAST_PLACES, Strangers
 from test.ros.test_scheduler_node import FACTORY, Rig
 
 TASKS = """
@@ -180,3 +181,30 @@ def test_of_whom_is_taken_over_at_each_word_there_is_one_line_a_look() -> None:
     attendance._tell_again()
     (line,) = said
     assert "ghost, guest_0, " in line and line.endswith(" and 81 more")
+
+
+def test_thousands_of_strangers_are_not_listened_to_at_once_and_whoever_is_admitted_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3,000 subscriptions took the scheduler half a gigabyte. Known ones come after them, and are declared or have their lease."""
+    said: list[str] = []
+    attendance = Attendance.__new__(Attendance)
+    log = SimpleNamespace(warning=said.append)
+    attendance._node = SimpleNamespace(get_logger=lambda: log, destroy_subscription=lambda heard: None)  # type: ignore[assignment]
+    attendance._names = SimpleNamespace(robot=lambda robot, leaf: f"/{robot}/{leaf}")  # type: ignore[assignment]
+    attendance._fleet = SimpleNamespace(declared={"arm_1": "arm"})  # type: ignore[assignment]
+    attendance._roster, attendance._heard = Roster(7, lease_s=1.0), {}
+    attendance._strangers, attendance._said_strangers = Strangers(), False
+    monkeypatch.setattr("ros2_rfm_serving.ros.wire.bounded.hear", lambda node, kind, topic, *rest, **options: topic)
+    attendance._present = {"arm_1", *(f"stranger_{i}" for i in range(3000))}
+    attendance._listen()
+    assert len(attendance._heard) == LEAST_PLACES and "arm_1" not in attendance._heard, "that one is heard elsewhere"
+    for robot in ("silent", "comes"):
+        attendance._roster.admit(robot, "arm")
+    attendance._present |= {"comes", "stranger_late"}
+    attendance._listen()
+    assert len(attendance._heard) == LEAST_PLACES + 2 and {"silent", "comes"} <= attendance._heard.keys()
+    for _ in range(3):
+        attendance._roster.elapse(0.5)
+    attendance._listen()
+    assert "comes" in attendance._heard and "silent" not in attendance._heard, "who had a lease is heard as long as it is there"
+    (line,) = said
+    assert line.startswith("3000 robots have a status that nobody declared") and f"{LEAST_PLACES} of them are heard at" in line

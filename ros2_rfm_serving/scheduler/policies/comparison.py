@@ -12,8 +12,8 @@ from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.predict import expected, floors_in_doubt, keeps_every_floor
 
 NEARLY, LOOKS = 0.85, 4
-"""Of the worth of the best: schedules of asynchronous robots that may get more done in the robots' own queues, which are looked at;
-and how many."""
+"""Of the worth of the best, or of what its robots do, where that is less: schedules of asynchronous robots that may get more done
+in the robots' own queues, which are looked at; and how many."""
 MOST_LOOKS = 12
 """At schedules, as long as none of them keeps every floor."""
 CLEARLY = 0.01
@@ -34,7 +34,7 @@ class Comparison:
         if not self.keeps_floors(known):
             return looks >= MOST_LOOKS
         if self.by_queues and looks < LOOKS:
-            return other.worth < NEARLY * known.worth
+            return other.worth < NEARLY * min(known.worth, self._does_hz(known))
         return not self._far and known.worth >= other.worth
 
     def better(self, *schedules: BestSchedule | None) -> BestSchedule | None:

@@ -48,27 +48,29 @@ def run(policy: str, problem: Problem, planned: Curves, judge: Judge, rate_contr
     if policy == "rosa":
         rosa = Rosa(problem, planned, budget).solve()
         if rosa is None:
-            return _none_found(policy, problem, judge)
+            return _none_found(policy, problem, judge, budget)
         caps = None if rate_control is False else rosa.rates
         operation = Operation(hosts=rosa.hosts, caps=caps, complete=not rosa.cut_short)
         return solution_of(policy, problem, judge.curves, operation, judge.bounds)
     bound = judge.bounds.by_curves if planned is judge.curves else upper_bound(problem, planned)
     found = best.solve(problem, planned, bound, budget, rate_control)
     if found is None:
-        return _none_found(policy, problem, judge)
+        return _none_found(policy, problem, judge, budget)
     operation = operated(found, planned, judge.curves)
     return solution_of(policy, found.problem, judge.curves, operation, judge.bounds, assuring=bool(budget.work))
 
 
-def _none_found(policy: str, problem: Problem, judge: Judge) -> Solution:
-    """That there is none is claimed only where the bound of every kind of schedule proves it."""
+def _none_found(policy: str, problem: Problem, judge: Judge, budget: Budget) -> Solution:
+    """That there is none is claimed only where the bound of every kind of schedule proves it; else a budget that is used up may be
+    why."""
     bound = judge.bounds.by_curves.objective
     if bound == -math.inf:
         bound = judge.bounds.of(Kind(shared_gpus=True, own_queues=True)).objective
     what = "serve every obligation and floor within its SLO"
     found = "none was found in this budget; the bound does not rule one out"
     verdict = f"no schedule can {what}" if bound == -math.inf else f"no schedule is known that can {what}: {found}"
-    return infeasible(policy, bound, (verdict, *explain.reasons(problem, judge.curves)))
+    none = infeasible(policy, bound, (verdict, *explain.reasons(problem, judge.curves)))
+    return replace(none, complete=bound == -math.inf or not budget.expired())
 
 
 def _static(policy: str, problem: Problem, planned: Curves, judge: Judge, *, capped: bool) -> Solution:

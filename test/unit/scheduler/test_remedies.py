@@ -37,3 +37,8 @@ def test_the_least_slo_that_is_enough_is_found_and_none_is_tried_where_the_loose
         [] if enough is None else [f"feasible with slo_ms {enough * SLO_MS:g} instead of {SLO_MS:g} for {SYSTEM1} of {TASK!r}"]
     )
     assert len(tried) <= (1 if enough is None else len(explain.LOOSER))
+
+
+def test_what_a_quick_look_does_not_find_is_not_said_to_be_impossible() -> None:
+    found = explain.remedies(FACTORY, Counter(robot.task for robot in FACTORY.robots), lambda _factory, _counts: False)
+    assert [text.startswith("no plan is known") for text in found] == [True, True]

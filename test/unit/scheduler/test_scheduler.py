@@ -519,6 +519,24 @@ def test_a_solver_that_may_not_go_on_returns_what_it_has(repository: Path, shipp
     assert hasty.work < thorough.work and hasty.objective <= thorough.objective
 
 
+def test_none_found_is_complete_where_it_is_proven_or_the_search_has_ended(shipped: tuple[Profile, Catalogue]) -> None:
+    """Floors that no curve keeps, and robots' own queue does: only a search that may look at it finds that out."""
+    text = """
+        server_cluster: {num_servers: 5, gpu_type: NVIDIA H200}
+        robot_fleet: [{task: t, num_robots: 43}]
+        t:
+          pipeline: {action_period_ms: 33}
+          percentile: 95
+          min_action_rate_hz: 0.6
+          components: {system1: {model: nvidia/GR00T-N1.6-3B, slo_ms: 72.2}}
+        """
+    hasty, enough = (plan_factory(parse_factory(text), *shipped, work=work, explained=False) for work in (0.0, None))
+    assert enough.feasible and not hasty.feasible
+    assert not hasty.complete and hasty.work > 0
+    impossible = plan_factory(factory(servers=1, robots=120), PROFILE, work=0.0)
+    assert impossible.complete and "no schedule can serve" in impossible.problems[0]
+
+
 # --- routes ---
 
 
