@@ -33,6 +33,7 @@ from ros2_rfm_serving.factory.dds import dds_profile
 from ros2_rfm_serving.factory.environment import discovery_environment
 from ros2_rfm_serving.factory.nodes import node_list, recorder_node, write_parameters
 from ros2_rfm_serving.operate.commands import full_namespace, node_environment
+from ros2_rfm_serving.operate.doctor.host import shared_gpu
 from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.operate.held_folder import HeldFolder
 from ros2_rfm_serving.ros.node.discovery_server import part_of
@@ -76,7 +77,10 @@ def nodes(context):
     value["namespace"] = value["namespace"] or factory.discovery.namespace
     heard = discovery_environment(factory, value["host"])
     listed = node_list(factory, SHARE / "config", fleet_namespace=value["namespace"], work=work, profiles=profiles)
-    warned = [LogInfo(msg=f"warning: {text}") for text in check_nodes(listed, factory.file)]
+    warnings = check_nodes(listed, factory.file)
+    if not value["host"]:
+        warnings += shared_gpu(factory, profiles or SHARE / "config" / "profiles")
+    warned = [LogInfo(msg=f"warning: {text}") for text in warnings]
     specs = [spec for spec in listed if simulated or not spec.simulated]
     folder = HeldFolder("rfm_serving_launch_")  # removed at shutdown, or when this process ends, or by the next launch
     profile = profile_of(specs, factory.discovery.partition, folder.path)

@@ -7,7 +7,7 @@ import hashlib
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.discovery import Mode
 from ros2_rfm_serving.operate.deploy.files import Document, distinct, distinct_types, dump, slug
-from ros2_rfm_serving.operate.deploy.pods import FILES, key_of, name_of, pod
+from ros2_rfm_serving.operate.deploy.pods import FILES, GPU, key_of, name_of, pod
 from ros2_rfm_serving.operate.deploy.processes import Plan, Process, Role
 
 MAX_FILES_BYTES = 1_000_000
@@ -22,6 +22,7 @@ def manifests(plan: Plan) -> dict[str, str]:
         raise ConfigurationError(problem, file=plan.factory.file, key="discovery.mode", fix=fix)
     distinct((process.name for process in plan.processes), plan.factory.file)
     distinct_types((process.gpu for process in plan.processes if process.gpu and not process.host), plan.factory.file)
+    _require_one_type(plan)
     if sum(len(text.encode()) for text in plan.files.values()) > MAX_FILES_BYTES:
         fix = "leave out of --profiles what the factory does not need"
         raise ConfigurationError("descriptor and profiles are too much for a ConfigMap", file=str(plan.options.profiles), fix=fix)
@@ -33,6 +34,15 @@ def manifests(plan: Plan) -> dict[str, str]:
         folder = f"manifests/{process.host}/" if process.host else "manifests/"
         files[f"{folder}{slug(process.name)}.yaml"] = dump(_documents(plan, process, number), about)
     return files
+
+
+def _require_one_type(plan: Plan) -> None:
+    """Of each host's GPUs: its pods ask for one, and get any. Raises: `ConfigurationError`."""
+    for host in filter(None, plan.hosts):
+        if len({process.gpu for process in plan.on(host) if process.gpu}) > 1:
+            problem = f"has GPUs of several types, and a node's {GPU} is any of them"
+            key, fix = f"hosts.{host}.gpus", "make a host of each type's nodes"
+            raise ConfigurationError(problem, file=plan.factory.file, key=key, fix=fix)
 
 
 def _documents(plan: Plan, process: Process, number: int) -> list[Document]:

@@ -7,11 +7,13 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
-from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.factory.environment import VISIBLE, host_named, server_hosts, visible_devices
 from ros2_rfm_serving.factory.hosts import NO_DEVICE, Host
+from ros2_rfm_serving.operate.carried import WITHOUT_GPU, entries_of
 from ros2_rfm_serving.operate.doctor.finding import Finding, Verdict
 
 SMI_S = 30.0
@@ -50,6 +52,21 @@ def host_findings(
         yield _gpus(name, declared, gpus(), environment)
     if name in server_hosts(factory):
         yield _port(str(host.address), factory.discovery.port)
+
+
+def shared_gpu(
+    factory: Factory, profiles: Path, gpus: Callable[[], list[Gpu]] = gpus_here, environment: Mapping[str, str] = os.environ
+) -> list[str]:
+    """A warning, where servers that are started without a host would all take the first of several GPUs. profiles: the folder with
+    `models.yaml`. Raises: `ModelError` for a model that it has not."""
+    servers = [server for server, gpu_type in factory.gpu_types.items() if gpu_type not in NO_DEVICE]
+    if len(servers) < 2 or (num := len(_visible(gpus(), environment))) < 2:
+        return []
+    entries = entries_of(factory, Catalogue.load(profiles / "models.yaml"))
+    if not any(entry.engine not in WITHOUT_GPU and "device" not in entry.options for entry in entries):
+        return []
+    fix = "for one each, declare this machine in `hosts` and start it with its name (docs/hosts.md)"
+    return [f"{', '.join(servers)} take the first of {num} GPUs, all of them: {fix}"]
 
 
 def _address(name: str, host: Host) -> Finding:

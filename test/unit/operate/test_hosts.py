@@ -14,7 +14,7 @@ from ros2_rfm_serving.factory import Factory, parse_factory
 from ros2_rfm_serving.factory.environment import discovery_environment
 from ros2_rfm_serving.factory.nodes import node_list
 from ros2_rfm_serving.operate.doctor.finding import Verdict
-from ros2_rfm_serving.operate.doctor.host import Gpu, host_findings
+from ros2_rfm_serving.operate.doctor.host import Gpu, host_findings, shared_gpu
 from ros2_rfm_serving.operate.run import warn_of_another_machine
 from ros2_rfm_serving.operate.running import prepare_environment
 from ros2_rfm_serving.ros.node.discovery_server import part_of
@@ -121,6 +121,20 @@ def test_the_doctor_compares_a_machine_with_its_declaration(factory: Factory) ->
     assert found == "1 and GPU-11 are one GPU, GPU-11"
     with pytest.raises(ConfigurationError, match="no host is named 'gpu_b'"):
         verdicts(factory, "gpu_b", [])
+
+
+def test_servers_that_would_share_the_first_of_several_gpus_are_named(tmp_path: Path) -> None:
+    """`rfm up` without a host, where nobody gives them any."""
+    models, text = shipped("config", "profiles"), shipped("config", "factory_quickstart.yaml").read_text()
+    factory = parse_factory(text.replace("gpu_type: CPU", "gpu_type: H200"), "f.yaml")
+    (warning,) = shared_gpu(factory, models, lambda: H200S, {})
+    assert warning.startswith("server_1, server_2 take the first of 2 GPUs, all of them") and "`hosts`" in warning
+    assert not shared_gpu(factory, models, lambda: H200S, {"CUDA_VISIBLE_DEVICES": "1"})
+    assert not shared_gpu(factory, models, lambda: H200S[:1], {}) and not shared_gpu(factory, models, list, {})
+    assert not shared_gpu(parse_factory(text, "f.yaml"), models, lambda: H200S, {})
+    entries = (models / "models.yaml").read_text().replace("engine: bundle", "engine: remote")
+    (tmp_path / "models.yaml").write_text(entries)
+    assert not shared_gpu(factory, tmp_path, lambda: H200S, {})
 
 
 def test_a_shell_is_told_what_the_processes_have(tmp_path: Path) -> None:

@@ -131,3 +131,18 @@ def test_this_machines_own_variables_go_nowhere(tmp_path: Path, monkeypatch: pyt
     for name in ("CUDA_VISIBLE_DEVICES", "ROS_STATIC_PEERS", "OMP_NUM_THREADS", PROFILES_FILE, "ROS_DISCOVERY_SERVER"):
         monkeypatch.setitem(os.environ, name, "7")
     assert written(of, Kind.SYSTEMD) == before
+
+
+def test_a_host_with_gpus_of_two_types_is_refused_where_a_pod_would_get_any_of_them(tmp_path: Path) -> None:
+    """Compose and systemd give each server the GPU that `rfm up` would."""
+    group = "  - {num_servers: 1, gpu_type: CPU}"
+    text = with_hosts().replace(group, f"{group}\n  - {{num_servers: 1, gpu_type: L4}}")
+    of = gpu_factory(tmp_path / "f", text=text.replace("{NVIDIA H200: [3]}", "{NVIDIA H200: [3], L4: [0]}"))
+    refused = "hosts.gpu_b.gpus: has GPUs of several types, and a node's nvidia.com/gpu is any of them"
+    with pytest.raises(ConfigurationError, match=re.escape(refused)):
+        written(of, Kind.KUBERNETES, host_network=True)
+    started = services(written(of, Kind.COMPOSE, host_network=True))
+    reserved = {name: service["deploy"]["resources"]["reservations"] for name, service in started.items()}
+    given = {name: own["devices"][0]["device_ids"] for name, own in reserved.items() if "devices" in own}
+    up = {node.name: [node.device] for node in node_list(of[0], shipped("config")) if node.device}
+    assert given == up and sorted(up.values()) == [["0"], ["0"], ["3"]]
