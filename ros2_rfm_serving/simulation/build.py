@@ -30,16 +30,16 @@ class Build:
         if settings.horizon.policy:
             self._rows[robot.name] = settings.mean_rows
 
-    def host(self, placement: Placement, share: int = 1) -> Host:
-        gpus, profile_s = self.machine(placement, share)
+    def host(self, placement: Placement) -> Host:
+        gpus, profile_s = self.machine(placement)
         return Host(placement, self._settings.of(placement), gpus, self._world, profile_s)
 
-    def machine(self, placement: Placement, share: int = 1) -> tuple[list[Gpu], tuple[float, ...]]:
+    def machine(self, placement: Placement) -> tuple[list[Gpu], tuple[float, ...]]:
         """Its own GPU, or a share of one, and what its requests overflow to, if anything; and what it knows of itself."""
         given = (placement, self._timing, self._world)
-        gpus = [build_gpu(*given, share, self._chunk_length, self._rows)]
+        gpus = [build_gpu(*given, self._chunk_length, self._rows)]
         if self._settings.of(placement).overflow:
-            gpus.append(build_gpu(*given, 1, self._chunk_length, self._rows, name=f"{placement.server} overflow"))
+            gpus.append(build_gpu(*given, self._chunk_length, self._rows, name=f"{placement.server} overflow"))
         of = (placement.model, placement.gpu_type, placement.batching, placement.batch_size)
         return gpus, self._timing.profile.batches_s(*of)
 
@@ -49,9 +49,14 @@ class Build:
         return footprint.load_s if footprint else math.inf
 
 
-def hosts_of(schedule: Schedule, build: Build) -> dict[str, Host]:
+def shares_of(schedule: Schedule) -> dict[str, int]:
+    """As in `World`."""
     on_gpu = Counter(placement.gpu for placement in schedule.placements if placement.gpu)
-    hosts = {p.server: build.host(p, on_gpu[p.gpu] if p.gpu else 1) for p in schedule.placements}
+    return {p.server: on_gpu[p.gpu] for p in schedule.placements if p.gpu}
+
+
+def hosts_of(schedule: Schedule, build: Build) -> dict[str, Host]:
+    hosts = {p.server: build.host(p) for p in schedule.placements}
     for route in schedule.routes:
         for server in (route.server, route.standby):
             if server and server not in hosts:

@@ -72,19 +72,20 @@ class Gpu(Protocol):
 
 
 class Stragglers:
-    """How many times longer a service takes than the law says."""
+    """How many times longer a service takes than the law says, on a GPU that may be shared."""
 
-    def __init__(self, world: World, server: str, share: int) -> None:
-        self._conditions, self._share = world.conditions.stragglers or conditions.Stragglers(), share
+    def __init__(self, world: World, server: str) -> None:
+        self._conditions, self._shares = world.conditions.stragglers or conditions.Stragglers(), world.shares
+        self._server = server
         self._rng, self._events = source(world.seed, "straggler", server), world.events
         self._hit = not self._conditions.servers or server in self._conditions.servers
 
     def factor(self) -> float:
-        given = self._conditions
+        given, turns = self._conditions, self._shares.get(self._server, 1)
         if not given.share or not self._hit:
-            return self._share
+            return turns
         slow = given.from_s <= self._events.now_s < given.until_s and self._rng.random() < given.share
-        return self._share * (given.factor if slow else 1.0)
+        return turns * (given.factor if slow else 1.0)
 
 
 class BatchGpu:

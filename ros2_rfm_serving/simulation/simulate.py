@@ -12,7 +12,7 @@ from ros2_rfm_serving.factory import Catalogue, Factory, Robot
 from ros2_rfm_serving.factory.settings import settings_of
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.simulation.build import Build, hosts_of
+from ros2_rfm_serving.simulation.build import Build, hosts_of, shares_of
 from ros2_rfm_serving.simulation.conditions import Conditions, Network
 from ros2_rfm_serving.simulation.events import rarely_collecting
 from ros2_rfm_serving.simulation.goodput import ActionTally, Ledger, Tally
@@ -76,6 +76,7 @@ class Simulation:
             world.roads.lay(factory)
         self._settings = settings_of(factory)
         self._build = Build(factory, self._settings, timing, world)
+        world.shares.update(shares_of(schedule))
         self._hosts = hosts_of(schedule, self._build)
         self._robots = self._connected()
         self._served = Counter(robot.task for robot in factory.robots if robot.name in self._robots)

@@ -55,9 +55,9 @@ class Timing:
 
 
 def build_gpu(
-    placement: Placement, timing: Timing, world: World, share: int, chunk_length: int, rows: Mapping[str, int], *, name: str = ""
+    placement: Placement, timing: Timing, world: World, chunk_length: int, rows: Mapping[str, int], *, name: str = ""
 ) -> Gpu:
-    """share: placements on the GPU, which take turns. rows: as in `Unsure`. name: unless it is the server's.
+    """rows: as in `Unsure`. name: unless it is the server's.
 
     Raises: `ModelError` when nothing says how long the model takes there.
     """
@@ -69,7 +69,7 @@ def build_gpu(
         chunk_length=chunk_length,
         seed=source(world.seed, "service", name).getrandbits(32),
     )
-    stragglers = Stragglers(world, name, share)
+    stragglers = Stragglers(world, name)
     unsure = Unsure(rows, spec.seed + 1, world) if rows else as_it_is
     if isinstance(law, SteppedService):
         return SteppedGpu(stragglers, replace(spec, batch_sizes=sizes), law, unsure)

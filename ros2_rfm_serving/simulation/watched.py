@@ -14,6 +14,7 @@ from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Word
 from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord
+from ros2_rfm_serving.simulation.build import shares_of
 from ros2_rfm_serving.simulation.conditions import Conditions
 from ros2_rfm_serving.simulation.events import rarely_collecting
 from ros2_rfm_serving.simulation.guests import GuestFigures, Guests, Turnover
@@ -125,6 +126,8 @@ class Floor(Simulation):
             robot.follow(mine)
 
     def _place(self, schedule: Schedule) -> None:
+        self.world.shares.clear()
+        self.world.shares.update(shares_of(schedule))
         for placement in schedule.placements:
             host = self._hosts.get(placement.server)
             if host is None:

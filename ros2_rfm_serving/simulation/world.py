@@ -18,3 +18,5 @@ class World:
     events: Events = field(default_factory=Events)
     traffic: Traffic = field(default_factory=Traffic)
     roads: Roads = field(default_factory=Roads)
+    shares: dict[str, int] = field(default_factory=dict)
+    """Server -> placements on its GPU by the schedule in force, which take turns."""

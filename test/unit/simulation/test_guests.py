@@ -352,6 +352,19 @@ def test_a_plan_keeps_nobody_s_lease_who_has_fallen_silent() -> None:
     assert not visited.scheduler.roster.tasks
 
 
+def test_who_has_a_gpu_alone_after_a_plan_is_as_quick_as_alone() -> None:
+    """The model beside it went to another server's GPU: in virtual time it stayed half as quick, and 4 of 207 were in time."""
+    visited = Visited(factory(1, 4, servers=3, standby=1), seed=1290)
+    with visited.witness.watching():
+        visited.passes(2.0)
+        visited.many()
+        visited.many()
+        visited.passes(21.0)
+    on_gpu = [sorted(p.model for p in s.placements if p.gpu == "server_1") for _, s in visited.schedules]
+    assert on_gpu[0] == ["arm", "judge"] and on_gpu[-1] == ["arm"]
+    told_all(visited)
+
+
 EVENTS: list[Callable[[Visited], None]] = [
     Visited.comes,
     Visited.comes,
