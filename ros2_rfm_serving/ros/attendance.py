@@ -19,6 +19,7 @@ from ros2_rfm_serving.ros.node.said import STALE, UNPROVEN, Hearer
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, InForce, Roster, Word
+from ros2_rfm_serving.scheduler.named import shortened
 from ros2_rfm_serving.scheduler.strangers import Strangers
 from ros2_rfm_serving.types import Admission
 
@@ -164,7 +165,5 @@ class Attendance:
     def _tell_again(self) -> None:
         """In one line: of a predecessor there may be thousands, and whoever contradicts himself is taken over at each word."""
         if again := list(self._again):
-            more = f" and {len(again) - NAMED} more" if len(again) > NAMED else ""
-            those = ", ".join(again[:NAMED])
-            self._node.get_logger().info(f"admitted again, for they are there and were admitted before: {those}{more}")
+            self._node.get_logger().info(f"admitted again, for they are there and were admitted before: {shortened(again, NAMED)}")
         self._again = {}

@@ -21,6 +21,7 @@ from ros2_rfm_serving.ros.node.scheduled import Processes
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.scheduler import InForce, Lookout
+from ros2_rfm_serving.scheduler.named import shortened
 from ros2_rfm_serving.scheduler.watch import CONFIDENCE, LOOK_PERIOD_S, SAMPLE, Asked, Kept, RobotWord, ServerWord
 from ros2_rfm_serving.types import SYSTEM1, RobotState, ServerState, TaskPhase
 
@@ -113,13 +114,12 @@ class Watching:
     def _astray(self, now_s: float) -> str:
         """Of the sample: they follow no schedule, or their own server has no place for them, or is lost."""
         those = [f"{robot} ({server})" for robot, (server, since_s) in self._astray_s.items() if now_s - since_s > STAYS_S]
-        return ", ".join(those[:NAMED]) + (f" and {len(those) - NAMED} more" if len(those) > NAMED else "")
+        return shortened(those, NAMED)
 
     def _far(self) -> str:
         """Of the sample."""
         far = self._lookout.watch.far
-        those = [f"{f.robot} (at least {1e3 * f.way_s:.0f} ms, planned {1e3 * f.planned_s:.0f})" for f in far[:NAMED]]
-        return ", ".join(those) + (f" and {len(far) - NAMED} more" if len(far) > NAMED else "")
+        return shortened([f"{f.robot} (at least {1e3 * f.way_s:.0f} ms, planned {1e3 * f.planned_s:.0f})" for f in far], NAMED)
 
     def _tell_far(self) -> None:
         """When somebody comes to it."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from ros2_rfm_serving.scheduler.apart import spread
 from ros2_rfm_serving.scheduler.cover import has_rows, stands_in
 from ros2_rfm_serving.scheduler.links import Load, Way, grown
+from ros2_rfm_serving.scheduler.named import shortened
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream
@@ -46,7 +47,8 @@ class Cover:
         """In words."""
         notes = [uncovered(self.uncovered)] if self.uncovered else []
         if self.beside:
-            notes.append(f"only servers of the same host could stand by for {_some(self.beside)} (standby: {{same_host: true}})")
+            those = shortened(self.beside, NAMED)
+            notes.append(f"only servers of the same host could stand by for {those} (standby: {{same_host: true}})")
         notes += [f"the loss of host {host} at once is more than the standbys of its servers carry" for host in self.crowding]
         notes += self.narrow
         notes += [f"the loss of host {host} at once is more than the links of its standbys' hosts take" for host in self.jamming]
@@ -81,12 +83,7 @@ def with_standbys(
 
 def uncovered(servers: Sequence[str]) -> str:
     """In words."""
-    return f"no standby covers the loss of {_some(servers)}"
-
-
-def _some(servers: Sequence[str]) -> str:
-    more = f" and {len(servers) - NAMED} more" if len(servers) > NAMED else ""
-    return f"{', '.join(servers[:NAMED])}{more}"
+    return f"no standby covers the loss of {shortened(servers, NAMED)}"
 
 
 def cover_of(servers: Iterable[ServerSolution], problem: Problem, curves: Curves, *, peers: bool) -> Cover:
@@ -189,7 +186,7 @@ class _Cover:
     def _narrow_words(self) -> Iterator[str]:
         for way, servers in self._narrow.items():
             assert self._traffic
-            yield f"without {_some(list(servers))}: {self._traffic.links.words(way, max(servers.values()))}"
+            yield f"without {shortened(list(servers), NAMED)}: {self._traffic.links.words(way, max(servers.values()))}"
 
 
 def _may(standby: ServerSolution, server: ServerSolution, peers: bool) -> bool:

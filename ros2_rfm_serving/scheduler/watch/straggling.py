@@ -119,7 +119,6 @@ class _Server:
         self._bounds_s: tuple[float, ...] = ()
         self._word: ServerWord | None = None
         self._word_s = self._since_s = -math.inf
-        self._begun = False
 
     def hear(self, word: ServerWord, now_s: float) -> None:
         before, passed_s = self._word, now_s - self._word_s
