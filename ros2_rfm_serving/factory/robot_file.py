@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ros2_rfm_serving.factory import yaml_source
+from ros2_rfm_serving.factory.ros_yaml import RosLoader
 from ros2_rfm_serving.factory.yaml_source import KeyPath, YamlSource
 
 DECLARED_BY = {
@@ -36,28 +37,29 @@ DECLARED_BY = {
 """Parameter of a robot -> the key below its task that says it, here alone."""
 
 
+PARAMETERS = "ros__parameters"
+
+
 @dataclass(frozen=True)
 class RobotFile:
+    """The ROS parameters that a file gives to a robot, whatever node its sections are named after."""
+
     source: YamlSource
     parameters: Mapping[str, Any]
+    """Name -> value; `{gate: {jump: hold}}` is `gate.jump`."""
     where: Mapping[str, KeyPath]
-    """Parameter -> where it stands."""
+    """Name -> the path of its key in the file."""
 
     @staticmethod
     def read(file: Path) -> RobotFile:
-        """All its sections, one after the other. Raises: `ConfigurationError`."""
-        source = yaml_source.read(file)
-        parameters: dict[str, Any] = {}
+        """Read all sections, the later ones over the earlier ones, as rcl reads values. Raises: `ConfigurationError`."""
+        source = yaml_source.read(file, RosLoader)
         where: dict[str, KeyPath] = {}
-        for name, section in source.data.items():
-            found = section.get("ros__parameters") if isinstance(section, dict) else None
-            if not isinstance(found, dict):
-                raise source.error((name,), "has no `ros__parameters`", "write a map of parameters there")
-            parameters.update({key: _alike(value) for key, value in found.items()})
-            where.update({key: (name, "ros__parameters", key) for key in found})
-        for key, value in parameters.items():
-            if isinstance(value, list) and len({type(part) for part in value}) > 1:
-                raise source.error(where[key], f"is {value!r}", "write values of one kind: ROS takes no others in a list")
+        parameters: dict[str, Any] = {}
+        for section in _sections(source, source.data, ()):
+            for path, value in _leaves(source, section):
+                name = ".".join(str(part) for part in path[len(section) :])
+                where[name], parameters[name] = path, value
         return RobotFile(source, parameters, where)
 
     def number(self, name: str, default: float) -> float:
@@ -75,11 +77,44 @@ class RobotFile:
                 raise self.source.error(self.where[name], problem, "say it in the descriptor alone: remove it here")
 
 
-def _alike(value: Any) -> Any:
-    """`[0, 0.5]` are two numbers to people, and to ROS two kinds of them, which it refuses in a list."""
-    if isinstance(value, list) and {type(part) for part in value} == {int, float}:
-        return [float(part) for part in value]
-    return value
+def _sections(source: YamlSource, data: Mapping[str, Any], path: KeyPath) -> Iterator[KeyPath]:
+    """Yield the path of each `ros__parameters`, also below namespaces. Raises: `ConfigurationError` where a node has none."""
+    for name, value in data.items():
+        here = (*path, name)
+        if not isinstance(value, dict) or not (value or name == PARAMETERS) or (name == PARAMETERS and not path):
+            raise source.error(here, f"has no `{PARAMETERS}`", "write a map of parameters there")
+        if name == PARAMETERS:
+            yield here
+        else:
+            yield from _sections(source, value, here)
+
+
+def _leaves(source: YamlSource, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield path and value of each parameter below `path`. Raises: `ConfigurationError` for values that rcl refuses."""
+    value: Any = source.data
+    for part in path:
+        value = value[part]
+    if isinstance(value, dict):
+        for name in value:
+            yield from _leaves(source, (*path, name))
+        return
+    if value is None:
+        raise source.error(path, "is empty", 'write a value, `""` for an empty text, or remove the key')
+    if isinstance(value, list):
+        _check_list(source, path, value)
+    yield path, value
+
+
+def _check_list(source: YamlSource, path: KeyPath, values: list[Any]) -> None:
+    """Raises: `ConfigurationError` for a list that rcl refuses."""
+    if any(isinstance(part, (list, dict)) or part is None for part in values):
+        raise source.error(path, f"is {values!r}", "write numbers or texts: ROS reads no lists, maps or empty values in a list")
+    kinds = {type(part) for part in values}
+    if kinds == {int, float}:
+        written = ", ".join(repr(float(part)) for part in values)
+        raise source.error(path, f"is {values!r}: ROS refuses whole numbers beside others in a list", f"write [{written}]")
+    if len(kinds) > 1:
+        raise source.error(path, f"is {values!r}", "write values of one kind: ROS refuses lists of several kinds")
 
 
 def _same(here: Any, there: Any) -> bool:

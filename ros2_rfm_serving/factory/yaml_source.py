@@ -49,24 +49,24 @@ class YamlSource:
             raise self.error(where, f"{first['msg']} (found {first['input']!r})", "correct the value") from None
 
 
-def read(file: Path) -> YamlSource:
-    """Raises: `ConfigurationError` when the file cannot be read, is no YAML mapping, or repeats a key."""
+def read(file: Path, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> YamlSource:
+    """Read a file. Raises: `ConfigurationError` when it cannot be read, is no YAML mapping, or repeats a key."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
         raise ConfigurationError(f"cannot be read: {reason}", file=str(file), fix="check the path") from error
-    return parse(text, str(file))
+    return parse(text, str(file), loader)
 
 
-def parse(text: str, file: str) -> YamlSource:
-    """Raises: `ConfigurationError`."""
+def parse(text: str, file: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> YamlSource:
+    """Parse the text of a file; `loader` decides what its scalars mean. Raises: `ConfigurationError`."""
     source = YamlSource(file, {}, {})
     try:
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
+        reader = loader(text)
+        node = reader.get_single_node()
         _walk(node, (), source)
-        data = loader.construct_document(node) if node else None
+        data = reader.construct_document(node) if node else None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 0

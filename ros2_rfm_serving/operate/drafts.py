@@ -51,8 +51,6 @@ def _placed(error: ConfigurationError, node: NodeSpec, factory_file: str) -> Con
     """With the file that says it, and where."""
     if node.params_file and error.key not in node.parameters:
         own = RobotFile.read(Path(node.params_file))
-        first, *others = error.key.split(".")
-        nested = (*own.where.get(first, (first,)), *others)
-        return own.source.error(own.where.get(error.key, nested), error.problem, error.fix)
+        return own.source.error(own.where.get(error.key, (error.key,)), error.problem, error.fix)
     key = f"{node.parameters['task']}.{DECLARED_BY[error.key]}" if error.key in DECLARED_BY else f"server_cluster.{error.key}"
     return ConfigurationError(f"{error.problem} (`{error.key}` of {node.name})", file=factory_file, key=key, fix=error.fix)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import parse_factory
-from ros2_rfm_serving.factory.nodes import merged_parameters, node_list
+from ros2_rfm_serving.factory.nodes import node_list
 from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.ros.node.draft import flat
 from ros2_rfm_serving.shipped import shipped
@@ -41,7 +41,7 @@ def with_line(tree: Tree, folder: Path, line: str) -> Tree:
 
 LINES = {
     "sink: nope": "sink: unknown",
-    "sink: null": "sink: not a string",
+    "sink: null": "sink: unknown",
     "jpeg_quality: true": "jpeg_quality: not an integer",
     "max_action_age_s: -1.0": "max_action_age_s: out of range",
     "safe_pose: [1.0]": "safe_pose: 1 for 2 actions",
@@ -103,11 +103,14 @@ def test_what_is_misspelt_or_not_installed_here_is_a_warning(tree: Tree, tmp_pat
     assert "warning: door_open.execution.horizon.policy" in done.stdout and "did you mean `curvature`?" in done.stdout
 
 
-def test_numbers_of_a_list_are_numbers_whether_whole_or_not(tree: Tree, tmp_path: Path) -> None:
-    """ROS refuses `[0, 0.5]`: two kinds in one list."""
-    factory = parse_factory(yaml.safe_dump(with_line(tree, tmp_path, "limits.lower: [0, 0.5]")), str(tmp_path / "factory.yaml"))
-    (node,) = [n for n in node_list(factory, shipped("config")) if n.name == "push_1"]
-    assert repr(merged_parameters(node)["limits.lower"]) == "[0.0, 0.5]"
+def test_whole_numbers_beside_others_in_a_list_are_refused_as_ros_refuses_them(tree: Tree, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"mine\.yaml:3: .*limits\.lower: is \[0, 0\.5\]: .*; write \[0\.0, 0\.5\]"):
+        asked(with_line(tree, tmp_path, "limits.lower: [0, 0.5]"), tmp_path)
+
+
+@pytest.mark.parametrize("line", ["max_action_age_s: 1e-1", "synchronous: n", "gate.jump: 'off'", "limits.lower: [-1e0, 5e-1]"])
+def test_scalars_are_what_ros_reads(tree: Tree, tmp_path: Path, line: str) -> None:
+    assert asked(with_line(tree, tmp_path, line), tmp_path) == []
 
 
 def test_maps_in_maps_are_names_with_dots() -> None:

@@ -1,0 +1,132 @@
+"""A robot's file means to `rfm check` and `rfm up` what it means to a node that ROS gives it to: rcl's own parser is the judge."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rclpy
+from rclpy.context import Context
+from rclpy.node import Node
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.robot_file import RobotFile
+
+SCALARS = """
+1 -1 +1 0 007 010 08 -010 0x1F -0x1f 0X1f 0x 0o10 0b11 1_000 9223372036854775807 9223372036854775808 -9223372036854775808
+1:30 10:20:30
+1.0 -1.5 .5 5. +.5 1e3 1e-3 2e0 -1E5 1.5e3 1.5e+3 1e 1e+ 1e400 -1e400 1e-400 1e-310 0e-400 2.3e-308
+1.7976931348623157e308 0x1p3 0x1.8 0x.8 0x1p-1080
+.nan .NaN .NAN .inf .Inf .INF +.inf -.inf -.INF .Nan -.nan inf -inf Infinity INF nan NaN nan(1) infinite
+y Y n N yes Yes YES yEs no No NO true True TRUE tRUE false False FALSE on On ON off Off OFF t f
+null Null NULL ~ 2026-01-01 2026-01-01T00:00:00Z abc 1.2.3 1,5 1d5 1f 12abc 3m 0.5s << =
+'1' "1.5" 'y' "true" '' "" !!str&1 !!float&1 !!int&1.5 !!bool&abc
+""".replace("&", "\x00").split()
+
+
+OWN = ("use_sim_time", "start_type_description_service")
+"""Parameters that every node has."""
+
+
+def of_ros(text: str, folder: Path) -> dict[str, Any]:
+    """Return the parameters that rcl reads from a file. Raises: whatever rclpy raises when rcl refuses it."""
+    file = folder / "ros.yaml"
+    file.write_text(text)
+    context = Context()
+    rclpy.init(args=["--ros-args", "--params-file", str(file)], context=context)
+    try:
+        node = Node(
+            "reader",
+            context=context,
+            automatically_declare_parameters_from_overrides=True,
+            start_parameter_services=False,
+            enable_rosout=False,
+        )
+        try:
+            found = {name: parameter.value for name, parameter in node.get_parameters_by_prefix("").items()}
+        finally:
+            node.destroy_node()
+    finally:
+        rclpy.try_shutdown(context=context)
+    found = {name: value for name, value in found.items() if name not in OWN}
+    return {
+        name: list(value) if not isinstance(value, (bool, int, float, str, type(None))) else value for name, value in found.items()
+    }
+
+
+def of_ours(text: str, folder: Path) -> dict[str, Any]:
+    file = folder / "ours.yaml"
+    file.write_text(text)
+    return dict(RobotFile.read(file).parameters)
+
+
+def written(lines: list[str]) -> str:
+    return "/**:\n  ros__parameters:\n" + "".join(f"    {line}\n" for line in lines)
+
+
+def same(one: Any, other: Any) -> bool:
+    both_nan = isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other)
+    return both_nan or (type(one) is type(other) and one == other)
+
+
+def test_every_plain_scalar_is_what_ros_reads(ros_domain: int, tmp_path: Path) -> None:
+    values = [value.replace("\x00", " ") for value in SCALARS]
+    text = written([f"p{number}: {value}" for number, value in enumerate(values)])
+    ros, ours = of_ros(text, tmp_path), of_ours(text, tmp_path)
+    differing = {
+        value: (ours.get(f"p{number}"), ros.get(f"p{number}"))
+        for number, value in enumerate(values)
+        if f"p{number}" in ros and not same(ours.get(f"p{number}"), ros[f"p{number}"])
+    }
+    assert len(ros) > 100 and not differing
+
+
+FORMS = {
+    "nested": ["gate: {jump: hold, deep: {er: 1e-3}}", "gate.limits: [0.5, 1e3]"],
+    "dotted key twice, the later one counts": ["gate: {jump: hold}", "gate.jump: scale"],
+    "list of numbers": ["a: [1, 2]", "b: [1.0, 2e0]", "c: [y, n]", "d: [abc, 'y']"],
+    "keys are texts": ["1: abc", "yes: 2", "1.5: 3"],
+    "block text": ["a: |\n      5", "b: >-\n      7", "c: |-\n      1e3"],
+    "over several lines": ["a: [1,\n      2]", "b:\n      - x\n      - z"],
+    "an anchor nobody uses": ["a: &name 5"],
+}
+REFUSED = {
+    "whole numbers beside others": "a: [1, 0.5]",
+    "numbers beside others that are read as text": "a: [1.5, 1e400]",
+    "texts beside truth values": "a: [abc, y]",
+    "an empty value": "a:",
+    "an empty value in a map": "a: {b: }",
+    "an empty value in a list": "a: [1, ]\n    b: [x, , z]",
+    "a list in a list": "a: [[1, 2], [3]]",
+    "an alias": "a: &x 5\n    b: *x",
+    "a merge": "a: &x {b: 1}\n    c: {<<: *x}",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_that_ros_reads_are_read_alike(ros_domain: int, tmp_path: Path, form: str) -> None:
+    text = written(FORMS[form])
+    ros, ours = of_ros(text, tmp_path), of_ours(text, tmp_path)
+    assert ros and ours.keys() == ros.keys() and all(same(ours[name], ros[name]) for name in ros), (ours, ros)
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_what_ros_refuses_is_refused_with_its_key(ros_domain: int, tmp_path: Path, form: str) -> None:
+    text = written([REFUSED[form]])
+    with pytest.raises(Exception):  # noqa: B017  rclpy has no exception of its own for it
+        of_ros(text, tmp_path)
+    with pytest.raises(ConfigurationError) as refused:
+        of_ours(text, tmp_path)
+    assert "ours.yaml:" in str(refused.value)
+
+
+def test_a_map_in_a_list_which_ros_reads_as_nothing_sensible_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"ours\.yaml:3: /\*\*\.ros__parameters\.a: .*no lists, maps or empty values"):
+        of_ours(written(["a: [{b: 1}]"]), tmp_path)
+
+
+def test_namespaces_above_a_node(ros_domain: int, tmp_path: Path) -> None:
+    text = "/**:\n  '*':\n    ros__parameters:\n      a: 1\n"
+    assert of_ours(text, tmp_path) == {"a": 1}
