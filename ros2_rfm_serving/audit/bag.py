@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import heapq
+import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ros2_rfm_serving.audit import mcap_scan
+from ros2_rfm_serving.audit import bag_metadata, mcap_scan
 from ros2_rfm_serving.audit.chain import Page
 from ros2_rfm_serving.audit.codec import digest
+from ros2_rfm_serving.audit.mcap_file import LIBRARY
 from ros2_rfm_serving.audit.mcap_scan import ChunkAt, Scanned
 from ros2_rfm_serving.audit.message_types import MessageTypes
 from ros2_rfm_serving.audit.page_bytes import page_of
@@ -39,6 +41,7 @@ class Bag:
     def __init__(self, path: Path | str) -> None:
         """Raises: `RfmError`: there is none, or it is of another kind."""
         self.path = Path(path)
+        _check_compression(self.path)
         self.files: tuple[Scanned, ...] = tuple(mcap_scan.scan(file) for file in _begun(files_of(self.path)))
         self.damages: dict[str, None] = {}
         """What could not be read, in words, as far as it was come across."""
@@ -86,15 +89,25 @@ class Bag:
         return self._types.read(message.type, message.data)
 
     def pages(self) -> Iterator[Page]:
-        """In the order in which they lie in the file. One that is none stands in `damages`."""
-        for one in self.files:
-            wanted = _wanted(one, (PAGE,), None)
-            for chunk in one.chunks:
-                if not chunk.channels & wanted:
-                    continue
-                for channel, _, data in self._read_chunk(chunk):
-                    if channel in wanted and (page := self._page(data, chunk)) is not None:
-                        yield page
+        """Yield the pages of the audit log in the order in which they were written; what cannot be read is named in `damages`.
+
+        Our recorder begins a file when the last one is full. Files of other tools may overlap in time: these are merged by time,
+        each in its own order. Ours are not, for a clock that was set back would then mix pages that were written in order.
+        """
+        files = [self._pages_of(one) for one in self.files]
+        ours = all(one.library == LIBRARY for one in self.files)
+        for _, page in itertools.chain(*files) if ours else heapq.merge(*files, key=lambda one: one[0]):
+            yield page
+
+    def _pages_of(self, one: Scanned) -> Iterator[tuple[int, Page]]:
+        """Yield time (ns) and page of one file, in the order in which they lie there."""
+        wanted = _wanted(one, (PAGE,), None)
+        for chunk in one.chunks:
+            if not chunk.channels & wanted:
+                continue
+            for channel, time_ns, data in self._read_chunk(chunk):
+                if channel in wanted and (page := self._page(data, chunk)) is not None:
+                    yield time_ns, page
 
     def blob(self, sha256: str) -> bytes | None:
         """Bytes of an image that was recorded. None: it is not there."""
@@ -160,14 +173,36 @@ class Bag:
 
 
 def files_of(path: Path) -> list[Path]:
-    """In the order in which they were written, those that `metadata.yaml` does not know yet included. Raises: `RfmError`."""
+    """Return a recording's files in the order in which they were written, also those that `metadata.yaml` does not name yet.
+
+    Raises: `RfmError`.
+    """
     if path.is_file():
         return [path]
     found = sorted(path.glob("*.mcap"), key=_number)
     if not found:
-        what = "it has files of another kind; `ros2 bag convert` to mcap" if any(path.glob("*.db3")) else "no *.mcap is in it"
-        raise RfmError(f"{path}: no recording: {what if path.is_dir() else 'there is no such folder or file'}")
+        if any(path.glob("*.db3*")):
+            raise _convertible(path, "its files are SQLite's (*.db3)")
+        reason = "no *.mcap is in it" if path.is_dir() else "there is no such folder or file"
+        raise RfmError(f"{path}: no recording: {reason}")
     return found
+
+
+def _check_compression(path: Path) -> None:
+    """Raises: `RfmError` for a recording whose messages or whole files rosbag2 compressed, by `metadata.yaml` or by their names."""
+    folder = path if path.is_dir() else path.parent
+    if any(folder.glob("*.mcap.zstd")) if path.is_dir() else path.name.endswith(".mcap.zstd"):
+        raise _convertible(folder, "its files are compressed as a whole (compression_mode: FILE)")
+    mode = bag_metadata.compression_mode(folder / bag_metadata.METADATA)
+    if mode in ("FILE", "MESSAGE"):
+        parts = "each of its messages is" if mode == "MESSAGE" else "its files are"
+        raise _convertible(folder, f"{parts} compressed (compression_mode: {mode} in {bag_metadata.METADATA})")
+
+
+def _convertible(folder: Path, reason: str) -> RfmError:
+    """Return the error for a recording that another tool rewrites so that it can be read here."""
+    command = mcap_scan.convert_command(str(folder), f"{folder}_mcap")
+    return RfmError(f"{folder}: {reason}, which is not read here; convert it: {command}")
 
 
 def _begun(files: list[Path]) -> list[Path]:

@@ -49,6 +49,17 @@ def metadata(files: Iterable[Ended], channels: Mapping[int, Channel], types: Mes
     return yaml.safe_dump({"rosbag2_bagfile_information": information}, sort_keys=False)
 
 
+def compression_mode(file: Path) -> str:
+    """Return `FILE`, `MESSAGE`, `STORAGE` or another mode that a metadata file names, in capitals; empty where it names none."""
+    if not file.is_file():  # opening a pipe waits for its other end
+        return ""
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))["rosbag2_bagfile_information"]["compression_mode"]
+    except (OSError, yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return ""
+    return str(found or "").upper()
+
+
 def replace_text(path: Path, text: str) -> None:
     """At once: whoever reads it finds the old one or the new one."""
     new = path.with_name(path.name + ".new")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import struct
 import zlib
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from mcap.data_stream import ReadDataStream
 from mcap.exceptions import McapError
 from mcap.opcode import Opcode
 from mcap.records import Channel as ChannelRecord
-from mcap.records import Schema
+from mcap.records import Header, Schema
 
 from ros2_rfm_serving.audit.mcap_chunk import CHUNK, HEADER_BYTES, MESSAGE, Channel
 from ros2_rfm_serving.audit.mcap_file import MAGIC, QOS
@@ -27,6 +28,12 @@ TOPLEVEL = frozenset({*range(Opcode.HEADER, Opcode.DATA_END + 1)})
 SMALLEST_BYTES = len(MAGIC)
 LARGEST_CHUNK_BYTES, LARGEST_DEFINITION_BYTES = 1 << 28, 1 << 24
 """Whoever wrote the file says how much memory it takes; no recorder says so much."""
+
+
+def convert_command(source: str = "OLD", target: str = "NEW") -> str:
+    """Return the command that rewrites a recording so that it can be read here."""
+    source, target = shlex.quote(source), shlex.quote(target)
+    return f"rosbags-convert --src {source} --dst {target} --dst-storage mcap --compress zstd --compress-mode storage"
 
 
 class ChunkAt(NamedTuple):
@@ -51,6 +58,8 @@ class Scanned:
     """What a file has."""
 
     path: Path
+    library: str = ""
+    """Name of the program that wrote it, by its header."""
     channels: dict[int, Channel] = field(default_factory=dict)
     chunks: list[ChunkAt] = field(default_factory=list)
     end: int = 0
@@ -123,7 +132,7 @@ def unpacked(chunk: ChunkAt) -> tuple[bytes, str]:
                 return b"", f"{where}: not as it was written: it would not unpack to the {chunk.size} bytes that it says"
             data = zstandard.ZstdDecompressor().decompress(data, max_output_size=chunk.size)
         elif chunk.compression:
-            return b"", f"{where}: compressed with {chunk.compression}, which is not read here; `ros2 bag convert` to zstd"
+            return b"", f"{where}: compressed with {chunk.compression}, which is not read here; convert it: {convert_command()}"
     except OSError as error:  # removed meanwhile: only so much is kept
         return b"", f"{where}: cannot be read any more: {error.strerror or error}"
     except (zstandard.ZstdError, MemoryError) as error:
@@ -164,8 +173,18 @@ def _take(file: BinaryIO, found: Scanned, code: int, at: int, length: int) -> No
         (channel,) = struct.unpack("<H", file.read(2))
         last = found.chunks[-1]
         found.chunks[-1] = last._replace(channels=last.channels | {channel})
+    elif code == Opcode.HEADER and length <= LARGEST_DEFINITION_BYTES:
+        found.library = _library(file.read(length))
     elif code == Opcode.MESSAGE:
-        raise RfmError(f"{found.path}: its messages are in no chunks; `ros2 bag convert` writes it with them")
+        raise RfmError(f"{found.path}: its messages are in no chunks; convert it: {convert_command()}")
+
+
+def _library(header: bytes) -> str:
+    """Return the name of the program that wrote a file; empty where its header is damaged."""
+    try:
+        return Header.read(ReadDataStream(BytesIO(header))).library
+    except (McapError, struct.error, UnicodeDecodeError):
+        return ""
 
 
 def _chunk(file: BinaryIO, path: Path, at: int, length: int) -> ChunkAt:

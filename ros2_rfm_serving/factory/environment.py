@@ -21,6 +21,8 @@ DOMAIN, RANGE, PEERS = "ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_ST
 SERVERS, SUPER_CLIENT = "ROS_DISCOVERY_SERVER", "ROS_SUPER_CLIENT"
 ELSEWHERE = "-"
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
+NO_GPU = "-1"
+"""Value of `VISIBLE` that shows none; an empty value would take the variable out of a node's environment."""
 
 
 def host_named(factory: Factory, name: str) -> Host:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ros2_rfm_serving.audit.versions import versions
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory.environment import DOMAIN, PEERS, RANGE, SERVERS, SUPER_CLIENT
+from ros2_rfm_serving.factory.environment import DOMAIN, NO_GPU, PEERS, RANGE, SERVERS, SUPER_CLIENT, VISIBLE
 from ros2_rfm_serving.factory.nodes import NodeSpec
 from ros2_rfm_serving.operate.carried import moved
 from ros2_rfm_serving.operate.commands import node_environment
@@ -48,10 +48,21 @@ class Errand:
 
 
 def errand(
-    node: NodeSpec, files: Mapping[str, str], environment: Mapping[str, str], fleet_namespace: str, log_level: str
+    node: NodeSpec,
+    files: Mapping[str, str],
+    environment: Mapping[str, str],
+    fleet_namespace: str,
+    log_level: str,
+    *,
+    num_gpus: int = 0,
 ) -> Errand:
-    """environment: of this process, in which all that concerns DDS is decided. Raises: `ConfigurationError`."""
+    """Return what starts a node elsewhere; `environment` is this process's, in which all that concerns DDS is decided.
+
+    num_gpus: how many GPUs the node's actor reserves. Without one it sees none: since Ray 2.60 an actor with `num_gpus=0` keeps the
+    `CUDA_VISIBLE_DEVICES` of its machine, and would take a GPU that Ray gave to another. Raises: `ConfigurationError`.
+    """
     told = {name: environment.get(name, "") for name in CARRIED} | node_environment(environment)  # Ray has threads of its own mind
+    told |= {} if num_gpus else {VISIBLE: NO_GPU}
     profile = _profile(environment)
     return Errand(
         node=node,

@@ -97,9 +97,10 @@ class OnRay(Supervisor):
         return killed
 
     def _begin(self, *, again: bool) -> Begin:
-        carried, options = dict(files(self._joining.join.layout.factory, self._options.profiles)), self._options
+        layout, options = self._joining.join.layout, self._options
+        carried, num_gpus = dict(files(layout.factory, options.profiles)), layout.num_gpus
         errands = (
-            errand(kept.node, carried, os.environ, options.namespace, options.log_level)
+            errand(kept.node, carried, os.environ, options.namespace, options.log_level, num_gpus=num_gpus.get(kept.node.name, 0))
             for kept in self._remotes.values()
             if not kept.gave_up
         )

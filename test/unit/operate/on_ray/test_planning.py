@@ -152,7 +152,10 @@ def test_what_concerns_all_is_carried_and_what_is_a_machine_s_own_is_not(tmp_pat
     nodes = {node.name: node for node in node_list(of(), shipped("config"), profiles=tmp_path)}
     texts = {"factory.yaml": TEXT, "profiles/models.yaml": "models: {}"}
     told = errand(nodes["scheduler"], texts, here, "hall", "debug")
-    assert "secret" not in repr(told) and not {"CUDA_VISIBLE_DEVICES", "PATH"} & told.environment.keys()
+    assert "secret" not in repr(told) and "PATH" not in told.environment
+    assert told.environment["CUDA_VISIBLE_DEVICES"] == "-1", "whatever Ray leaves there, a process without a GPU sees none"
+    with_gpu = errand(nodes["server_1"], texts, here, "hall", "debug", num_gpus=1)
+    assert "CUDA_VISIBLE_DEVICES" not in with_gpu.environment, "it is Ray's to say"
     assert told.environment["ROS_DOMAIN_ID"] == "7" and told.environment["OMP_NUM_THREADS"] == "4"
     assert told.environment["ROS_STATIC_PEERS"] == "", "what is not set here is not set there"
     put = told.put(tmp_path / "there")
