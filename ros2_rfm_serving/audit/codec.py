@@ -242,7 +242,6 @@ class _Reading:
             object.__setattr__(made, name, default)
         return made
 
-
     def _upgraded(self, found: Mapping[str, Any], kind: type, state: Mapping[str, Any], upgrade: Callable[..., Any]) -> Any:
         """An object of a class that knows how versions before this one consisted of other attributes."""
         made = self._keep(found, object.__new__(kind))

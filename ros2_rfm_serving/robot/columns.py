@@ -261,11 +261,17 @@ def rounded_down(bound: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.where(nearest > bound, np.nextafter(nearest, np.float32(-np.inf)), nearest).astype(np.float64)
 
 
-def suggestions(columns: ActionColumns) -> Iterator[str]:
-    """What people should know about this description, although it is valid."""
-    for name, kind, turn, low, high in zip(
-        columns.names, columns.types, columns.turns, columns.lower, columns.upper, strict=True
-    ):
+def suggestions(columns: ActionColumns, limits: Limits) -> Iterator[str]:
+    """Return what people should know about this description, although it is valid."""
+    for key, rates in (("max_velocity", limits.max_velocity), ("max_acceleration", limits.max_acceleration)):
+        idle = [
+            name
+            for name, kind, rate in zip(columns.names, columns.types, rates, strict=False)
+            if kind is CommandType.BINARY and math.isfinite(rate)
+        ]
+        if idle:
+            yield f"limits.{key} of {', '.join(idle)} does not count: a binary column is never slowed down; write .inf there"
+    for name, kind, turn, low, high in zip(columns.names, columns.types, columns.turns, columns.lower, columns.upper, strict=True):
         if kind is not CommandType.POSITION or turn:
             continue
         for full in KNOWN_TURNS:
@@ -273,8 +279,8 @@ def suggestions(columns: ActionColumns) -> Iterator[str]:
                 units = "2 pi" if full == FULL_TURN else f"{full:g}"
                 entry = name if full == FULL_TURN else f"{name}={full:g}"
                 yield (
-                    f"the limits of {name}, {low:g} to {high:g}, span one turn ({units}): if the joint goes round without end, write "
-                    f"continuous_joints: [{entry}], or it turns the long way round at its border"
+                    f"the limits of {name}, {low:g} to {high:g}, span one turn ({units}): if the joint goes round without end, "
+                    f"write continuous_joints: [{entry}], or it turns the long way round at its border"
                 )
 
 

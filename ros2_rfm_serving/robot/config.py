@@ -37,7 +37,7 @@ class CommandType(enum.Enum):
     """A force or torque. It lasts until the next one, so that only zero stops it; a controller that needs more than zero to stand
     against gravity has to add that itself."""
     BINARY = "binary"
-    """A choice between values, such as an open and a closed gripper. It has only ever a value that the policy gave, and keeps it."""
+    """A choice between values, such as an open and a closed gripper. It only has values that the policy gave, and keeps them."""
 
 
 @dataclass(frozen=True, kw_only=True)

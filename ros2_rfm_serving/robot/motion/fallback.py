@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.robot.columns import LASTING, ZEROED, ActionColumns, Mask, as_columns
+from ros2_rfm_serving.robot.columns import ZEROED, ActionColumns, Mask, as_columns
 from ros2_rfm_serving.robot.config import CommandType, Motion, RobotConfig, Rung
 from ros2_rfm_serving.types import Array
 
@@ -46,8 +46,8 @@ def check_ladder(config: RobotConfig) -> None:
             raise _wrong(config, problem, "begin with `repeat_last`, then `ramp_down`")
     last = ladder[-1].motion
     if columns.has_lasting and last is not Motion.ZERO:
-        lasting = " or ".join(kind.value for kind in LASTING if columns.has({kind}))
-        problem = f"ends with `{last.value}`: a {lasting} command lasts until the next one"
+        lasting = "a velocity" if columns.has({CommandType.VELOCITY}) else "an effort"
+        problem = f"ends with `{last.value}`: {lasting} command lasts until the next one"
         raise _wrong(config, problem, "end the ladder with `zero`")
     if last is Motion.REPEAT_LAST:
         raise _wrong(config, "ends with `repeat_last`, which stops nothing", "end it with `hold`, `zero` or `safe_pose`")

@@ -166,4 +166,3 @@ class ChunkGate:
         if self._chunks >= JUDGED_AFTER and self._clamped > self._config.max_clamped * self._values:
             share = 100.0 * self._clamped / max(1, self._values)
             self.units = f"{share:.0f} % of the first {self._chunks} chunks' values are beyond the limits: the units are wrong"
-

@@ -180,7 +180,7 @@ class Motor:
         if not self._seen or not self._columns.has_position:
             return None
         seen: Array = self._seen[0]
-        return np.where(self._columns.is_position, seen, np.nan) if self._columns.mixed else seen
+        return np.where(self._columns.is_position, seen, np.float32(np.nan)) if self._columns.mixed else seen
 
     def report(self, rows_left: int, last_wait_s: float, now_s: float) -> ExecutionReport:
         """rows_left: that are going to be executed."""
@@ -304,12 +304,11 @@ class Motor:
             return action
         self._eased_steps += 1
         columns, share = self._columns, np.float32(self._eased_steps / (steps + 1))
-        eased: Array = self._last + columns.change(action, self._last) * share
+        way: Array = columns.change(action, self._last)
+        eased = self._last + way * share
         if columns.has_wraps:
             eased = columns.written(eased, self._last, action)
-        if columns.has_binary:
-            eased = np.where(columns.is_binary, action, eased)
-        return eased
+        return np.where(columns.is_binary, action, eased) if columns.has_binary else eased
 
     def fall_back(self, positions: Array | None, now_s: float, *, to_pose: bool = False) -> Array | None:
         """[A] what the ladder says for this period; None: nothing."""

@@ -115,7 +115,9 @@ class CommandShaper:
     @property
     def at_rest(self) -> bool:
         """The last command was zero where that is what stops the robot, or none has been given."""
-        return self._last is None or not (self._last.any() if not self._columns.mixed else self._last[self._columns.is_zeroed].any())
+        if self._last is None:
+            return True
+        return not (self._last[self._columns.is_zeroed] if self._columns.mixed else self._last).any()
 
     def start(self, position: Array | None, *, at_rest: bool = True) -> None:
         """Forgets the commands before. position: [A] measured, of a robot at rest, which position commands set out from;

@@ -72,4 +72,5 @@ class Smoothness:
         columns = self._columns
         if not columns.has_wraps:
             return newest - 3 * second + 3 * third - oldest
-        return columns.change(newest, second) - 2 * columns.change(second, third) + columns.change(third, oldest)
+        difference: Array = columns.change(newest, second) - 2 * columns.change(second, third) + columns.change(third, oldest)
+        return difference
