@@ -229,6 +229,8 @@ class _Reading:
         if issubclass(kind, enum.Enum):
             return kind[found["member"]]
         state = {name: one for name, one in found.items() if name not in ("~", "@")}
+        if upgrade := getattr(kind, "upgraded", None):
+            return self._upgraded(found, kind, state, upgrade)
         if issubclass(kind, tuple):  # a NamedTuple
             return self._keep(found, kind(**{name: self.value(one) for name, one in state.items()}))
         since = _defaults(kind, state.keys())
@@ -238,6 +240,15 @@ class _Reading:
             object.__setattr__(made, name, self.value(one))
         for name, default in since.items():
             object.__setattr__(made, name, default)
+        return made
+
+    def _upgraded(self, found: Mapping[str, Any], kind: type, state: Mapping[str, Any], upgrade: Callable[..., Any]) -> Any:
+        """An object of a class that knows how versions before this one consisted of other attributes."""
+        made = self._keep(found, object.__new__(kind))
+        attributes = upgrade({name: self.value(one) for name, one in state.items()})
+        check_attributes(kind, attributes.keys())
+        for name, one in attributes.items():
+            object.__setattr__(made, name, one)
         return made
 
 

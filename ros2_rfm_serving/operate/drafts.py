@@ -33,10 +33,10 @@ def _kind(node: NodeSpec) -> tuple[str, str, str]:
 
 
 def _check_node(node: NodeSpec, factory_file: str) -> list[str]:
-    drafted = draft(merged_parameters(node))
+    drafted, warnings = draft(merged_parameters(node)), list[str]()
     try:
         if node.executable == "robot_node":
-            robot_settings(drafted, node.name)
+            warnings = [f"{node.params_file}: {text}" for text in robot_settings(drafted, node.name).warnings]
         elif node.executable == "model_server_node":
             declare(drafted, SERVER_SPECS)
             server_params(drafted)
@@ -44,7 +44,7 @@ def _check_node(node: NodeSpec, factory_file: str) -> list[str]:
             return []
     except ConfigurationError as error:
         raise _placed(error, node, factory_file) from None
-    return [f"{node.params_file}: no parameter is named {name}" for name in unknown(drafted)]
+    return warnings + [f"{node.params_file}: no parameter is named {name}" for name in unknown(drafted)]
 
 
 def _placed(error: ConfigurationError, node: NodeSpec, factory_file: str) -> ConfigurationError:

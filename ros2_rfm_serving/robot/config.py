@@ -33,6 +33,11 @@ class CommandType(enum.Enum):
     """Without a new one the robot goes on moving: only zero stops it."""
     DELTA = "delta"
     """A displacement, made once; without a new one the robot stays."""
+    EFFORT = "effort"
+    """A force or torque. It lasts until the next one, so that only zero stops it; a controller that needs more than zero to stand
+    against gravity has to add that itself."""
+    BINARY = "binary"
+    """A choice between values, such as an open and a closed gripper. It only has values that the policy gave, and keeps them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,13 +152,18 @@ class RobotConfig:
     calls_head_start: float = 0.0
     """[0, 1): share of the second such call that is owed when an episode begins, so that a fleet does not plan in step."""
     command_type: CommandType = CommandType.DELTA
+    """Type of all columns, unless `command_types` says otherwise."""
+    command_types: tuple[CommandType, ...] = ()
+    """[A] type of each column; empty: all are `command_type`. `robot/columns.py` describes what follows from it."""
+    turns: tuple[float, ...] = ()
+    """[A] one turn of each continuous joint, in the action's units; 0: the column does not wrap; empty: none does."""
     limits: Limits = field(default_factory=Limits)
     gate: GateConfig = field(default_factory=GateConfig)
     """What is looked for in a whole chunk before its first row moves anything."""
     fallback: tuple[Rung, ...] = (Rung(Motion.HOLD),)
     """What is done without an action to execute."""
     safe_pose: tuple[float, ...] = ()
-    """[A] in the units of the measured positions; empty: none."""
+    """[A] in the units of the measured positions; NaN: this column keeps its last command; empty: none."""
     safe_pose_gain: float = 1.0
     """Velocity or delta commanded per unit of the way to the safe pose, before the limits."""
     max_action_age_s: float = 3.0

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.robot.columns import KEPT, LASTING, ActionColumns
 from ros2_rfm_serving.robot.config import CommandType
 from ros2_rfm_serving.types import Array
 
@@ -16,18 +17,40 @@ def published(command: Array, scale: tuple[float, ...], offset: tuple[float, ...
     return values
 
 
-def check_stop(command_type: CommandType, meaning: CommandType | None, offset: tuple[float, ...], what: str) -> None:
+def check_stop(
+    columns: ActionColumns, meaning: CommandType | None, offset: tuple[float, ...], what: str, *, zeroes: bool = False
+) -> None:
     """Raises: `ConfigurationError` when nothing that the robot could be told there makes it stand.
 
-    meaning: of the numbers where they arrive; None: they are what the commands are. what: that says so, for people.
+    meaning: of the numbers where they arrive; None: they are what the commands are. what: that says so, for people. zeroes:
+    displacements of zero are commanded.
     """
-    if meaning is not None and meaning is not command_type:
-        problem = f"{what} takes each number as a {meaning.value}: {command_type.value} commands would not stop the robot there"
-        fix = f"set command_type: {meaning.value}" + (
-            " and end the fallback with `zero`" if meaning is CommandType.VELOCITY else ", or name another sink"
-        )
-        raise ConfigurationError(problem, key="command_type", fix=fix)
-    if command_type is CommandType.VELOCITY and any(offset):
-        moved = ", ".join(f"{value:g}" for value in offset)
-        problem = f"a stop, zero, would be published as the velocity {moved}"
-        raise ConfigurationError(problem, key="command_offset", fix="leave it out where commands are velocities")
+    if meaning is not None:
+        _check_meaning(columns, meaning, what)
+    stopping = LASTING | ({CommandType.DELTA} if zeroes or (columns.mixed and columns.has_lasting) else set())
+    moved = [
+        (name, kind, value)
+        for name, kind, value in zip(columns.names, columns.types, offset, strict=False)
+        if kind in stopping and value
+    ]
+    if moved:
+        told = ", ".join(f"{value:g}" for value in offset) if not columns.mixed else ", ".join(f"{v:g} ({n})" for n, _, v in moved)
+        problem = f"a stop, zero, would be published as the {moved[0][1].value} {told}"
+        plural = {"velocity": "velocities", "effort": "efforts", "delta": "displacements"}[moved[0][1].value]
+        raise ConfigurationError(problem, key="command_offset", fix=f"leave it out where commands are {plural}")
+
+
+def _check_meaning(columns: ActionColumns, meaning: CommandType, what: str) -> None:
+    """Values that a stop keeps, such as a gripper's, may be positions where they arrive."""
+    fits = KEPT if meaning is CommandType.POSITION else {meaning}
+    others = frozenset(columns.types) - fits
+    if not others:
+        return
+    problem = f"{what} takes each number as a {meaning.value}: {columns.label} commands would not stop the robot there"
+    if columns.mixed:
+        fix = f"name another sink, such as array, or set the type of {columns.named(others)} to {meaning.value}"
+        raise ConfigurationError(problem, key="command_types", fix=fix)
+    fix = f"set command_type: {meaning.value}" + (
+        " and end the fallback with `zero`" if meaning is CommandType.VELOCITY else ", or name another sink"
+    )
+    raise ConfigurationError(problem, key="command_type", fix=fix)

@@ -172,6 +172,9 @@ class RobotHost(LifecycleNode):
             check_name("robot", one.config.name)
         for name in unknown(self):
             self.get_logger().warning(f"no parameter is named {name}")
+        for one in settings:
+            for warning in one.warnings:
+                self.get_logger().warning(f"{one.config.name}: {warning}")
         self._own_names = claim(
             self, "robot", [(one.config.name, self._names.robot(one.config.name, "rfm/name")) for one in settings]
         )

@@ -14,6 +14,7 @@ import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
+from ros2_rfm_serving.robot.columns import ActionColumns
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.server.dispatch import CONTINUOUS
@@ -168,7 +169,7 @@ def _trial(
     loop.step(arm.state, images, lambda command: None)  # the session opens
     run = loop.brain.start(TaskGoal(task="task", instruction=instruction, time_budget_s=1e6, reset=False), loop.now_s)
 
-    held, smooth = np.zeros(4, np.float32), Smoothness(config.command_type, 4)
+    held, smooth = np.zeros(4, np.float32), Smoothness(ActionColumns.of(config), 4)
 
     def period(command: Array | None) -> None:
         nonlocal idle_steps, first_chunk_steps

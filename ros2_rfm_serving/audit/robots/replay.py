@@ -40,6 +40,9 @@ class RobotReplay:
     def whole(self) -> Any:
         return codec.whole(self.brain)
 
+    def rewritten(self, brain: Any) -> Any:
+        return codec.whole(codec.value(brain, self._images))
+
     def feed(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         kind = record["kind"]
         if kind == "tick":

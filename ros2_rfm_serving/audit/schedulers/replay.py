@@ -59,6 +59,9 @@ class SchedulerReplay:
     def whole(self) -> Any:
         return self._kept
 
+    def rewritten(self, brain: Any) -> Any:
+        return brain
+
     def feed(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         if record["kind"] != "plan":
             return {}

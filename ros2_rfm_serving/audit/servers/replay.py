@@ -44,6 +44,9 @@ class ServerReplay:
     def whole(self) -> Any:
         return None if self.brain is None else written(copied(self.brain))
 
+    def rewritten(self, brain: Any) -> Any:
+        return codec.whole(codec.value(brain)) if isinstance(brain, dict) and UNRECORDED not in brain else brain
+
     def work(self, number: int) -> Work:
         """One that has begun. Raises: `KeyError`."""
         return self._works[number]

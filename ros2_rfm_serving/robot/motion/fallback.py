@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.robot.columns import ZEROED, ActionColumns, Mask, as_columns
 from ros2_rfm_serving.robot.config import CommandType, Motion, RobotConfig, Rung
-from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.types import Array
 
 AT_REST_AFTER_S = 0.5
@@ -20,7 +21,6 @@ STANDS_AFTER_S = 10.0
 POSE_TOLERANCE = 0.02
 """A pose is reached when every measured position is as close as this to it, in its units."""
 
-POSITION, VELOCITY, DELTA = CommandType.POSITION, CommandType.VELOCITY, CommandType.DELTA
 ZERO, HOLD, REPEAT_LAST, SAFE_POSE = Motion.ZERO, Motion.HOLD, Motion.REPEAT_LAST, Motion.SAFE_POSE
 NO_STEP: Array = np.zeros(1, np.float32)
 _SLOWS = {Motion.REPEAT_LAST: 0, Motion.RAMP_DOWN: 1}
@@ -29,81 +29,98 @@ _SLOWS = {Motion.REPEAT_LAST: 0, Motion.RAMP_DOWN: 1}
 
 def check_ladder(config: RobotConfig) -> None:
     """Raises: `ConfigurationError` when the ladder would not stop this robot."""
-    ladder, kind = config.fallback, config.command_type
-    config.limits.check(len(config.action_names))
+    ladder, columns = config.fallback, ActionColumns.of(config)
     if not ladder:
         raise _wrong(config, "is empty", "name at least one of " + ", ".join(motion.value for motion in Motion))
     for rung, after in pairwise(ladder):
         if not 0 < rung.duration_s < math.inf:
             raise _wrong(config, f"`{rung.motion.value}` has no end before `{after.motion.value}`", "write it as `motion:seconds`")
     for rung in ladder:
-        _check_rung(config, rung)
-    if not _may_stand(config):
-        problem = f"zero is outside of them: {kind.value} commands could not stop the robot"
+        _check_rung(config, columns, rung)
+    if not _may_stand(config, columns):
+        problem = f"zero is outside of them: {columns.label} commands could not stop the robot"
         raise ConfigurationError(problem, key="limits", fix="make every lower <= 0 <= upper")
     for rung, after in pairwise(ladder):
         if _SLOWS.get(after.motion, 2) < _SLOWS.get(rung.motion, 2):
             problem = f"`{after.motion.value}` after `{rung.motion.value}` would make it move again"
             raise _wrong(config, problem, "begin with `repeat_last`, then `ramp_down`")
     last = ladder[-1].motion
-    if kind is CommandType.VELOCITY and last is not Motion.ZERO:
-        raise _wrong(config, f"ends with `{last.value}`: a velocity command lasts until the next one", "end the ladder with `zero`")
+    if columns.has_lasting and last is not Motion.ZERO:
+        lasting = "a velocity" if columns.has({CommandType.VELOCITY}) else "an effort"
+        problem = f"ends with `{last.value}`: {lasting} command lasts until the next one"
+        raise _wrong(config, problem, "end the ladder with `zero`")
     if last is Motion.REPEAT_LAST:
         raise _wrong(config, "ends with `repeat_last`, which stops nothing", "end it with `hold`, `zero` or `safe_pose`")
     if last is Motion.RAMP_DOWN and ladder[-1].duration_s == math.inf:
         raise _wrong(config, "`ramp_down` has no duration", "write it as `ramp_down:seconds`")
 
 
-def _check_rung(config: RobotConfig, rung: Rung) -> None:
-    kind = config.command_type
-    if rung.motion is Motion.ZERO and kind is CommandType.POSITION:
-        raise _wrong(config, "`zero` is a pose for position commands, not a stop", "use `hold` or `ramp_down:seconds`")
-    if rung.motion is Motion.HOLD and kind is CommandType.VELOCITY:
-        raise _wrong(config, "`hold` commands nothing, and the robot would keep its velocity", "use `zero`")
+def _check_rung(config: RobotConfig, columns: ActionColumns, rung: Rung) -> None:
+    if rung.motion is Motion.ZERO and not columns.has(ZEROED):
+        raise _wrong(config, f"`zero` is a pose for {columns.label} commands, not a stop", "use `hold` or `ramp_down:seconds`")
+    if rung.motion is Motion.HOLD and columns.has_lasting:
+        moves = "its velocity" if columns.has({CommandType.VELOCITY}) else "its effort"
+        raise _wrong(config, f"`hold` commands nothing, and the robot would keep {moves}", "use `zero`")
     if rung.motion is Motion.SAFE_POSE:
-        if len(config.safe_pose) != len(config.action_names):
-            problem = f"`safe_pose` has {len(config.safe_pose)} values for {len(config.action_names)} actions"
-            raise _wrong(config, problem, "give one per action, in the units of the measured positions")
-        if kind is CommandType.POSITION and not config.limits.max_velocity:
-            raise _wrong(config, "`safe_pose` without `limits.max_velocity` would be a jump", "give a velocity per action")
-        if kind is CommandType.POSITION and not _is_within(config.safe_pose, config.limits):
-            raise _wrong(config, "`safe_pose` is outside of the limits", "give a pose that may be commanded")
-        if kind is not CommandType.POSITION and not (config.limits.lower and config.limits.upper):
-            raise _wrong(config, "`safe_pose` without `limits.lower` and `limits.upper` has no end", "give both per action")
+        _check_pose(config, columns)
 
 
-def _may_stand(config: RobotConfig) -> bool:
-    """Zero, where the ladder commands it, is within the limits."""
-    limits = config.limits
+def _check_pose(config: RobotConfig, columns: ActionColumns) -> None:
+    if len(config.safe_pose) != len(columns):
+        problem = f"`safe_pose` has {len(config.safe_pose)} values for {len(columns)} actions"
+        raise _wrong(config, problem, "give one per action, in the units of the measured positions")
+    pose, limits = np.array(config.safe_pose, np.float64), config.limits
+    if not columns.has({CommandType.POSITION, CommandType.VELOCITY, CommandType.DELTA}):
+        raise _wrong(config, f"nothing drives {columns.label} commands to a `safe_pose`", "use `zero`, or `hold`")
+    if bool((np.isnan(pose) & columns.is_zeroed).any()):
+        problem = f"`safe_pose` has a column without a value that keeps no command ({columns.label})"
+        raise _wrong(config, problem, "write .nan only for columns of positions, which then keep their last command")
+    if columns.has_position and not limits.max_velocity:
+        raise _wrong(config, "`safe_pose` without `limits.max_velocity` would be a jump", "give a velocity per action")
+    lower, upper = np.array(columns.lower), np.array(columns.upper)
+    outside = columns.is_position & ~columns.wraps & ((pose < lower) | (pose > upper))
+    if bool(outside.any()):
+        raise _wrong(config, "`safe_pose` is outside of the limits", "give a pose that may be commanded")
+    if bool(columns.is_driven.any()) and not (limits.lower and limits.upper):
+        raise _wrong(config, "`safe_pose` without `limits.lower` and `limits.upper` has no end", "give both per action")
+
+
+def _may_stand(config: RobotConfig, columns: ActionColumns) -> bool:
+    """Zero, where the ladder or a stop commands it, is within the limits."""
     zeroes = any(rung.motion in (Motion.ZERO, Motion.RAMP_DOWN) for rung in config.fallback)
-    if config.command_type is CommandType.POSITION or not zeroes:
+    if not zeroes and not (columns.mixed and columns.has_lasting):
         return True
-    return all(low <= 0 for low in limits.lower) and all(high >= 0 for high in limits.upper)
-
-
-def _is_within(pose: tuple[float, ...], limits: Limits) -> bool:
-    lower, upper = limits.lower or (-math.inf,) * len(pose), limits.upper or (math.inf,) * len(pose)
-    return all(low <= value <= high for low, value, high in zip(lower, pose, upper, strict=True))
+    outside = (np.array(columns.lower) > 0.0) | (np.array(columns.upper) < 0.0)
+    return not bool((columns.is_zeroed & outside).any())
 
 
 def _wrong(config: RobotConfig, problem: str, fix: str) -> ConfigurationError:
     rungs = (f"{motion.value}:{s:g}" if s < math.inf else motion.value for motion, s in config.fallback)
-    written = ", ".join(rungs)
-    return ConfigurationError(f"[{written}] for {config.command_type.value} commands: {problem}", key="fallback", fix=fix)
+    written, label = ", ".join(rungs), ActionColumns.of(config).label
+    return ConfigurationError(f"[{written}] for {label} commands: {problem}", key="fallback", fix=fix)
 
 
 class FallbackLadder:
-    """Steps down the rungs from the moment an action is missing until one is there again."""
+    """Steps down the rungs from the moment an action is missing until one is there again.
+
+    Each column goes down as its type: what a stop sets to zero gets less or zero, a position runs on or stays, and a binary column
+    keeps its last command on every rung.
+    """
 
     def __init__(self, config: RobotConfig) -> None:
         check_ladder(config)
-        self._rungs, self._kind, self._gain = config.fallback, config.command_type, config.safe_pose_gain
+        self._columns = ActionColumns.of(config)
+        self._rungs, self._gain = config.fallback, config.safe_pose_gain
         self.has_pose = any(rung.motion is SAFE_POSE for rung in self._rungs)
         self._pose_rungs = (Rung(SAFE_POSE),) if self.has_pose else self._rungs
         self._pose = np.array(config.safe_pose, np.float32)
+        self._keeps = self._columns.mixed or bool(np.isnan(self._pose).any())
+        """Some columns have to keep a command while others are told something else."""
         self._still = np.zeros(len(config.action_names), np.float32)
         self._still.flags.writeable = False  # it is handed out as a command again and again
-        self._stop = self._still if self._kind is VELOCITY else None
+        self._kept_last: Array | None = None
+        """[A] the last command since somebody else moved the robot, of which columns that a stop keeps are read; None: there is
+        none, or no column is kept beside others that have to be told to stop."""
         self._now: Array | None = None
         """[A] what the robot was last told; None: it stands"""
         self._last: Array | None = None
@@ -123,6 +140,15 @@ class FallbackLadder:
         self._began_s = math.inf
         self._reached = False
 
+    @staticmethod
+    def upgraded(recorded: dict[str, Any]) -> dict[str, Any]:
+        """Return the attributes as this version has them; before, all columns were of one type."""
+        if "_kind" not in recorded:
+            return recorded
+        kept = {name: value for name, value in recorded.items() if name not in ("_kind", "_stop")}
+        columns = as_columns(recorded["_kind"], len(recorded["_still"]))
+        return kept | {"_columns": columns, "_kept_last": None, "_keeps": False}
+
     @property
     def moved(self) -> bool:
         """Something was commanded since it last stood."""
@@ -135,12 +161,18 @@ class FallbackLadder:
     def go_on_from(self, before: FallbackLadder) -> None:
         """Takes the place of another one: a robot that is going down that begins this one anew, from where it is."""
         self._now, self._last, self._before = before._now, before._last, before._before
+        self._kept_last = before._kept_last
         self._will_set_out, self._sets_out = before._will_set_out, before._sets_out
         self.entered = before.entered
 
     def stop_command(self) -> Array | None:
-        """What makes the robot stand if it is the last thing that it is told; None: nothing needs to be said."""
-        return self._stop
+        """[A] what makes the robot stand if it is the last thing that it is told; None: nothing needs to be said, or what columns
+        have to keep is not known, because nothing has been commanded since somebody else moved the robot."""
+        if not self._columns.has_lasting:
+            return None
+        if not self._columns.mixed:
+            return self._still
+        return None if self._kept_last is None else self._columns.stopped(self._kept_last)
 
     def commanded(self, command: Array, begins: bool = True) -> None:
         """An action was executed, or one more part of it: the ladder begins anew from there. The way to the first one, in however
@@ -149,7 +181,16 @@ class FallbackLadder:
             self._sets_out, self._will_set_out = self._will_set_out, False
         self._before = None if self._sets_out else self._last
         self._last = self._now = command
+        self._keep(command)
         self._to_pose = self._rung = None
+
+    def _keep(self, command: Array) -> None:
+        if self._keeps:
+            self._kept_last = command
+
+    def handed_over(self) -> None:
+        """Somebody else moves the robot: what it was told last is not what holds it any more."""
+        self._kept_last = None
 
     def forget_motion(self) -> None:
         """It sets out anew: how it moved before says nothing about how it runs on."""
@@ -158,12 +199,20 @@ class FallbackLadder:
     def stood(self) -> None:
         """Nothing was said for so long that it stands where it was told to be: a motion that has ended is not taken up again.
         A velocity lasts until the next word."""
-        if self._kind is VELOCITY:
+        columns = self._columns
+        if columns.has_lasting and not columns.mixed:
             return
         self._step = NO_STEP
         self.forget_motion()
-        if self._kind is DELTA and self._now is not None:
-            self._now = self._last = self._still
+        if columns.has_delta and self._now is not None and self._last is not None:
+            self._now, self._last = self._made_once(self._now), self._made_once(self._last)
+
+    def _made_once(self, command: Array) -> Array:
+        """[A] without its displacements, which have been made."""
+        if not self._columns.mixed:
+            return self._still
+        made: Array = np.where(self._columns.is_delta, np.float32(0.0), command)
+        return made
 
     def rest(self) -> None:
         """The robot stands: nothing more is to be said."""
@@ -174,7 +223,7 @@ class FallbackLadder:
         """[A] for this control period; None: nothing. positions: [A] measured, for the safe pose."""
         if self._now is None and not to_pose:
             self._to_pose = None
-            return self._stop  # it stands: no rung makes it move
+            return self._stands_on()  # no rung makes it move
         to_pose = to_pose and self.has_pose
         rungs = self._pose_rungs if to_pose else self._rungs
         if self._to_pose is not to_pose:
@@ -187,15 +236,36 @@ class FallbackLadder:
             elapsed_s -= rung.duration_s
         return self._on(rungs[-1], elapsed_s, positions)
 
+    def _stands_on(self) -> Array | None:
+        """[A] what a robot that stands is told. One that also keeps columns has been told all of it: to say it again after people
+        have moved it would move it back."""
+        return self._still if self._columns.has_lasting and not self._columns.mixed else None
+
     def went(self, command: Array | None) -> None:
         """What became of `command`'s answer within the limits; None: nothing was commanded."""
+        if command is not None:
+            self._keep(command)
         if self._to_pose is None:
             return
-        if self._kind is POSITION:
+        columns = self._columns
+        if columns.mixed:
+            self._mixed_went(command)
+        elif not columns.has_kept:
+            if command is not None or self._now is not None:
+                self._now = command if command is not None else self._still
+        else:
             self._now = self._now if command is None else command
             self._before, self._last = self._last, self._now
-        elif command is not None or self._now is not None:
-            self._now = command if command is not None else self._still
+
+    def _mixed_went(self, command: Array | None) -> None:
+        """Positions run on from the last command, all other columns from where the ladder set out."""
+        now = self._now if command is None else command
+        if now is None:
+            return
+        self._now = self._columns.stopped(now) if command is None else now
+        if self._last is None:
+            self._last = self._columns.stopped(now)
+        self._before, self._last = self._last, np.where(self._columns.is_kept, now, self._last).astype(np.float32, copy=False)
 
     def stands(self, now_s: float, *, to_pose: bool = False) -> bool:
         """The last rung has been reached, and the pose where there is one: the robot is in its safe state."""
@@ -216,31 +286,69 @@ class FallbackLadder:
             self._rung = rung
             self.entered[rung.motion] += 1
             known = self._last is not None and self._before is not None
-            self._step = self._last - self._before if known else NO_STEP  # type: ignore[operator]
+            self._step = self._columns.change(self._last, self._before) if known else NO_STEP  # type: ignore[arg-type]
         if rung.motion is ZERO:
-            return self._still if self._last is not None else self._stop
+            return self._stop_here()
         if rung.motion is SAFE_POSE:
             return self._towards_pose(positions)
         if rung.motion is HOLD or self._last is None:
-            return self._stop
+            return None if rung.motion is HOLD else self.stop_command()
         if rung.motion is REPEAT_LAST:
             return self._last
         return self._slower(self._last, max(0.0, 1.0 - elapsed_s / rung.duration_s))
 
+    def _stop_here(self) -> Array | None:
+        """[A] zero where that stops, the last command where that holds; None: neither is known, or it stands by itself."""
+        if self._last is None:
+            return self.stop_command()
+        return self._columns.stopped(self._last) if self._columns.mixed else self._still
+
     def _slower(self, last: Array, share: float) -> Array:
         """The last motion at a share of its speed. Position commands run on by what they moved in the last period, ever less."""
-        if self._kind is not POSITION:
-            return last * np.float32(share)
+        columns = self._columns
+        if not columns.mixed and not columns.has_position:
+            return last if columns.has_binary else last * np.float32(share)
         moved: Array = last + self._step * np.float32(share)
+        if columns.has_wraps:
+            moved = columns.inside(moved)
+        if columns.mixed:
+            kept = np.where(columns.is_position, moved, last)
+            moved = np.where(columns.is_zeroed, last * np.float32(share), kept).astype(np.float32, copy=False)
         return moved
 
     def _towards_pose(self, positions: Array | None) -> Array | None:
         """Position commands are the pose itself, as fast as the limits allow; the others are driven by what is left to go."""
+        columns = self._columns
         if positions is None:
-            return self._stop
-        if self._kind is POSITION:
-            self._reached = self._now is not None and bool(np.allclose(self._now, self._pose, atol=1e-4))
+            return self._stop_here() if columns.mixed and columns.has_lasting else self.stop_command()
+        now, pose = self._now, self._pose
+        keeps = columns.is_binary | np.isnan(pose)
+        if not columns.mixed and not keeps.any():
+            return self._alike_towards_pose(positions)
+        held = now if now is not None else self._kept_last
+        if held is None and keeps.any():
+            return self.stop_command()  # what those columns have to keep is not known
+        left = columns.distance(pose, positions)
+        there = np.abs(left) < POSE_TOLERANCE
+        if columns.has_position:
+            told = np.full(len(pose), np.nan, np.float32) if now is None else now
+            there = np.where(columns.is_position, _is_close(columns.change(told, pose), pose), there)
+        self._reached = bool((there | keeps | (columns.is_zeroed & ~columns.is_driven)).all())
+        command = np.where(columns.is_driven, left * np.float32(self._gain), np.where(columns.is_position, pose, np.float32(0.0)))
+        return np.where(keeps, command if held is None else held, command).astype(np.float32, copy=False)
+
+    def _alike_towards_pose(self, positions: Array) -> Array | None:
+        """All columns are of one type, and driven."""
+        columns = self._columns
+        if columns.has_position:
+            self._reached = self._now is not None and bool(_is_close(columns.change(self._now, self._pose), self._pose).all())
             return self._pose
-        error = self._pose - positions
+        error = columns.distance(self._pose, positions)
         self._reached = bool((np.abs(error) < POSE_TOLERANCE).all())
         return error * np.float32(self._gain)
+
+
+def _is_close(difference: Array, pose: Array) -> Mask:
+    """[A] the command is the pose, but for rounding."""
+    close: Mask = np.abs(difference) <= 1e-4 + 1e-5 * np.abs(pose)
+    return close

@@ -1,15 +1,19 @@
 """A gate for whole chunks: what is wrong with one is said, or keeps it out, before its first row moves anything.
 
 Limits clamp row by row, and so turn nonsense into slow nonsense. The gate looks at all rows that are left of a chunk at once.
+Positions are differentiated once to be velocities; velocities, efforts and displacements count as they are, the latter per step.
+A continuous joint goes the shortest way from row to row. A binary column may change at any row: its limits alone count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ros2_rfm_serving.robot.columns import ActionColumns, as_columns
 from ros2_rfm_serving.robot.config import CommandType, RobotConfig
 from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.robot.limits import Limits
@@ -31,11 +35,22 @@ NO_VALUES: Values = np.empty((0, 0))
 class ChunkGate:
     """Of one robot. `admit` is asked once per chunk, with the rows that would be executed."""
 
-    def __init__(self, config: GateConfig, limits: Limits, num_actions: int, step_s: float, *, order: int) -> None:
-        """order: how often an action has to be differentiated to be a velocity: 1 for positions, 0 for velocities; displacements
-        count as velocities per step. Raises: `ConfigurationError`."""
+    def __init__(
+        self,
+        config: GateConfig,
+        limits: Limits,
+        num_actions: int,
+        step_s: float,
+        *,
+        order: int = 1,
+        columns: ActionColumns | None = None,
+    ) -> None:
+        """order: without `columns`, how often every action has to be differentiated to be a velocity: 1 for positions, 0 for
+        velocities. Raises: `ConfigurationError`."""
         config.check(num_actions)
-        self._config, self._step_s, self._order = config, step_s, order
+        self._config, self._step_s = config, step_s
+        kind = CommandType.POSITION if order else CommandType.VELOCITY
+        self._columns = as_columns(kind, num_actions) if columns is None else columns
         infinite = np.full(num_actions, np.inf)
         lower = np.array(limits.lower) if limits.lower else -infinite
         upper = np.array(limits.upper) if limits.upper else infinite
@@ -49,8 +64,17 @@ class ChunkGate:
     @classmethod
     def of(cls, config: RobotConfig) -> ChunkGate:
         """Raises: `ConfigurationError`."""
-        order = 1 if config.command_type is CommandType.POSITION else 0
-        return cls(config.gate, config.limits, len(config.action_names), 1.0 / config.step_rate_hz, order=order)
+        columns, step_s = ActionColumns.of(config), 1.0 / config.step_rate_hz
+        return cls(config.gate, config.limits, len(config.action_names), step_s, columns=columns)
+
+    @staticmethod
+    def upgraded(recorded: dict[str, Any]) -> dict[str, Any]:
+        """Return the attributes as this version has them; before, all columns were of one type."""
+        if "_order" not in recorded:
+            return recorded
+        kind = CommandType.POSITION if recorded["_order"] else CommandType.VELOCITY
+        kept = {name: value for name, value in recorded.items() if name != "_order"}
+        return kept | {"_columns": as_columns(kind, len(recorded["_lower"]))}
 
     def go_on_from(self, before: ChunkGate) -> None:
         """Takes the place of another one with the same limits: what it has seen of the units counts."""
@@ -90,20 +114,43 @@ class ChunkGate:
             yield "clamped"
         if not values.size:
             return
-        if before is not None and config.max_jump and _beyond(values[0] - np.asarray(before, np.float64), config.max_jump):
+        columns = self._columns
+        if before is not None and config.max_jump and self._beyond(columns.change(values[0], before), config.max_jump):
             yield "jump"
         for check, most, order in (
-            ("velocity", config.max_velocity, self._order),
-            ("acceleration", config.max_acceleration, self._order + 1),
-            ("jerk", config.max_jerk, self._order + 2),
+            ("velocity", config.max_velocity, 0),
+            ("acceleration", config.max_acceleration, 1),
+            ("jerk", config.max_jerk, 2),
         ):
-            if most and _beyond(np.diff(values, order, axis=0) / self._step_s**order, most):
+            if most and self._changes_beyond(values, order, most):
                 yield check
-        lower, upper = config.workspace_lower, config.workspace_upper
-        if lower and upper and ((values < np.array(lower) - ROUNDING) | (values > np.array(upper) + ROUNDING)).any():
+        if config.workspace_lower and config.workspace_upper and self._leaves_workspace(values):
             yield "workspace"
-        if len(self._mean) and _beyond(values - self._mean, tuple(config.max_deviations * self._std)):
+        if len(self._mean) and self._beyond(columns.change(values, self._mean), tuple(config.max_deviations * self._std)):
             yield "statistics"
+
+    def _changes_beyond(self, values: Values, order: int, most: tuple[float, ...]) -> bool:
+        """Of `order` derivatives of the velocities. Positions are differentiated once more than other columns."""
+        columns, values = self._columns, self._columns.unwrapped(values)
+        found = False
+        for is_it, extra in ((columns.is_position, 1), (columns.is_zeroed, 0)):
+            if is_it.any():
+                num = order + extra
+                changes = np.diff(values, num, axis=0) / self._step_s**num
+                found |= bool((is_it & (np.abs(changes) > np.array(most) + ROUNDING)).any())
+        return found
+
+    def _leaves_workspace(self, values: Values) -> bool:
+        lower, upper = np.array(self._config.workspace_lower), np.array(self._config.workspace_upper)
+        if self._columns.has_wraps:  # the numbers of a continuous joint that are nearest to its middle
+            middle = 0.5 * (lower + upper)
+            nearest = middle + self._columns.change(values, np.where(np.isfinite(middle), middle, 0.0))
+            values = np.where(self._columns.wraps & np.isfinite(middle), nearest, values)
+        return bool(((values < lower - ROUNDING) | (values > upper + ROUNDING)).any())
+
+    def _beyond(self, values: Values, most: tuple[float, ...]) -> bool:
+        """Some column that is not binary is further away than that."""
+        return bool((~self._columns.is_binary & (np.abs(values) > np.array(most) + ROUNDING)).any())
 
     def _count(self, values: Values) -> None:
         if self._chunks >= FIRST_CHUNKS:
@@ -119,7 +166,3 @@ class ChunkGate:
         if self._chunks >= JUDGED_AFTER and self._clamped > self._config.max_clamped * self._values:
             share = 100.0 * self._clamped / max(1, self._values)
             self.units = f"{share:.0f} % of the first {self._chunks} chunks' values are beyond the limits: the units are wrong"
-
-
-def _beyond(values: Values, most: tuple[float, ...]) -> bool:
-    return bool(most) and bool((np.abs(values) > np.array(most) + ROUNDING).any())

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from ros2_rfm_serving.robot.config import CommandType, RobotConfig
+from ros2_rfm_serving.robot.columns import ActionColumns
+from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.robot.motion.action_queue import ActionQueue
 from ros2_rfm_serving.robot.motion.fallback import FallbackLadder
 from ros2_rfm_serving.robot.motion.gate import ChunkGate
@@ -20,7 +22,6 @@ from ros2_rfm_serving.types import Array, Chunk, ExecutionReport
 from ros2_rfm_serving.types.histogram import Histogram
 
 NOTHING, ROW, PART, RUNG, STAND = By.NOTHING, By.ROW, By.PART, By.RUNG, By.STAND
-POSITION, DELTA, VELOCITY = CommandType.POSITION, CommandType.DELTA, CommandType.VELOCITY
 _SHAPE = ("limits", "fallback", "safe_pose", "safe_pose_gain")
 """Of a configuration: what ladder and limits consist of."""
 STANDS_AFTER_PERIODS = 1.3
@@ -34,11 +35,12 @@ class Motor:
         *("queue", "ladder", "gate", "gate_warnings", "smoothness", "staleness_s", "stalenesses", "horizons", "step_ends_s"),
         *("chunk_began_s", "by", "obstacle", "pace", "_trained", "_began_s", "_config", "_refused", "_period_s", "_step_s"),
         *("_parts", "_interpolator", "_shaper", "_observed_s", "_at_seam", "_eased_steps", "_last", "_at_rest", "_held"),
-        *("_interrupted", "_seen", "_is_steady", "_owed_s", "_wanted"),
+        *("_interrupted", "_seen", "_is_steady", "_owed_s", "_wanted", "_columns"),
     )
 
     def __init__(self, config: RobotConfig, refused: Counter[str]) -> None:
         """Raises: `ConfigurationError` when limits or ladder do not fit the robot."""
+        columns = self._columns = ActionColumns.of(config)
         self.queue = ActionQueue(len(config.action_names), replace=config.replace_queue, compatibility=config.compatibility)
         self.ladder = FallbackLadder(config)
         self.gate = ChunkGate.of(config)
@@ -46,7 +48,7 @@ class Motor:
         """Chunks that were executed although the gate found something; sessions whose model has no statistics for it."""
         self._trained: tuple[tuple[float, ...], tuple[float, ...]] | None = None
         """What the model of the session says of its training data; None: there has been no session."""
-        self.smoothness = Smoothness(config.command_type, len(config.action_names))
+        self.smoothness = Smoothness(columns, len(config.action_names))
         self.staleness_s = math.nan
         """Age of the observation behind the last executed action."""
         self.stalenesses, self.horizons = Histogram(), Histogram()
@@ -63,7 +65,7 @@ class Motor:
         self.pace = Pace(self._period_s)
         self._step_s = 1.0 / config.step_rate_hz
         self._parts = config.interpolation
-        self._interpolator = Interpolator(config.interpolation)
+        self._interpolator = Interpolator(config.interpolation, columns)
         self._shaper = CommandShaper.of(config)
         self._observed_s = -math.inf
         """When the observation behind the step under way was taken."""
@@ -85,6 +87,11 @@ class Motor:
         """The newest one fits to that: an encoder that jumps for a sample is nowhere to set out from."""
         self._owed_s = 0.0
         """Time that commands stand for beyond the rows that were executed: less than a step."""
+
+    @staticmethod
+    def upgraded(recorded: dict[str, Any]) -> dict[str, Any]:
+        """Return the attributes as this version has them; before, columns were described by the configuration alone."""
+        return recorded if "_columns" in recorded else {**recorded, "_columns": ActionColumns.of(recorded["_config"])}
 
     def prepared(self, config: RobotConfig) -> Callable[[], None]:
         """What makes other limits, another ladder and another pace count from the next command on; the motion goes on.
@@ -167,10 +174,13 @@ class Motor:
     @property
     def _executed_last(self) -> Array | None:
         """[A] what a chunk goes on from: the last command, or, of positions, where a robot is that stands or was in people's hands;
-        None: not known, or a velocity or displacement that sets out from standing."""
+        None or NaN: not known, or a column that sets out from standing."""
         if not (self._at_rest or self._held or self._interrupted):
             return self._last
-        return self._seen[0] if self._seen and self._config.command_type is POSITION else None
+        if not self._seen or not self._columns.has_position:
+            return None
+        seen: Array = self._seen[0]
+        return np.where(self._columns.is_position, seen, np.float32(np.nan)) if self._columns.mixed else seen
 
     def report(self, rows_left: int, last_wait_s: float, now_s: float) -> ExecutionReport:
         """rows_left: that are going to be executed."""
@@ -276,7 +286,7 @@ class Motor:
     def _periods(self, now_s: float, length_s: float) -> int:
         """Rows, or parts of a step, that this command stands for: more than one where the robot always ticks more slowly than it
         was declared to, so that a motion takes the time that it was meant to. A displacement is made once, whatever the time."""
-        if self._at_rest or not self._config.tick_is_step or self._config.command_type is DELTA:
+        if self._at_rest or not self._config.tick_is_step or self._columns.has_delta:
             self._owed_s = 0.0
             return 1
         covered_s = self.pace.covered_s(now_s) + self._owed_s
@@ -293,7 +303,12 @@ class Motor:
         if self._at_rest or self._last is None or self._eased_steps >= steps:
             return action
         self._eased_steps += 1
-        return self._last + (action - self._last) * np.float32(self._eased_steps / (steps + 1))
+        columns, share = self._columns, np.float32(self._eased_steps / (steps + 1))
+        way: Array = columns.change(action, self._last)
+        eased = self._last + way * share
+        if columns.has_wraps:
+            eased = columns.written(eased, self._last, action)
+        return np.where(columns.is_binary, action, eased) if columns.has_binary else eased
 
     def fall_back(self, positions: Array | None, now_s: float, *, to_pose: bool = False) -> Array | None:
         """[A] what the ladder says for this period; None: nothing."""
@@ -313,7 +328,7 @@ class Motor:
 
     def stands(self, now_s: float) -> bool:
         """The end of the ladder has been reached, and braking within the limits is over."""
-        braked = self._config.command_type is not VELOCITY or self._shaper is None or self._shaper.at_rest
+        braked = not self._columns.has_lasting or self._shaper is None or self._shaper.at_rest
         return braked and self.ladder.stands(now_s)
 
     def is_in_safe_state(self, now_s: float) -> bool:
@@ -338,12 +353,16 @@ class Motor:
     def hand_over(self, now_s: float) -> Array | None:
         """[A] what makes the robot stand, so that somebody else may move it."""
         self._interrupted = True
-        return self.stand(now_s)
+        command = self.stand(now_s)
+        self.ladder.handed_over()
+        return command
 
     def begin(self) -> None:
         """A new episode. The robot may have been moved since the last one."""
         self._interpolator.clear()
         self._interrupted = True
+        if not self.ladder.moved:
+            self.ladder.handed_over()
         self.step_ends_s, self.staleness_s = -math.inf, math.nan
         self._began_s, self.chunk_began_s = -math.inf, math.inf
         self.smoothness.begin()
@@ -374,7 +393,7 @@ class Motor:
     def _set_out(self, positions: Array | None, now_s: float, anew: bool = False) -> bool:
         """A robot that stands, or whose last command is long ago, sets out from where it is measured to be, whatever it was told
         before. False: it must not, because nobody knows where that is, or because its limits are out of reach from there."""
-        moves = self._config.command_type is POSITION
+        moves = self._columns.has_position
         silent_s, stands_s = self.pace.since_s(now_s), STANDS_AFTER_PERIODS * self._period_s
         if self._shaper and self._shaper.moves and silent_s <= stands_s:
             anew = False  # on its way down the ladder: nobody's hands are on it, and its speed must not end at once
@@ -391,7 +410,7 @@ class Motor:
             self._refused[problem] += 1
             self.obstacle = problem
             return False
-        self._shaper.start(known)
+        self._shaper.start(known, at_rest=self._at_rest)
         self.ladder.forget_motion()
         self._at_rest = True
         return True
@@ -407,8 +426,12 @@ class Motor:
 
     def _known(self, positions: Array | None) -> Array | None:
         """What was measured, if it can be used."""
-        fits = positions is not None and np.shape(positions) == (len(self._config.action_names),) and np.isfinite(positions).all()
-        return positions if fits else None
+        if positions is None or np.shape(positions) != (len(self._config.action_names),):
+            return None
+        finite = np.isfinite(positions)
+        if not finite.all() and not (self._columns.mixed and (finite | self._columns.is_binary).all()):
+            return None
+        return positions
 
     def _shaped(self, command: Array, now_s: float, begins: bool) -> Array:
         command = self._limited(command, now_s)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.robot.columns import ActionColumns, as_columns, rounded_down
 from ros2_rfm_serving.robot.config import CommandType, RobotConfig
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.types import Array
@@ -25,23 +27,40 @@ class CommandShaper:
 
     The limits of velocity and acceleration are per second and count from the command before; after a pause in which the robot
     stood still, call `start`. Position commands never come closer to a limit than the distance in which they can still brake
-    before it, whatever time lies between the commands that follow.
+    before it, whatever time lies between the commands that follow. A continuous joint has no limit to brake before, and goes the
+    shortest way. Binary columns are only kept between their limits.
     """
 
-    def __init__(self, limits: Limits, command_type: CommandType, num_actions: int, period_s: float) -> None:
-        """Raises: `ConfigurationError` when the limits are not those of `num_actions` columns."""
+    def __init__(self, limits: Limits, kind: CommandType | ActionColumns, num_actions: int, period_s: float) -> None:
+        """kind: the columns, or the type of all of them. Raises: `ConfigurationError` when the limits are not those of
+        `num_actions` columns."""
         limits.check(num_actions)
-        self._moves = command_type is CommandType.POSITION
+        columns = as_columns(kind, num_actions)
+        self._columns = columns
         self._num_actions = num_actions
         lower, upper = -_column(tuple(-value for value in limits.lower), num_actions), _column(limits.upper, num_actions)
         # Actions and commands are float32: an action at its limit may lie an ulp beyond it, a command must not.
         self._refused_below = np.minimum(lower, lower.astype(np.float32)) - limits.tolerance
         self._refused_above = np.maximum(upper, upper.astype(np.float32)) + limits.tolerance
-        self._lower, self._upper = -_rounded_down(-lower), _rounded_down(upper)
+        self._lower, self._upper = -rounded_down(-lower), rounded_down(upper)
+        if columns.has_wraps:
+            self._refused_below, self._refused_above, self._lower, self._upper = (
+                np.where(columns.wraps, sign * _UNLIMITED, bound)
+                for sign, bound in (
+                    (-1.0, self._refused_below),
+                    (1.0, self._refused_above),
+                    (-1.0, self._lower),
+                    (1.0, self._upper),
+                )
+            )
         self._period_s = period_s
-        self._max_velocity = _column(limits.max_velocity, num_actions)
-        self._max_acceleration = _column(limits.max_acceleration, num_actions)
-        self._bounded = bool(limits.max_acceleration or (self._moves and limits.max_velocity))
+        self._max_velocity = np.where(columns.is_position, _column(limits.max_velocity, num_actions), _UNLIMITED)
+        self._max_acceleration = np.where(columns.is_binary, _UNLIMITED, _column(limits.max_acceleration, num_actions))
+        limited = (self._max_velocity < _UNLIMITED) | (self._max_acceleration < _UNLIMITED)
+        self._bounded = bool(limited.any())
+        self._needs_position = bool((limited & columns.is_position).any())
+        self._free = columns.wraps & ~limited
+        """[A] continuous joints that are commanded as the policy says."""
         self._tolerance = limits.tolerance
         self._reach = self._max_velocity * period_s + limits.tolerance
         self.start(None)
@@ -51,28 +70,39 @@ class CommandShaper:
         """None: nothing limits this robot's commands. Raises: `ConfigurationError`."""
         if config.limits == Limits() and config.interpolation == 1:
             return None
-        return cls(config.limits, config.command_type, len(config.action_names), 1.0 / config.control_rate_hz)
+        return cls(config.limits, ActionColumns.of(config), len(config.action_names), 1.0 / config.control_rate_hz)
+
+    @staticmethod
+    def upgraded(recorded: dict[str, Any]) -> dict[str, Any]:
+        """Return the attributes as this version has them; before, all columns were of one type."""
+        if "_moves" not in recorded:
+            return recorded
+        kind = CommandType.POSITION if recorded["_moves"] else CommandType.VELOCITY
+        columns = as_columns(kind, recorded["_num_actions"])
+        limited = {"_needs_position": recorded["_moves"] and recorded["_bounded"], "_free": columns.wraps}
+        return {name: value for name, value in recorded.items() if name != "_moves"} | {"_columns": columns} | limited
 
     @property
     def last(self) -> Array | None:
-        """[A] the last command, or the position to start from; None: neither is known."""
+        """[A] the last command, or the position to start from; NaN where neither is known; None: in no column."""
         return None if self._last is None else self._last.astype(np.float32)
 
     @property
     def needs_position(self) -> bool:
         """Its limits count from where the robot is."""
-        return self._moves and self._bounded
+        return self._needs_position
 
     def is_in_reach(self, position: Array) -> bool:
         """The limits begin within one control period's way, and `tolerance`, of this position: from further out any command
         would be a jump."""
         outside = np.maximum(self._lower - position, position - self._upper)
-        return bool((outside <= self._reach).all())
+        return bool(((outside <= self._reach) | ~self._columns.is_position).all())
 
     def is_near(self, position: Array, before: Array, elapsed_s: float) -> bool:
         """So far it may have come from one reading to the next: twice as fast as it may be commanded to, as hands are quicker."""
         way = 2.0 * self._max_velocity * max(elapsed_s, self._period_s)
-        return bool((np.abs(position - before) <= way + self._tolerance).all())
+        near = np.abs(self._columns.distance(position, before)) <= way + self._tolerance
+        return bool((near | ~self._columns.is_position).all())
 
     @property
     def moves(self) -> bool:
@@ -84,18 +114,34 @@ class CommandShaper:
 
     @property
     def at_rest(self) -> bool:
-        """The last command was zero, or none has been given."""
-        return self._last is None or not self._last.any()
+        """The last command was zero where that is what stops the robot, or none has been given."""
+        if self._last is None:
+            return True
+        return not (self._last[self._columns.is_zeroed] if self._columns.mixed else self._last).any()
 
-    def start(self, position: Array | None) -> None:
+    def start(self, position: Array | None, *, at_rest: bool = True) -> None:
         """Forgets the commands before. position: [A] measured, of a robot at rest, which position commands set out from;
-        None: not known, the first command goes out as it is. A position outside the limits counts as the nearest one inside."""
-        rest = position if self._moves else np.zeros(self._num_actions)
-        known = rest is not None and np.shape(rest) == (self._num_actions,) and bool(np.isfinite(rest).all())
-        self._last: Values | None = np.clip(np.asarray(rest, np.float64), self._lower, self._upper) if known else None
+        None: not known, the first command goes out as it is. A position outside the limits counts as the nearest one inside.
+        at_rest: False where only its positions stand, and all other columns go on from their last command."""
+        rest = self._rest(position)
+        if rest is not None and not at_rest and self._last is not None:
+            rest = np.where(self._columns.is_zeroed, self._last, rest)
+        self._last: Values | None = None if rest is None else np.clip(rest, self._lower, self._upper)
         self._velocity = np.zeros(self._num_actions)
         """Of position commands, per second."""
         self._target = self._last
+
+    def _rest(self, position: Array | None) -> Values | None:
+        """[A] where a robot at rest sets out from; NaN in columns where that is not known, None where it is in none."""
+        columns, num = self._columns, self._num_actions
+        if not columns.mixed and not columns.has_position:
+            return None if columns.has_binary else np.zeros(num)
+        fits = position is not None and np.shape(position) == (num,)
+        measured = np.asarray(position, np.float64) if fits else np.full(num, np.nan)
+        if not columns.mixed:
+            return measured if fits and bool(np.isfinite(measured).all()) else None
+        known = columns.is_position & np.isfinite(measured)
+        return np.where(columns.is_zeroed, 0.0, np.where(known, measured, np.nan))
 
     def go_on_from(self, last: Array | None, before: CommandShaper | None) -> None:
         """Takes the place of another one (None: there was none) after the command `last`, without a jump.
@@ -106,7 +152,7 @@ class CommandShaper:
         if last is None:
             return
         inside = np.clip(np.asarray(last, np.float64), self._lower, self._upper)
-        if self._moves and (np.abs(inside - last) > 0.0).any():
+        if ((np.abs(inside - last) > 0.0) & self._columns.is_kept).any():
             problem = f"the last command, [{', '.join(f'{value:g}' for value in last)}], lies outside of them"
             raise ConfigurationError(problem, key="limits", fix="move the robot inside first")
         self._last = self._target = inside
@@ -132,16 +178,31 @@ class CommandShaper:
         """[A] the command on the way to `target`, which `problem` found nothing wrong with. elapsed_s: since the last command; more
         than one control period counts as one, as a pause must not become a jump."""
         dt_s = min(max(elapsed_s, _SHORTEST_S), self._period_s)
-        wanted: Values = np.clip(target.astype(np.float64), self._lower, self._upper)
+        columns = self._columns
+        wanted: Values = columns.inside(np.clip(target.astype(np.float64), self._lower, self._upper))
         if self._last is None:
             self._target = wanted
         elif self._bounded:
-            wanted = self._move(wanted, dt_s) if self._moves else self._turn(wanted, dt_s)
+            if columns.mixed:
+                wanted = self._move_and_turn(wanted, dt_s)
+            else:
+                wanted = self._move(wanted, dt_s) if columns.has_position else self._turn(wanted, dt_s)
         self._last = wanted
         return wanted.astype(np.float32)
 
+    def _move_and_turn(self, wanted: Values, dt_s: float) -> Values:
+        """Columns of several types: each as its type. Those whose last command is not known begin with what is wanted."""
+        assert self._last is not None and self._target is not None
+        self._last = np.where(np.isnan(self._last), wanted, self._last)
+        self._target = np.where(np.isnan(self._target), wanted, self._target)
+        turned = self._turn(wanted, dt_s)
+        positions = self._columns.is_position
+        shaped: Values = np.where(positions, self._move(wanted, dt_s), turned) if self._columns.has_position else turned
+        self._velocity = np.where(positions, self._velocity, 0.0)
+        return shaped
+
     def _turn(self, wanted: Values, dt_s: float) -> Values:
-        """Velocity and delta commands: no faster from one to another than the acceleration allows."""
+        """All but positions: no faster from one to another than the acceleration allows."""
         assert self._last is not None
         max_change = self._max_acceleration * dt_s
         return np.clip(wanted, self._last - max_change, self._last + max_change)
@@ -150,7 +211,8 @@ class CommandShaper:
         """Position commands: as fast as their own motion and a limited approach to it, and slow enough to brake at the limits."""
         assert self._last is not None and self._target is not None
         low, high = -self._max_velocity * dt_s, self._max_velocity * dt_s
-        feed, behind = wanted - self._target, self._target - self._last
+        columns = self._columns
+        feed, behind = columns.change(wanted, self._target), columns.change(self._target, self._last)
         near, below, above = self._approach(np.array([np.abs(behind), self._last - self._lower, self._upper - self._last]), dt_s)
         step = np.minimum(np.maximum(feed, low), high) + np.sign(behind) * near
         drift, max_change = self._velocity * dt_s, self._max_acceleration * dt_s**2
@@ -159,6 +221,8 @@ class CommandShaper:
         moved: Values = self._last + np.minimum(np.maximum(step, low), high)
         moved = np.minimum(np.maximum(moved, self._lower), self._upper)
         self._velocity, self._target = (moved - self._last) / dt_s, wanted
+        if columns.has_wraps:
+            moved = np.where(self._free, wanted, columns.written(moved, self._last, wanted))
         return moved
 
     def _approach(self, room: Values, dt_s: float) -> Values:
@@ -173,13 +237,24 @@ class CommandShaper:
 
 
 class Interpolator:
-    """A straight line from one command to the next, in equal parts: the control rate is a multiple of the policy's."""
+    """A straight line from one command to the next, in equal parts: the control rate is a multiple of the policy's.
 
-    def __init__(self, steps: int) -> None:
+    A continuous joint goes the shortest way. A binary column keeps its value until the last part, which has the next one.
+    """
+
+    def __init__(self, steps: int, columns: ActionColumns | None = None) -> None:
+        """columns: None where each is a plain number."""
         assert steps >= 1
         self._steps = steps
+        plain = columns is None or not (columns.mixed or columns.has_wraps or columns.has_binary)
+        self._columns = None if plain else columns
         self._from = self._target = np.empty(0, np.float32)
         self.clear()
+
+    @staticmethod
+    def upgraded(recorded: dict[str, Any]) -> dict[str, Any]:
+        """Return the attributes as this version has them; before, each column was a plain number."""
+        return {"_columns": None, **recorded}
 
     def clear(self) -> None:
         """Forgets the target."""
@@ -198,13 +273,16 @@ class Interpolator:
         if not self.pending:
             return self._target
         rest = np.float32(self.pending / self._steps)
-        return self._target + (self._from - self._target) * rest
+        if self._columns is None:
+            return self._target + (self._from - self._target) * rest
+        return self._between(self._columns, rest)
 
-
-def _rounded_down(bound: Values) -> Values:
-    """To the next float32."""
-    nearest = bound.astype(np.float32)
-    return np.where(nearest > bound, np.nextafter(nearest, np.float32(-np.inf)), nearest).astype(np.float64)
+    def _between(self, columns: ActionColumns, rest: np.float32) -> Array:
+        """A column that sets out from nowhere is at its target at once."""
+        start = np.where(np.isnan(self._from), self._target, self._from)
+        part = self._target + columns.change(start, self._target) * rest
+        between: Array = np.where(columns.is_binary, start, columns.written(part, start, self._target)).astype(np.float32)
+        return between
 
 
 def _column(values: tuple[float, ...], num_actions: int) -> Values:

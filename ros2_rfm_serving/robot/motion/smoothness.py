@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from ros2_rfm_serving.robot.columns import ActionColumns, as_columns
 from ros2_rfm_serving.robot.config import CommandType
 from ros2_rfm_serving.types import Array
 
@@ -11,14 +14,24 @@ from ros2_rfm_serving.types import Array
 class Smoothness:
     """Of the commands of one episode, per action column and in command units.
 
-    A period without a command is what the robot makes of it: no motion for velocity and delta commands, the same position again for
-    position commands.
+    A period without a command is what the robot makes of it: the same again where the last command stays in force and holds the
+    robot, no motion elsewhere. The step of a continuous joint is the shortest one. A binary column is not smooth, and has zeros.
     """
 
-    def __init__(self, command_type: CommandType, num_actions: int) -> None:
-        self._stays = command_type is CommandType.POSITION
+    def __init__(self, kind: CommandType | ActionColumns, num_actions: int) -> None:
+        """kind: the columns, or the type of all of them."""
+        self._columns = as_columns(kind, num_actions)
         self._zero = np.zeros(num_actions, np.float32)
         self.begin()
+
+    @staticmethod
+    def upgraded(recorded: dict[str, Any]) -> dict[str, Any]:
+        """Return the attributes as this version has them; before, all columns were of one type."""
+        if "_stays" not in recorded:
+            return recorded
+        kind = CommandType.POSITION if recorded["_stays"] else CommandType.VELOCITY
+        kept = {name: value for name, value in recorded.items() if name != "_stays"}
+        return kept | {"_columns": as_columns(kind, len(recorded["_zero"]))}
 
     def begin(self) -> None:
         self.seam_jump: Array = self._zero.copy()
@@ -38,17 +51,26 @@ class Smoothness:
         """A period without an action, in which a fallback may have commanded something; those before the first action do not
         count."""
         if self._before:
-            still = self._before[0] if self._stays else self._zero
-            self.commanded(still if command is None else command, at_seam=False)
+            self.commanded(self._columns.stopped(self._before[0]) if command is None else command, at_seam=False)
 
     def commanded(self, command: Array, at_seam: bool) -> None:
         before = self._before
         if not len(command):
             return
+        columns = self._columns
         if at_seam and before:
-            np.maximum(self.seam_jump, np.abs(command - before[0]), out=self.seam_jump)
+            jump = np.abs(columns.change(command, before[0]))
+            np.maximum(self.seam_jump, np.where(columns.is_binary, 0.0, jump) if columns.has_binary else jump, out=self.seam_jump)
         if len(before) == 3:
-            self._jerk_sum += np.square(command - 3 * before[0] + 3 * before[1] - before[2])
+            jerk = np.square(self._third_difference(command, *before))
+            self._jerk_sum += np.where(columns.is_binary, 0.0, jerk) if columns.has_binary else jerk
             self._num_jerks += 1
             before.pop()
         before.insert(0, command)
+
+    def _third_difference(self, newest: Array, second: Array, third: Array, oldest: Array) -> Array:
+        columns = self._columns
+        if not columns.has_wraps:
+            return newest - 3 * second + 3 * third - oldest
+        difference: Array = columns.change(newest, second) - 2 * columns.change(second, third) + columns.change(third, oldest)
+        return difference

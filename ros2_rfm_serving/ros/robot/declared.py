@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
+from ros2_rfm_serving.robot.columns import ALIASES
 from ros2_rfm_serving.robot.config import CommandType, Compatibility, FailSafeConfig, LinkConfig, RobotConfig, TaskPolicy
 from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.ros.node.parameters import Spec, When, choice
@@ -29,6 +30,7 @@ def _default(name: str) -> float:
 
 
 LARGE = 1e9
+TYPE_NAMES = (*(kind.value for kind in CommandType), *ALIASES)
 _GUIDANCE, _HORIZON, _POLICY = Guidance(), Horizon(), TaskPolicy()
 
 CONTRACT = {
@@ -75,7 +77,11 @@ EXECUTION = {
 }
 
 COMMANDS = {
-    "command_type": choice(CommandType.DELTA, "What the numbers of an action mean, and so what stops the robot"),
+    "command_type": Spec(
+        CommandType.DELTA.value, "What the numbers of an action mean, and so what stops the robot", choices=TYPE_NAMES
+    ),
+    "command_types": Spec([""], "action=type where one differs from command_type, or a type per action; `joint_*=velocity` works"),
+    "continuous_joints": Spec([""], "Joints that go round without end: action or joint names, or name=turn where it is not 2 pi"),
     "limits.lower": Spec([], "Per action; an action below it is refused whole"),
     "limits.upper": Spec([], "Per action; an action above it is refused whole"),
     "limits.tolerance": Spec(0.0, "Beyond its limit by no more than this, a value is clamped", 0.0, LARGE),

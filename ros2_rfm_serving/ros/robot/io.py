@@ -10,7 +10,8 @@ from typing import Any
 from rclpy.exceptions import InvalidTopicNameException
 from rclpy.validate_topic_name import validate_topic_name
 
-from ros2_rfm_serving.robot.config import CommandType, Motion, RobotConfig
+from ros2_rfm_serving.robot.columns import ActionColumns
+from ros2_rfm_serving.robot.config import Motion, RobotConfig
 from ros2_rfm_serving.robot.output import check_stop
 from ros2_rfm_serving.ros.node.parameters import Values
 from ros2_rfm_serving.ros.robot.cameras import CameraConfig
@@ -117,7 +118,7 @@ def _action_state(values: Values, config: RobotConfig) -> tuple[int, ...]:
 
 
 def _sink(values: Values, config: RobotConfig) -> SinkConfig:
-    num_actions, kind = len(config.action_names), values.choice("sink", SinkKind)
+    num_actions, kind, columns = len(config.action_names), values.choice("sink", SinkKind), ActionColumns.of(config)
     if kind is SinkKind.CUSTOM and not values.text("sink_class"):
         raise values.wrong("sink_class", "a custom sink needs its class", "give it as package.module:Class")
     sink = SinkConfig(
@@ -127,20 +128,26 @@ def _sink(values: Values, config: RobotConfig) -> SinkConfig:
         scale=per_action(values, "command_scale", values.numbers, num_actions),
         offset=per_action(values, "command_offset", values.numbers, num_actions),
         joints=per_action(values, "sink_joints", values.distinct, num_actions),
-        trajectory_field=_trajectory_field(values, kind, config.command_type),
+        trajectory_field=_trajectory_field(values, kind, columns),
         time_from_start_s=values.number("trajectory_time_s"),
         twist_axes=_twist_axes(values, config.action_names) if kind is SinkKind.TWIST else (),
         stamped=values.flag("twist_stamped"),
         frame_id=values.text("twist_frame"),
         custom_class=values.text("sink_class"),
+        command_types=columns.types,
     )
     what = {SinkKind.TWIST: "a twist", SinkKind.TRAJECTORY: f"a trajectory of {sink.trajectory_field}"}.get(kind, "")
-    check_stop(config.command_type, sink.meaning, sink.offset, what)
+    check_stop(columns, sink.meaning, sink.offset, what, zeroes=_zeroes(config))
     return sink
 
 
-def _trajectory_field(values: Values, kind: SinkKind, command_type: CommandType) -> str:
-    own = "positions" if command_type is CommandType.POSITION else "velocities"
+def _zeroes(config: RobotConfig) -> bool:
+    """A rung of its ladder commands displacements of zero."""
+    return any(rung.motion in (Motion.ZERO, Motion.RAMP_DOWN) for rung in config.fallback)
+
+
+def _trajectory_field(values: Values, kind: SinkKind, columns: ActionColumns) -> str:
+    own = "velocities" if columns.is_zeroed.any() else "positions"
     field = values.text("trajectory_field") or own
     if kind is SinkKind.TRAJECTORY and field not in ("positions", "velocities"):
         problem = f"no {field} stop a robot: zero leaves it its velocity, or lets it fall"
@@ -156,12 +163,14 @@ def _twist_axes(values: Values, actions: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(axes[action] for action in actions)
 
 
-def per_action(values: Values, name: str, read: Callable[[str], tuple[Any, ...]], num_actions: int) -> tuple[Any, ...]:
+def per_action(
+    values: Values, name: str, read: Callable[[str], tuple[Any, ...]], num_actions: int, *, may_be_nan: bool = False
+) -> tuple[Any, ...]:
     """One per action, or none at all."""
     found = read(name)
     if found and len(found) != num_actions:
         raise values.wrong(name, f"{len(found)} for {num_actions} actions", "give one per action, in their order")
-    if any(isinstance(value, float) and not math.isfinite(value) for value in found):
+    if any(isinstance(value, float) and not (math.isfinite(value) or (may_be_nan and math.isnan(value))) for value in found):
         raise values.wrong(name, "not finite", "give finite numbers")
     return found
 
@@ -182,6 +191,7 @@ def _check_positions(values: Values, config: RobotConfig, state: StateConfig) ->
     fix = "name the joint of each action in action_joints, or its place in the state in action_state"
     if any(rung.motion is Motion.SAFE_POSE for rung in config.fallback):
         raise values.wrong("fallback", "the way to a safe pose begins at measured positions, which are not known", fix)
-    if config.command_type is CommandType.POSITION and (config.limits.max_velocity or config.limits.max_acceleration):
-        limited = "limits.max_velocity" if config.limits.max_velocity else "limits.max_acceleration"
-        raise values.wrong(limited, "counts from measured positions, which are not known", fix)
+    positions = ActionColumns.of(config).is_position
+    for name in ("max_velocity", "max_acceleration"):
+        if any(math.isfinite(most) and moves for most, moves in zip(getattr(config.limits, name), positions, strict=False)):
+            raise values.wrong(f"limits.{name}", "counts from measured positions, which are not known", fix)

@@ -11,6 +11,7 @@ from typing import Any
 from rclpy.node import Node
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.robot.columns import ActionColumns, suggestions
 from ros2_rfm_serving.robot.config import (
     CommandType,
     Compatibility,
@@ -22,8 +23,8 @@ from ros2_rfm_serving.robot.config import (
     TaskPolicy,
 )
 from ros2_rfm_serving.robot.gate import GateConfig, GateMode
-from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, Values, declare
+from ros2_rfm_serving.ros.robot.columns import action_columns, check_velocities, read_limits
 from ros2_rfm_serving.ros.robot.declared import SPECS, TickSource
 from ros2_rfm_serving.ros.robot.io import IoConfig, io_config, per_action
 from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, Conditioning, Fallback, Guidance, Horizon, Pipelining, PrefixSchedule
@@ -38,6 +39,8 @@ class RobotSettings:
     tick: TickSource
     task: str
     instruction: str
+    warnings: tuple[str, ...] = ()
+    """What is valid, and perhaps not meant, for people."""
 
 
 def robot_settings(node: Node, name: str, *, one_of_many: bool = False, changed: Mapping[str, Any] = NOTHING) -> RobotSettings:
@@ -55,6 +58,7 @@ def robot_settings(node: Node, name: str, *, one_of_many: bool = False, changed:
         tick=values.choice("tick", TickSource),
         task=values.text("task"),
         instruction=_instruction(values),
+        warnings=tuple(suggestions(ActionColumns.of(config), config.limits)),
     )
 
 
@@ -79,7 +83,8 @@ def _robot_config(values: Values, name: str) -> RobotConfig:
     actions = values.distinct("action_names")
     if not actions:
         raise values.wrong("action_names", "a robot without actions", "name the action columns in the model's order")
-    groups: dict[str, Any] = _execution(values) | _commands(values, len(actions)) | _safety(values) | _tasks(values)
+    columns = action_columns(values, actions)
+    groups: dict[str, Any] = _execution(values, columns) | _commands(values, columns) | _safety(values) | _tasks(values)
     return RobotConfig(
         name=name,
         action_names=actions,
@@ -92,9 +97,11 @@ def _robot_config(values: Values, name: str) -> RobotConfig:
     )
 
 
-def _execution(values: Values) -> dict[str, Any]:
-    if values.integer("interpolation") > 1 and values.choice("command_type", CommandType) is CommandType.DELTA:
-        raise values.wrong("interpolation", "there is nothing between two displacements", "set it to 1, or command positions")
+def _execution(values: Values, columns: ActionColumns) -> dict[str, Any]:
+    if values.integer("interpolation") > 1 and columns.has_delta:
+        where = f" ({columns.named({CommandType.DELTA})})" if columns.mixed else ""
+        problem = f"there is nothing between two displacements{where}"
+        raise values.wrong("interpolation", problem, "set it to 1, or command positions")
     return {
         "control_rate_hz": values.number("control_rate_hz"),
         "interpolation": values.integer("interpolation"),
@@ -137,23 +144,17 @@ def _pipelining(values: Values) -> Pipelining | None:
     )
 
 
-def _commands(values: Values, num_actions: int) -> dict[str, Any]:
-    limits = Limits(
-        lower=values.numbers("limits.lower"),
-        upper=values.numbers("limits.upper"),
-        tolerance=values.number("limits.tolerance"),
-        max_velocity=values.numbers("limits.max_velocity"),
-        max_acceleration=values.numbers("limits.max_acceleration"),
-    )
-    limits.check(num_actions)
-    if limits.max_velocity and values.choice("command_type", CommandType) is CommandType.VELOCITY:
-        raise values.wrong("limits.max_velocity", "commands are velocities themselves", "use limits.lower and limits.upper")
+def _commands(values: Values, columns: ActionColumns) -> dict[str, Any]:
+    num_actions, limits = len(columns), read_limits(values)
+    check_velocities(values, columns, limits)
     return {
-        "command_type": values.choice("command_type", CommandType),
+        "command_type": columns.kind,
+        "command_types": columns.types if columns.mixed else (),
+        "turns": columns.turns if columns.has_turns else (),
         "limits": limits,
         "gate": _gate(values, num_actions),
         "fallback": tuple(_rung(values, rung) for rung in values.texts("fallback")),
-        "safe_pose": per_action(values, "safe_pose", values.numbers, num_actions),
+        "safe_pose": per_action(values, "safe_pose", values.numbers, num_actions, may_be_nan=columns.mixed),
         "safe_pose_gain": values.number("safe_pose_gain"),
     }
 

@@ -59,6 +59,8 @@ class SinkConfig:
     frame_id: str = ""
     custom_class: str = ""
     """`package.module:Class`, a `CommandSink` made with (node, topic, this configuration)."""
+    command_types: tuple[CommandType, ...] = ()
+    """[A] what each number is, for a sink of the user's own; empty: not known."""
 
     @property
     def meaning(self) -> CommandType | None:
@@ -71,7 +73,8 @@ class SinkConfig:
 class CommandSink(Protocol):
     """The two methods of a sink. Both are called on the node's one thread; neither may block.
 
-    What stops the robot is what stops commands of its `command_type`: zero for velocities, silence for positions and displacements.
+    What stops the robot is what stops commands of each column's type (`SinkConfig.command_types`): zero for velocities and
+    efforts, silence for all others. A stop is one command with zeros in the former and with the last values in the others.
 
     `send` gets every command that goes out, [A] float32 in the order of the actions, in the units of the policy, and for how
     long it is meant. `close` is called once, at cleanup: free what was made; the robot has been told to stop before.

@@ -60,7 +60,7 @@ def columns(value: float) -> tuple[float, ...]:
 
 @st.composite
 def configs(draw: st.DrawFn, pipelinings: st.SearchStrategy[Pipelining | None] = NOT_PIPELINED) -> RobotConfig:
-    kind = draw(st.sampled_from(CommandType))
+    kind = draw(st.sampled_from(list(LADDERS)))
     rungs = ladder(draw(st.sampled_from(LADDERS[kind])))
     velocity = draw(st.sampled_from([0.5, 5.0])) if kind is CommandType.POSITION else 0.0
     acceleration = draw(st.sampled_from([0.0, 2.0, 20.0]))
