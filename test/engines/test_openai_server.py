@@ -139,10 +139,10 @@ def test_left_to_itself_it_says_none_of_the_words(make: Make) -> None:
 
 def test_a_plan_comes_as_subgoals(make: Make) -> None:
     grammar = r'root ::= "1. open the drawer\n2. put the cube in"'
-    (reply,) = replies(make(extra={"grammar": grammar}).infer([request(SYSTEM2)]))
+    (reply,) = replies(make(constraint="none", extra={"grammar": grammar}).infer([request(SYSTEM2)]))
     assert reply.text == "open the drawer\nput the cube in"
-    with pytest.raises(ModelError, match="cut off in its first subgoal"):
-        make(extra={"grammar": grammar}, max_tokens=5).infer([request(SYSTEM2)])
+    with pytest.raises(ModelError, match="cut off"):
+        make(constraint="none", extra={"grammar": grammar}, max_tokens=5).infer([request(SYSTEM2)])
 
 
 def test_a_key_that_is_wrong_is_said_at_start_up(make: Make) -> None:
