@@ -21,7 +21,8 @@ _LEFT, _RIGHT = r"(?:<|&lt;)\s{0,3}", r"\s{0,3}(?:>|&gt;)"
 _OF_THOUGHT = r"(?:think(?:ing)?|thoughts?|reasoning)"
 
 _MARKS = re.compile(
-    "|".join(
+    "(?=[<&[◁`Hh])(?:"  # what a mark begins with: elsewhere nothing is tried
+    + "|".join(
         (
             # Harmony (gpt-oss): every message has a channel, and `final` alone is the answer.
             r"(?P<final><\|channel\|>\s{0,3}final\b[^<\n]{0,40}(?:<\|constrain\|>\s{0,3}\w{0,20}\s{0,3})?<\|message\|>"
@@ -47,7 +48,8 @@ _MARKS = re.compile(
             rf"(?P<box_open>{_LEFT}(?:answer|response|output|final|final_answer|conclusion|solution){_RIGHT})",
             rf"(?P<box_close>{_LEFT}/\s{{0,3}}(?:answer|response|output|final|final_answer|conclusion|solution){_RIGHT})",
         )
-    ),
+    )
+    + ")",
     re.IGNORECASE,
 )
 _FENCE_END = re.compile(r"\n[ \t]*```")

@@ -42,6 +42,9 @@ MAX_CONCURRENT = 64
 MAX_TEXT_CHARACTERS = 4000
 """Of an answer; what comes after is cut off, as if the model had been stopped there."""
 
+MAX_WRITTEN_CHARACTERS = 100_000
+"""Of a text with its thoughts: many times what the most tokens that may be asked for can be. Nobody reads more."""
+
 PLANNER = (
     "You plan for a robot. From its task and what its cameras show, answer with the subgoals that are left, in order, "
     "each of them a short imperative, and with nothing else."
@@ -209,6 +212,8 @@ def reply_of(options: TextOptions, component: str, completion: Completion) -> En
 
 def _answer_in(completion: Completion) -> tuple[str, str]:
     """Return the text without thoughts, and what keeps it from being an answer; empty: nothing does."""
+    if len(completion.text) > MAX_WRITTEN_CHARACTERS:
+        return "", f"it was cut off: it has more than {MAX_WRITTEN_CHARACTERS} characters"
     parts = parts_of(completion.text)
     thinks = parts.has_reasoning or completion.has_reasoning
     if completion.refusal:

@@ -105,7 +105,7 @@ class ChatClient:
             headers["Authorization"] = f"Bearer {config.api_key}"
         limits = httpx.Limits(max_connections=config.max_connections)
         if transport is None and not (config.proxy and proxy_variable(config.base_url)):
-            # With a transport httpx reads no proxy from the environment. Without TLS there is nothing to verify, or to load for that.
+            # With a transport httpx reads no proxy from the environment; without TLS there is nothing to verify.
             transport = httpx.AsyncHTTPTransport(limits=limits, verify=httpx.URL(config.base_url).scheme == "https")
         self._way = "" if transport is not None else f", asked through the proxy of {proxy_variable(config.base_url)}: see `proxy`"
         self._http = httpx.AsyncClient(
@@ -121,7 +121,7 @@ class ChatClient:
 
     async def complete(self, body: Mapping[str, Any], timeout_s: float) -> Completion:
         """timeout_s: of everything, retries included. Raises: `ModelError`; `Refused` is one."""
-        return _completion_of(await self.post("chat/completions", body, timeout_s))
+        return completion_of(await self.post("chat/completions", body, timeout_s))
 
     async def post(self, path: str, body: Mapping[str, Any], timeout_s: float) -> bytes:
         try:
@@ -211,7 +211,8 @@ THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "
 LiteLLM."""
 
 
-def _completion_of(content: bytes) -> Completion:
+def completion_of(content: bytes) -> Completion:
+    """Return what a server answered. Raises: `ModelError`."""
     try:
         choice = _Answer.model_validate_json(content).choices[0]
     except ValidationError as error:

@@ -167,7 +167,11 @@ class OpenAIEngine(Engine):
         if text.plans(component):
             # Of a plan for blank images only the form counts: JSON where that was asked for, and an answer at all.
             if dialect.constraint == "json_schema":
-                problem = "" if parts_of(shown).answer.startswith("{") else problem or "it is not of the schema that was asked for"
+                problem = (
+                    ""
+                    if parts_of(shown[: text.MAX_WRITTEN_CHARACTERS]).answer.startswith("{")
+                    else problem or "it is not of the schema that was asked for"
+                )
             elif completion.ended and not text.is_thinking(completion):
                 problem = ""
         return f"{shown[:MAX_SHOWN_CHARACTERS]!r}: {problem}" if problem else ""

@@ -352,9 +352,9 @@ _PLAIN_FENCES = ("", "json", "json5", "jsonc", "text", "txt", "plaintext", "plai
 
 def _without_fence(text: str) -> str:
     """Return the content of a fence around the plan, or the text. Raises: `UnreadablePlan`."""
-    inline = re.fullmatch(r"(```|`)(?:json\b)?\s*([^`\n]+?)\s*\1", text)
-    if inline:
-        return inline[2]
+    inline = text.strip("`").strip()
+    if text.startswith("`") and text.endswith("`") and not {"`", "\n"} & set(inline):
+        return inline.removeprefix("json").strip()
     fences = list(_FENCE.finditer(text))
     if not fences:
         return text
