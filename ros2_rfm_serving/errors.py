@@ -7,7 +7,8 @@
     │   └── PlannerError            121  whoever plans failed or ended: nothing is known of the factory
     ├── ModelError                  200  a model bundle cannot be loaded or does not fit its request
     │   ├── OutOfMemoryError        201  memory does not suffice for a batch; smaller ones may still run
-    │   └── EngineError             202  an engine raised what it may not, or gave what its contract does not promise
+    │   ├── EngineError             202  an engine raised what it may not, or gave what its contract does not promise
+    │   └── UnusableAnswerError     203  a text model answered, with what is no plan
     ├── ContractError               210  robot and server disagree (action names, cameras, state size, hash, version)
     ├── CapacityError               220  the server has no session left
     │   └── DrainingError           221  the server is about to end and takes no new sessions
@@ -52,7 +53,10 @@ class PlannerError(ScheduleError):
 
 
 class ModelError(RfmError):
+    """`is_public`: its text names no path, address or secret, so that everybody may read it in a server's status."""
+
     code = 200
+    is_public = False
 
 
 class OutOfMemoryError(ModelError):
@@ -63,6 +67,17 @@ class EngineError(ModelError):
     """All that can leave `engines/answers.py` beside other model errors, whatever foreign code did."""
 
     code = 202
+
+
+class UnusableAnswerError(ModelError):
+    """`text` is the answer; other requests may well be answered. `is_cut_off`: it was not written to its end."""
+
+    code = 203
+    is_public = True
+
+    def __init__(self, problem: str, text: str = "", *, is_cut_off: bool = False) -> None:
+        self.text, self.is_cut_off = text, is_cut_off
+        super().__init__(problem)
 
 
 class ContractError(RfmError):

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.errors import EngineError, ModelError
-from ros2_rfm_serving.types import NO_PHASES, Array, EngineReply, InferenceRequest, ModelContract, Phases
+from ros2_rfm_serving.engines.reasoning import has_marks
+from ros2_rfm_serving.errors import EngineError, ModelError, UnusableAnswerError
+from ros2_rfm_serving.types import NO_PHASES, SYSTEM2, Array, EngineReply, InferenceRequest, ModelContract, OutputKind, Phases
 
 Answer = EngineReply | ModelError
 FOREIGN = (Exception, SystemExit)
@@ -29,7 +30,21 @@ def answers_of(engine: Engine, requests: Sequence[InferenceRequest]) -> list[Ans
     if computes_nothing(engine):
         return answers
     contract = engine.contract
-    return [checked(contract, answer) for answer in answers]
+    found = [checked(contract, answer) for answer in answers]
+    if contract.output is OutputKind.ACTION_CHUNK:
+        return found
+    return [_without_thoughts(request.id.component, answer) for request, answer in zip(requests, found, strict=True)]
+
+
+def _without_thoughts(component: str, answer: Answer) -> Answer:
+    """Return a text model's answer, or what is wrong with it: whatever engine runs it, thoughts are neither plan nor verdict."""
+    if isinstance(answer, ModelError):
+        return answer
+    if component == SYSTEM2:
+        return UnusableAnswerError("the plan holds the model's thoughts", answer.text) if has_marks(answer.text) else answer
+    if answer.verdict and has_marks(answer.verdict):
+        return replace(answer, verdict="", text=answer.text or answer.verdict, violation="it holds the model's thoughts")
+    return answer
 
 
 def computes_nothing(engine: Engine) -> bool:
@@ -65,7 +80,7 @@ def checked(contract: ModelContract, answer: Any) -> Answer:
 
 def _as_promised(contract: ModelContract, answer: EngineReply) -> EngineReply:
     """Raises: `EngineError`."""
-    if not (isinstance(answer.verdict, str) and isinstance(answer.text, str)):
+    if not (isinstance(answer.verdict, str) and isinstance(answer.text, str) and isinstance(answer.violation, str)):
         raise EngineError(f"verdict and text are words, not {type(answer.verdict).__name__} and {type(answer.text).__name__}")
     if type(answer.execution_horizon) is not int or answer.execution_horizon < 0:
         _check_horizon(answer.execution_horizon)

@@ -148,7 +148,7 @@ class RobotBrain(RobotTasks):
         if isinstance(reply, Verdict):
             self._hear(component, reply.verdict, now_s)
         elif isinstance(reply, Plan):
-            self._work_on(reply.subgoals)
+            self._follow_plan(reply.subgoals)
         self._supervision.answered(component)
         return ""
 

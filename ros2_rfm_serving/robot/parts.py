@@ -137,6 +137,11 @@ class RobotParts:
         return self._links.mismatch
 
     @property
+    def refusals(self) -> dict[str, str]:
+        """Component -> why its server does not serve it."""
+        return {link.component: link.refusal for link in self._links.all if link.refusal}
+
+    @property
     def state_changes(self) -> Counter[tuple[RobotState, RobotState]]:
         return self._failsafe.changes
 

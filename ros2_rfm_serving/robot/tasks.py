@@ -154,6 +154,11 @@ class RobotTasks(RobotParts):
         self._work_on(self.plan[1:])
         self._talk.forget(SYSTEM2)
 
+    def _follow_plan(self, subgoals: tuple[str, ...]) -> None:
+        """System 2's newest plan. An empty one says that nothing is left beyond what is being worked on: whether that is done, is
+        the monitor's to say."""
+        self._work_on(subgoals or self.plan[:1])
+
     def _work_on(self, subgoals: tuple[str, ...]) -> None:
         """What was judged of another subgoal says nothing about the new one."""
         if subgoals[:1] != self.plan[:1]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.server import horizon
-from ros2_rfm_serving.types import Conditioning, ModelContract, SessionRequest
+from ros2_rfm_serving.types import Conditioning, ModelContract, OutputKind, SessionRequest
 
 PREFIX = Conditioning.PREFIX
 RATE_TOLERANCE = 0.05
@@ -33,7 +34,7 @@ def differences(contract: ModelContract, request: SessionRequest, *, instruction
     """
     pairs = [
         ("schema version", request.schema_version, contract.schema_version),
-        ("cameras", tuple(sorted(request.cameras)), tuple(sorted(contract.cameras))),
+        ("cameras", tuple(sorted(_cameras_for(contract, request.cameras))), tuple(sorted(contract.cameras))),
         ("state size", request.state_size, contract.state_size),
         ("action names and order", request.action_names, contract.action_names),
     ]
@@ -60,6 +61,13 @@ def differences(contract: ModelContract, request: SessionRequest, *, instruction
     if strict_rate and (other := other_rate(contract, request)):
         found.append(f"control rate: {other}")
     return found
+
+
+def _cameras_for(contract: ModelContract, cameras: Sequence[str]) -> Sequence[str]:
+    """Return the cameras of a robot that a model is to have: a text model does without those that it was not declared with."""
+    if contract.output is OutputKind.ACTION_CHUNK or not set(contract.cameras) <= set(cameras):
+        return cameras
+    return [camera for camera in cameras if camera in contract.cameras]
 
 
 def other_rate(contract: ModelContract, request: SessionRequest) -> str:

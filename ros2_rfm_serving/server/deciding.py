@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.server.brain import ServerBrain
 
+VIOLATIONS = ("verdict_violation", "plan_violation")
+"""Answers of text models that are none."""
+
 
 class Counting:
     """What was refused or lost. From any thread, whatever it holds."""
@@ -18,16 +21,26 @@ class Counting:
         self.refused: Counter[str] = Counter()
         self.problems: dict[str, str] = {}
         """Counter of `refused` -> what happened last, in words for a log. Whoever says it takes it out."""
+        self.answers: Counter[str] = Counter()
+        """What text models have answered with: `verdict`, violations among them, and `plan`, without those that were refused."""
+        self.violations: dict[str, str] = {}
+        """`verdict_violation` and `plan_violation` -> the last one, in words."""
         self._counting = threading.Lock()
 
     def count(self, kind: str, number: int = 1) -> None:
         with self._counting:
             self.refused[kind] += number
 
+    def answered(self, kind: str) -> None:
+        with self._counting:
+            self.answers[kind] += 1
+
     def mishap(self, kind: str, problem: str) -> None:
         """Counts something that went wrong, and keeps it in words."""
         self.count(kind)
         self.problems[kind] = problem
+        if kind in VIOLATIONS:
+            self.violations[kind] = problem
 
     @contextlib.contextmanager
     def counting_refusals(self) -> Iterator[None]:

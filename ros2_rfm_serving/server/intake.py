@@ -18,11 +18,13 @@ from ros2_rfm_serving.types import (
     InferenceRequest,
     ModelContract,
     ObservationRequest,
+    OutputKind,
 )
 
 Ready = Callable[[EncodedImage], Image | EncodedImage]
 """Raises: `BadMessageError`."""
 Clock = Callable[[], float]
+ACTION_CHUNK = OutputKind.ACTION_CHUNK
 
 
 def readying(
@@ -55,7 +57,7 @@ def row_of(
     decoding_s = 0.0
     if observation.images:
         began_s = clock() if clock else 0.0
-        pixels = {image.camera: ready(image) for image in observation.images}
+        pixels = {image.camera: ready(image) for image in observation.images if image.camera in contract.cameras}
         decoding_s = clock() - began_s if clock else 0.0
     return InferenceRequest(
         observation.id,
@@ -91,7 +93,8 @@ def _check(observation: ObservationRequest, session: Session, contract: ModelCon
     if len(observation.prefix_robot):
         _check_array("prefix_robot", observation.prefix_robot, (None, len(contract.action_names)))
     if contract.cameras or observation.images:
-        cameras = [image.camera for image in observation.images]
+        acts = contract.output is ACTION_CHUNK
+        cameras = [image.camera for image in observation.images if acts or image.camera in contract.cameras]
         if sorted(cameras) != sorted(contract.cameras):
             raise BadMessageError("bad_cameras", f"images of {cameras}, the model takes {list(contract.cameras)}")
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ros2_rfm_serving.server.deciding import Counting, Deciding
 from ros2_rfm_serving.server.horizon import NO_OUTLOOK, Outlook, outlooks
 from ros2_rfm_serving.server.replies import reply_kind
+from ros2_rfm_serving.server.running import described
 from ros2_rfm_serving.server.stepping import StepRunning
 from ros2_rfm_serving.server.tiers import Lane, Work
 from ros2_rfm_serving.types import EngineReply, ModelContract, OutputKind, Reply, Verdict
@@ -89,14 +90,19 @@ class EngineLoop:
         running = self._lanes[work.tier].running
         answers = running.run([waiting.request for waiting in work.batch], self._deciding.brain.config.max_engine_errors)
         if self._contract.output is not ACTION_CHUNK:
-            self._check_verdicts(work, answers)
+            self._check_texts(work, answers)
         return answers
 
-    def _check_verdicts(self, work: Work, answers: Sequence[EngineReply | None]) -> None:
-        """Text that is none of a judge's words goes on as an empty verdict."""
+    def _check_texts(self, work: Work, answers: Sequence[EngineReply | None]) -> None:
+        """Counts answers. Text that is none of a judge's words goes on as an empty verdict."""
         for i, answer in enumerate(answers):
-            if answer and not answer.verdict and reply_kind(self._contract, work.batch[i].request.id.component) is Verdict:
-                self._counting.count("verdict_violation")
+            if answer is None:
+                continue
+            judges = reply_kind(self._contract, work.batch[i].request.id.component) is Verdict
+            self._counting.answered("verdict" if judges else "plan")
+            if judges and not answer.verdict:
+                problem = answer.violation or "it is none of the declared words"
+                self._counting.mishap("verdict_violation", described(answer.text, problem))
 
     # --- one solver step at a time ---
 

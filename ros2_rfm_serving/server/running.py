@@ -12,7 +12,7 @@ from ros2_rfm_serving.engines.answers import FOREIGN, Answer, answers_of, comput
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.lost import device_is_lost
-from ros2_rfm_serving.errors import EngineError, ModelError
+from ros2_rfm_serving.errors import EngineError, ModelError, UnusableAnswerError
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, Serving
 
 EXCLUSIVE = Serving.EXCLUSIVE
@@ -22,6 +22,15 @@ Mishap = Callable[[str, str], None]
 
 def words(error: BaseException) -> str:
     return str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+
+
+def described(text: str, problem: str) -> str:
+    """Return a text model's answer, shortened, and what is wrong with it."""
+    plain = " ".join(text.split())
+    return f"{plain[:MAX_SHOWN_CHARACTERS] + '...' * (len(plain) > MAX_SHOWN_CHARACTERS)!r}, {problem}"
+
+
+MAX_SHOWN_CHARACTERS = 120
 
 
 class Running:
@@ -52,6 +61,8 @@ class Running:
             if self._is_exclusive:
                 self._begin_episode(requests[0])
             answers = answers_of(self.engine, requests)
+        except UnusableAnswerError as error:
+            answers = [error] * len(requests)
         except FOREIGN as error:
             self._raised(error, len(requests))
             answers = []
@@ -60,7 +71,8 @@ class Running:
                 self._failed(False)
             return cast(list[EngineReply | None], answers)
         usable = [self._usable(answer) for answer in answers] or [None] * len(requests)
-        if self._failed(not any(usable)) >= max_errors > 0:
+        answered = any(usable) or any(isinstance(answer, UnusableAnswerError) for answer in answers)
+        if self._failed(not answered) >= max_errors > 0:
             self._examine(len(requests), max_errors)
         return usable
 
@@ -72,6 +84,9 @@ class Running:
             self._mishap("engine_error", words(error))
 
     def _usable(self, answer: Answer) -> EngineReply | None:
+        if isinstance(answer, UnusableAnswerError):
+            self._mishap("plan_violation", described(answer.text, str(answer)))
+            return None
         if isinstance(answer, ModelError):
             self._mishap("bad_output" if isinstance(answer, EngineError) else "engine_error", str(answer))
             return None
@@ -126,14 +141,16 @@ class Running:
         try:
             blank = blank_request(self.engine.contract, encoded=self.engine.takes_encoded)
             answers = answers_of(self.engine, [blank] * num_rows)
+        except UnusableAnswerError:
+            return ""
         except FOREIGN as error:
             return words(error)
         return next(filter(None, map(self._problem_in, answers)), "")
 
     def _problem_in(self, answer: Answer) -> str:
-        if isinstance(answer, ModelError):
+        if isinstance(answer, ModelError) and not isinstance(answer, UnusableAnswerError):
             return words(answer)
-        name = _not_finite(answer)
+        name = _not_finite(answer) if isinstance(answer, EngineReply) else ""
         return f"{name} of NaN or infinity" if name else ""
 
 

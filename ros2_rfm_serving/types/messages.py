@@ -129,6 +129,8 @@ class EngineReply:
     phases: Phases = NO_PHASES
     ended_with: int | None = None
     """Sequence number of the observation that the last steps saw, of a pipelined session; None: the request's own."""
+    violation: str = ""
+    """Why a judge's text is no verdict; empty: it is one, or nobody has said."""
 
 
 @record(frozen=True, slots=True)

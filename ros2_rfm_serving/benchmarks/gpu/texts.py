@@ -16,6 +16,7 @@ from ros2_rfm_serving.benchmarks.gpu.profiled import fill
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.engines.text import answers
+from ros2_rfm_serving.engines.text.completion import Completion
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile
@@ -95,7 +96,7 @@ class Plain(Engine):
 
     def _answer(self, request: InferenceRequest) -> EngineReply | ModelError:
         component = request.id.component
-        chat = answers.messages(self._options, self._contract, request, lambda image: {"type": "image"})
+        chat = answers.messages(self._options, self._contract, request, lambda image: {"type": "image"}, as_json=False)
         text = self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
         seen = self._images(images=[request.images[camera] for camera in self._contract.cameras], return_tensors="pt")
         for size in seen["image_grid_thw"].prod(dim=1).tolist():  # four patches a token
@@ -104,9 +105,9 @@ class Plain(Engine):
         settings = {"max_new_tokens": self._options.max_tokens, "do_sample": False, "pad_token_id": self._tokenizer.pad_token_id}
         written = self._model.generate(**tokens, **seen.to(self._device), **settings)
         new = written[0, tokens["input_ids"].shape[1] :]
-        said = self._tokenizer.decode(new, skip_special_tokens=True)
+        said = self._tokenizer.decode(new, skip_special_tokens=False)  # marks of thoughts may be such
         ended = len(new) < self._options.max_tokens
         try:
-            return answers.reply_of(self._options, component, answers.Completion(text=said, ended=ended))
+            return answers.reply_of(self._options, component, Completion(text=said, ended=ended))
         except ModelError as error:
             return error

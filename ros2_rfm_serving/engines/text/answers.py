@@ -1,6 +1,7 @@
-"""What engines of text models share: their options, prompts, subgoals, and verdicts that are exactly one of the declared words.
+"""What engines of text models share: their options, prompts, plans, and verdicts that are exactly one of the declared words.
 
-A judge's text that is none of its words is a *violation*: its verdict is empty, which no robot takes for "safe" (ROSA §3.3).
+A judge's text that is none of its words is a *violation*: its verdict is empty, which no robot takes for "safe" (ROSA §3.3). A
+planner's text that is no plan is refused. What a model thinks is neither.
 """
 
 from __future__ import annotations
@@ -8,16 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.reasoning import parts_of
 from ros2_rfm_serving.engines.registry import EngineSpec
-from ros2_rfm_serving.errors import ConfigurationError, ModelError
+from ros2_rfm_serving.engines.text import plans as plan_text
+from ros2_rfm_serving.engines.text.completion import Completion
+from ros2_rfm_serving.errors import ConfigurationError, ModelError, UnusableAnswerError
 from ros2_rfm_serving.profiles import ContinuousService
 from ros2_rfm_serving.types import (
     MONITOR,
@@ -39,11 +42,21 @@ MAX_CONCURRENT = 64
 MAX_TEXT_CHARACTERS = 4000
 """Of an answer; what comes after is cut off, as if the model had been stopped there."""
 
+MAX_WRITTEN_CHARACTERS = 100_000
+"""Of a text with its thoughts: many times what the most tokens that may be asked for can be. Nobody reads more."""
+
 PLANNER = (
-    "You plan for a robot. From its task and what its cameras show, answer with the subgoals that are left, in order: "
-    "one short imperative per line and nothing else."
+    "You plan for a robot. From its task and what its cameras show, answer with the subgoals that are left, in order, "
+    "each of them a short imperative, and with nothing else."
 )
 JUDGE = "You watch a robot at work through its cameras and answer one question about what they show."
+AS_JSON = f'Answer with JSON alone: {{"{plan_text.KEY}": ["first", "second"]}}, with an empty list when nothing is left.'
+AS_LINES = "Answer with one subgoal per line, or with the word nothing when nothing is left."
+THINKING_OFF = (
+    "turn that off with `chat_template_kwargs: {enable_thinking: false}` (Qwen, GLM, Gemma; DeepSeek: {thinking: false}) or "
+    "`extra: {reasoning_effort: none}` (Ollama, Mistral, OpenAI; gpt-oss knows no less than low) in the model's `options`"
+)
+"""What to do about a model that thinks, for the log and for errors."""
 
 
 # --- options ---------------------------------------------------------------------------------------------------------------
@@ -74,8 +87,12 @@ class TextOptions(BaseModel):
     system_prompt: str = ""
     """Before every request; empty: `PLANNER` for System 2, `JUDGE` for all others."""
     max_tokens: int = Field(default=128, ge=1, le=4096)
-    temperature: float = Field(default=0.0, ge=0.0, le=2.0)
-    seed: int = 0
+    temperature: float | None = Field(default=0.0, ge=0.0, le=2.0)
+    """None: it is not sent, for models that have one of their own."""
+    seed: int | None = 0
+    """None: it is not sent."""
+    chat_template_kwargs: dict[str, Any] = {}
+    """Variables of the model's chat template: `{enable_thinking: false}` turns the thoughts of many models off."""
     max_concurrent: int | None = Field(default=None, ge=1, le=1024)
     """Requests in progress at once; not given: as the catalogue's service law says, or 64."""
 
@@ -96,6 +113,10 @@ class TextOptions(BaseModel):
         return words
 
 
+LATER = frozenset({"chat_template_kwargs", "system_role"})
+"""Options that came later: without them a model keeps the hash that it had before."""
+
+
 def contract_of(spec: EngineSpec, options: TextOptions, *, apart_from: frozenset[str] = frozenset()) -> ModelContract:
     """The hash covers all options that shape an answer, so not those in `apart_from`; weights are known by name alone."""
     output = OutputKind(spec.entry.output)
@@ -106,7 +127,8 @@ def contract_of(spec: EngineSpec, options: TextOptions, *, apart_from: frozenset
             key=f"models.{spec.model}.output",
             fix="write `output: judgement`, or `output: plan` for a model of System 2 alone",
         )
-    identity = json.dumps([spec.entry.engine, spec.model, options.model_dump(mode="json", exclude=set(apart_from))], sort_keys=True)
+    said = options.model_dump(mode="json", exclude=set(apart_from | (LATER - options.model_fields_set)))
+    identity = json.dumps([spec.entry.engine, spec.model, said], sort_keys=True)
     digest = hashlib.sha256(identity.encode()).hexdigest()
     return ModelContract(
         model=spec.model, model_hash=digest, output=output, cameras=spec.entry.cameras, state_size=spec.entry.state_size
@@ -140,11 +162,11 @@ def system_prompt(options: TextOptions, component: str) -> str:
     return options.system_prompt or (PLANNER if plans(component) else JUDGE)
 
 
-def question(options: TextOptions, request: InferenceRequest) -> str:
-    """The robot's task and its component's prompt, and for a judge the words to choose from."""
+def question(options: TextOptions, request: InferenceRequest, *, as_json: bool) -> str:
+    """The robot's task and its component's prompt, and for a judge the words to choose from. as_json: of a plan."""
     component = request.id.component
     if plans(component):
-        return request.instruction
+        return f"{request.instruction}\n{AS_JSON if as_json else AS_LINES}"
     return f"{request.instruction}\nAnswer with exactly one of: {', '.join(options.words(component))}."
 
 
@@ -153,12 +175,14 @@ def messages(
     contract: ModelContract,
     request: InferenceRequest,
     picture: Callable[[Image | EncodedImage], dict[str, Any]],
+    *,
+    as_json: bool,
 ) -> list[dict[str, Any]]:
     """A chat: each image, in the contract's order, after its camera's name, then the question. `picture` makes a content part."""
     content: list[dict[str, Any]] = []
     for camera in contract.cameras:
         content += [{"type": "text", "text": f"Camera {camera}:"}, picture(request.images[camera])]
-    content.append({"type": "text", "text": question(options, request)})
+    content.append({"type": "text", "text": question(options, request, as_json=as_json)})
     return [{"role": "system", "content": system_prompt(options, request.id.component)}, {"role": "user", "content": content}]
 
 
@@ -172,25 +196,64 @@ def first_request(contract: ModelContract, *, encoded: bool) -> InferenceRequest
 # --- answers ---------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Completion:
-    """What a text model wrote."""
-
-    text: str
-    ended: bool
-    """By itself; false: by its limit of tokens, a filter, an abort."""
-    tokens: tuple[tuple[str, float], ...] = ()
-    """Each with its log-probability; empty: not known."""
-
-
 def reply_of(options: TextOptions, component: str, completion: Completion) -> EngineReply:
-    """Raises: `ModelError` for a plan without a subgoal."""
-    text, ended = completion.text[:MAX_TEXT_CHARACTERS], completion.ended and len(completion.text) <= MAX_TEXT_CHARACTERS
+    """Raises: `UnusableAnswerError` for what is no plan."""
+    answer, problem = _answer_in(completion)
     if plans(component):
-        return EngineReply(text="\n".join(_subgoals(text, ended)))
+        return EngineReply(text="\n".join(_plan_in(answer, problem)))
+    words = options.words(component)
     # "safe" that was cut off may have been about to become "safe only if ...".
-    verdict = verdict_of(text, options.words(component)) if ended else ""
-    return EngineReply(verdict=verdict, text=text, score=probability_of(verdict, completion.tokens))
+    verdict = "" if problem else verdict_of(answer, words)
+    if not verdict:
+        problem = problem or f"it is none of {', '.join(words)}"
+        return EngineReply(text=(answer or completion.text)[:MAX_TEXT_CHARACTERS], violation=problem)
+    return EngineReply(verdict=verdict, text=answer, score=probability_of(verdict, completion.tokens))
+
+
+def _answer_in(completion: Completion) -> tuple[str, str]:
+    """Return the text without thoughts, and what keeps it from being an answer; empty: nothing does."""
+    if len(completion.text) > MAX_WRITTEN_CHARACTERS:
+        return "", f"it was cut off: it has more than {MAX_WRITTEN_CHARACTERS} characters"
+    parts = parts_of(completion.text)
+    thinks = parts.has_reasoning or completion.has_reasoning
+    if completion.refusal:
+        return parts.answer, "the model refused"
+    if parts.is_cut_off or (thinks and not completion.ended and not parts.answer):
+        return parts.answer, "it was cut off in its thoughts: raise `max_tokens`, or turn them off (`chat_template_kwargs`)"
+    if not completion.ended:
+        return parts.answer, f"it was cut off ({completion.reason or 'by its limit'}): raise `max_tokens`"
+    if len(parts.answer) > MAX_TEXT_CHARACTERS:
+        return parts.answer, f"it was cut off: it has more than {MAX_TEXT_CHARACTERS} characters"
+    if not parts.answer:
+        return "", "there are thoughts and no answer: turn them off (`chat_template_kwargs`)" if thinks else "there is no text"
+    return parts.answer, ""
+
+
+def _plan_in(answer: str, problem: str) -> tuple[str, ...]:
+    """Raises: `UnusableAnswerError`."""
+    if not problem:
+        try:
+            return plan_text.read_plan(answer)
+        except plan_text.UnreadablePlan as error:
+            problem = str(error)
+    shown = answer[:MAX_TEXT_CHARACTERS]
+    raise UnusableAnswerError(f"the answer is no plan: {problem}", shown, is_cut_off="cut off" in problem)
+
+
+def is_thinking(completion: Completion) -> bool:
+    """Whether the model thought before it answered; marks around nothing count as not."""
+    parts = parts_of(completion.text)
+    return (
+        completion.has_reasoning or parts.is_cut_off or (parts.has_reasoning and len(completion.text) - len(parts.answer) > MARKS)
+    )
+
+
+def thinking_warning(model: str) -> str:
+    return f"{model} thinks before it answers, within `max_tokens` and `timeout_s`; {THINKING_OFF}"
+
+
+MARKS = 60
+"""Characters that marks around no thoughts take."""
 
 
 _PAIRS = {'"': '"', "'": "'", "`": "`", "*": "*", "_": "_", "(": ")", "[": "]", "{": "}", "<": ">", "“": "”", "«": "»"}
@@ -234,16 +297,3 @@ def probability_of(verdict: str, tokens: Sequence[tuple[str, float]]) -> float:
             total += logprob
         position += len(token)
     return math.exp(min(total, 0.0))
-
-
-_NUMBERING = re.compile(r"^(?:[-*•]|(?:step\s+)?\d+\s*[.):])\s+", re.IGNORECASE)
-
-
-def _subgoals(text: str, ended: bool) -> list[str]:
-    """One per line, without numbers, marks and headings. A line that was cut off is no subgoal: its end may change it."""
-    lines = text.splitlines() if ended else text.splitlines()[:-1]
-    plain = (_NUMBERING.sub("", line.strip()).strip(" \t`*_\"'") for line in lines)
-    subgoals = [line for line in plain if line and not line.endswith(":")]
-    if not subgoals:
-        raise ModelError("the plan has no subgoal" if ended else "the plan was cut off in its first subgoal: raise `max_tokens`")
-    return subgoals

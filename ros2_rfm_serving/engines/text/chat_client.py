@@ -7,8 +7,12 @@ address, a key or a text.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import math
+import os
 import random
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +20,11 @@ import httpx
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import to_json
 
-from ros2_rfm_serving.engines.text.answers import Completion
+from ros2_rfm_serving.engines.text.completion import Completion, was_cut_off
 from ros2_rfm_serving.errors import ModelError
 
 MAX_ANSWER_BYTES = 1 << 20
-MAX_SAID_CHARACTERS = 500
+MAX_SAID_CHARACTERS, MAX_READ_CHARACTERS = 500, 4000
 BACKOFF_S = 0.05
 """Before the first retry; doubled with each."""
 
@@ -29,16 +33,51 @@ MEANINGS = {
     403: "the key may not use it: see `api_key_env`",
     404: "it has no such path or model: see `base_url` and `model`",
     413: "the images are too large for it",
+    407: "a proxy of the environment wants a password: see `proxy`",
     429: "it has too much to do",
 }
+_NOT_TAKEN = (
+    "(?:(?:un|not |n't )(?:supported?|permitted|allowed|recogni[sz]ed|known)|only the default|extra (?:inputs|fields)|deprecat"
+    "|must be|should be|invalid)"
+)
+_IMAGES = "(?:images?|vision|multi-?modal|mmproj)"
+
+
+def _says(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(patterns), re.IGNORECASE | re.DOTALL)
+
+
+HINTS = (
+    (_says(r"max_tokens.{0,120}use .{0,6}max_completion_tokens"), "write `token_limit: max_completion_tokens`"),
+    (_says(rf"max_completion_tokens.{{0,120}}{_NOT_TAKEN}"), "write `token_limit: max_tokens`"),
+    (_says(rf"temperature.{{0,120}}{_NOT_TAKEN}", rf"{_NOT_TAKEN}.{{0,40}}temperature"), "write `temperature: null`"),
+    (_says(rf"\bseed\b.{{0,120}}{_NOT_TAKEN}", rf"{_NOT_TAKEN}.{{0,40}}\bseed\b"), "write `seed: null`"),
+    (_says(r"system.{0,10} (?:role|message)s?.{0,40}not supported", "roles must alternate"), "write `system_role: false`"),
+    (
+        _says(
+            rf"{_IMAGES}.{{0,80}}(?:not support|unsupported|disabled)",
+            rf"(?:not support|no|not a) ?{_IMAGES}",
+            "content must be a string",
+        ),
+        "the model takes no images: write `cameras: []` in its entry",
+    ),
+    (_says("chat_template_kwargs"), "leave `chat_template_kwargs` out"),
+)
+"""What a refusal says -> the key of the catalogue's entry that helps. OpenAI and Azure name the parameter, and what to use instead;
+llama.cpp says "image input is not supported" (`tools/server/server-common.cpp`); vLLM, SGLang and Mistral answer with pydantic's
+messages; Gemma's chat template says "System role not supported"."""
 
 
 class Refused(ModelError):
     """The server understood, and will not do it this way: asking again is no use."""
 
-    def __init__(self, status: int) -> None:
+    is_public = True
+
+    def __init__(self, status: int, said: str = "") -> None:
+        """said: by the server, to be read for a fix and never repeated."""
         self.status = status
-        super().__init__(f"the server answers with status {status}; {MEANINGS.get(status, 'its log says why')}")
+        self.fix = next((fix for pattern, fix in HINTS if pattern.search(said)), "") if status not in MEANINGS else ""
+        super().__init__(f"the server answers with status {status}; {self.fix or MEANINGS.get(status, 'its log says why')}")
 
 
 class _Said(Exception):
@@ -52,6 +91,8 @@ class ClientConfig:
     connect_timeout_s: float = 1.0
     max_retries: int = 2
     max_connections: int = 64
+    proxy: bool = True
+    """The environment's proxies (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY) hold, but for a server on this machine."""
 
 
 class ChatClient:
@@ -62,11 +103,16 @@ class ChatClient:
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}  # what is unpacked has no bound
         if config.api_key:
             headers["Authorization"] = f"Bearer {config.api_key}"
+        limits = httpx.Limits(max_connections=config.max_connections)
+        if transport is None and not (config.proxy and proxy_variable(config.base_url)):
+            # With a transport httpx reads no proxy from the environment; without TLS there is nothing to verify.
+            transport = httpx.AsyncHTTPTransport(limits=limits, verify=httpx.URL(config.base_url).scheme == "https")
+        self._way = "" if transport is not None else f", asked through the proxy of {proxy_variable(config.base_url)}: see `proxy`"
         self._http = httpx.AsyncClient(
             base_url=config.base_url,
             headers=headers,
             timeout=httpx.Timeout(None, connect=config.connect_timeout_s),  # the rest is within `complete`'s
-            limits=httpx.Limits(max_connections=config.max_connections),
+            limits=limits,
             transport=transport,
         )
 
@@ -75,7 +121,7 @@ class ChatClient:
 
     async def complete(self, body: Mapping[str, Any], timeout_s: float) -> Completion:
         """timeout_s: of everything, retries included. Raises: `ModelError`; `Refused` is one."""
-        return _completion_of(await self.post("chat/completions", body, timeout_s))
+        return completion_of(await self.post("chat/completions", body, timeout_s))
 
     async def post(self, path: str, body: Mapping[str, Any], timeout_s: float) -> bytes:
         try:
@@ -90,7 +136,7 @@ class ChatClient:
             try:
                 return await self._post(path, body)
             except httpx.TransportError as error:
-                failure: Exception = ModelError(f"the connection failed: {type(error).__name__}")
+                failure: Exception = ModelError(f"the connection failed: {type(error).__name__}{self._way}")
                 failure.__cause__ = error
             except _Busy as busy:
                 failure, pause_s = busy.refused, max(pause_s, busy.retry_after_s)
@@ -108,7 +154,7 @@ class ChatClient:
                     raise ModelError(f"the server's answer is larger than {MAX_ANSWER_BYTES >> 20} MB")
         if response.is_success:
             return bytes(content)
-        refused = Refused(response.status_code)
+        refused = Refused(response.status_code, content[:MAX_READ_CHARACTERS].decode(errors="replace"))
         refused.__cause__ = _Said(content[:MAX_SAID_CHARACTERS].decode(errors="replace"))
         if response.status_code == httpx.codes.TOO_MANY_REQUESTS or response.is_server_error:
             raise _Busy(refused, response.headers.get("Retry-After", ""))
@@ -124,40 +170,94 @@ class _Busy(Exception):
         super().__init__()
 
 
+# --- proxies ----------------------------------------------------------------------------------------------------------------
+
+
+def proxy_variable(base_url: str) -> str:
+    """Return the environment variable whose proxy stands before a server; empty: none, or the server is on this machine."""
+    url = httpx.URL(base_url)
+    if is_loopback(url.host):
+        return ""
+    names = (f"{url.scheme}_proxy", "all_proxy")
+    return next((found for name in names for found in (name, name.upper()) if os.environ.get(found)), "")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine: no proxy can stand before it."""
+    if host.rstrip(".").lower() == "localhost" or host.rstrip(".").lower().endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
+
+
 # --- what an answer looks like ----------------------------------------------------------------------------------------------
 
 
-class _Token(BaseModel):
-    token: str
-    logprob: float
-
-
-class _Logprobs(BaseModel):
-    content: tuple[_Token, ...] | None = None
-
-
-class _Message(BaseModel):
-    content: str | None = None
-
-
 class _Choice(BaseModel):
-    message: _Message
-    finish_reason: str | None = None
-    logprobs: _Logprobs | None = None
+    message: dict[str, Any]
+    finish_reason: Any = None
+    logprobs: Any = None
 
 
 class _Answer(BaseModel):
     choices: tuple[_Choice, ...] = Field(min_length=1)
 
 
-def _completion_of(content: bytes) -> Completion:
+THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks", "thoughts")
+"""Fields of a message that hold thoughts: of llama.cpp, SGLang, LMDeploy and DeepSeek; of vLLM and Ollama; of OpenRouter and
+LiteLLM."""
+
+
+def completion_of(content: bytes) -> Completion:
+    """Return what a server answered. Raises: `ModelError`."""
     try:
         choice = _Answer.model_validate_json(content).choices[0]
     except ValidationError as error:
         raise ModelError("the server's answer is no chat completion") from error
-    tokens = (choice.logprobs.content if choice.logprobs else None) or ()
+    message, reason = choice.message, _reason(choice.finish_reason)
+    parts = list(_parts(message.get("content")))
     return Completion(
-        text=choice.message.content or "",
-        ended=choice.finish_reason in (None, "stop"),
-        tokens=tuple((token.token, token.logprob) for token in tokens),
+        text="".join(text for kind, text in parts if kind == "text"),
+        ended=not was_cut_off(reason),
+        tokens=tuple(_tokens(choice.logprobs)),
+        has_reasoning=any(map(message.get, THOUGHTS)) or any(kind == "thought" for kind, _ in parts),
+        refusal=bool(message.get("refusal")) or any(kind == "refusal" for kind, _ in parts),
+        reason=reason[:40],
     )
+
+
+def _reason(finish: Any) -> str:
+    """Return a server's word for the end: SGLang's own interface has an object with a `type`."""
+    found = finish.get("type") if isinstance(finish, dict) else finish
+    return found if isinstance(found, str) else ""
+
+
+def _parts(content: Any) -> Iterator[tuple[str, str]]:
+    """Yield what a message consists of: kind (`text`, `thought`, `refusal`) and text. Mistral's content is a list of parts with
+    thoughts among them (mistralai/client-python 05629d2, `ThinkChunk`); OpenAI's has refusals among them."""
+    for part in content if isinstance(content, list) else [content]:
+        if isinstance(part, str):
+            yield "text", part
+        elif isinstance(part, dict):
+            kind, text = str(part.get("type", "text")), part.get("text")
+            if kind in ("text", "output_text") and isinstance(text, str):
+                yield "text", text
+            elif kind == "refusal":
+                yield "refusal", ""
+            elif re.search("think|reason|thought|summary", kind):
+                yield "thought", ""
+
+
+def _tokens(logprobs: Any) -> Iterator[tuple[str, float]]:
+    """Yield tokens with their log-probabilities; none where the server tells none, or tells them in a form of its own."""
+    entries = logprobs.get("content") if isinstance(logprobs, dict) else None
+    found = []
+    for entry in entries if isinstance(entries, list) else ():
+        token, logprob = (entry.get("token"), entry.get("logprob")) if isinstance(entry, dict) else (None, None)
+        if not isinstance(token, str) or not isinstance(logprob, int | float) or math.isnan(logprob):
+            return
+        found.append((token, float(logprob)))
+    yield from found

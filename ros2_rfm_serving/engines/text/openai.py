@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +19,17 @@ import simplejpeg
 from pydantic import Field, field_validator
 
 from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.engines.reasoning import parts_of
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
 from ros2_rfm_serving.engines.text import answers as text
-from ros2_rfm_serving.engines.text.chat_client import ChatClient, ClientConfig, Refused
-from ros2_rfm_serving.errors import ConfigurationError, ModelError
+from ros2_rfm_serving.engines.text import plans as plan_text
+from ros2_rfm_serving.engines.text.chat_client import ChatClient, ClientConfig, Refused, proxy_variable
+from ros2_rfm_serving.engines.text.completion import Completion
+from ros2_rfm_serving.errors import ConfigurationError, ModelError, UnusableAnswerError
 from ros2_rfm_serving.loop_thread import LoopThread
 from ros2_rfm_serving.types import EncodedImage, EngineReply, Image, InferenceRequest, ModelContract
 
+_log = logging.getLogger(__name__)
 SLACK_S = 5.0
 """Beyond a request's own limit, within which it has ended."""
 JPEG_QUALITY = 90
@@ -43,8 +48,11 @@ OURS = frozenset(
         "n",
         "logprobs",
         "response_format",
+        "chat_template_kwargs",
     }
 )
+MAX_SHOWN_CHARACTERS = 120
+"""Of what a model answered at warm-up, in an error."""
 
 
 class OpenAIOptions(text.TextOptions):
@@ -62,12 +70,17 @@ class OpenAIOptions(text.TextOptions):
     max_retries: int = Field(default=2, ge=0, le=10)
     """Without a connection, or with status 429 or 5xx."""
     constraint: Literal["auto", "json_schema", "choice", "none"] = "auto"
-    """How a judge is kept to its words: by a JSON schema, by vLLM's `choice`, or by its prompt alone. `auto`: the first of
-    JSON schema and prompt that the server takes and heeds when it is tried at start-up."""
+    """How a judge is kept to its words and a planner to a list of subgoals: by a JSON schema, by vLLM's `choice` (of a plan: by the
+    prompt alone), or by its prompt alone. `auto`: the first of JSON schema and prompt that the server takes and heeds when it is
+    tried at start-up."""
     logprobs: bool | None = None
     """Ask for the probability of the verdict; not given: if the server takes that."""
     token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """What the server calls `max_tokens`."""
+    system_role: bool = True
+    """False: the system prompt stands at the head of the user's message, for models whose chat template has no system role."""
+    proxy: bool = True
+    """False: the server is asked without the proxies of the environment. One on this machine always is."""
     extra: dict[str, Any] = Field(default_factory=dict)
     """Further fields of every request, as the server has them (`mm_processor_kwargs`, `top_k`)."""
 
@@ -78,7 +91,7 @@ class OpenAIOptions(text.TextOptions):
 
 
 TRANSPORT = frozenset(
-    {"base_url", "api_key_env", "timeout_s", "connect_timeout_s", "warm_up_timeout_s", "max_retries", "max_concurrent"}
+    {"base_url", "api_key_env", "timeout_s", "connect_timeout_s", "warm_up_timeout_s", "max_retries", "max_concurrent", "proxy"}
 )
 """Options that leave an answer as it is: the same model behind another address is the same model."""
 
@@ -111,20 +124,63 @@ class OpenAIEngine(Engine):
         return self.max_concurrent
 
     def warm_up(self) -> None:
-        """Asks, with images, until it knows what the server understands and heeds. Raises: `ModelError` when that is too little."""
+        """Asks, with images, until it knows what the server understands and heeds. Raises: `ModelError` when that is too little,
+        and for a model that gave no usable answer at all."""
         request = text.first_request(self._contract, encoded=True)
+        problems: list[str] = []
+        ignored: set[Constraint] = set()
         for dialect in (dialects := _dialects(self._options)):
+            if dialect.constraint in ignored:
+                continue
             try:
                 asked = self._client.complete(self._body(request, dialect), self._options.warm_up_timeout_s)
                 completion = self._thread.call(asked, self._options.warm_up_timeout_s + SLACK_S)
             except Refused as refused:
                 if refused.status not in _NOT_UNDERSTOOD or dialect == dialects[-1]:
                     raise
+                problems.append(f"status {refused.status} to {_described(dialect)}")
                 continue
-            if self._heeds(dialect, request.id.component, completion):
-                self.dialect = dialect
+            problem = self._problem_with(dialect, request.id.component, completion)
+            if not problem:
+                self._settle(dialect, completion, problems)
                 return
-        raise ModelError("the server's answer is none of the words it was held to: see `constraint` and `max_tokens`")
+            problems.append(problem)
+            ignored.add(dialect.constraint)
+        raise UnusableAnswerError(self._not_ready(request.id.component, problems))
+
+    def _settle(self, dialect: Dialect, completion: Completion, problems: Sequence[str]) -> None:
+        self.dialect = dialect
+        if text.is_thinking(completion):
+            _log.warning(text.thinking_warning(self._contract.model))
+        if problems and dialect.constraint == "none" and self._options.constraint != "none":
+            _log.warning(
+                f"{self._contract.model}: answers are held to their form by the prompt alone, for the server gave {problems[0]}"
+            )
+
+    def _problem_with(self, dialect: Dialect, component: str, completion: Completion) -> str:
+        """Return why a first answer speaks against a dialect; empty: it does not. Some servers take a constraint and ignore it."""
+        problem, shown = "", completion.text
+        try:
+            problem = text.reply_of(self._options, component, completion).violation
+        except UnusableAnswerError as error:
+            problem = str(error)
+        if text.plans(component):
+            # Of a plan for blank images only the form counts: JSON where that was asked for, and an answer at all.
+            if dialect.constraint == "json_schema":
+                problem = (
+                    ""
+                    if parts_of(shown[: text.MAX_WRITTEN_CHARACTERS]).answer.startswith("{")
+                    else problem or "it is not of the schema that was asked for"
+                )
+            elif completion.ended and not text.is_thinking(completion):
+                problem = ""
+        return f"{shown[:MAX_SHOWN_CHARACTERS]!r}: {problem}" if problem else ""
+
+    def _not_ready(self, component: str, problems: Sequence[str]) -> str:
+        """Return why no answer at warm-up could be used."""
+        wanted = "a plan" if text.plans(component) else f"one of the words {', '.join(self._options.words(component))}"
+        shown = "; ".join(dict.fromkeys(problems))
+        return f"no answer at warm-up is {wanted}: {shown}; see `constraint` and `max_tokens`; if it thinks, {text.THINKING_OFF}"
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
         answers = self._thread.call(self._answer_all(requests), self._options.timeout_s + SLACK_S)
@@ -147,27 +203,42 @@ class OpenAIEngine(Engine):
         except ModelError as error:
             return error
 
-    def _heeds(self, dialect: Dialect, component: str, completion: text.Completion) -> bool:
-        """Some servers take a constraint and pay it no heed."""
-        free = dialect.constraint == "none" or text.plans(component)
-        return free or bool(text.reply_of(self._options, component, completion).verdict)
-
     def _body(self, request: InferenceRequest, dialect: Dialect) -> dict[str, Any]:
         options, component = self._options, request.id.component
         judges = not text.plans(component)
+        as_json = dialect.constraint == "json_schema"
+        chat = text.messages(options, self._contract, request, _picture, as_json=as_json)
         return {
             "model": options.model or self._contract.model,
-            "messages": text.messages(options, self._contract, request, _picture),
+            "messages": chat if options.system_role else _without_system_role(chat),
             options.token_limit: options.max_tokens,
-            "temperature": options.temperature,
-            "seed": options.seed,
+            **({} if options.temperature is None else {"temperature": options.temperature}),
+            **({} if options.seed is None else {"seed": options.seed}),
+            **({"chat_template_kwargs": options.chat_template_kwargs} if options.chat_template_kwargs else {}),
             **(_constrained(dialect.constraint, options.words(component)) if judges else {}),
+            **(_by_schema("plan", plan_text.SCHEMA) if as_json and not judges else {}),
             **({"logprobs": True} if judges and dialect.logprobs else {}),
             **options.extra,
         }
 
 
-_NOT_UNDERSTOOD = {httpx.codes.BAD_REQUEST, httpx.codes.UNPROCESSABLE_ENTITY, httpx.codes.NOT_IMPLEMENTED}
+def _without_system_role(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    system, user = chat
+    return [{**user, "content": [{"type": "text", "text": system["content"]}, *user["content"]]}]
+
+
+_NOT_UNDERSTOOD = {
+    httpx.codes.BAD_REQUEST,
+    httpx.codes.UNPROCESSABLE_ENTITY,
+    httpx.codes.NOT_IMPLEMENTED,
+    httpx.codes.INTERNAL_SERVER_ERROR,  # llama.cpp and others fail in a form that they do not know
+    httpx.codes.BAD_GATEWAY,  # as a gateway tells the same of the server behind it
+}
+
+
+def _described(dialect: Dialect) -> str:
+    asked = [f"`constraint: {dialect.constraint}`"] if dialect.constraint != "none" else []
+    return " with ".join([*asked, *(["`logprobs`"] if dialect.logprobs else [])]) or "a plain request"
 
 
 def _dialects(options: OpenAIOptions) -> list[Dialect]:
@@ -183,8 +254,12 @@ def _constrained(constraint: Constraint, words: Sequence[str]) -> dict[str, Any]
     if constraint == "json_schema":
         verdict = {"type": "string", "enum": list(words)}
         schema = {"type": "object", "properties": {"verdict": verdict}, "required": ["verdict"], "additionalProperties": False}
-        return {"response_format": {"type": "json_schema", "json_schema": {"name": "judgement", "strict": True, "schema": schema}}}
+        return _by_schema("judgement", schema)
     return {}
+
+
+def _by_schema(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": schema}}}
 
 
 def _picture(image: Image | EncodedImage) -> dict[str, Any]:
@@ -212,8 +287,22 @@ def build(spec: EngineSpec) -> OpenAIEngine:
         connect_timeout_s=options.connect_timeout_s,
         max_retries=options.max_retries,
         max_connections=at_once,
+        proxy=options.proxy,
     )
-    return OpenAIEngine(text.contract_of(spec, options, apart_from=TRANSPORT), options, ChatClient(config), at_once)
+    return OpenAIEngine(text.contract_of(spec, options, apart_from=TRANSPORT), options, _client(spec, config), at_once)
+
+
+def _client(spec: EngineSpec, config: ClientConfig) -> ChatClient:
+    """Raises: `ConfigurationError` for a proxy that cannot be used."""
+    try:
+        return ChatClient(config)
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        variable = proxy_variable(config.base_url)
+        if not (variable and config.proxy):
+            raise
+        key, fix = f"models.{spec.model}.options.proxy", "write `proxy: false`, or add the host to NO_PROXY"
+        problem = f"the proxy of {variable} cannot be used ({type(error).__name__})"
+        raise ConfigurationError(problem, file=text.CATALOGUE, key=key, fix=fix) from error
 
 
 def _address(spec: EngineSpec, base_url: str) -> str:

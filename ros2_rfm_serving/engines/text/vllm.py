@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import multiprocessing
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,11 +19,16 @@ from pydantic import Field, field_validator
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
 from ros2_rfm_serving.engines.text import answers as text
+from ros2_rfm_serving.engines.text import plans as plan_text
+from ros2_rfm_serving.engines.text.completion import Completion, was_cut_off
 from ros2_rfm_serving.engines.text.orphans import Guardian
-from ros2_rfm_serving.errors import ConfigurationError, ModelError
+from ros2_rfm_serving.errors import ConfigurationError, ModelError, UnusableAnswerError
 from ros2_rfm_serving.loop_thread import LoopThread
 from ros2_rfm_serving.types import PRECEDENCE, EncodedImage, EngineReply, Image, InferenceRequest, ModelContract
 
+_log = logging.getLogger(__name__)
+MAX_SHOWN_CHARACTERS = 120
+"""Of a first answer, in an error."""
 LOADS_WITHIN_S, WARMS_UP_WITHIN_S = 3600.0, 600.0
 SLACK_S = 5.0
 """Beyond the limit of a request, within which it has been aborted."""
@@ -46,7 +52,7 @@ class VllmOptions(text.TextOptions):
 class Vllm:
     """What we ask of vLLM, in its words. Belongs to one event loop; made there, since it starts tasks of its own."""
 
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, chat_template_kwargs: dict[str, Any], **arguments: Any) -> None:
         """Loads the weights. Raises: `ImportError`; `TypeError` for an argument that it does not have."""
         from vllm import AsyncEngineArgs, AsyncLLMEngine, SamplingParams
         from vllm.exceptions import VLLMClientError
@@ -59,6 +65,7 @@ class Vllm:
         self._renderer = self._llm.renderer
         self._chat = ChatParams(
             chat_template_kwargs={
+                **chat_template_kwargs,
                 "add_generation_prompt": True,
                 "continue_final_message": False,
                 "tools": None,
@@ -67,15 +74,22 @@ class Vllm:
         )
         # The chat's template writes the first token itself.
         self._tokens = self._renderer.default_chat_tok_params.with_kwargs(add_special_tokens=False)
+        # Marks of thoughts are special tokens of some models: without them thoughts look like an answer.
         self._sampling: Callable[..., Any] = lambda words, **settings: SamplingParams(
             output_kind=RequestOutputKind.FINAL_ONLY,
-            **({"structured_outputs": StructuredOutputsParams(choice=list(words)), "logprobs": 0} if words else {}),
+            skip_special_tokens=False,
+            structured_outputs=StructuredOutputsParams(choice=list(words))
+            if words
+            else StructuredOutputsParams(json=plan_text.SCHEMA),
+            **({"logprobs": 0} if words else {}),
             **settings,
         )
         self._ids = itertools.count()
 
-    async def say(self, chat: list[dict[str, Any]], words: Sequence[str], priority: int, **settings: Any) -> text.Completion:
-        """priority: the lower goes first. Raises: `Refused` for what does not fit; whatever else vLLM raises."""
+    async def say(self, chat: list[dict[str, Any]], words: Sequence[str], priority: int, **settings: Any) -> Completion:
+        """words: of a judge; none: it plans. priority: the lower goes first.
+
+        Raises: `Refused` for what does not fit; whatever else vLLM raises."""
         _, (prompt,) = await self._renderer.render_chat_async([chat], self._chat, self._tokens)
         sampling, output = self._sampling(words, **settings), None
         async for output in self._llm.generate(prompt, sampling, str(next(self._ids)), priority=priority):  # noqa: B007 (the last)
@@ -99,6 +113,8 @@ class VllmEngine(Engine):
     def __init__(self, contract: ModelContract, options: VllmOptions, max_concurrent: int, start: Callable[[], Vllm]) -> None:
         self._contract, self._options, self.max_concurrent = contract, options, max_concurrent
         self.timeout_s = options.timeout_s
+        self._thinks = False
+        """That was said in the log."""
         self._thread = LoopThread(contract.model)
         before = set(multiprocessing.active_children())
         try:
@@ -121,11 +137,19 @@ class VllmEngine(Engine):
         return self._vllm.is_dead
 
     def warm_up(self) -> None:
-        """Compiles a grammar too."""
+        """Compiles a grammar too. Raises: `ModelError`, also when a judge's first answer is none of its words."""
         request = text.first_request(self._contract, encoded=False)
         answer = self._thread.call(self._answer(request, WARMS_UP_WITHIN_S), WARMS_UP_WITHIN_S + SLACK_S)
-        if isinstance(answer, ModelError):
+        if isinstance(answer, UnusableAnswerError) and not answer.is_cut_off:
+            _log.warning(f"{self._contract.model}: its first answer cannot be used: {answer}")
+        elif isinstance(answer, ModelError):
             raise answer
+        elif answer.violation:
+            words = ", ".join(self._options.words(request.id.component))
+            problem = f"{answer.text[:MAX_SHOWN_CHARACTERS]!r}: {answer.violation}"
+            raise UnusableAnswerError(
+                f"the answer at warm-up is none of the words {words}: {problem}; if it thinks, {text.THINKING_OFF}"
+            )
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
         return self._thread.call(self._answer_all(requests), self._options.timeout_s + SLACK_S)
@@ -149,14 +173,18 @@ class VllmEngine(Engine):
         except Exception as error:
             return self._failed(error)
 
-    async def _say(self, request: InferenceRequest) -> text.Completion:
+    async def _say(self, request: InferenceRequest) -> Completion:
         options, component = self._options, request.id.component
-        chat = text.messages(options, self._contract, request, _picture)
+        chat = text.messages(options, self._contract, request, _picture, as_json=True)
         words = () if text.plans(component) else options.words(component)
         priority = PRECEDENCE.get(component, PRECEDENCE["*"])
-        return await self._vllm.say(
-            chat, words, priority, max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed
-        )
+        given = {"temperature": options.temperature, "seed": options.seed}
+        settings = {name: value for name, value in given.items() if value is not None}
+        completion = await self._vllm.say(chat, words, priority, max_tokens=options.max_tokens, **settings)
+        if not self._thinks and text.is_thinking(completion):
+            self._thinks = True
+            _log.warning(text.thinking_warning(self._contract.model))
+        return completion
 
     def _failed(self, error: Exception) -> ModelError:
         """One request that vLLM does not take, or that fails in it, costs itself alone."""
@@ -178,14 +206,15 @@ def _picture(image: Image | EncodedImage) -> dict[str, Any]:
     return {"type": "image_pil", "image_pil": PilImage.fromarray(image)}
 
 
-def _completion(output: Any) -> text.Completion:
+def _completion(output: Any) -> Completion:
     """Of a `vllm.RequestOutput`: the first of its one completion."""
     written = output.outputs[0]
     chosen = zip(written.token_ids, written.logprobs or (), strict=False)
     entries = [logprobs[token] for token, logprobs in chosen]
-    return text.Completion(
+    return Completion(
         text=written.text,
-        ended=written.finish_reason == "stop",
+        ended=not was_cut_off(written.finish_reason or ""),
+        reason=written.finish_reason or "",
         tokens=tuple((entry.decoded_token or "", entry.logprob) for entry in entries),
     )
 
@@ -198,8 +227,9 @@ def build(spec: EngineSpec) -> VllmEngine:
 
     def start() -> Vllm:
         return Vllm(
+            options.chat_template_kwargs,
             model=options.model or spec.model,
-            seed=options.seed,
+            seed=options.seed or 0,
             max_num_seqs=at_once,
             limit_mm_per_prompt={"image": len(contract.cameras)},
             scheduling_policy="priority",

@@ -27,6 +27,7 @@ CAUSES = (
     Cause("changed model", robots.changed_model, ("lossy network", "robot waits for a person", "reported trouble")),
     Cause("robot gone", robots.gone, ("lossy network", "reported trouble")),
     Cause("one robot asks too much", servers.greedy, ("robot gone", *UNANSWERED)),
+    Cause("unusable answers", servers.unusable, ("lossy network", "reported trouble")),
     Cause("dead camera", robots.dead_camera, ("lossy network", "reported trouble")),
     Cause("dead joint states", robots.dead_joints, ("lossy network", "reported trouble")),
     Cause("drifted profile", servers.drifted, UNANSWERED),

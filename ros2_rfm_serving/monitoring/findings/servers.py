@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from ros2_rfm_serving.monitoring.board import RobotRow, ServerRow
 from ros2_rfm_serving.monitoring.findings.finding import Finding
-from ros2_rfm_serving.monitoring.findings.look import Look, answers, grown, mean
+from ros2_rfm_serving.monitoring.findings.look import Diagnosis, Look, answers, grown, mean
 from ros2_rfm_serving.monitoring.metrics.health import SILENT_AFTER_S
 
 READY = "ready"
@@ -24,6 +24,8 @@ QUEUED = 1.5
 """Inferences that a request waits for on average; one is what remains of the batch that runs, half or all of it."""
 LATE, FEWEST_LATE = 0.05, 3
 """Share of answers, and number."""
+UNUSABLE, FEWEST_ANSWERS = 0.2, 3
+"""Share of a text model's answers that are none; with fewer answers meanwhile, those since the server's start count."""
 
 
 def gone(look: Look) -> Iterator[Finding]:
@@ -104,6 +106,45 @@ def _greedy(server: str, session: str, more: float, seconds: float) -> Finding:
         ),
         mend=f"end or mend what asks in the name of {robot}; to plan with more: its `action_period_ms`, then `rfm/replan`",
     )
+
+
+def unusable(look: Look) -> Iterator[Finding]:
+    for server in look.servers:
+        evidence = [found for kind in ("verdict", "plan") if (found := _unusable(look, server, kind))]
+        if evidence:
+            yield Finding(
+                cause="unusable answers",
+                about=server,
+                evidence=tuple(evidence),
+                mend="see `constraint`, `max_tokens`, `chat_template_kwargs` and `verdicts` of the model: docs/engines.md",
+            )
+
+
+def _unusable(look: Look, server: str, kind: str) -> str:
+    """How many of a server's verdicts or plans are none, and the last one; empty: few enough."""
+    said = look.diagnoses.get(f"{server}: server", [])
+    if not said or not said[-1].values.get(f"last {kind}_violation"):
+        return ""
+    wrong_now, all_now = _answers_in(said[-1], kind)
+    wrong_before, all_before = _answers_in(said[0], kind)
+    wrong, asked = wrong_now - wrong_before, all_now - all_before
+    if not wrong > 0:  # none lately, its process was started again meanwhile, or figures that are none
+        return ""
+    if asked < FEWEST_ANSWERS:
+        wrong, asked = wrong_now, all_now
+    if wrong < asked and (wrong < FEWEST_ANSWERS or wrong < UNUSABLE * asked):
+        return ""
+    counted = (
+        f"each of {asked:.0f} {kind}s of {server} is" if wrong >= asked else f"{wrong:.0f} of {asked:.0f} {kind}s of {server} are"
+    )
+    what = "a violation" if wrong >= asked else "violations, the last one"
+    return f"{counted} {what}: {said[-1].values[f'last {kind}_violation']}"
+
+
+def _answers_in(said: Diagnosis, kind: str) -> tuple[float, float]:
+    """Return a server's violations since its start, and all its answers of that kind."""
+    wrong, answered = (said.number(key) if key in said.values else 0.0 for key in (f"refused {kind}_violation", f"answered {kind}"))
+    return wrong, answered + (wrong if kind == "plan" else 0.0)  # a plan that was refused is no answer
 
 
 def drifted(look: Look) -> Iterator[Finding]:

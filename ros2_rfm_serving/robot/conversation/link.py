@@ -215,6 +215,11 @@ class Link:
         self._backoff_s = min(max(2 * self._backoff_s, self.config.initial_backoff_s), self.config.max_backoff_s)
         self.retry_s = now_s + self._rng.uniform(0.5, 1.0) * self._backoff_s
 
+    @property
+    def refusal(self) -> str:
+        """Why its server does not serve it; empty: it does, or has not been asked yet."""
+        return self.problem if self.route is not None and self.state is not OPEN and self._backoff_s else ""
+
     def server_returns(self, now_s: float) -> None:
         """All its robots hear that at once; they ask one after the other."""
         if self.state is LinkState.CLOSED and self._backoff_s:

@@ -210,6 +210,8 @@ def diagnosis(
         level, message = DiagnosticStatus.WARN, status.stop_reason or "paused"
     elif level == DiagnosticStatus.OK and brain.following.num_rivals(now_s):
         level, message = DiagnosticStatus.WARN, TWO_SCHEDULERS
+    elif level == DiagnosticStatus.OK and brain.refusals:
+        level, message = DiagnosticStatus.WARN, "; ".join(f"{name}: {why}" for name, why in brain.refusals.items())
     p50_s, p99_s = punctuality.late_s(0.5, 0.99)
     values = {
         "state": state.name,
@@ -225,6 +227,7 @@ def diagnosis(
         "state_rate_misfit": rhythm.misfit,
         "callback_errors": errors,
         "model_mismatch": brain.mismatch,
+        **{f"not served {component}": why for component, why in brain.refusals.items()},
         **readings,
         **{_change(*change): count for change, count in sorted(brain.state_changes.items())},
         **{f"warned {name}": count for name, count in sorted(brain.gate_warnings.items())},

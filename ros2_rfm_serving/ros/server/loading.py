@@ -110,7 +110,8 @@ class Loading:
         except (Exception, SystemExit) as error:  # loading runs foreign code: out of memory, a missing driver
             self._log(f"{self.placement.model} cannot be loaded:\n{traceback.format_exc()}")
             kind = type(error).__name__ if isinstance(error, RfmError) else "error"
-            self.outcome = f"{self.placement.model} cannot be loaded ({kind}); the server's log says why"
+            why = f": {error}" if isinstance(error, ModelError) and error.is_public else "; the server's log says why"
+            self.outcome = f"{self.placement.model} cannot be loaded ({kind}){why}"
         else:
             self.outcome = Loaded(server, engine, self.placement, clock() - started_s)
 

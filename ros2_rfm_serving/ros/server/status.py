@@ -73,7 +73,9 @@ def diagnosis(status: Any, followed: Following, now_s: float, server: ModelServe
 
 
 def _figures_of_engine(server: ModelServer) -> dict[str, object]:
-    """What no message of ours has: how far the engine is from its profile, and who asks too much."""
+    """What no message of ours has: how far the engine is from its profile, who asks too much, and which answers are none."""
     drift = server.drift
-    figures = {f"drift_{name}": value for name, value in drift._asdict().items()} if drift else {}
+    figures: dict[str, object] = {f"drift_{name}": value for name, value in drift._asdict().items()} if drift else {}
+    figures |= {f"answered {kind}": count for kind, count in server.answers.items()}
+    figures |= {f"last {kind}": words for kind, words in server.violations.items()}
     return figures | {f"over_quota {session}": count for session, count in server.over_quota.items()}

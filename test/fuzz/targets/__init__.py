@@ -10,7 +10,21 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import NamedTuple
 
-NAMES = ("cdr", "messages", "gateway", "images", "server", "descriptor", "catalogue", "profiles", "audit", "bag", "orders", "zenoh")
+NAMES = (
+    "cdr",
+    "messages",
+    "gateway",
+    "images",
+    "server",
+    "descriptor",
+    "catalogue",
+    "profiles",
+    "audit",
+    "bag",
+    "orders",
+    "texts",
+    "zenoh",
+)
 
 
 class Target(NamedTuple):

@@ -88,7 +88,7 @@ def test_calls_run_side_by_side() -> None:
     thought = threading.Event()
 
     def script(body: dict[str, Any], number: int) -> Turn:
-        if "response_format" in body:
+        if "Answer with exactly one of" in body["messages"][1]["content"][-1]["text"]:
             return says("safe")
         thought.wait(30.0)
         return says("1. lift")
@@ -136,10 +136,14 @@ def test_raw_images_are_compressed_once() -> None:
         np.testing.assert_allclose(simplejpeg.decode_jpeg(base64.b64decode(data)), raw, atol=3)
 
 
-def test_system_2_plans_without_constraint() -> None:
-    with server(lambda body, i: says("1. open the drawer\n2. close it")) as (url, asked), engine(url) as planner:
+def test_system_2_plans_by_schema() -> None:
+    plan = '{"subgoals": ["open the drawer", "close it"]}'
+    with server(lambda body, i: says(plan)) as (url, asked), engine(url) as planner:
         assert only(planner.infer([request(SYSTEM2)])).text == "open the drawer\nclose it"
-    assert "response_format" not in asked[0][0] and "logprobs" not in asked[0][0]
+    body = asked[0][0]
+    schema = body["response_format"]["json_schema"]["schema"]
+    assert schema["properties"] == {"subgoals": {"type": "array", "items": {"type": "string"}}} and "logprobs" not in body
+    assert '{"subgoals": [' in body["messages"][1]["content"][-1]["text"], "the prompt asks for what the schema allows"
 
 
 def test_a_wrong_word_is_a_violation_and_keeps_its_text() -> None:
@@ -235,12 +239,23 @@ def test_it_settles_on_what_the_server_understands(unknown: set[str], settled: t
 
 
 def test_a_server_that_takes_a_constraint_and_pays_no_heed_is_found_out() -> None:
-    with server(lambda body, i: says("let me see ...")) as (url, _), engine(url) as judge:
+    def script(body: dict[str, Any], number: int) -> Turn:
+        return says("let me see ..." if "response_format" in body else "safe")
+
+    with server(script) as (url, _), engine(url) as judge:
         judge.warm_up()
         assert judge.dialect.constraint == "none"
-    kept = pytest.raises(ModelError, match=r"none of the words.*constraint")
+    kept = pytest.raises(ModelError, match=r"'let me see \.\.\.'.*none of safe, unsafe.*constraint")
     with server(lambda body, i: says("let me see ...")) as (url, _), engine(url, constraint="choice") as judge, kept:
         judge.warm_up()
+
+
+def test_a_judge_none_of_whose_first_answers_is_a_word_is_not_ready() -> None:
+    """With what it answered in the message, which names what helps."""
+    kept = pytest.raises(ModelError, match=r"no answer at warm-up is one of the words safe, unsafe: 'The cell is clear'")
+    with server(lambda body, i: says("The cell is clear")) as (url, _), engine(url) as judge, kept as raised:
+        judge.warm_up()
+    assert raised.value.is_public and "enable_thinking" in str(raised.value)
 
 
 def test_what_was_asked_for_is_never_given_up_in_silence() -> None:

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from ros2_rfm_serving.engines.text import answers as text
-from ros2_rfm_serving.engines.text.answers import Completion, TextOptions, probability_of, reply_of, verdict_of
+from ros2_rfm_serving.engines.text.answers import TextOptions, probability_of, reply_of, verdict_of
+from ros2_rfm_serving.engines.text.completion import Completion
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import SAFETY, SYSTEM2
 
@@ -72,12 +73,12 @@ def test_a_plan_has_one_bare_subgoal_per_line() -> None:
     assert reply.text.splitlines() == ["Open the drawer", "pick up the 2 red cubes", "move 1.5 cm left", "close it"]
 
 
-def test_a_subgoal_that_was_cut_off_never_reaches_a_robot() -> None:
-    said = "open the drawer\nput the knife into the"
-    assert reply_of(TextOptions(), SYSTEM2, Completion(text=said, ended=False)).text == "open the drawer"
-    with pytest.raises(ModelError, match="cut off"):
-        reply_of(TextOptions(), SYSTEM2, Completion(text="put the knife into the", ended=False))
-    with pytest.raises(ModelError, match="no subgoal"):
+@pytest.mark.parametrize("said", ["open the drawer\nput the knife into the", "put the knife into the", '{"subgoals": ["open the'])
+def test_a_plan_that_was_cut_off_is_none(said: str) -> None:
+    """Its end might change its sense, and thoughts without marks that were cut off look like one."""
+    with pytest.raises(ModelError, match=r"cut off.*max_tokens"):
+        reply_of(TextOptions(), SYSTEM2, Completion(text=said, ended=False))
+    with pytest.raises(ModelError, match="no text"):
         reply_of(TextOptions(), SYSTEM2, Completion(text=" \n", ended=True))
-    endless = reply_of(TextOptions(), SYSTEM2, Completion(text="go on\n" * 10_000, ended=True))
-    assert len(endless.text) <= text.MAX_TEXT_CHARACTERS
+    with pytest.raises(ModelError, match=f"more than {text.MAX_TEXT_CHARACTERS} characters"):
+        reply_of(TextOptions(), SYSTEM2, Completion(text="go on\n" * 10_000, ended=True))

@@ -108,8 +108,9 @@ def test_each_component_has_its_own_words_and_its_own_urgency(stubbed: None) -> 
         answers = model.infer([decoded(SAFETY, "say:safe"), decoded(MONITOR, "say:safe"), decoded(SYSTEM2, "say:1. go\n2. stop")])
         safety, monitor, plan = (only([answer]) for answer in answers)
     assert (safety.verdict, safety.score, monitor.verdict, plan.text) == ("safe", pytest.approx(0.5), "", "go\nstop")
-    kept = [p.structured_outputs.choice if p.structured_outputs else None for p in llm.stub_sampling[-3:]]
-    assert kept == [["safe", "unsafe"], ["ongoing", "done", "failed"], None]
+    kept = [p.structured_outputs.choice or p.structured_outputs.json["required"] for p in llm.stub_sampling[-3:]]
+    assert kept == [["safe", "unsafe"], ["ongoing", "done", "failed"], ["subgoals"]], "a plan is asked for by schema"
+    assert not any(p.skip_special_tokens for p in llm.stub_sampling), "marks of thoughts may be special tokens"
     assert llm.stub_priorities[-3:] == [0, 1, 3], "safety before the monitor before plans"
     arguments = vars(llm.stub_arguments)
     assert (arguments["model"], arguments["max_num_seqs"], arguments["max_model_len"]) == ("Qwen/Qwen2.5-VL-3B-Instruct", 7, 4096)

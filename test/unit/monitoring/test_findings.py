@@ -164,6 +164,36 @@ def greedy(look: Look) -> None:
     overloaded(look)
 
 
+def judged(look: Look, server: str = SERVER, **counts: tuple[int, int]) -> None:
+    """What a server of text models says of its answers, at the beginning of the look and at its end."""
+    shown = {"last verdict_violation": "'Okay, the user', it was cut off", "last plan_violation": "'Okay', the answer is no plan"}
+    both = [{key.replace("__", " "): str(values[i]) for key, values in counts.items()} for i in (0, 1)]
+    look.diagnoses[f"{server}: server"] = [Diagnosis(name=f"{server}: server", values=of_server() | shown | each) for each in both]
+
+
+def no_verdict_counts(look: Look) -> None:
+    judged(look, answered__verdict=(100, 112), refused__verdict_violation=(90, 102))
+    says(look, "arm_1: robot", WARN, "safety says nothing")
+
+
+def no_plan_counts(look: Look) -> None:
+    """What its planner answers never reaches a robot, which looks like a loss."""
+    judged(look, refused__plan_violation=(3, 5))
+    lossy(look)
+
+
+def some_verdicts_count(look: Look) -> None:
+    judged(look, answered__verdict=(100, 112), refused__verdict_violation=(3, 8))
+
+
+def one_verdict_did_not_count(look: Look) -> None:
+    judged(look, answered__verdict=(100, 112), refused__verdict_violation=(3, 4))
+
+
+def verdicts_did_not_count_before(look: Look) -> None:
+    judged(look, answered__verdict=(100, 112), refused__verdict_violation=(40, 40))
+
+
 def hung(look: Look) -> None:
     each(look, SERVER, lambda word, row: (setattr(row, "served", 5000), setattr(row, "waiting", 1)))
     for rows in look.robots.values():
@@ -360,11 +390,16 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (large_disk, []),
     (successor, []),
     (a_moment, []),
+    (one_verdict_did_not_count, []),
+    (verdicts_did_not_count_before, []),
     (met_late, []),
     (overloaded, [("overloaded server", SERVER)]),
     (lossy, [("lossy network", "arm_1")]),
     (slow_network, [("lossy network", "arm_1")]),
     (greedy, [("one robot asks too much", "guest")]),
+    (no_verdict_counts, [("unusable answers", SERVER)]),
+    (no_plan_counts, [("unusable answers", SERVER)]),
+    (some_verdicts_count, [("unusable answers", SERVER)]),
     (hung, [("hung engine", SERVER)]),
     (hung_by_its_word, [("hung engine", SERVER)]),
     (drifted, [("drifted profile", SERVER)]),
@@ -448,9 +483,24 @@ def test_of_one_robot_what_concerns_it() -> None:
 def test_values_that_are_no_numbers_say_nothing() -> None:
     """Anybody may publish diagnostics."""
     look = healthy()
-    says(look, f"{SERVER}: server", over_quota__x="many", drift_measured_s="long", drift_rows="")
+    wrong = {"refused__verdict_violation": "many", "answered__verdict": "", "last__verdict_violation": "x"}
+    says(look, f"{SERVER}: server", over_quota__x="many", **wrong, drift_measured_s="long", drift_rows="")
     says(look, "arm_1: robot", image_age_s__front="", state_age_s="old", max_observation_age_s="none", clock_step_s="a lot")
     assert [one.cause for one in findings(look)] == ["clock step"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "evidence"),
+    [
+        (no_verdict_counts, "each of 12 verdicts of server_1 is a violation: 'Okay, the user', it was cut off"),
+        (no_plan_counts, "each of 5 plans of server_1 is a violation: 'Okay', the answer is no plan"),
+        (some_verdicts_count, "5 of 12 verdicts of server_1 are violations, the last one: 'Okay, the user', it was cut off"),
+    ],
+)
+def test_violations_are_named_with_their_text_and_the_reason(spoil: Callable[[Look], None], evidence: str) -> None:
+    look = healthy()
+    spoil(look)
+    assert findings(look)[0].evidence == (evidence,)
 
 
 def test_counters_of_a_process_that_was_started_again() -> None:

@@ -10,6 +10,7 @@ class RequestOutputKind(Enum):
 
 @dataclass
 class StructuredOutputsParams:
+    json: str | dict | None = None
     choice: list[str] | None = None
 
 
@@ -19,5 +20,6 @@ class SamplingParams:
     seed: int | None = None
     max_tokens: int | None = 16
     logprobs: int | None = None
+    skip_special_tokens: bool = True
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     structured_outputs: StructuredOutputsParams | None = None

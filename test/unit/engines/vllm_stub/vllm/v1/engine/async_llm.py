@@ -49,7 +49,8 @@ class AsyncLLM:
             raise EngineGenerateError
         if "think" in question:
             await self._think(request_id)
-        word = question.partition("say:")[2].partition("\nAnswer")[0]
+        words = sampling_params.structured_outputs.choice or [""]
+        word = question.partition("say:")[2].partition("\nAnswer")[0] or words[0]  # unasked, a word that the grammar allows
         logprobs = [{7: Logprob(math.log(0.5), decoded_token=word)}] if sampling_params.logprobs is not None else None
         yield RequestOutput(request_id, [CompletionOutput(0, word, [7], logprobs, "stop")], True)
 

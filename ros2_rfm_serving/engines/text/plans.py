@@ -1,0 +1,367 @@
+"""Reading of plans: the subgoals in a model's answer, or why it cannot be read as a plan.
+
+Planners are asked for JSON by schema (`SCHEMA`) where the server honours one. Whatever comes is read strictly: a robot executes
+each subgoal, so that a sentence about the task, an apology or a thought must never become one.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ros2_rfm_serving.engines import reasoning
+
+KEY = "subgoals"
+SCHEMA = {
+    "type": "object",
+    "properties": {KEY: {"type": "array", "items": {"type": "string"}}},
+    "required": [KEY],
+    "additionalProperties": False,
+}
+MAX_SUBGOALS = 64
+MAX_SUBGOAL_CHARACTERS = 300
+
+
+class UnreadablePlan(ValueError):
+    """Why a text is no plan; it never holds the text."""
+
+
+def read_plan(text: str) -> tuple[str, ...]:
+    """Return the subgoals that are left, in order; none: nothing is left. Raises: `UnreadablePlan`."""
+    text = _without_fence(text.replace("\u2019", "'").strip())
+    if not text:
+        raise UnreadablePlan("there is no text")
+    subgoals = _from_json(text) if _holds_json(text) else _from_lines(text)
+    if len(subgoals) > MAX_SUBGOALS:
+        raise UnreadablePlan(f"it has {len(subgoals)} subgoals, more than {MAX_SUBGOALS}")
+    return tuple(_checked(subgoal) for subgoal in subgoals)
+
+
+# --- what a subgoal may be ---------------------------------------------------------------------------------------------------
+
+_LABELS = (
+    "thoughts?|thinking|reason(?:ing)?|analysis|observation|rationale|explanation|notes?|user|assistant|system|task"
+    "|errors?|warning|exception"
+)
+_HESITATIONS = "ok(?:ay)?|so|hmm+|well|alright|wait|actually|maybe|perhaps|but|however|therefore|thus|sure|certainly|yes|no|sorry"
+_OF_A_SPEAKER = "need|should|will|think|must|have|can|could|cannot|can't|am|are|see|would|want|know|do|don't"
+_SUBJECTS = "task|goal|request|instruction|prompt|plan|images?|cameras?|picture|history|robot"
+_THOUGHT = re.compile(
+    rf"^(?:{_HESITATIONS})(?:[,.!:;]|\s+(?:the|i|we|let|so|this|that|it|there)\b|$)"
+    rf"|^(?:{_LABELS}|traceback)\s*:"
+    r"|^(?:null|none|true|false|undefined|error|safe|unsafe|ongoing|failed)[.!]*$"
+    r"|\b(?:the user|user's|let me|let's|let us|step by step)\b"
+    rf"|\b(?:i|we|you)(?:'(?:m|ll|ve|d|re)|\s+(?:{_OF_A_SPEAKER}))\b"
+    rf"|\bthe (?:{_SUBJECTS}) (?:is|are|was|says?|shows?|asks?|wants?|seems?|states?|needs?|should|has|must)\b"
+    r"|\?$",
+    re.IGNORECASE,
+)
+"""Words that no imperative begins with or holds, and that thoughts, apologies and explanations do."""
+_STATEMENT = re.compile(
+    r"^(?:(?!(?:until|that|if|whether|when|while|what|which|where|once|so)\b)[\w'-]+ ){1,5}(?:is|are|was|were)\b", re.IGNORECASE
+)
+_PRONOUNS = "the|a|an|this|that|these|those|there|it|its|it's|i|we|you|he|she|they|my|our|his|her|their|your"
+_OPENINGS = (
+    "since|because|given|as|based|considering|although|though|currently|looking|seeing|judging|assuming|analy[sz]ing|understanding"
+)
+_QUESTIONS = "which|what|why|how|who|where|is|are|was|were|has|have|unfortunately|please note"
+_NO_IMPERATIVE = re.compile(
+    rf"^(?:{_PRONOUNS}|{_OPENINGS}|{_QUESTIONS}|(?:in|from|on) the (?:image|picture|photo|scene|camera)s?)\b", re.IGNORECASE
+)
+"""Words with which a statement or a question begins. Of lines that no list and no schema vouches for, none may."""
+_CODE = re.compile(r"[{}|<>\\`]|\w\(|=|;\s*$|^\s*(?:import|def|class|return|from)\s")
+
+
+def _checked(subgoal: str) -> str:
+    """Raises: `UnreadablePlan`."""
+    if len(subgoal) > MAX_SUBGOAL_CHARACTERS:
+        raise UnreadablePlan(f"a subgoal has {len(subgoal)} characters, more than {MAX_SUBGOAL_CHARACTERS}")
+    if reasoning.has_marks(subgoal):
+        raise UnreadablePlan("marks of thoughts stand in a subgoal")
+    if not any(letter.isalpha() for letter in subgoal):
+        raise UnreadablePlan("a subgoal has no words")
+    if _THOUGHT.search(subgoal) or _STATEMENT.search(subgoal):
+        raise UnreadablePlan("a subgoal reads like a thought, not like an imperative")
+    return subgoal
+
+
+_MARK = re.compile(
+    r"^(?:[-*+•‣]|\(?(?:(?:sub-?goal|step|task|action)\s*#?\s*)?\d{1,3}\s*[.):\-]|(?:sub-?goal|step)\s*#?\s*\d{1,3})\s+",
+    re.IGNORECASE,
+)
+"""A number or a bullet before an item."""
+_EMPHASIS = " \t`*_\"'“”«»"
+
+
+def _bare(line: str) -> str:
+    """Return a line without its number, bullet, check box, emphasis and quotes, on one line."""
+    line = " ".join(line.split())
+    while (shorter := re.sub(r"^\[[ xX]?\]\s+", "", _MARK.sub("", line)).strip(_EMPHASIS).rstrip(",")) != line:
+        line = shorter
+    return line.replace("**", "").replace("__", "")
+
+
+# --- JSON --------------------------------------------------------------------------------------------------------------------
+
+_PLAN_KEYS = (
+    "subgoals subgoal plan plans steps subtasks tasks actions goals instructions sequence todo list items remaining left "
+    "output answer result response final finalanswer finalplan actionplan taskplan"
+)
+_PLANS = frozenset(_PLAN_KEYS.split())
+"""Keys below which a plan is published, in lower case and without marks; `remaining_subgoals` and the like as well."""
+_TEXTS = ("subgoal", "instruction", "action", "description", "task", "step", "goal", "text", "content", "command", "title", "name")
+"""Keys of an object that is one subgoal, the most telling first."""
+_OTHER_KEYS = (
+    "id index number no order step stepnumber priority status state done completed complete finished reason reasoning "
+    "reasons rationale explanation why note notes comment comments thought thoughts thinking analysis confidence score "
+    "duration type"
+)
+_ABOUT = frozenset(_OTHER_KEYS.split())
+"""Keys that say something about a plan or a subgoal, and are none."""
+_DONE = ("done", "completed", "complete", "finished")
+
+
+def _holds_json(text: str) -> bool:
+    return (
+        (text[0] in '[{"' and not re.match(r"\[[ xX]?\]\s", text))
+        or "{" in text
+        or re.search(r"^\s*\[\s*(?:\"|'|\]|$)", text, re.M) is not None
+    )
+
+
+def _from_json(text: str) -> list[str]:
+    """Raises: `UnreadablePlan`."""
+    begins = min((at for mark in '{["' if (at := text.find(mark)) >= 0), default=0)
+    values, rest = _values(text[begins:])
+    if not values:
+        raise UnreadablePlan("its JSON cannot be read")
+    if not (_is_polite(text[:begins]) and _is_polite(rest)):
+        raise UnreadablePlan("other text stands around its JSON")
+    return [subgoal for value in values for subgoal in _subgoals(value, 0)]
+
+
+def _values(text: str) -> tuple[list[Any], str]:
+    """Return JSON values that follow one another, and what stands behind them."""
+    decoder, values = json.JSONDecoder(object_pairs_hook=_object), list[Any]()
+    while text[:1] and text[0] in '{["':
+        try:
+            value, end = decoder.raw_decode(text)
+        except RecursionError:
+            raise UnreadablePlan("its JSON is nested too deeply") from None
+        except UnreadablePlan:
+            raise
+        except ValueError:
+            return (values, text) if values else (_literal(text), "")
+        values.append(value)
+        text = text[end:].lstrip(" \t\r\n,;")
+    return values, text
+
+
+def _literal(text: str) -> list[Any]:
+    """Return the one value of a text in Python's notation, with single quotes; empty: it is none."""
+    if "\\" in text:  # unknown escapes would be a warning for the log
+        return []
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return []
+    return [value] if isinstance(value, list | dict) else []
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise UnreadablePlan("a key stands twice in its JSON")
+    return made
+
+
+def _subgoals(value: Any, depth: int) -> list[str]:
+    """Raises: `UnreadablePlan`."""
+    if depth > 4:
+        raise UnreadablePlan("its JSON is nested too deeply")
+    if isinstance(value, str):
+        return list(_from_lines(value)) if value.strip() else []
+    if isinstance(value, list):
+        return [subgoal for item in value for subgoal in _item(item)]
+    if not isinstance(value, dict):
+        raise UnreadablePlan("its JSON holds no list of subgoals")
+    plans = [key for key in value if _is_plan_key(key)]
+    lists = [key for key in plans if isinstance(value[key], list | dict)] or plans
+    if len(lists) == 1:
+        return _subgoals(value[lists[0]], depth + 1)
+    if lists:
+        raise UnreadablePlan("its JSON has several plans")
+    return _numbered(value)
+
+
+def _is_plan_key(key: object) -> bool:
+    plain = _plain_key(key)
+    return plain in _PLANS or (plain.startswith(("remaining", "ordered", "next", "left")) and plain.endswith("s"))
+
+
+def _plain_key(key: object) -> str:
+    return re.sub(r"[^a-z]", "", str(key).lower())
+
+
+def _numbered(value: dict[Any, Any]) -> list[str]:
+    """Return the subgoals of `{"1": ..., "step 2": ...}`. Raises: `UnreadablePlan`."""
+    found: dict[int, list[str]] = {}
+    for key, item in value.items():
+        number = re.fullmatch(r"(?:sub-?goal|step|task|action|goal)?[\s_#-]*(\d{1,3})", str(key).strip(), re.IGNORECASE)
+        if number:
+            found[int(number[1])] = _item(item)
+        elif _plain_key(key) not in _ABOUT:
+            raise UnreadablePlan("its JSON has no list of subgoals under a known key, such as `subgoals`")
+    if not found:
+        raise UnreadablePlan("its JSON has no list of subgoals under a known key, such as `subgoals`")
+    return [subgoal for _, subgoals in sorted(found.items()) for subgoal in subgoals]
+
+
+def _item(item: Any) -> list[str]:
+    """Return one element's subgoal; none: it is done or blank. Raises: `UnreadablePlan`."""
+    if isinstance(item, dict):
+        if _is_done(item):
+            return []
+        texts = [key for name in _TEXTS for key in item if _plain_key(key) == name and _is_words(item[key])]
+        others = [key for key in item if key not in texts and _plain_key(key) not in _ABOUT and item[key] not in (None, "", [])]
+        if not texts or others:
+            raise UnreadablePlan("an object in its list is no plain subgoal")
+        item = item[texts[0]]
+    if not isinstance(item, str):
+        raise UnreadablePlan("an element of its list is no text")
+    if not item.strip() or not (plain := _bare(item)):
+        return []
+    if plain.endswith(":"):
+        raise UnreadablePlan("an element of its list is a heading")
+    return [plain]
+
+
+def _is_words(value: Any) -> bool:
+    return isinstance(value, str) and any(letter.isalpha() for letter in value)
+
+
+def _is_done(item: dict[Any, Any]) -> bool:
+    for key, value in item.items():
+        plain = _plain_key(key)
+        if plain in _DONE and value is True:
+            return True
+        if plain in ("status", "state", *_DONE) and isinstance(value, str) and value.strip().lower() in (*_DONE, "true", "yes"):
+            return True
+    return False
+
+
+# --- lines -------------------------------------------------------------------------------------------------------------------
+
+_NOTHING = re.compile(
+    r"(?:nothing|none|(?:there (?:is|are) )?(?:nothing|no(?: more| further| remaining)? (?:sub-?goals?|steps?|tasks?|actions?))"
+    r"(?: (?:is|are))?(?: left| remaining| to do)?|n/?a|\(empty\)|all done"
+    r"|(?:the )?(?:task|goal|plan) is (?:already )?(?:complete|completed|done|finished))[.!]*",
+    re.IGNORECASE,
+)
+_OF_PLAN = r"(?:plan|sub-?goals?|steps?|sequence|list|answer|output|json|result|response|instructions)"
+_INTERJECTIONS = "sure(?: thing)?|certainly|of course|ok(?:ay)?|yes|alright|all right|great|absolutely|understood|got it|no problem"
+_GREETING = re.compile(
+    rf"(?:(?:{_INTERJECTIONS})[,.!]+\s+)?(?:(?:(?:the|my)\s+)?(?:[\w-]+\s+)?{_OF_PLAN}\s*:\s+)?",
+    re.IGNORECASE,
+)
+_POLITE = re.compile(
+    rf"(?:(?:{_INTERJECTIONS}|gladly|thanks|thank you|hello|hi)\b[\s,.!:-]*){{0,3}}"
+    r"(?:(?:here(?:'s| is| are)|below (?:is|are)|this is|these are|the following (?:is|are))\b[^.?!\n]{0,160}[.:!]?"
+    rf"|(?:my|the|a)?\s*(?:[\w-]+\s+){{0,2}}{_OF_PLAN}(?:\s+(?:that (?:is|are) left|left|for the robot|to do|is|are))?\s*[.:!]?)?",
+    re.IGNORECASE,
+)
+_FAREWELL = re.compile(
+    r"(?:please )?(?:let me know|i hope|hope (?:this|that|it)|feel free|good luck|is there anything|happy to"
+    r"|enjoy|thank|if you (?:need|have|want|would)|this (?:plan|sequence|list)|these (?:steps|subgoals)"
+    r"|that(?:'s| is) (?:it|all))[^\n]{0,240}"
+    r"|done[.!]*",
+    re.IGNORECASE,
+)
+_OF_THOUGHT = re.compile(r"think|thought|reason|analy|consider|observ|reflect|step[- ]by[- ]step", re.IGNORECASE)
+
+
+def _is_polite(text: str) -> bool:
+    """Whether nothing stands there but an introduction or a farewell."""
+    return all(_says_nothing(line.strip(" \t*_#`")) for line in text.splitlines())
+
+
+def _says_nothing(line: str) -> bool:
+    sentences = re.split(r"(?<=[.!])\s+", line)
+    plain = [sentence for sentence in sentences if not (_POLITE.fullmatch(sentence) or _FAREWELL.fullmatch(sentence))]
+    return (not plain or _FAREWELL.fullmatch(line) is not None) and not _OF_THOUGHT.search(line)
+
+
+def _is_heading(line: str) -> bool:
+    """Whether a line heads a list: `Subgoals:`, `## Plan`, `**Phase 1:**`, `Step 2:`."""
+    heads = line.startswith("#") or line.strip(" *_").endswith(":")
+    plain = line.strip(" #*_:")
+    return heads and len(plain.split()) <= 8 and not (_OF_THOUGHT.search(plain) or _THOUGHT.search(plain))
+
+
+def _from_lines(text: str) -> list[str]:
+    """Raises: `UnreadablePlan`."""
+    lines = [line for line in text[_GREETING.match(text).end() :].splitlines() if line.strip()]  # type: ignore[union-attr]
+    while lines and (_is_heading(lines[0].strip()) or _is_polite(lines[0])):
+        del lines[0]
+    while lines and not _MARK.match(lines[-1].strip()) and (_is_polite(lines[-1]) or _FAREWELL.fullmatch(lines[-1].strip())):
+        del lines[-1]
+    if not lines:
+        raise UnreadablePlan("it has no subgoal")
+    if len(lines) == 1 and _NOTHING.fullmatch(_bare(lines[0])):
+        return []
+    is_list = any(_MARK.match(line.strip()) for line in lines)
+    return list(_listed(lines) if is_list else _unlisted(lines))
+
+
+def _listed(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the items of a list. Raises: `UnreadablePlan`."""
+    first = len(lines[0]) - len(lines[0].lstrip())
+    for line in lines:
+        plain, indent = _bare(line), len(line) - len(line.lstrip())
+        if not _MARK.match(line.strip()):
+            if not _is_heading(line.strip()):
+                raise UnreadablePlan("lines that are no items stand in its list")
+            continue
+        if plain.endswith(":") or indent > first + 1:
+            raise UnreadablePlan("it has lists within its list")
+        if _CODE.search(plain):
+            raise UnreadablePlan("a line of it is code or markup")
+        if plain:
+            yield plain
+
+
+def _unlisted(lines: Sequence[str]) -> Iterator[str]:
+    """Yield lines, each of which reads like one imperative. Raises: `UnreadablePlan`."""
+    for line in lines:
+        plain = _bare(line)
+        if not plain or _is_heading(line.strip()):
+            continue
+        if _CODE.search(plain):
+            raise UnreadablePlan("a line of it is code or markup")
+        if _NO_IMPERATIVE.match(plain) or len(plain.split()) > 30 or re.search(r"[.!?]\s+\S+\s", plain):
+            raise UnreadablePlan("a line of it is no short imperative")
+        yield plain
+
+
+_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[ \t]*$", re.MULTILINE)
+_PLAIN_FENCES = ("", "json", "json5", "jsonc", "text", "txt", "plaintext", "plain", "markdown", "md", "yaml", "yml", "plan")
+
+
+def _without_fence(text: str) -> str:
+    """Return the content of a fence around the plan, or the text. Raises: `UnreadablePlan`."""
+    inline = text.strip("`").strip()
+    if text.startswith("`") and text.endswith("`") and not {"`", "\n"} & set(inline):
+        return inline.removeprefix("json").strip()
+    fences = list(_FENCE.finditer(text))
+    if not fences:
+        return text
+    begin, end = fences[0], fences[1] if len(fences) > 1 else None
+    inside, behind = text[begin.end() : end.start() if end else len(text)], text[end.end() :] if end else ""
+    if len(fences) > 2 or begin[1].lower() not in _PLAIN_FENCES or (end and end[1]):
+        raise UnreadablePlan("it has several fences, or one of code")
+    if not (_is_polite(text[: begin.start()]) and _is_polite(behind)):
+        raise UnreadablePlan("other text stands around its fence")
+    return inside.strip()
