@@ -26,6 +26,21 @@ StateWords = Annotated[
 Relative = Annotated[
     str, typer.Option(metavar="A,B,..", help="Actions that are relative to the state, where training made them so (openpi)")
 ]
+Assets = Annotated[str, typer.Option(metavar="NAME", help="openpi: folder below assets/ whose statistics count, if several")]
+ChunkLength = Annotated[
+    int, typer.Option(min=0, help="openpi: actions of a chunk, the action_horizon of its training; 0: its config.json says it")
+]
+StateInPrompt = Annotated[
+    bool | None,
+    typer.Option(
+        "--discrete-state-input/--no-discrete-state-input",
+        help="openpi: whether pi0.5 was trained with its state in its prompt (not so: pi05_libero)",
+        show_default="with it",
+    ),
+]
+Keys = "GR00T N1.5: keys of the {part} in the order of the data config that trained it, all or fewer than the checkpoint has"
+StateKeys = Annotated[str, typer.Option(metavar="A,B,..", help=Keys.format(part="state"))]
+ActionKeys = Annotated[str, typer.Option(metavar="A,B,..", help=Keys.format(part="actions"))]
 Embodiment = Annotated[str, typer.Option(help="GR00T, Evo-1: which embodiment's weights and statistics, where there are several")]
 
 
@@ -89,6 +104,11 @@ def import_(
     control_rate_hz: Annotated[float, typer.Option(min=0, help="Of the demonstrations; 0: any")] = 0.0,
     tokenizer: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder or file with its tokenizer.json")] = None,
     kind: Embodiment = "",
+    assets: Assets = "",
+    chunk_length: ChunkLength = 0,
+    discrete_state_input: StateInPrompt = None,
+    state_keys: StateKeys = "",
+    action_keys: ActionKeys = "",
     licence: Annotated[str, typer.Option(help="Of the weights, for the card; default: as the checkpoint's card says")] = "",
 ) -> None:
     """Makes a bundle of a checkpoint: SmolVLA, pi0, pi0.5 (LeRobot, openpi), GR00T N1.5 to N1.7, Evo-1, BitVLA.
@@ -116,6 +136,11 @@ def import_(
         tokenizer=tokenizer,
         licence=licence,
         kind=kind,
+        assets=assets,
+        chunk_length=chunk_length,
+        discrete_state_input=discrete_state_input,
+        state_keys=_names(state_keys),
+        action_keys=_names(action_keys),
     )
     _tell(folder, import_checkpoint(source, folder, wishes, format_))
 

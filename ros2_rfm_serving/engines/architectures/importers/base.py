@@ -32,6 +32,15 @@ class Wishes:
     licence: str = ""
     kind: str = ""
     """Which of several configurations of its importer; empty: as the checkpoint says"""
+    assets: str = ""
+    """Folder below `assets/` whose statistics count (openpi)"""
+    chunk_length: int = 0
+    """Actions of a chunk, where the checkpoint does not say it (openpi); 0: it says it"""
+    discrete_state_input: bool | None = None
+    """Whether pi0.5 was trained with the state in its prompt (openpi); None: not said, and then it is taken to be so"""
+    state_keys: tuple[str, ...] = ()
+    """Keys of the state in the network's order (GR00T N1.5); empty: as the checkpoint has them"""
+    action_keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
-"""openpi's PyTorch checkpoints of pi0 and pi0.5: `model.safetensors`, `config.json`, `assets/NAME/norm_stats.json`.
+"""openpi's PyTorch checkpoints of pi0 and pi0.5: `model.safetensors` and `assets/NAME/norm_stats.json`.
 
-What its training configuration says beside them is in openpi's code, not in the checkpoint: cameras, names of actions, the size
-of the state. It is asked for.
+`examples/convert_jax_model_to_pytorch.py` writes a `config.json` beside them, `scripts/train_pytorch.py` writes `metadata.pt` and
+`optimizer.pt`, which are pickles and are not read (both at 15a9616a). What the training configuration says is in openpi's code, not
+in the checkpoint: cameras, names of actions, the size of the state, whether pi0.5 has its state in its prompt. It is asked for.
 """
 
 from __future__ import annotations
@@ -10,17 +11,28 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from torch import Tensor, tensor
+from safetensors import SafetensorError, safe_open
 
 from ros2_rfm_serving.engines.architectures.importers import pi_weights
 from ros2_rfm_serving.engines.architectures.importers.base import Imported, Wishes
 from ros2_rfm_serving.engines.architectures.importers.files import Json, read_json, read_tensors, tokenizer_file
-from ros2_rfm_serving.engines.architectures.importers.lerobot_processors import line
-from ros2_rfm_serving.engines.architectures.manifest import Affine, Manifest, Processing, Promise, first_of
+from ros2_rfm_serving.engines.architectures.manifest import (
+    Affine,
+    Manifest,
+    Processing,
+    Promise,
+    Prompt,
+    first_of,
+    ranges_of,
+)
 from ros2_rfm_serving.engines.architectures.names import architecture_of
+from ros2_rfm_serving.engines.architectures.pi import Pi0
 from ros2_rfm_serving.errors import ModelError
 
 CONFIG, WEIGHTS, STATS = "config.json", "model.safetensors", "norm_stats.json"
+ORBAX = ("params", "train_state", "_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt")
+"""What a checkpoint of openpi's JAX training has, one of them at least"""
+CONVERT = "python examples/convert_jax_model_to_pytorch.py --checkpoint_dir {folder} --config_name NAME --output_path OUT"
 CAMERAS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
 """As its networks have them, in this order"""
 EPS = 1e-6
@@ -29,20 +41,79 @@ NOTES = (
     "openpi's transforms of one robot (flipped joints, grippers) are no part of a checkpoint: its actions are taken as they leave "
     "the network; which of them are relative to the state is what --relative said",
 )
+STATE_IN_PROMPT = (
+    "the state is in the prompt, openpi's default for pi0.5 (the checkpoint does not say it); a model that was trained with "
+    "discrete_state_input=False, as pi05_libero was, wants --no-discrete-state-input"
+)
+NO_STATE_IN_PROMPT = "the prompt is the instruction alone, without the state, as --no-discrete-state-input said"
 
 
 def recognises(folder: Path) -> bool:
-    return (
-        (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file() and "paligemma_variant" in read_json(folder / CONFIG).content
-    )
+    if (folder / CONFIG).is_file():
+        return (folder / WEIGHTS).is_file() and "paligemma_variant" in read_json(folder / CONFIG).content
+    return _is_trained_by_openpi(folder / WEIGHTS) or _is_orbax(folder) or bool(_steps_of(folder))
+
+
+def _is_trained_by_openpi(file: Path) -> bool:
+    """Return whether weights have the names that `train_pytorch.py` saves."""
+    if not file.is_file():
+        return False
+    try:
+        with safe_open(file, "pt") as tensors:
+            names = list(tensors.keys())
+    except (OSError, SafetensorError):
+        return False
+    return "action_in_proj.weight" in names and any(name.startswith("paligemma_with_expert.") for name in names)
+
+
+def _is_orbax(folder: Path) -> bool:
+    return not (folder / WEIGHTS).is_file() and any((folder / name).exists() for name in ORBAX)
+
+
+def _steps_of(folder: Path) -> list[Path]:
+    """Return the checkpoints of a training run, the newest last: folders with numbers for names."""
+    if not folder.is_dir():
+        return []
+    steps = [each for each in folder.iterdir() if each.name.isdecimal() and each.is_dir()]
+    return sorted((each for each in steps if (each / WEIGHTS).is_file() or _is_orbax(each)), key=lambda each: int(each.name))
+
+
+def _require_weights(folder: Path) -> None:
+    """Raises: `ModelError` that says what to do instead."""
+    if _is_orbax(folder):
+        whole = folder.parent if folder.name == "params" else folder
+        raise ModelError(
+            f"{folder}: a checkpoint of openpi's JAX training (orbax), which is not read; convert it with openpi: "
+            f"{CONVERT.format(folder=whole)}; then copy {whole / 'assets'} into OUT, and import OUT"
+        )
+    if steps := _steps_of(folder):
+        raise ModelError(f"{folder}: a training run with {len(steps)} checkpoints; import one of them: {steps[-1]}")
+    if not (folder / WEIGHTS).is_file():
+        raise ModelError(
+            f"{folder}: not an openpi checkpoint, {WEIGHTS} is missing; train_pytorch.py and convert_jax_model_to_pytorch.py "
+            "write it"
+        )
+
+
+def _config(folder: Path, wishes: Wishes) -> Json:
+    """Return what its `config.json` says, with the length of a chunk. Raises: `ModelError` where nothing says that."""
+    file = folder / CONFIG
+    config = read_json(file) if file.is_file() else Json(folder / WEIGHTS, {})
+    told = config.count("action_horizon", wishes.chunk_length)
+    if not told:
+        raise ModelError(
+            f"{config.file}: how many actions a chunk has is not in it: give --chunk-length, the action_horizon of your training "
+            "configuration (openpi's default is 50; pi05_libero has 10, pi05_droid 15)"
+        )
+    if wishes.chunk_length not in (0, told):
+        raise ModelError(f"{config.file}: action_horizon is {told}, --chunk-length says {wishes.chunk_length}")
+    return Json(config.file, config.content | {"action_horizon": told})
 
 
 def read(folder: Path, wishes: Wishes) -> Imported:
     """Raises: `ModelError`."""
-    for name in (CONFIG, WEIGHTS):
-        if not (folder / name).is_file():
-            raise ModelError(f"{folder}: not an openpi checkpoint, {name} is missing; convert_jax_model_to_pytorch.py writes both")
-    config, tensors = read_json(folder / CONFIG), read_tensors(folder / WEIGHTS)
+    _require_weights(folder)
+    config, tensors = _config(folder, wishes), read_tensors(folder / WEIGHTS)
     kind = wishes.kind or ("pi05" if any(name.startswith("time_mlp_in") for name in tensors) else "pi0")
     weights, sizes = pi_weights.read(kind, tensors, config, folder)
     architecture = architecture_of(kind)
@@ -50,13 +121,13 @@ def read(folder: Path, wishes: Wishes) -> Imported:
         network = architecture.config_class.model_validate(sizes)
     except ValidationError as error:
         raise ModelError(f"{config.file}: sizes that no {kind!r} has: {first_of(error)}") from error
-    stats = _stats(folder)
+    stats = _stats(folder, wishes.assets)
     tokenizer = tokenizer_file(folder, wishes.tokenizer, "google/paligemma-3b-pt-224")
     own = architecture.processing(network)
     promise = _promise(config, stats, wishes)
     images = own.images.model_copy(update={"absent": len(CAMERAS) - len(promise.cameras), "antialias": True})
     longest = config.count("max_token_len", own.prompt.max_tokens)
-    prompt = own.prompt.model_copy(update={"clean": True, "max_tokens": longest})
+    prompt = _prompt(own.prompt, kind, wishes).model_copy(update={"clean": True, "max_tokens": longest})
     manifest = Manifest(
         architecture=kind,
         network=network.model_dump(mode="json"),
@@ -74,18 +145,39 @@ def read(folder: Path, wishes: Wishes) -> Imported:
         manifest=manifest,
         weights=weights,
         tokenizer=tokenizer.read_text(encoding="utf-8"),
-        files=(folder / CONFIG, folder / WEIGHTS, stats.file, tokenizer),
-        notes=NOTES,
+        files=tuple(dict.fromkeys((config.file, folder / WEIGHTS, stats.file, tokenizer))),
+        notes=(*NOTES, *_notes(kind, wishes, stats, longest)),
     )
 
 
-def _stats(folder: Path) -> Json:
-    """Raises: `ModelError` unless there is one."""
-    found = sorted((folder / "assets").rglob(STATS))
-    if len(found) != 1:
-        what = f"has {len(found)}: keep that of your robot" if found else f"is missing: copy it to assets/NAME/{STATS}"
-        raise ModelError(f"{folder / 'assets'}: {STATS} {what}")
-    return read_json(found[0])
+def _prompt(own: Prompt, kind: str, wishes: Wishes) -> Prompt:
+    """Return the prompt that was trained. Raises: `ModelError` where pi0 is said to have its state in it."""
+    if kind != "pi05":
+        if wishes.discrete_state_input:
+            raise ModelError("--discrete-state-input: pi0 has its state beside its prompt, never in it; leave the option out")
+        return own
+    return own if wishes.discrete_state_input is not False else Pi0.prompt().model_copy(update={"max_tokens": own.max_tokens})
+
+
+def _notes(kind: str, wishes: Wishes, stats: Json, max_tokens: int) -> list[str]:
+    """Return what was assumed because the checkpoint does not say it."""
+    notes = [f"statistics: {stats.file.parent.name}", f"prompts have at most {max_tokens} tokens (max_token_len)"]
+    if kind == "pi05":
+        notes.append(NO_STATE_IN_PROMPT if wishes.discrete_state_input is False else STATE_IN_PROMPT)
+    return notes
+
+
+def _stats(folder: Path, wished: str) -> Json:
+    """Return the statistics of one asset. Raises: `ModelError` where there is none, or several and none was chosen."""
+    assets = folder / "assets"
+    found = {file.parent.relative_to(assets).as_posix(): file for file in sorted(assets.rglob(STATS))}
+    if not found:
+        raise ModelError(f"{assets}: {STATS} is missing: copy it to assets/NAME/{STATS}")
+    name = wished.strip("/") or (next(iter(found)) if len(found) == 1 else "")
+    if name not in found:
+        has = f"--assets: {name!r} is not there" if name else f"{STATS} is there {len(found)} times, say which counts"
+        raise ModelError(f"{assets}: {has}: --assets with one of {', '.join(found)}")
+    return read_json(found[name])
 
 
 def _promise(config: Json, stats: Json, wishes: Wishes) -> Promise:
@@ -113,16 +205,17 @@ def _relative(promise: Promise, wishes: Wishes) -> tuple[int | None, ...]:
 
 
 def affine_of(stats: Json, key: str, columns: int, *, quantiles: bool) -> Affine:
-    """openpi's `Normalize`, of the first columns. Raises: `ModelError`."""
+    """Return the scaling of the first columns, in float64 as openpi's `Normalize` and `Unnormalize` compute it
+    (src/openpi/transforms.py at 15a9616a). Raises: `ModelError`."""
     own = stats.map("norm_stats", key)
 
-    def of(name: str) -> Tensor:
+    def of(name: str) -> list[float]:
         values: Any = own.get(name)
         if not isinstance(values, list) or len(values) < columns:
             raise ModelError(f"{stats.file}: norm_stats.{key}.{name} has fewer than {columns} numbers: {values!r}")
-        return tensor(values[:columns])
+        return [float(value) for value in values[:columns]]
 
     if quantiles:
-        half = (of("q99") - of("q01") + EPS) / 2
-        return line(of("q01") + half, half)
-    return line(of("mean"), of("std") + EPS)
+        low, high = of("q01"), of("q99")
+        return ranges_of(low, [b - a + EPS for a, b in zip(low, high, strict=True)], "float64")
+    return Affine(offset=tuple(of("mean")), scale=tuple(std + EPS for std in of("std")), precision="float64")
