@@ -30,6 +30,7 @@ def read_limits(values: Values) -> Limits:
         tolerance=values.number("limits.tolerance"),
         max_velocity=values.numbers("limits.max_velocity"),
         max_acceleration=values.numbers("limits.max_acceleration"),
+        max_jerk=values.numbers("limits.max_jerk"),
     )
 
 
