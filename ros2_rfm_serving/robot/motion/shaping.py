@@ -312,10 +312,14 @@ class Interpolator:
         """columns: None where each is a plain number."""
         assert steps >= 1
         self._steps = steps
-        plain = columns is None or not (columns.mixed or columns.has_wraps or columns.has_binary)
-        self._columns = None if plain else columns
+        self.describe(columns)
         self._from = self._target = np.empty(0, np.float32)
         self.clear()
+
+    def describe(self, columns: ActionColumns | None) -> None:
+        """Another description of the same columns, such as other limits of a continuous joint."""
+        plain = columns is None or not (columns.mixed or columns.has_wraps or columns.has_binary)
+        self._columns = None if plain else columns
 
     @staticmethod
     def upgraded(recorded: dict[str, Any]) -> dict[str, Any]:

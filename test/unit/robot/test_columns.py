@@ -503,6 +503,18 @@ def test_blending_into_a_chunk_goes_the_short_way() -> None:
     assert len(rig.sent) >= 3 and min(abs(float(command[0])) for command in rig.sent) > 3.0
 
 
+def test_other_limits_of_a_robot_at_work_are_the_numbers_of_its_commands() -> None:
+    """From -pi to pi, then from 0 to 2 pi; and limits that a continuous joint cannot have are refused without a trace."""
+    rig = Rig(wrist(), one(-3.0))
+    rig.execute(np.full((6, 1), -3.0))
+    limits = Limits(lower=(-1.0,), upper=(1.0,), max_velocity=(1.0,))
+    with pytest.raises(ConfigurationError, match="it cannot go round"):
+        rig.brain.prepared(replace(rig.config, limits=limits))
+    rig.brain.prepared(replace(rig.config, limits=Limits(lower=(-4.0,), upper=(TURN,), max_velocity=(1.0,))))()
+    rig.execute(np.full((6, 1), 3.2))
+    assert apart(float(rig.sent[-1][0]), 3.2) < 0.1
+
+
 def test_ramping_down_over_the_border_runs_on_the_same_way() -> None:
     made = FallbackLadder(wrist(fallback=ladder("ramp_down:0.3 hold")))
     for value in (3.12, -3.14):
