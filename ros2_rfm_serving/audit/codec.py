@@ -246,6 +246,7 @@ class _Reading:
         """An object of a class that knows how versions before this one consisted of other attributes."""
         made = self._keep(found, object.__new__(kind))
         attributes = upgrade({name: self.value(one) for name, one in state.items()})
+        attributes = {**attributes, **_defaults(kind, attributes.keys())}
         check_attributes(kind, attributes.keys())
         for name, one in attributes.items():
             object.__setattr__(made, name, one)

@@ -9,6 +9,9 @@ import numpy as np
 
 from ros2_rfm_serving.errors import ConfigurationError
 
+MAX_LAG_S = 1.0
+"""Longest delay that a limit of the jerk may cost."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -22,10 +25,13 @@ class Limits:
     """Of position commands, per second: a faster one is slowed down."""
     max_acceleration: tuple[float, ...] = ()
     """Per second squared of position commands; change per second of velocity and delta commands."""
+    max_jerk: tuple[float, ...] = ()
+    """Per second cubed of position commands, per second squared of all others; needs an acceleration in the same column. Commands
+    lag behind by max_acceleration / max_jerk seconds."""
 
     def __post_init__(self) -> None:
         _check_finite("tolerance", (self.tolerance,), least=0.0)
-        for key in ("max_velocity", "max_acceleration"):
+        for key in ("max_velocity", "max_acceleration", "max_jerk"):
             _check_rates(key, getattr(self, key))
         for key in ("lower", "upper"):
             if any(math.isnan(value) for value in getattr(self, key)):
@@ -37,6 +43,13 @@ class Limits:
             for low, high in zip(self.lower, self.upper, strict=True):
                 if not np.float32(low) < np.float32(high):
                     raise _wrong("lower", self.lower, f"{low:g} is not below its upper limit {high:g}", "make every lower < upper")
+
+        for acceleration, jerk in zip(self.max_acceleration or (math.inf,) * len(self.max_jerk), self.max_jerk, strict=False):
+            if math.isfinite(jerk) and not math.isfinite(acceleration):
+                raise _wrong("max_jerk", self.max_jerk, "a jerk without an acceleration", "give limits.max_acceleration there, too")
+            if math.isfinite(jerk) and acceleration / jerk > MAX_LAG_S:
+                problem = f"commands would lag behind by {acceleration / jerk:g} s, which is max_acceleration / max_jerk"
+                raise _wrong("max_jerk", self.max_jerk, problem, f"give a larger jerk, for at most {MAX_LAG_S:g} s")
 
     def check(self, num_actions: int) -> None:
         """Raises: `ConfigurationError` when these are not limits of that many action columns."""

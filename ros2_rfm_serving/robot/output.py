@@ -49,7 +49,7 @@ def _check_meaning(columns: ActionColumns, meaning: CommandType, what: str) -> N
     problem = f"{what} takes each number as a {meaning.value}: {columns.label} commands would not stop the robot there"
     if columns.mixed:
         fix = f"name another sink, such as array, or set the type of {columns.named(others)} to {meaning.value}"
-        raise ConfigurationError(problem, key="command_types", fix=fix)
+        raise ConfigurationError(problem, key="sink", fix=fix)
     fix = f"set command_type: {meaning.value}" + (
         " and end the fallback with `zero`" if meaning is CommandType.VELOCITY else ", or name another sink"
     )

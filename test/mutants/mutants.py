@@ -9,6 +9,7 @@ ROBOT, SERVER = ("test/unit/robot",), ("test/unit/server",)
 MACHINE = ("test/unit/robot/test_robot_machine.py",)
 LADDER = ("test/unit/robot/test_fallback.py", *MACHINE)
 """A machine that draws its stories finds most of what a ladder does wrongly, and not all of it every time."""
+COLUMNS = "test/unit/robot/test_columns.py"
 PACE, FALLBACK, FAILSAFE = (f"test/unit/robot/test_{name}.py" for name in ("pace", "fallback", "failsafe"))
 SCHEDULER = "test/unit/scheduler"
 ADMISSION = tuple(f"{SCHEDULER}/test_{name}.py" for name in ("adaptation", "adjustment", "in_force"))
@@ -262,9 +263,30 @@ MUTANTS = (
     Mutant(
         name="a displacement is repeated after its computer stood still",
         file="robot/motion/fallback.py",
-        old="            self._now = self._last = self._still\n",
+        old="            self._now, self._last = self._made_once(self._now), self._made_once(self._last)\n",
         new="            pass\n",
         tests=(FALLBACK,),
+    ),
+    Mutant(
+        name="a stop opens the gripper",
+        file="robot/columns.py",
+        old="np.where(self.is_kept, last, np.float32(0.0))",
+        new="last * np.float32(0.0)",
+        tests=(COLUMNS,),
+    ),
+    Mutant(
+        name="a gripper is eased into a chunk",
+        file="robot/motion/motion.py",
+        old="return np.where(columns.is_binary, action, eased) if columns.has_binary else eased",
+        new="return eased",
+        tests=(COLUMNS,),
+    ),
+    Mutant(
+        name="a continuous joint turns the long way round",
+        file="robot/columns.py",
+        old="np.where(where, difference - self._turn * np.round(difference / self._turn), difference)",
+        new="difference",
+        tests=(COLUMNS,),
     ),
     Mutant(
         name="a ladder goes on with the motion from before its computer stood still",

@@ -119,6 +119,37 @@ def test_the_example_of_the_documentation_is_a_robot(ros: None, repository: Path
     assert len(named) > 15 and named <= {*SPECS, "joint_states", "sink_failed"}
 
 
+def test_columns_of_several_types_are_declared_by_exceptions_patterns_or_one_by_one(ros: None) -> None:
+    """openpi's DROID: seven joint velocities and an absolute gripper."""
+    names = [*(f"joint_{number}" for number in range(1, 8)), "gripper"]
+    robot = {"action_names": names, "state_size": 8, "fallback": ["zero"]}
+    wanted = (*(CommandType.VELOCITY,) * 7, CommandType.BINARY)
+    for given in (
+        {"command_type": "velocity", "command_types": ["gripper=gripper"]},
+        {"command_types": ["joint_*=velocity", "gripper=binary"]},
+        {"command_type": "gripper", "command_types": ["joint_?=velocity"]},
+        {"command_types": [*["velocity"] * 7, "gripper"]},
+        {"command_types": ["gripper=binary", "*=velocity"]},
+    ):
+        config = settings(robot | given).config
+        assert config.command_types == wanted, given
+        check_ladder(config)
+    assert settings(robot | {"command_type": "velocity"}).config.command_types == ()
+
+
+def test_continuous_joints_are_known_by_their_action_or_joint_and_suggested_by_limits(ros: None) -> None:
+    turn = 2.0 * math.pi
+    assert settings(JOINT_ROBOT | {"continuous_joints": ["b"]}).config.turns == (0.0, turn)
+    assert settings(JOINT_ROBOT | {"continuous_joints": ["x=360.0", "b"]}).config.turns == (360.0, turn)
+    spanning = {"limits.lower": [-3.14, -1.0], "limits.upper": [3.14, 1.0]}
+    (warning,) = settings(JOINT_ROBOT | spanning).warnings
+    assert "x" in warning and "continuous_joints: [x]" in warning
+    assert not settings(JOINT_ROBOT | spanning | {"continuous_joints": ["a"]}).warnings
+    rates = {"command_types": ["y=gripper"], "limits.max_velocity": [1.0, 1.0]}
+    (warning,) = settings(JOINT_ROBOT | rates).warnings
+    assert "limits.max_velocity of y does not count" in warning
+
+
 POSITIONS = "measured positions"
 TWIST = ["x=linear.x", "y=angular.z"]
 WRONG: list[tuple[dict[str, Any], str, str]] = [
@@ -143,6 +174,22 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"fallback": ["repeat_last:0"]}, "fallback", "lasts no time"),
     ({"safe_pose": [1.0]}, "safe_pose", "1 for 2 actions"),
     ({"safe_pose": [math.nan, 0.0]}, "safe_pose", "not finite"),
+    ({"command_types": ["y=griper"]}, "command_types", "y has the unknown type 'griper', did you mean 'gripper'"),
+    ({"command_types": ["z=gripper"]}, "command_types", "there is no 'z'"),
+    ({"command_types": ["velocity"]}, "command_types", "1 types for 2 actions (it is ['velocity'])"),
+    ({"command_types": ["y=delta"], "interpolation": 2}, "interpolation", "two displacements (y)"),
+    ({"command_types": ["x=velocity"], "limits.max_velocity": [1.0, 1.0]}, "limits.max_velocity", "themselves in x"),
+    ({"command_types": ["x=effort"], "sink": "trajectory"}, "sink", "takes each number as a velocity"),
+    ({"command_types": ["y=gripper"], "sink": "twist", "twist_axes": TWIST}, "sink", "set the type of x, y to velocity"),
+    ({"continuous_joints": ["c"]}, "continuous_joints", "there is no 'c'"),
+    ({"continuous_joints": ["a=0"]}, "continuous_joints", "a turn of 0"),
+    ({"continuous_joints": ["a=round"]}, "continuous_joints", "'round' is not a number"),
+    (
+        {"continuous_joints": ["b"], "limits.lower": [-9.0, -1.0], "limits.upper": [9.0, 1.0]},
+        "continuous_joints",
+        "y has limits from -1 to 1, less than its turn",
+    ),
+    ({"limits.max_jerk": [1.0, 1.0]}, "limits.max_jerk", "a jerk without an acceleration"),
     ({"camera_topics": ["top=/top"]}, "camera_topics", "no such camera: top"),
     ({"camera_topics": ["front=/1st camera"]}, "camera_topics", "topic name"),
     ({"camera_types": ["front=webcam"]}, "camera_types", "unknown type"),

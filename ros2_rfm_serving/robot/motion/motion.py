@@ -101,14 +101,15 @@ class Motor:
         change_gate = self._prepared_gate(config)
         if all(getattr(config, name) == getattr(self._config, name) for name in _SHAPE):
             return change_gate
-        ladder, shaper = FallbackLadder(config), CommandShaper.of(config)
+        ladder, shaper, columns = FallbackLadder(config), CommandShaper.of(config), ActionColumns.of(config)
         if shaper is not None:
             shaper.go_on_from(self._shaper.last if self._shaper else self._last, self._shaper)
 
         def apply() -> None:
             change_gate()
             ladder.go_on_from(self.ladder)
-            self.ladder, self._shaper = ladder, shaper
+            self.ladder, self._shaper, self._columns = ladder, shaper, columns
+            self._interpolator.describe(columns)
             unfit = shaper.unfit(self.queue.rows) if shaper else np.zeros(self.queue.depth, bool)
             self.queue.refuse(unfit)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,12 @@ class CommandShaper:
         self._needs_position = bool((limited & columns.is_position).any())
         self._free = columns.wraps & ~limited
         """[A] continuous joints that are commanded as the policy says."""
+        self._ahead: CommandShaper | None = None
+        """Shapes what is averaged where the jerk is limited; None: it is not."""
+        self._average: MovingAverage | None = None
+        if limits.max_jerk:
+            self._ahead = CommandShaper(replace(limits, max_jerk=()), columns, num_actions, period_s)
+            self._average = MovingAverage(limits, columns, period_s)
         self._tolerance = limits.tolerance
         self._reach = self._max_velocity * period_s + limits.tolerance
         self.start(None)
@@ -79,7 +86,8 @@ class CommandShaper:
             return recorded
         kind = CommandType.POSITION if recorded["_moves"] else CommandType.VELOCITY
         columns = as_columns(kind, recorded["_num_actions"])
-        limited = {"_needs_position": recorded["_moves"] and recorded["_bounded"], "_free": columns.wraps}
+        limited: dict[str, Any] = {"_ahead": None, "_average": None}
+        limited |= {"_needs_position": recorded["_moves"] and recorded["_bounded"], "_free": columns.wraps}
         return {name: value for name, value in recorded.items() if name != "_moves"} | {"_columns": columns} | limited
 
     @property
@@ -130,6 +138,9 @@ class CommandShaper:
         self._velocity = np.zeros(self._num_actions)
         """Of position commands, per second."""
         self._target = self._last
+        if self._ahead is not None and self._average is not None:
+            self._ahead.start(position, at_rest=at_rest)
+            self._average.begin(self._ahead._last, self._velocity)
 
     def _rest(self, position: Array | None) -> Values | None:
         """[A] where a robot at rest sets out from; NaN in columns where that is not known, None where it is in none."""
@@ -159,6 +170,9 @@ class CommandShaper:
         if before is not None and before._target is not None:
             self._target = np.clip(before._target, self._lower, self._upper)
             self._velocity = np.clip(before._velocity, -self._max_velocity, self._max_velocity)
+        if self._ahead is not None and self._average is not None:
+            self._ahead._last = self._ahead._target = np.clip(self._average.begin(inside, self._velocity), self._lower, self._upper)
+            self._ahead._velocity = self._velocity
 
     def problem(self, action: Array) -> str:
         """Why this action must not be executed, as the name of a counter; empty: it may."""
@@ -179,6 +193,8 @@ class CommandShaper:
         than one control period counts as one, as a pause must not become a jump."""
         dt_s = min(max(elapsed_s, _SHORTEST_S), self._period_s)
         columns = self._columns
+        if self._ahead is not None and self._average is not None:
+            target = self._average.next(self._ahead.shape(target, elapsed_s))
         wanted: Values = columns.inside(np.clip(target.astype(np.float64), self._lower, self._upper))
         if self._last is None:
             self._target = wanted
@@ -236,6 +252,56 @@ class CommandShaper:
         return velocity * dt_s
 
 
+class MovingAverage:
+    """Limits the jerk: the mean of the last commands of a motion that keeps all other limits.
+
+    The mean keeps those limits as well, for each is a convex set, and its acceleration changes by no more than the change of the
+    newest and of the oldest command in it: over 2 a / j seconds that is at most j per second. Control periods of equal length are
+    assumed; where they vary, velocities and accelerations are still kept by the shaper that follows.
+    """
+
+    def __init__(self, limits: Limits, columns: ActionColumns, period_s: float) -> None:
+        self._columns, self._period_s = columns, period_s
+        num = len(columns)
+        jerk = np.where(columns.is_binary, np.inf, _column(limits.max_jerk, num))
+        acceleration = _column(limits.max_acceleration, num)
+        limited = jerk < _UNLIMITED
+        lengths = np.where(limited, np.ceil(2.0 * acceleration / np.where(limited, jerk, 1.0) / period_s - 1e-9), 1.0)
+        self._lengths = np.maximum(lengths, 1.0)
+        rows = int(self._lengths.max(initial=1.0))
+        self._weights = np.where(np.arange(rows)[:, None] < self._lengths, 1.0 / self._lengths, 0.0)
+        """[rows, A] of the last commands, newest first."""
+        self._rows: Values | None = None
+        """[rows, A] the last commands, newest first, without jumps at the borders of continuous joints; None: there are none."""
+        self._newest: Values | None = None
+        """[A] the newest command, as it is written."""
+
+    def begin(self, last: Values | None, velocity: Values) -> Values:
+        """[A] the command that has to come next in a motion of this velocity whose mean is `last`; None: nothing is known."""
+        if last is None:
+            self._rows = self._newest = None
+            return velocity
+        known = np.nan_to_num(last)
+        steps = 0.5 * (self._lengths - 1.0) - np.arange(len(self._weights))[:, None]
+        self._rows = known + velocity * self._period_s * steps
+        newest: Values = np.where(np.isnan(last), np.nan, self._rows[0])
+        self._newest = newest
+        return newest
+
+    def next(self, command: Array) -> Array:
+        """[A] the mean, with this command as the newest."""
+        if self._rows is None or self._newest is None:
+            self._rows = np.repeat(command[None].astype(np.float64), len(self._weights), axis=0)
+        else:
+            unknown = np.isnan(self._newest)
+            newest = np.where(unknown, command, self._rows[0] + self._columns.change(command, self._newest))
+            self._rows = np.concatenate([newest[None], self._rows[:-1]])
+            self._rows[:, unknown] = command[unknown]
+        self._newest = command.astype(np.float64)
+        mean: Array = (command + ((self._rows - self._rows[0]) * self._weights).sum(axis=0)).astype(np.float32)
+        return mean
+
+
 class Interpolator:
     """A straight line from one command to the next, in equal parts: the control rate is a multiple of the policy's.
 
@@ -246,10 +312,14 @@ class Interpolator:
         """columns: None where each is a plain number."""
         assert steps >= 1
         self._steps = steps
-        plain = columns is None or not (columns.mixed or columns.has_wraps or columns.has_binary)
-        self._columns = None if plain else columns
+        self.describe(columns)
         self._from = self._target = np.empty(0, np.float32)
         self.clear()
+
+    def describe(self, columns: ActionColumns | None) -> None:
+        """Another description of the same columns, such as other limits of a continuous joint."""
+        plain = columns is None or not (columns.mixed or columns.has_wraps or columns.has_binary)
+        self._columns = None if plain else columns
 
     @staticmethod
     def upgraded(recorded: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.columns import ALIASES, FULL_TURN, ActionColumns
 from ros2_rfm_serving.robot.config import CommandType
 from ros2_rfm_serving.robot.limits import Limits
@@ -18,8 +19,13 @@ NAMES = {**{kind.value: kind for kind in CommandType}, **ALIASES}
 
 def action_columns(values: Values, actions: tuple[str, ...]) -> ActionColumns:
     """Raises: `ConfigurationError`, which names the parameter and the column."""
-    types = _types(values, actions)
-    return ActionColumns.made(types[0], actions, types=types, turns=_turns(values, actions), limits=read_limits(values))
+    types, turns, limits = _types(values, actions), _turns(values, actions), read_limits(values)
+    try:
+        return ActionColumns.made(types[0], actions, types=types, turns=turns, limits=limits)
+    except ConfigurationError as error:
+        if error.key != "continuous_joints":
+            raise
+        raise values.wrong(error.key, error.problem, error.fix) from None  # with the value
 
 
 def read_limits(values: Values) -> Limits:
@@ -30,6 +36,7 @@ def read_limits(values: Values) -> Limits:
         tolerance=values.number("limits.tolerance"),
         max_velocity=values.numbers("limits.max_velocity"),
         max_acceleration=values.numbers("limits.max_acceleration"),
+        max_jerk=values.numbers("limits.max_jerk"),
     )
 
 

@@ -87,6 +87,7 @@ COMMANDS = {
     "limits.tolerance": Spec(0.0, "Beyond its limit by no more than this, a value is clamped", 0.0, LARGE),
     "limits.max_velocity": Spec([], "Per action and second, of position commands"),
     "limits.max_acceleration": Spec([], "Per action and second squared of positions; per second of velocities and displacements"),
+    "limits.max_jerk": Spec([], "Per action and second cubed of positions; costs a lag of max_acceleration / max_jerk seconds"),
     "fallback": Spec(["hold"], "Without an action: motions, each `motion` or `motion:seconds`; the last one lasts"),
     "safe_pose": Spec([], "Per action, in the units of the measured positions; empty: none"),
     "safe_pose_gain": Spec(1.0, "Velocity or displacement per unit of the way to the safe pose, before the limits", 0.0, LARGE),

@@ -10,10 +10,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.compare import first_difference
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal, Tick
 from ros2_rfm_serving.robot.columns import ActionColumns, suggestions
@@ -211,6 +214,30 @@ def test_a_gripper_that_is_not_measured_keeps_nothing_from_moving() -> None:
     rig = gripping(config, positions)
     rig.tick(3)
     assert (rig.sent[-1][:7] > 0.0).all() and rig.sent[-1][7] == np.float32(0.8)
+
+
+def test_a_recorded_robot_goes_on_as_the_recording_says() -> None:
+    """Its columns, its wrapped joint and its limited jerk are in the snapshot, and it decides the same from there."""
+    limits = Limits(
+        lower=(-2.0,) * 6 + (-math.pi, 0.0),
+        upper=(2.0,) * 6 + (math.pi, 1.0),
+        max_velocity=(math.inf,) * 6 + (1.0, math.inf),
+        max_acceleration=(20.0,) * 7 + (math.inf,),
+        max_jerk=(200.0,) * 7 + (math.inf,),
+    )
+    types = (*(VELOCITY,) * 6, POSITION, BINARY)
+    config = droid(command_types=types, turns=(0.0,) * 6 + (TURN, 0.0), limits=limits, fallback=ladder("ramp_down:0.3 zero"))
+    rig = Rig(config, np.array([0.0] * 6 + [3.1, 0.5], np.float32))
+    rig.execute(np.array([[0.5] * 6 + [-3.1, 0.8]] * 6))
+    recorded = orjson.loads(orjson.dumps(codec.whole(rig.brain), option=orjson.OPT_SERIALIZE_NUMPY))
+    restored = codec.value(recorded)
+    assert first_difference(recorded, orjson.loads(orjson.dumps(codec.whole(restored), option=orjson.OPT_SERIALIZE_NUMPY))) is None
+    commands = []
+    for brain in (rig.brain, restored):
+        times_s = (rig.now_s + PERIOD_S * np.arange(1, 30)).tolist()
+        ticks = [brain.tick(replace(rig._sensors(), state_s=at_s, images_s=at_s), at_s) for at_s in times_s]
+        commands.append([tick.command.tolist() for tick in ticks if tick.command is not None])
+    assert commands[0] == commands[1] and len(commands[0]) > 20
 
 
 # --- any mixture of columns ----------------------------------------------------------------------------------------------------
@@ -474,6 +501,18 @@ def test_blending_into_a_chunk_goes_the_short_way() -> None:
     rig.sent.clear()
     rig.execute(np.full((6, 1), -3.1))
     assert len(rig.sent) >= 3 and min(abs(float(command[0])) for command in rig.sent) > 3.0
+
+
+def test_other_limits_of_a_robot_at_work_are_the_numbers_of_its_commands() -> None:
+    """From -pi to pi, then from 0 to 2 pi; and limits that a continuous joint cannot have are refused without a trace."""
+    rig = Rig(wrist(), one(-3.0))
+    rig.execute(np.full((6, 1), -3.0))
+    limits = Limits(lower=(-1.0,), upper=(1.0,), max_velocity=(1.0,))
+    with pytest.raises(ConfigurationError, match="it cannot go round"):
+        rig.brain.prepared(replace(rig.config, limits=limits))
+    rig.brain.prepared(replace(rig.config, limits=Limits(lower=(-4.0,), upper=(TURN,), max_velocity=(1.0,))))()
+    rig.execute(np.full((6, 1), 3.2))
+    assert apart(float(rig.sent[-1][0]), 3.2) < 0.1
 
 
 def test_ramping_down_over_the_border_runs_on_the_same_way() -> None:

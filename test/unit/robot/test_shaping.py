@@ -203,3 +203,96 @@ def test_what_float32_rounds_is_no_motion() -> None:
     assert made.moves
     made._velocity = np.array([-1e-8 / PERIOD_S])  # a command, and the same in float32
     assert not made.moves
+
+
+JERKY = {"max_velocity": (2.0,), "max_acceleration": (8.0,), "max_jerk": (40.0,)}
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    velocity=st.floats(0.1, 10.0),
+    acceleration=st.floats(0.5, 50.0),
+    lag_s=st.floats(0.01, 0.9),
+    targets=st.lists(st.floats(-3.0, 3.0, width=32), min_size=1, max_size=15),
+    stays=st.integers(1, 8),
+)
+def test_positions_keep_their_jerk_and_all_other_limits(
+    velocity: float, acceleration: float, lag_s: float, targets: list[float], stays: int
+) -> None:
+    """Targets that jump every few periods, some of them beyond the limits of values."""
+    jerk = acceleration / lag_s
+    made = shaper(
+        CommandType.POSITION,
+        lower=(-1.0,),
+        upper=(1.0,),
+        max_velocity=(velocity,),
+        max_acceleration=(acceleration,),
+        max_jerk=(jerk,),
+    )
+    made.start(array(0.0))
+    commands = [0.0] * 3 + [float(made.shape(array(target), PERIOD_S)[0]) for target in targets for _ in range(stays)]
+    assert max(map(abs, commands)) <= 1.0
+    rounding = 8 * float(np.spacing(np.float32(1.0)))
+    assert (np.abs(np.diff(commands)) <= velocity * PERIOD_S + rounding).all()
+    assert (np.abs(np.diff(commands, 2)) <= acceleration * PERIOD_S**2 + 2 * rounding).all()
+    assert (np.abs(np.diff(commands, 3)) <= jerk * PERIOD_S**3 + 4 * rounding).all()
+
+
+@settings(max_examples=20, deadline=None)
+@given(targets=st.lists(st.floats(-1.0, 1.0, width=32), min_size=1, max_size=40), lag_s=st.floats(0.01, 0.9))
+def test_velocities_keep_their_jerk_and_end_at_zero(targets: list[float], lag_s: float) -> None:
+    made = shaper(CommandType.VELOCITY, max_acceleration=(4.0,), max_jerk=(4.0 / lag_s,))
+    commands = [0.0] * 2 + [float(made.shape(array(target), PERIOD_S)[0]) for target in targets for _ in range(3)]
+    for _ in range(80):
+        commands.append(float(made.shape(array(0.0), PERIOD_S)[0]))
+    assert made.at_rest and commands[-1] == 0.0
+    assert (np.abs(np.diff(commands)) <= 4.0 * PERIOD_S + 1e-6).all()
+    assert (np.abs(np.diff(commands, 2)) <= 4.0 / lag_s * PERIOD_S**2 + 1e-6).all()
+
+
+@pytest.mark.parametrize("target", [-4.0, -0.3, 0.01, 1.0, 5.0])
+def test_with_a_limited_jerk_a_target_is_reached_and_not_passed(target: float) -> None:
+    made = shaper(CommandType.POSITION, **JERKY)
+    made.start(array(0.0))
+    for _ in range(100):
+        command = float(made.shape(array(target), PERIOD_S)[0])
+        assert abs(command) <= abs(target) + 1e-5
+    assert command == pytest.approx(target, abs=1e-4)
+
+
+def test_with_a_limited_jerk_velocity_and_acceleration_are_kept_whatever_the_periods() -> None:
+    made, rng = shaper(CommandType.POSITION, **JERKY), np.random.default_rng(1)
+    made.start(array(0.0))
+    last = speed = 0.0
+    for k in range(300):
+        dt_s = float(rng.choice([0.2, 0.6, 1.0])) * PERIOD_S
+        command = float(made.shape(array((-1.0) ** (k // 50)), dt_s)[0])
+        now_at = (command - last) / dt_s
+        assert abs(now_at) <= 2.0 + 1e-3 and abs(now_at - speed) <= 8.0 * dt_s + 1e-3
+        last, speed = command, now_at
+
+
+def test_a_limited_jerk_costs_a_lag_and_nothing_else() -> None:
+    """8 / 40 s behind, which is the half of the mean's eight periods."""
+    made = shaper(CommandType.POSITION, **JERKY)
+    made.start(array(0.0))
+    sent = [float(made.shape(array(0.5 * PERIOD_S * k), PERIOD_S)[0]) for k in range(60)]
+    assert sent[-1] == pytest.approx(0.5 * PERIOD_S * (59 - 3.5), abs=1e-4)
+
+
+def test_other_limits_of_the_jerk_do_not_make_a_moving_robot_jump() -> None:
+    before = shaper(CommandType.POSITION, max_velocity=(2.0,), max_acceleration=(8.0,))
+    before.start(array(0.0))
+    sent = [float(before.shape(array(0.05 * k), PERIOD_S)[0]) for k in range(40)]
+    made = shaper(CommandType.POSITION, **JERKY)
+    made.go_on_from(before.last, before)
+    sent += [float(made.shape(array(0.05 * k), PERIOD_S)[0]) for k in range(40, 80)]
+    assert (np.abs(np.diff(sent, 2)) <= 8.0 * PERIOD_S**2 + 1e-5).all()
+
+
+def test_a_jerk_that_cannot_be_kept_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="a jerk without an acceleration"):
+        Limits(max_jerk=(1.0,))
+    with pytest.raises(ConfigurationError, match="would lag behind by 2 s"):
+        Limits(max_acceleration=(8.0,), max_jerk=(4.0,))
+    Limits(max_acceleration=(8.0, math.inf), max_jerk=(40.0, math.inf))
