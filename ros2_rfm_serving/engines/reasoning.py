@@ -45,8 +45,8 @@ _MARKS = re.compile(
             rf"(?P<tag_empty>{_LEFT}{_TAG}\s{{0,3}}/{_RIGHT})",
             rf"{_LEFT}/\s{{0,3}}(?P<tag_close>{_TAG}){_RIGHT}",
             rf"{_LEFT}(?P<tag_open>{_TAG})(?:\s[^<>\n]{{0,80}})?{_RIGHT}",
-            rf"(?P<box_open>{_LEFT}(?:answer|response|output|final|final_answer|conclusion|solution){_RIGHT})",
-            rf"(?P<box_close>{_LEFT}/\s{{0,3}}(?:answer|response|output|final|final_answer|conclusion|solution){_RIGHT})",
+            rf"(?P<box_open>{_LEFT}(?:answer|response|output|final|final_answer|conclusion|solution|plan|subgoals|steps){_RIGHT})",
+            rf"(?P<box_close>{_LEFT}/\s{{0,3}}(?:answer|response|output|final|final_answer|conclusion|solution|plan|subgoals|steps){_RIGHT})",
         )
     )
     + ")",

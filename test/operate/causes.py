@@ -9,10 +9,15 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
+import yaml
 from rfm_serving.msg import RobotStatus, ServerStatus
 
+from test.unit.engines.chat_server import Turn, says, server
+
 from .floor import MODEL, PROFILED_S, SERVER, Floor, write_profiles
+from .sensor import CAMERA
 
 GUESTS = [f"guest_{i}" for i in range(1, 8)]
 SEEN_S = 5.0
@@ -61,6 +66,32 @@ def one_robot_asks_too_much(floor: Floor) -> Iterator[None]:
     floor.watch(SEEN_S)
     yield
     _crowd_goes(floor)
+
+
+@contextmanager
+def unusable_answers(floor: Floor) -> Iterator[None]:
+    """A judge whose model thinks, and is cut off, as soon as it sees something."""
+
+    def script(body: dict[str, Any], number: int) -> Turn:
+        if body["messages"][1]["content"][-1]["text"].startswith("Stand still."):  # the warm-up's
+            return says("safe")
+        return says("Okay, the user asks whether the cell is clear.", "length")
+
+    with server(script) as (url, _):
+        folder = write_profiles(floor.folder / "judges")
+        options = {"base_url": url, "constraint": "none", "timeout_s": 5.0}
+        entry = {"engine": "openai", "output": "judgement", "cameras": [CAMERA], "options": options}
+        gpus = {"TEST": {"memory_gb": 1, "load_s": 0, "source": "chosen for tests"}}
+        (folder / "models.yaml").write_text(yaml.safe_dump({"models": {"runbook/judge": {**entry, "gpus": gpus}}}))
+        judge = {"server": "judge_1", "profiles_folder": str(folder), "model": "runbook/judge", "gpu_type": "TEST"}
+        floor.node("model_server_node", "judge_server", **judge)
+        floor.wait(lambda: "ready in" in (floor.folder / "judge_server.log").read_text())
+        floor.start("judged", "test.operate.crowd", "judge_1", "5", f"{GUESTS[0]}/safety")
+        floor.watch(2 * SEEN_S)
+        yield
+        floor.kill("judged", signal.SIGINT)
+        floor.kill("judge_server", signal.SIGINT)
+        floor.watch(SEEN_S)
 
 
 @contextmanager
@@ -214,6 +245,7 @@ MAKES: dict[str, Callable[[Floor], AbstractContextManager[None]]] = {
     "overloaded server": overloaded_server,
     "lossy network": lossy_network,
     "one robot asks too much": one_robot_asks_too_much,
+    "unusable answers": unusable_answers,
     "hung engine": hung_engine,
     "changed model": changed_model,
     "drifted profile": drifted_profile,

@@ -1,5 +1,5 @@
-"""Clients that no schedule knows, a process: `python -m test.operate.crowd <server> <rate_hz> <robot> ...`; each opens a session
-for System 1 and asks so often."""
+"""Clients that no schedule knows, a process: `python -m test.operate.crowd <server> <rate_hz> <robot>[/<component>] ...`; each
+opens a session, for System 1 unless it says otherwise, and asks so often."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rfm_serving import msg, srv
 from ros2_rfm_serving.benchmarks.path.sides import camera_image
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import session_request_to
-from ros2_rfm_serving.types import EncodedImage, ObservationRequest, RequestId, SessionRequest, empty
+from ros2_rfm_serving.types import Chunk, EncodedImage, ObservationRequest, RequestId, SessionRequest, Verdict, empty
 
 from .sensor import CAMERA, JOINTS
 
@@ -31,17 +31,17 @@ class Crowd(Node):
         self.epochs: dict[str, int] = {}
         self._sequence = 0
         self._out = self.create_publisher(msg.Observation, names.server(server, "observation"), qos.OBSERVATION_SENT)
-        self._hears = [
-            self.create_subscription(msg.ActionChunk, names.robot(r, "rfm/action_chunk"), _deaf, qos.REPLY) for r in robots
-        ]
+        self._components = {robot: component or "system1" for robot, _, component in (each.partition("/") for each in robots)}
+        self._hears = []
+        for robot, component in self._components.items():  # a server gives up who does not listen for its answers
+            kind, topic = convert.REPLIES[Chunk if component == "system1" else Verdict]
+            self._hears.append(self.create_subscription(kind, names.robot(robot, topic), _deaf, qos.REPLY))
         self.opener = self.create_client(srv.OpenSession, names.server(server, "open_session"), qos_profile=qos.CONTROL)
-        self._robots = robots
 
     def open(self) -> None:
-        for robot in self._robots:
-            wanted = SessionRequest(
-                robot=robot, component="system1", action_names=ACTIONS, cameras=(CAMERA,), state_size=len(JOINTS)
-            )
+        for robot, component in self._components.items():
+            contract = {"action_names": ACTIONS, "state_size": len(JOINTS)} if component == "system1" else {}
+            wanted = SessionRequest(robot=robot, component=component, cameras=(CAMERA,), **contract)  # type: ignore[arg-type]
             self.opener.call_async(session_request_to(wanted)).add_done_callback(partial(self._opened, robot))
 
     def _opened(self, robot: str, done: Any) -> None:
@@ -52,14 +52,17 @@ class Crowd(Node):
     def ask(self) -> None:
         for robot, epoch in self.epochs.items():
             self._sequence += 1
+            acts = self._components[robot] == "system1"
             request = ObservationRequest(
-                id=RequestId(robot=robot, component="system1", session_epoch=epoch, episode=1, sequence=self._sequence),
+                id=RequestId(
+                    robot=robot, component=self._components[robot], session_epoch=epoch, episode=1, sequence=self._sequence
+                ),
                 stamp_ns=0,
                 instruction="stay",
-                state=np.zeros(len(JOINTS), np.float32),
+                state=np.zeros(len(JOINTS) if acts else 0, np.float32),
                 images=(IMAGE,),
-                prefix_model=empty(0, len(ACTIONS)),
-                prefix_robot=empty(0, len(ACTIONS)),
+                prefix_model=empty(0, len(ACTIONS) if acts else 0),
+                prefix_robot=empty(0, len(ACTIONS) if acts else 0),
             )
             self._out.publish(convert.observation_to(request))
 

@@ -21,7 +21,7 @@ from test.unit.engines.chat_server import Turn, says
 from test.unit.engines.chat_server import server as chat_server
 from test.unit.fakes import FakeEngine, schedule
 
-from .server_fleet import Fleet, serving
+from .server_fleet import Fleet, launched, serving
 
 ANSWERS = {SAFETY: "safe", MONITOR: "ongoing", SYSTEM2: "1. lift"}
 
@@ -137,3 +137,15 @@ def test_an_engine_that_cannot_be_served_gives_back_what_it_holds(monkeypatch: p
     tried = loading.Loading(params, schedule().placements[0], logged.append)
     assert tried.wait(30.0) and isinstance(tried.outcome, str)
     assert engine.given_back == 1 and "no kernel image" in logged[-1] and "in order" in logged[0]
+
+
+def test_a_judge_none_of_whose_first_answers_is_a_word_is_not_ready_and_says_what_it_answered(
+    ros_domain: int, tmp_path: Path
+) -> None:
+    with (
+        chat_server(lambda body, number: says("The cell is clear.")) as (url, _),
+        launched(tmp_path, model="judge", judge_url=url) as (fleet, _),
+    ):
+        fleet.wait(lambda: fleet.status and fleet.status.state == msg.ServerStatus.FAILED)
+        assert "judge cannot be loaded" in fleet.status.detail and "'The cell is clear.'" in fleet.status.detail
+        assert "safe, unsafe" in fleet.status.detail and url not in fleet.status.detail

@@ -277,6 +277,11 @@ def verdict_of(text: str, words: Sequence[str]) -> str:
 
 
 def _unwrapped(text: str) -> str:
+    """Return what stands in a fence, and in a JSON object with the one key `verdict`."""
+    text = text.strip()
+    if text.startswith("```") and text.endswith("```") and "```" not in text[3:-3]:
+        language, line_end, inside = text[3:-3].partition("\n")
+        text = inside if line_end and language.strip().lower() in ("", "json", "text") else text
     try:
         match json.loads(text, object_pairs_hook=tuple):  # pairs: a key that is there twice is no verdict
             case (("verdict", str(word)),):

@@ -223,10 +223,15 @@ def completion_of(content: bytes) -> Completion:
         text="".join(text for kind, text in parts if kind == "text"),
         ended=not was_cut_off(reason),
         tokens=tuple(_tokens(choice.logprobs)),
-        has_reasoning=any(map(message.get, THOUGHTS)) or any(kind == "thought" for kind, _ in parts),
+        has_reasoning=any(_says_something(message.get(field)) for field in THOUGHTS) or any(kind == "thought" for kind, _ in parts),
         refusal=bool(message.get("refusal")) or any(kind == "refusal" for kind, _ in parts),
         reason=reason[:40],
     )
+
+
+def _says_something(thoughts: Any) -> bool:
+    """Whether a field holds more than the line ends that stand between the marks of a model whose thoughts are turned off."""
+    return bool(thoughts.strip() if isinstance(thoughts, str) else thoughts)
 
 
 def _reason(finish: Any) -> str:

@@ -48,7 +48,6 @@ OURS = frozenset(
         "n",
         "logprobs",
         "response_format",
-        "chat_template_kwargs",
     }
 )
 MAX_SHOWN_CHARACTERS = 120

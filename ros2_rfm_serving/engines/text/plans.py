@@ -79,6 +79,8 @@ def _checked(subgoal: str) -> str:
     """Raises: `UnreadablePlan`."""
     if len(subgoal) > MAX_SUBGOAL_CHARACTERS:
         raise UnreadablePlan(f"a subgoal has {len(subgoal)} characters, more than {MAX_SUBGOAL_CHARACTERS}")
+    if re.search(r"\s\d{1,2}[.)]\s+\w", subgoal):
+        raise UnreadablePlan("several subgoals stand in one")
     if reasoning.has_marks(subgoal):
         raise UnreadablePlan("marks of thoughts stand in a subgoal")
     if not any(letter.isalpha() for letter in subgoal):
@@ -89,7 +91,8 @@ def _checked(subgoal: str) -> str:
 
 
 _MARK = re.compile(
-    r"^(?:[-*+•‣]|\(?(?:(?:sub-?goal|step|task|action)\s*#?\s*)?\d{1,3}\s*[.):\-]|(?:sub-?goal|step)\s*#?\s*\d{1,3})\s+",
+    r"^(?:[-*+•‣▪◦●→]|\(?(?:(?:sub-?goal|step|task|action)\s*#?\s*)?\d{1,3}\s*[.):\-]|(?:sub-?goal|step)\s*#?\s*\d{1,3}"
+    r"|\(?(?:[a-h]|[ivx]{1,4})[.)]|\d\ufe0f?\u20e3)\s+",
     re.IGNORECASE,
 )
 """A number or a bullet before an item."""
@@ -264,7 +267,7 @@ _NOTHING = re.compile(
 _OF_PLAN = r"(?:plan|sub-?goals?|steps?|sequence|list|answer|output|json|result|response|instructions)"
 _INTERJECTIONS = "sure(?: thing)?|certainly|of course|ok(?:ay)?|yes|alright|all right|great|absolutely|understood|got it|no problem"
 _GREETING = re.compile(
-    rf"(?:(?:{_INTERJECTIONS})[,.!]+\s+)?(?:(?:(?:the|my)\s+)?(?:[\w-]+\s+)?{_OF_PLAN}\s*:\s+)?",
+    rf"(?:(?:{_INTERJECTIONS})[,.!]+[ \t]+)?(?:(?:(?:the|my)\s+)?(?:[\w-]+\s+)?{_OF_PLAN}[ \t]*:[ \t]+)?",
     re.IGNORECASE,
 )
 _POLITE = re.compile(

@@ -212,7 +212,7 @@ def test_a_model_without_a_system_role_or_without_eyes_is_told_so() -> None:
 def test_thoughts_are_named_at_warm_up_with_what_turns_them_off(caplog: pytest.LogCaptureFixture) -> None:
     def qwen(body: dict[str, Any], number: int) -> Turn:
         thinks = body.get("chat_template_kwargs", {}).get("enable_thinking", True)
-        return completes({"content": SAFE, **({"reasoning_content": THOUGHT} if thinks else {})})
+        return completes({"content": SAFE, "reasoning_content": THOUGHT if thinks else "\n\n"})
 
     with caplog.at_level(logging.WARNING):
         warmed(qwen)

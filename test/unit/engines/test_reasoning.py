@@ -114,6 +114,7 @@ def test_thoughts_whose_beginning_the_chat_template_wrote_are_thoughts(name: str
         f"<think>a <think>b</think> c</think>{PLAN}",
         f"<seed:think>a<seed:cot_budget_reflect>b</seed:cot_budget_reflect>c</seed:think>{PLAN}",
         f"<think/>{PLAN}",
+        f"<think>a</think><plan>\n{PLAN}\n</plan>",
         f"<think></think>{PLAN}",
         f"</think>\n{PLAN}",
         f"{PLAN}<|im_end|>",

@@ -19,7 +19,19 @@ WORDS = ("safe", "unsafe")
 
 
 @pytest.mark.parametrize(
-    "said", ["safe", "Safe.", "  SAFE\n", "**safe.**", '"safe"', "<safe>", '{"verdict": "safe"}', '{ "verdict" : "Safe" }']
+    "said",
+    [
+        "safe",
+        "Safe.",
+        "  SAFE\n",
+        "**safe.**",
+        '"safe"',
+        "<safe>",
+        '{"verdict": "safe"}',
+        '{ "verdict" : "Safe" }',
+        '```json\n{"verdict": "safe"}\n```',
+        "```\nsafe\n```",
+    ],
 )
 def test_a_word_is_known_by_itself_whatever_its_case_and_wrapping(said: str) -> None:
     assert verdict_of(said, WORDS) == "safe"
@@ -47,6 +59,9 @@ def test_a_word_is_known_by_itself_whatever_its_case_and_wrapping(said: str) -> 
         '{"verdict": "unsafe", "verdict": "safe"}',
         '{"verdict": ["safe"]}',
         '{"verdict": "fine"}',
+        "```\nsafe\n```\nunsafe",
+        "```python\nsafe\n```",
+        "```safe```unsafe```",
         "[" * 100_000,
     ],
 )

@@ -18,7 +18,7 @@ import pytest
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import build_engine
-from ros2_rfm_serving.errors import ConfigurationError, ModelError
+from ros2_rfm_serving.errors import ConfigurationError, ModelError, UnusableAnswerError
 from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM2, InferenceRequest
 from test.unit.engines.chat_server import only, request, spec
 from test.unit.engines.vllm_signatures import STUB, signatures
@@ -117,6 +117,25 @@ def test_each_component_has_its_own_words_and_its_own_urgency(stubbed: None) -> 
     assert (arguments["limit_mm_per_prompt"], arguments["scheduling_policy"]) == ({"image": 1}, "priority")
     assert model.max_concurrent == model.max_batch_size == 7
     assert llm.renderer.stub_chats[-1][1]["content"][1]["image_pil"].size == (24, 16)
+
+
+def test_thoughts_in_this_process_are_no_plan_and_the_log_says_what_turns_them_off(
+    stubbed: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reasoning parser in `llm` lets the model think before the grammar holds; its marks stand in the text."""
+    thought = "Okay, the user wants order. " * 4
+    with started(llm={"reasoning_parser": "qwen3"}, chat_template_kwargs={"preserve": True}) as (model, llm):
+        plan, cut_off, verdict = model.infer(
+            [
+                decoded(SYSTEM2, f"say:<thought>{thought}</thought>1. lift"),
+                decoded(SYSTEM2, f"say:<thought>{thought}"),
+                decoded(SAFETY, f"say:{thought}</thought>safe"),
+            ]
+        )
+        assert llm.renderer.stub_chat_params.chat_template_kwargs["preserve"] is True
+    assert only([plan]).text == "lift" and only([verdict]).verdict == "safe"
+    assert isinstance(cut_off, UnusableAnswerError) and cut_off.is_cut_off
+    assert caplog.text.count("thinks before it answers") == 1 and "enable_thinking: false" in caplog.text
 
 
 @pytest.mark.parametrize(("spoiling", "said"), [("too long", "does not take.*VLLMValidationError"), ("break", "failed with")])

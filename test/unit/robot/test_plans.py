@@ -194,3 +194,13 @@ def test_what_is_told_is_never_longer_than_a_server_takes() -> None:
     made = PlannedWorld(replace(CONFIG, prompts={"system2": "x" * MAX_INSTRUCTION_CHARACTERS}))
     made.run(1.0)
     assert {len(prompt) for prompt in made.prompts["system2"]} == {MAX_INSTRUCTION_CHARACTERS}
+
+
+def test_a_component_that_no_server_serves_is_named_with_the_reason() -> None:
+    made = PlannedWorld()
+    made.conditions.opens = "contract"
+    made.run(1.0)
+    assert set(made.brain.refusals) == {"system1", "system2", "safety", "monitor"}
+    assert all("refuses" in why for why in made.brain.refusals.values())
+    made.conditions.opens = "granted"
+    made.run_until(lambda: not made.brain.refusals)

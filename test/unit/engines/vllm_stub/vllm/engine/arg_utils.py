@@ -13,6 +13,7 @@ class EngineArgs:
     gpu_memory_utilization: float = 0.92
     quantization: str | None = None
     tensor_parallel_size: int = 1
+    reasoning_parser: str = ""
 
 
 @dataclass

@@ -14,6 +14,7 @@ class BaseRenderer:
     async def render_chat_async(self, conversations, chat_params, tok_params=None):
         assert chat_params.chat_template_kwargs["add_generation_prompt"] and not tok_params.add_special_tokens
         self.stub_chats += conversations
+        self.stub_chat_params = chat_params
         question = conversations[0][-1]["content"][-1]["text"]
         if "too long" in question:
             raise VLLMValidationError("This model's maximum context length is 8 tokens.")
