@@ -95,7 +95,7 @@ def test_a_checkpoint_of_train_pytorch_is_imported_with_the_length_of_its_chunk(
     bundle.load(tmp_path / "b")
 
 
-def test_a_checkpoint_of_train_pytorch_is_recognised_by_its_weights(source: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_train_pytorch_is_recognised_by_what_lies_beside_its_weights(source: Path, tmp_path: Path) -> None:
     assert "how many actions a chunk has is not in it: give --chunk-length" in said(run(as_trained(source), tmp_path / "b"))
 
 

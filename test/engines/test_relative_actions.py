@@ -183,7 +183,7 @@ def test_they_pass_their_gate_and_pipelined_sessions_are_refused(name: str, bund
 def wished(told: dict[str, Any], source: Path) -> Wishes:
     """What the recording of a checkpoint was imported with, of its copy."""
     told = told | ({"tokenizer": source / told["tokenizer"]} if "tokenizer" in told else {})
-    return Wishes(**{**told, "action_names": tuple(told.get("action_names", ()))})
+    return Wishes(**{**told, **{key: tuple(told.get(key, ())) for key in ("action_names", "state_keys", "action_keys")}})
 
 
 def test_what_is_said_of_relative_actions_has_to_fit(tmp_path: Path) -> None:

@@ -140,9 +140,12 @@ def require_room(manifest: Manifest, config: ArchitectureConfig, folder: Path) -
     """What the contract promises fits into the network's columns. Raises: `ModelError` that names the key."""
     promise, prompt = manifest.contract, manifest.processing.prompt
     sources = [column for column in manifest.processing.relative if column is not None]
+    inputs = manifest.processing.state_inputs
     told: tuple[tuple[str, float, float], ...] = (
+        ("processing.state_inputs", max((each.column for each in inputs), default=-1), promise.state_size - 1),
+        ("processing.state_inputs", len(inputs), config.state_columns),
         ("contract.action_names", len(promise.action_names), config.action_columns),
-        ("contract.state_size", promise.state_size, config.state_columns),
+        ("contract.state_size", 0 if inputs else promise.state_size, config.state_columns),
         ("contract.max_inference_delay_steps", promise.max_inference_delay_steps, config.chunk_length - 1),
         ("processing.prompt.pad_token", prompt.pad_token, (config.vocabulary or math.inf) - 1),
         ("processing.relative", max(sources, default=-1), promise.state_size - 1),
@@ -157,7 +160,7 @@ def _require_columns(manifest: Manifest, folder: Path) -> None:
     """As many statistics as the contract has columns. Raises: `ModelError` that names the key."""
     processing, num_actions = manifest.processing, len(manifest.contract.action_names)
     for key, affine, columns in (
-        ("state", processing.state, manifest.contract.state_size),
+        ("state", processing.state, len(processing.state_inputs) or manifest.contract.state_size),
         ("action", processing.action, num_actions),
     ):
         times = f"{affine.lines} lines of " if affine.lines > 1 else ""
@@ -167,10 +170,10 @@ def _require_columns(manifest: Manifest, folder: Path) -> None:
                 raise ModelError(f"{folder / CONFIG}: processing.{key}.{name} {has}")
         if len(affine.offset) != len(affine.scale):
             raise ModelError(f"{folder / CONFIG}: processing.{key}: offset and scale are given together, or neither is")
-        for name, flags in (("ranged", affine.ranged), ("constant", affine.constant)):
-            if flags and (len(flags) != columns or not affine.scale):
-                has = f"has {len(flags)} flags for {columns if affine.scale else 0} columns"
-                raise ModelError(f"{folder / CONFIG}: processing.{key}.{name} {has}")
+        for name in ("ranged", "constant", "binary", "unclipped"):
+            flags, count = getattr(affine, name), (affine.lines if name == "constant" else 1) * columns if affine.scale else 0
+            if flags and len(flags) != count:
+                raise ModelError(f"{folder / CONFIG}: processing.{key}.{name} has {len(flags)} flags for {count} columns")
     if processing.relative and len(processing.relative) != num_actions:
         has = f"has {len(processing.relative)} columns for {num_actions} actions"
         raise ModelError(f"{folder / CONFIG}: processing.relative {has}")

@@ -37,7 +37,10 @@ class Affine(_Part):
     """Whether a column is scaled as a range, column by column; empty: none is. The lowest value and the width are kept because the
     middle of a narrow range loses its digits, and the lowest value would no longer be -1 exactly"""
     constant: tuple[bool, ...] = ()
-    """Columns that are 0 for the model, whatever their value is, and are scaled on their way back all the same; empty: none"""
+    """Numbers, as many as `scale` has, whose column is 0 for the model whatever its value is, and is scaled on its way back all the
+    same; empty: none"""
+    binary: tuple[bool, ...] = ()
+    """Columns that are 1 above 0.5 and else 0, both ways; empty: none"""
     precision: Literal["float32", "float64"] = "float32"
     """As the library computes whose statistics these are. The network itself receives float32"""
     lines: int = Field(default=1, ge=1, le=MAX_LINES)
@@ -46,6 +49,8 @@ class Affine(_Part):
     """Normalised values are cut to +- this, on their way into the model."""
     clip_back: PositiveFloat | None = None
     """And on their way out of it"""
+    unclipped: tuple[bool, ...] = ()
+    """Columns that `clip` and `clip_back` leave as they are; empty: none"""
 
     @property
     def centre(self) -> tuple[float, ...]:
@@ -68,6 +73,29 @@ def ranges_of(low: Sequence[float], width: Sequence[float], precision: Literal["
     return Affine(offset=tuple(low), scale=tuple(width), ranged=(True,) * len(low), precision=precision)
 
 
+class StateInput(_Part):
+    """A column of the network's state: one of the robot's, or its sine or cosine."""
+
+    column: NonNegativeInt
+    function: Literal["value", "sin", "cos"] = "value"
+
+
+class Recrop(_Part):
+    """Resizing to a square, cropping and resizing again, as the processors of GR00T N1.6 and N1.7 do it.
+
+    Each result is rounded to whole pixel values.
+    """
+
+    side_px: int = Field(ge=1)
+    """Of the square, before the crop and after it"""
+    crop_px: int = Field(ge=1)
+    """Of the middle that is kept"""
+    shape: Literal["letterbox", "stretch", "square"]
+    """What is done with a picture that is not square: black is added first, it is stretched, or it is refused"""
+    area: bool = False
+    """As OpenCV's INTER_AREA resizes; else bilinear with antialiasing, as torchvision does"""
+
+
 class Images(_Part):
     """From what a robot sends to what a network sees."""
 
@@ -83,12 +111,17 @@ class Images(_Part):
     """Of height and width, what is kept around the middle, before anything else"""
     whole: bool = False
     """What resizing gives is cut to whole pixel values"""
+    recrop: Recrop | None = None
+    """Before all else, in place of `crop`"""
     absent: int = Field(default=0, ge=0, le=MAX_CAMERAS)
     """Cameras that the network has and no robot: black, after the others, and never attended to"""
 
     @property
     def least_px(self) -> tuple[int, int]:
         """Width and height of an image of which nothing has to be made larger."""
+        if self.recrop:
+            side = math.ceil(self.width_px * self.recrop.side_px / self.recrop.crop_px)
+            return side, side
         return math.ceil(self.width_px / self.crop), math.ceil(self.height_px / self.crop)
 
 
@@ -115,6 +148,8 @@ class Processing(_Part):
 
     images: Images
     prompt: Prompt
+    state_inputs: tuple[StateInput, ...] = ()
+    """Columns of the network's state, which `state` scales; empty: the robot's, as it sends them"""
     state: Affine = Affine()
     action: Affine = Affine()
     relative: tuple[NonNegativeInt | None, ...] = ()

@@ -12,6 +12,8 @@ from ros2_rfm_serving.types import Array
 
 Numbers = NDArray[np.floating[Any]]
 """In the precision of the statistics."""
+HALF = 0.5
+"""What a binary column is on one side of."""
 
 
 class Normaliser:
@@ -21,10 +23,11 @@ class Normaliser:
         lines, self._dtype = affine.lines, np.dtype(affine.precision)
         self._offset = np.array(affine.offset or [0.0] * lines * columns, self._dtype).reshape(lines, columns)
         self._scale = np.array(affine.scale or [1.0] * lines * columns, self._dtype).reshape(lines, columns)
-        ranged = np.array(affine.ranged or [False] * columns, bool)
+        ranged = _flags(affine.ranged, columns)
         self._gain, self._shift = np.where(ranged, 2, 1).astype(np.float32), np.where(ranged, -1, 0).astype(np.float32)
-        self._varies = (self._scale != 0) & ~np.array(affine.constant or [False] * columns, bool)
-        self._clip, self._clip_back = affine.clip, affine.clip_back
+        self._varies = (self._scale != 0) & ~_flags(affine.constant, lines * columns).reshape(lines, columns)
+        self._binary = _flags(affine.binary, columns)
+        self._limit, self._limit_back = (_limits(clip, affine.unclipped, columns) for clip in (affine.clip, affine.clip_back))
 
     def normalized(self, values: Array) -> Numbers:
         """Return values of [A], or of [N, A] of which each is in a line of its own, in the precision of the statistics."""
@@ -33,16 +36,30 @@ class Normaliser:
         moved = self._gain * (values.astype(self._dtype) - offset)
         normal: Numbers = np.divide(moved, scale, out=np.zeros_like(moved), where=varies)
         np.add(normal, self._shift, out=normal, where=varies)
-        return normal if self._clip is None else normal.clip(-self._clip, self._clip)
+        if self._limit is not None:
+            np.clip(normal, -self._limit, self._limit, out=normal)
+        return np.where(self._binary, values > HALF, normal) if self._binary.any() else normal
 
     def denormalized(self, normal: Array) -> Array:
         """Return the values of [..., A] or [..., N, A], in float32."""
         lines = self._lines_of(normal)
-        kept = normal if self._clip_back is None else normal.clip(-self._clip_back, self._clip_back)
+        kept = normal if self._limit_back is None else np.clip(normal, -self._limit_back, self._limit_back)
         values: Numbers = (kept - self._shift) / self._gain * self._scale[lines] + self._offset[lines]
+        values = np.where(self._binary, normal > HALF, values) if self._binary.any() else values
         return values.astype(np.float32, copy=False)
 
     def _lines_of(self, values: Array) -> NDArray[np.intp] | int:
         """Return which line scales each action of [..., N, A], the last for those behind it; of one line, that line."""
         last = len(self._scale) - 1
         return np.arange(values.shape[-2]).clip(max=last) if last else 0
+
+
+def _flags(flags: tuple[bool, ...], count: int) -> NDArray[np.bool_]:
+    return np.array(flags or [False] * count, bool)
+
+
+def _limits(clip: float | None, unclipped: tuple[bool, ...], columns: int) -> Array | None:
+    """Return how far from 0 each column may be; None: as far as it is."""
+    if clip is None:
+        return None
+    return np.where(_flags(unclipped, columns), np.inf, clip).astype(np.float32)

@@ -17,6 +17,7 @@ from torch import Tensor
 from ros2_rfm_serving.engines.architectures.base import ArchitectureConfig, Observation
 from ros2_rfm_serving.engines.architectures.manifest import Images, Manifest, Prompt
 from ros2_rfm_serving.engines.architectures.normaliser import Normaliser, Numbers
+from ros2_rfm_serving.engines.architectures.recropping import recropped
 from ros2_rfm_serving.engines.uploads import Here, uploads_to
 from ros2_rfm_serving.types import Array, EncodedImage, Image, InferenceRequest
 
@@ -44,7 +45,10 @@ class Processor:
         """`send` is `Engine.fit_image`"""
         self._tokenizer, self._cameras = tokenizer, contract.cameras
         self._state_columns, self._vocabulary = config.state_columns, config.vocabulary or math.inf
-        self._state = Normaliser(processing.state, contract.state_size)
+        inputs = processing.state_inputs
+        self._state_inputs = [each.column for each in inputs]
+        self._sines, self._cosines = (np.array([each.function == name for each in inputs], bool) for name in ("sin", "cos"))
+        self._state = Normaliser(processing.state, len(inputs) or contract.state_size)
         self._action = Normaliser(processing.action, len(contract.action_names))
         told = processing.relative
         self._relative = [column for column, source in enumerate(told) if source is not None]
@@ -57,7 +61,7 @@ class Processor:
         return bool(self._relative)
 
     def observation(self, requests: Sequence[InferenceRequest]) -> Observation:
-        states = np.stack([self._state.normalized(request.state) for request in requests])
+        states = np.stack([self._state.normalized(self._read(request.state)) for request in requests])
         rows = [self._tokens(request.instruction, state) for request, state in zip(requests, states, strict=True)]
         tokens = torch.full((len(rows), self._prompt.max_tokens), self._prompt.pad_token)
         words = torch.zeros(tokens.shape, dtype=torch.bool)
@@ -86,6 +90,15 @@ class Processor:
         counted = prefix.astype(np.float32)
         counted[:, self._relative] -= state[self._sources]
         return self._action.normalized(counted).astype(np.float32, copy=False)
+
+    def _read(self, state: Array) -> Array:
+        """Return the columns that the network reads of a robot's."""
+        if not self._state_inputs:
+            return state
+        read = state[self._state_inputs]
+        np.sin(read, out=read, where=self._sines)
+        np.cos(read, out=read, where=self._cosines)
+        return read
 
     def _tokens(self, instruction: str, state: Numbers) -> list[int]:
         text = instruction.strip().replace("_", " ").replace("\n", " ") if self._prompt.clean else instruction
@@ -148,8 +161,11 @@ def _scale(geometry: Images, device: str) -> tuple[Tensor, Tensor]:
 
 def fitted(image: Tensor, geometry: Images) -> Tensor:
     """[H, W, 3] uint8 -> [3, height, width] in [0, 1], of its own memory. Nothing is computed of what is cropped, and everything
-    where it lies that can be."""
-    pixels = cropped(image.permute(2, 0, 1), geometry.crop).float().div_(255)
+    where it lies that can be. Raises: `BadMessageError`, as `recropped` does."""
+    if geometry.recrop:
+        pixels = recropped(image, geometry.recrop).div_(255)
+    else:
+        pixels = cropped(image.permute(2, 0, 1), geometry.crop).float().div_(255)
     height, width = pixels.shape[1:]
     size = (geometry.height_px, geometry.width_px)
     if geometry.fit != "stretch":

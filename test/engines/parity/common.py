@@ -127,8 +127,7 @@ def imported(recording: Recording, source: Path, target: Path, importer: str = "
     told = dict(recording.wishes)
     if "tokenizer" in told:
         told["tokenizer"] = source / told["tokenizer"]
-    if "action_names" in told:
-        told["action_names"] = tuple(told["action_names"])
+    told |= {key: tuple(told[key]) for key in ("action_names", "state_keys", "action_keys") if key in told}
     import_checkpoint(source, target, Wishes(**told), importer)
     return target
 

@@ -283,6 +283,7 @@ def main() -> int:
                 "tokenizer.json": word_tokenizer(WORDS, SPECIAL).to_str(),
             },
             shapes={"model.safetensors": saved_shapes(model)},
+            wishes={"state_keys": ("arm", "gripper"), "action_keys": ("arm", "gripper")},
             tensors=given | answers(model, eagle, plain, statistics),
         )
         return finished("groot_n1_5", recording, kept=told.write, importer="groot")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -18,9 +18,10 @@ from ros2_rfm_serving.engines.architectures.importers.decoder_weights import (
     siglip_sizes,
 )
 from ros2_rfm_serving.engines.architectures.importers.files import Json, is_of_type, read_json, tokenizer_file
+from ros2_rfm_serving.engines.architectures.importers.groot_columns import MODES, Key, Statistics, inputs_of, joined
 from ros2_rfm_serving.engines.architectures.importers.shards import read_weights
 from ros2_rfm_serving.engines.architectures.importers.tokens import token_id
-from ros2_rfm_serving.engines.architectures.manifest import Affine, Manifest, Processing, Promise
+from ros2_rfm_serving.engines.architectures.manifest import Manifest, Processing, Promise
 from ros2_rfm_serving.engines.architectures.vision import VisionConfig
 from ros2_rfm_serving.errors import ModelError
 
@@ -50,30 +51,39 @@ def read(folder: Path, wishes: Wishes) -> Imported:
     config, metadata = read_json(folder / "config.json"), read_json(folder / METADATA)
     files, theirs = read_weights(folder)
     weights = renamed(theirs, RULES, files[0])
-    robot = robot_of(metadata, wishes.kind)
+    robot = robot_of(metadata, wishes)
     tokenizer_json = tokenizer_file(folder, wishes.tokenizer, "nvidia/Eagle2.5, in Isaac-GR00T")
     tokenizer = tokenizer_json.read_text(encoding="utf-8")
     network = _network(config, weights, robot, tokenizer)
-    names = wishes.action_names or robot.action_names
-    if len(names) != len(robot.action_names):
-        raise ModelError(f"{metadata.file}: {len(robot.action_names)} actions, {len(names)} names were given for them")
+    names = wishes.action_names or tuple(f"{key.name}_{i}" for key in robot.action for i in range(key.num_columns))
+    if len(names) != (count := sum(key.num_columns for key in robot.action)):
+        raise ModelError(f"{metadata.file}: {count} actions, {len(names)} names were given for them")
     processing = GrootN15.processing(network, len(robot.cameras))
     steps = Json(config.file, config.map("action_head_cfg")).count("num_inference_timesteps", GrootN15.sampling().num_steps)
+    state = joined(robot.state, "float32", f"{metadata.file}: {robot.tag}.statistics.state")
     manifest = Manifest(
         architecture="groot_n1_5",
         network=network.model_dump(),
         contract=Promise(
             action_names=names,
             cameras=robot.cameras,
-            state_size=len(robot.state.offset),
+            state_size=sum(key.num_columns for key in robot.state),
             control_rate_hz=wishes.control_rate_hz or robot.rate_hz,
         ),
         sampling=GrootN15.sampling().model_copy(update={"num_steps": steps}),
-        processing=Processing(images=processing.images, prompt=processing.prompt, state=robot.state, action=robot.action),
+        processing=Processing(
+            images=processing.images,
+            prompt=processing.prompt,
+            state_inputs=inputs_of(robot.state),
+            state=state.model_copy(update={"clip": 1.0 if any(key.clipped for key in robot.state) else None}),
+            action=joined(robot.action, "float32", f"{metadata.file}: {robot.tag}.statistics.action"),
+        ),
     )
     notes = (
         f"the weights of embodiment {robot.tag!r} are used",
-        "state and actions are taken in the order of metadata.json, all scaled from least and largest to -1 and 1",
+        f"state: {_listed(robot.state)}; actions: {_listed(robot.action)}",
+        f"cameras in this order: {', '.join(robot.cameras) or 'none'}; --cameras says another, as the data config has them",
+        "the newest observation alone is seen, and pictures are cropped to 0.95 and stretched, as its data configs do",
     )
     return Imported(
         manifest=manifest,
@@ -85,44 +95,101 @@ def read(folder: Path, wishes: Wishes) -> Imported:
 
 
 class Robot(NamedTuple):
-    """What `metadata.json` says of one embodiment."""
+    """What `metadata.json` and the options say of one embodiment."""
 
     tag: str
     cameras: tuple[str, ...]
-    state: Affine
-    action: Affine
-    action_names: tuple[str, ...]
+    state: list[Key]
+    action: list[Key]
     rate_hz: float
 
 
-def robot_of(metadata: Json, tag: str) -> Robot:
+def robot_of(metadata: Json, wishes: Wishes) -> Robot:
+    """Raises: `ModelError`."""
+    tag = _tag_of(metadata, wishes.kind)
+    metadata.map(tag, "statistics")
+    video = metadata.map(tag, "modalities", "video")
+    try:
+        rate_hz = max((float(each.get("fps") or 0.0) for each in video.values()), default=0.0)
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ModelError(f"{metadata.file}: {tag}.modalities.video: {error}") from error
+    return Robot(
+        tag=tag,
+        cameras=_cameras(metadata, tag, tuple(video), wishes.cameras),
+        state=_keys(metadata, tag, "state", wishes.state_keys),
+        action=_keys(metadata, tag, "action", wishes.action_keys),
+        rate_hz=rate_hz,
+    )
+
+
+def _tag_of(metadata: Json, tag: str) -> str:
     """Raises: `ModelError`."""
     known = [name for name in metadata.content if name in EMBODIMENTS]
     if not tag and len(known) == 1:
         tag = known[0]
     if tag not in known:
         raise ModelError(f"{metadata.file}: which embodiment? Say one of {', '.join(known) or 'none that is known'}, not {tag!r}")
-    try:
-        modalities, statistics = metadata.map(tag, "modalities"), metadata.map(tag, "statistics")
-        video, action = modalities["video"], statistics["action"]
-        return Robot(
-            tag=tag,
-            cameras=tuple(video),
-            state=span_of(statistics["state"]),
-            action=span_of(action),
-            action_names=tuple(f"{key}_{i}" for key, values in action.items() for i in range(len(values["min"]))),
-            rate_hz=max((float(each.get("fps") or 0.0) for each in video.values()), default=0.0),
+    return tag
+
+
+def _cameras(metadata: Json, tag: str, known: tuple[str, ...], wished: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the cameras in the network's order. Raises: `ModelError`."""
+    cameras = tuple(name.removeprefix("video.") for name in wished) or known
+    if unknown := [name for name in cameras if name not in known]:
+        raise ModelError(f"{metadata.file}: --cameras: {unknown[0]!r} is none of {tag}.modalities.video: {', '.join(known)}")
+    return cameras
+
+
+def _keys(metadata: Json, tag: str, part: str, wished: Sequence[str]) -> list[Key]:
+    """Return the keys that the network reads or writes, in its order. Raises: `ModelError` where nothing says which they are."""
+    statistics = metadata.map(tag, "statistics", part)
+    modalities = metadata.content[tag].get("modalities", {}).get(part) or {}
+    if not wished and len(statistics) > 1:
+        raise ModelError(
+            f"{metadata.file}: {tag}.statistics.{part} has {len(statistics)} keys: {', '.join(statistics)}; which of them the "
+            f"network has, and in which order, is in the data config that trained it ({part}_keys), not in the checkpoint: give "
+            f"--{part}-keys A,B,..; a key that the data config does not scale by min_max as A:MODE, of {', '.join(MODES)}"
         )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{metadata.file}: {tag}: {error} is missing or of another kind") from error
+    found: list[Key] = []
+    for text in wished or tuple(statistics):
+        name, _, mode = text.removeprefix(f"{part}.").partition(":")
+        mode = mode or "min_max"
+        _require_key(metadata, f"{tag}.statistics.{part}", part, name, mode, statistics)
+        if name in (key.name for key in found):
+            raise ModelError(f"{metadata.file}: --{part}-keys: {name!r} is there twice")
+        where = f"{tag}.statistics.{part}.{name}"
+        bounds = ("q01", "q99") if mode == "q99" else ("min", "max")
+        key = Statistics(metadata.file, where, statistics[name], "float32", close=False).scaled(name, mode, bounds)
+        _require_columns(metadata, f"{tag}.modalities.{part}.{name}", modalities.get(name) or {}, key)
+        found.append(key)
+    return found
 
 
-def span_of(statistics: Mapping[str, Mapping[str, list[float]]]) -> Affine:
-    """[least, largest] to [-1, 1]; what never changes becomes 0 there, as theirs does, for all but infinite values."""
-    least = [value for each in statistics.values() for value in each["min"]]
-    most = [value for each in statistics.values() for value in each["max"]]
-    pairs = list(zip(least, most, strict=True))
-    return Affine(offset=tuple((a + b) / 2 for a, b in pairs), scale=tuple((b - a) / 2 for a, b in pairs))
+def _require_key(metadata: Json, where: str, part: str, name: str, mode: str, known: Mapping[str, Any]) -> None:
+    """Raises: `ModelError`."""
+    if name not in known:
+        raise ModelError(f"{metadata.file}: --{part}-keys: {name!r} is none of {where}: {', '.join(known)}")
+    modes = MODES if part == "state" else tuple(each for each in MODES if each != "sin_cos")
+    if mode not in modes:
+        raise ModelError(f"{metadata.file}: --{part}-keys: {name}: no mode is named {mode!r}; there are {', '.join(modes)}")
+
+
+def _require_columns(metadata: Json, where: str, told: Mapping[str, Any], key: Key) -> None:
+    """Refuse a key whose columns a data config may turn to others, or that is not what its statistics say. Raises: `ModelError`."""
+    if rotation := told.get("rotation_type"):
+        raise ModelError(
+            f"{metadata.file}: {where}.rotation_type is {rotation!r}, which a data config turns to other columns "
+            "(target_rotations): not supported; leave the key out where the network was trained without it"
+        )
+    if told.get("continuous") is False and key.mode != "binary":
+        raise ModelError(f"{metadata.file}: {where}.continuous is false: such a key is binary; say so as {key.name}:binary")
+    shape = told.get("shape")
+    if shape is not None and list(shape) != [key.num_columns]:
+        raise ModelError(f"{metadata.file}: {where}.shape is {shape!r}, its statistics have {key.num_columns} columns")
+
+
+def _listed(keys: Sequence[Key]) -> str:
+    return ", ".join(f"{key.name} ({key.mode})" for key in keys) or "none"
 
 
 def _network(config: Json, weights: dict[str, Tensor], robot: Robot, tokenizer: str) -> GrootN15Config:

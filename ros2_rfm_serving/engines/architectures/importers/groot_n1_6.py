@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,14 +13,18 @@ from ros2_rfm_serving.engines.architectures.groot_n1_6 import SIGLIP2, GrootN16,
 from ros2_rfm_serving.engines.architectures.importers.base import Imported, Rule, Wishes, renamed
 from ros2_rfm_serving.engines.architectures.importers.decoder_weights import decoder_rules, decoder_sizes, siglip_rules
 from ros2_rfm_serving.engines.architectures.importers.files import Json, is_of_type, layers_of
+from ros2_rfm_serving.engines.architectures.importers.groot_pictures import recrop_of
 from ros2_rfm_serving.engines.architectures.importers.groot_saved import imported_of, saved_in
 from ros2_rfm_serving.engines.architectures.importers.tokens import token_id
+from ros2_rfm_serving.engines.architectures.manifest import Recrop
 from ros2_rfm_serving.engines.architectures.vision import VisionConfig
 from ros2_rfm_serving.errors import ModelError
 
 TYPE = "Gr00tN1d6"
 PATCH, POSITION = "vision.embeddings.patch_embedding.weight", "vision.embeddings.position_embedding.weight"
 SHUFFLE = 2
+SHORTEST_EDGE = 512
+"""Where `processor_config.json` does not say it"""
 _LANGUAGE = r"backbone\.model\.language_model"
 RULES: list[Rule] = [
     *siglip_rules(r"backbone\.model\.vision_model\.vision_model"),
@@ -44,15 +47,16 @@ def recognises(folder: Path) -> bool:
 def read(folder: Path, wishes: Wishes) -> Imported:
     """Raises: `ModelError`."""
     saved = saved_in(folder, wishes, "nvidia/Eagle-Block2A-2B-v2, in Isaac-GR00T")
-    weights = by_our_names(saved.weights, saved.files[-1], image_px_of(saved.processing))
+    recrop = recrop_of(saved.processor, SHORTEST_EDGE, stretches=False)
+    weights = by_our_names(saved.weights, saved.files[-1], image_px_of(recrop))
     network = _network(saved.config, weights, saved.embodiment, saved.tokenizer)
-    return imported_of(saved, wishes, weights, network, ("groot_n1_6", GrootN16), saved.processing.get("crop_fraction") or 1.0)
+    return imported_of(saved, wishes, weights, network, ("groot_n1_6", GrootN16), recrop)
 
 
-def image_px_of(kwargs: dict[str, Any]) -> int:
+def image_px_of(recrop: Recrop) -> int:
     """The side of a square image as its processor makes it: whole patches, in pairs."""
-    edge, pair = int(kwargs.get("shortest_image_edge") or kwargs["image_target_size"][0]), SHUFFLE * SIGLIP2.patch_px
-    return round(edge / pair) * pair
+    pair = SHUFFLE * SIGLIP2.patch_px
+    return max(1, round(recrop.side_px / pair)) * pair
 
 
 def by_our_names(theirs: dict[str, Tensor], file: Path, image_px: int) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -13,11 +12,15 @@ from ros2_rfm_serving.engines.architectures.importers.base import Imported, Rule
 from ros2_rfm_serving.engines.architectures.importers.decoder_weights import decoder_rules, decoder_sizes
 from ros2_rfm_serving.engines.architectures.importers.files import Json, is_of_type, layers_of
 from ros2_rfm_serving.engines.architectures.importers.groot_n1_6 import head_of
+from ros2_rfm_serving.engines.architectures.importers.groot_pictures import recrop_of
 from ros2_rfm_serving.engines.architectures.importers.groot_saved import imported_of, saved_in
 from ros2_rfm_serving.engines.architectures.importers.tokens import token_id
+from ros2_rfm_serving.engines.architectures.manifest import Recrop
 from ros2_rfm_serving.errors import ModelError
 
 TYPE = "Gr00tN1d7"
+SHORTEST_EDGE = 256
+"""Where `processor_config.json` does not say it"""
 _MODEL = r"backbone\.model(?:\.model)?"
 RULES: list[Rule] = [
     (rf"{_MODEL}\.visual\.(.+)", r"vision.\1"),
@@ -38,17 +41,15 @@ def read(folder: Path, wishes: Wishes) -> Imported:
     """Raises: `ModelError`."""
     saved = saved_in(folder, wishes, "nvidia/Cosmos-Reason2-2B")
     weights = renamed(saved.weights, RULES, saved.files[-1])
-    edge, crop = geometry_of(saved.processing)
-    network = _network(saved.config, weights, saved.embodiment, saved.tokenizer, edge)
-    return imported_of(saved, wishes, weights, network, ("groot_n1_7", GrootN17), crop, MAX_DELAY_STEPS)
+    recrop = recrop_of(saved.processor, SHORTEST_EDGE, stretches=True)
+    network = _network(saved.config, weights, saved.embodiment, saved.tokenizer, image_px_of(recrop))
+    return imported_of(saved, wishes, weights, network, ("groot_n1_7", GrootN17), recrop, MAX_DELAY_STEPS)
 
 
-def geometry_of(kwargs: dict[str, Any]) -> tuple[int, float]:
-    """The side of a square image as its processor makes it, and what share of the camera's picture it shows."""
-    target = kwargs.get("image_target_size") or [256, 256]
-    edge, pair = int(kwargs.get("shortest_image_edge") or target[0]), SHUFFLE * QwenVisionConfig().patch_px
-    crop = kwargs.get("crop_fraction") or (kwargs.get("image_crop_size") or target)[0] / target[0]
-    return round(edge / pair) * pair, crop
+def image_px_of(recrop: Recrop) -> int:
+    """The side of a square image as its processor makes it: whole patches, in pairs."""
+    pair = SHUFFLE * QwenVisionConfig().patch_px
+    return max(1, round(recrop.side_px / pair)) * pair
 
 
 def _network(config: Json, weights: dict[str, Tensor], embodiment: int, tokenizer: str, image_px: int) -> GrootN17Config:

@@ -10,15 +10,21 @@ from torch import Tensor
 from ros2_rfm_serving.engines.architectures.groot_n1_6 import GrootN16, GrootN16Config
 from ros2_rfm_serving.engines.architectures.importers.base import Imported, Wishes
 from ros2_rfm_serving.engines.architectures.importers.files import Json, read_json, tokenizer_file
-from ros2_rfm_serving.engines.architectures.importers.groot import span_of
-from ros2_rfm_serving.engines.architectures.importers.groot_relative import Relative, relative_of
+from ros2_rfm_serving.engines.architectures.importers.groot_columns import Key, Precision, Statistics, inputs_of, joined
+from ros2_rfm_serving.engines.architectures.importers.groot_pictures import told_of
+from ros2_rfm_serving.engines.architectures.importers.groot_relative import relative_keys, sources_of
 from ros2_rfm_serving.engines.architectures.importers.shards import read_weights
-from ros2_rfm_serving.engines.architectures.manifest import Affine, Manifest, Processing, Promise
+from ros2_rfm_serving.engines.architectures.manifest import Manifest, Processing, Promise, Recrop
 from ros2_rfm_serving.errors import ModelError
 
-UNSUPPORTED = ("sin_cos_embedding_keys", "mean_std_embedding_keys")
-REFUSED = ("use_mean_std", "exclude_state")
+REFUSED = ("use_mean_std", "exclude_state", "use_tactile")
 """Of its processor; each would need other code here"""
+SCALED_OTHERWISE = (
+    ("state", "sin_cos_embedding_keys"),
+    ("state", "mean_std_embedding_keys"),
+    ("action", "mean_std_embedding_keys"),
+)
+PRECISION: Precision = "float64"
 
 
 class Saved(NamedTuple):
@@ -67,43 +73,37 @@ def imported_of(
     weights: dict[str, Tensor],
     network: GrootN16Config,
     kind: tuple[str, type[GrootN16]],
-    crop: float,
+    recrop: Recrop,
     max_delay_steps: int = 0,
 ) -> Imported:
     """weights: by our names; kind: of the architecture. Raises: `ModelError`."""
-    modalities = _modalities(saved.processor, saved.tag)
+    modalities = _modalities(saved.processor, saved.tag, network.chunk_length)
     trained = len(modalities["action"]["delta_indices"])
-    keys = {part: [str(key) for key in modalities[part]["modality_keys"]] for part in ("video", "state", "action")}
-    own = {part: {key: saved.statistics.map(saved.tag, part, key) for key in keys[part]} for part in ("state", "action")}
-    percentiles = bool(saved.processing.get("use_percentiles"))
-    configs = modalities["action"].get("action_configs") if saved.processing.get("use_relative_action") else None
-    relative = relative_of(saved.statistics, saved.tag, configs, own, percentiles) if configs else Relative()
-    state, action = _spans(own["state"], percentiles), relative.action or _spans(own["action"], percentiles)
-    columns = sum(len(each["min"]) for each in own["action"].values())
-    told = wishes.action_names or tuple(f"{key}_{i}" for key, each in own["action"].items() for i in range(len(each["min"])))
-    if len(told) != columns:
-        raise ModelError(f"{saved.statistics.file}: {columns} actions, {len(told)} names were given for them")
+    cameras = _cameras(saved, modalities, wishes.cameras)
+    columns = _columns(saved, modalities)
+    count = sum(key.num_columns for key in columns.action)
+    names = wishes.action_names or tuple(f"{key.name}_{i}" for key in columns.action for i in range(key.num_columns))
+    if len(names) != count:
+        raise ModelError(f"{saved.statistics.file}: {count} actions, {len(names)} names were given for them")
     name, architecture = kind
     steps = saved.config.count("num_inference_timesteps", architecture.sampling().num_steps)
     manifest = Manifest(
         architecture=name,
         network=network.model_dump(),
         contract=Promise(
-            action_names=told,
-            cameras=tuple(keys["video"]),
-            state_size=len(state.offset),
+            action_names=names,
+            cameras=cameras,
+            state_size=sum(key.num_columns for key in columns.state),
             control_rate_hz=wishes.control_rate_hz,
             max_inference_delay_steps=min(max_delay_steps, network.chunk_length - 1),
         ),
         sampling=architecture.sampling().model_copy(update={"num_steps": steps}),
-        processing=_processing(
-            saved.processing, architecture.processing(network, len(keys["video"])), state, action, crop
-        ).model_copy(update={"relative": relative.sources}),
+        processing=_processing(saved, columns, architecture.processing(network, len(cameras)), recrop),
     )
     notes = (
         f"the weights of embodiment {saved.tag!r} are used",
         f"it was trained for {trained} of its {network.chunk_length} actions: execute no more of them",
-        "images are resized by bilinear means, not by OpenCV's areas",
+        told_of(recrop),
     )
     return Imported(
         manifest=manifest,
@@ -114,14 +114,56 @@ def imported_of(
     )
 
 
-def _processing(kwargs: dict[str, Any], published: Processing, state: Affine, action: Affine, crop: float) -> Processing:
+class Columns(NamedTuple):
+    state: list[Key]
+    action: list[Key]
+    relative: tuple[int | None, ...]
+    """Of each action the column of the state that it is counted from; empty: none is"""
+
+
+def _columns(saved: Saved, modalities: dict[str, Any]) -> Columns:
+    """Return the keys in the network's order, each with its own statistics. Raises: `ModelError`."""
+    kwargs, statistics, tag = saved.processing, saved.statistics, saved.tag
+    bounds = ("q01", "q99") if kwargs.get("use_percentiles") else ("min", "max")
+    sines = set(modalities["state"].get("sin_cos_embedding_keys") or ()) if kwargs.get("apply_sincos_state_encoding") else set()
+    configs = modalities["action"].get("action_configs") if kwargs.get("use_relative_action") else None
+    counted = relative_keys(saved.processor, tag, modalities["action"]["modality_keys"], configs) if configs else {}
+
+    def scaled(part: str, name: str) -> Key:
+        group = "relative_action" if part == "action" and name in counted else part
+        if name not in statistics.map(tag, group):
+            raise ModelError(f"{statistics.file}: {tag}.{group}.{name} is missing")
+        deviations = modalities[part].get("mean_std_embedding_keys") or ()
+        mode = "sin_cos" if part == "state" and name in sines else "mean_std" if name in deviations else "min_max"
+        told = Statistics(statistics.file, f"{tag}.{group}.{name}", statistics.content[tag][group][name], PRECISION, close=True)
+        return told.scaled(name, mode, bounds if group == part else ("min", "max"))
+
+    state, action = ([scaled(part, str(name)) for name in modalities[part]["modality_keys"]] for part in ("state", "action"))
+    relative = sources_of(saved.processor, tag, counted, state, action) if counted else ()
+    return Columns(state, action, relative)
+
+
+def _processing(saved: Saved, columns: Columns, published: Processing, recrop: Recrop) -> Processing:
+    kwargs, where = saved.processing, f"{saved.statistics.file}: {saved.tag}"
+    state = joined(columns.state, PRECISION, f"{where}.state")
+    action = joined(columns.action, PRECISION, f"{where}.relative_action")
     inside = {"clip": 1.0} if kwargs.get("clip_outliers", True) else {}
     return Processing(
-        images=published.images.model_copy(update={"crop": crop}),
+        images=published.images.model_copy(update={"crop": 1.0, "fit": "stretch", "recrop": recrop}),
         prompt=published.prompt.model_copy(update={"bare": bool(kwargs.get("formalize_language", True))}),
+        state_inputs=inputs_of(columns.state),
         state=state.model_copy(update=inside),
         action=action.model_copy(update={"clip_back": 1.0}),
+        relative=columns.relative,
     )
+
+
+def _cameras(saved: Saved, modalities: dict[str, Any], wished: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the cameras as the robot names them, in the network's order. Raises: `ModelError`."""
+    known = tuple(str(key) for key in modalities["video"]["modality_keys"])
+    if wished and len(wished) != len(known):
+        raise ModelError(f"{saved.processor.file}: --cameras: {len(wished)} for a network with {len(known)}: {', '.join(known)}")
+    return wished or known
 
 
 def robot_of(statistics: Json, robots: Json, tag: str) -> str:
@@ -134,21 +176,49 @@ def robot_of(statistics: Json, robots: Json, tag: str) -> str:
     return tag
 
 
-def _modalities(processor: Json, tag: str) -> dict[str, Any]:
+def _modalities(processor: Json, tag: str, chunk_length: int) -> dict[str, Any]:
     """Raises: `ModelError` for what this importer cannot do, too."""
     modalities = processor.map("processor_kwargs", "modality_configs", tag)
     kwargs = processor.map("processor_kwargs")
     refused = [key for key in REFUSED if kwargs.get(key)]
     if refused:
         raise ModelError(f"{processor.file}: {', '.join(refused)}: not supported")
-    used = [key for key in UNSUPPORTED if (modalities.get("state") or {}).get(key)]
-    if modalities["action"].get("mean_std_embedding_keys"):
-        raise ModelError(f"{processor.file}: {tag}: action: mean_std_embedding_keys: not supported")
-    if used and (used != ["sin_cos_embedding_keys"] or kwargs.get("apply_sincos_state_encoding")):
-        raise ModelError(f"{processor.file}: {tag}: state: {', '.join(used)}: not supported")
+    for part in ("video", "state", "action"):
+        processor.map("processor_kwargs", "modality_configs", tag, part)
+    if modalities["state"].get("exclude_state"):
+        raise ModelError(f"{processor.file}: modality_configs.{tag}.state.exclude_state: not supported")
+    _require_known_keys(processor, tag, modalities)
+    _require_indices(processor, tag, modalities, chunk_length)
     return modalities
 
 
-def _spans(statistics: dict[str, dict[str, Any]], percentiles: bool) -> Affine:
-    low, high = ("q01", "q99") if percentiles else ("min", "max")
-    return span_of({key: {"min": each[low], "max": each[high]} for key, each in statistics.items()})
+def _require_known_keys(processor: Json, tag: str, modalities: dict[str, Any]) -> None:
+    """Refuse keys that are scaled in a way of their own and are not there. Raises: `ModelError`."""
+    for part, key in SCALED_OTHERWISE:
+        known = modalities[part]["modality_keys"]
+        if unknown := [name for name in modalities[part].get(key) or () if name not in known]:
+            raise ModelError(
+                f"{processor.file}: modality_configs.{tag}: {part}: {key}: not supported: {unknown[0]!r} is none of "
+                f"modality_keys: {', '.join(map(str, known))}"
+            )
+
+
+def _require_indices(processor: Json, tag: str, modalities: dict[str, Any], chunk_length: int) -> None:
+    """Refuse histories, strides and chunks that are longer than the network's. Raises: `ModelError`."""
+    for part in ("video", "state"):
+        if modalities[part].get("delta_indices", [0]) != [0]:
+            what = "histories of observations are not supported, only the newest, [0]"
+            raise ModelError(_wrong_indices(processor, tag, part, modalities, what))
+    indices = modalities["action"]["delta_indices"]
+    if indices != list(range(len(indices))) or not indices:
+        what = "only a chunk that begins now and takes every step is supported, [0, 1, 2, ..]"
+        raise ModelError(_wrong_indices(processor, tag, "action", modalities, what))
+    if len(indices) > chunk_length:
+        what = f"{len(indices)} actions, of a network that gives {chunk_length} (action_horizon of config.json)"
+        raise ModelError(_wrong_indices(processor, tag, "action", modalities, what))
+
+
+def _wrong_indices(processor: Json, tag: str, part: str, modalities: dict[str, Any], what: str) -> str:
+    indices = modalities[part].get("delta_indices")
+    shown = f"{str(indices[:6])[:-1]}, ..]" if isinstance(indices, list) and len(indices) > 6 else indices
+    return f"{processor.file}: modality_configs.{tag}.{part}.delta_indices is {shown}: {what}"

@@ -30,6 +30,15 @@ IMPORTERS = {
     "openpi": f"{_HERE}.openpi",
 }
 """In this order they are asked whether they recognise a folder."""
+GROOTS_OF_PROCESSORS = frozenset({"groot_n1_6", "groot_n1_7"})
+HEEDED = {
+    "assets": frozenset({"openpi"}),
+    "chunk_length": frozenset({"openpi"}),
+    "discrete_state_input": frozenset({"openpi"}),
+    "state_keys": frozenset({"groot"}),
+    "action_keys": frozenset({"groot"}),
+}
+"""Options that some importers alone read: for others they are refused, not passed over"""
 CARD = "MODEL_CARD.md"
 MALFORMED = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 """What values of another kind raise where an importer reads them; it names file and key itself where it can."""
@@ -51,6 +60,7 @@ def import_checkpoint(source: Path, target: Path, wishes: Wishes, importer: str 
     name = importer or _recognised(source)
     if name not in IMPORTERS:
         raise ModelError(f"no importer is named {name!r}; there are {', '.join(IMPORTERS)}")
+    require_heeded(name, wishes)
     imported, licence = _read(name, source, wishes), wishes.licence or licence_of(source)
     if wishes.relative and not imported.manifest.processing.relative:
         raise ModelError(f"--relative: {name!r} checkpoints say themselves which actions are relative to the state; this one: none")
@@ -61,6 +71,17 @@ def import_checkpoint(source: Path, target: Path, wishes: Wishes, importer: str 
         content_hash = bundle.save(folder, imported.manifest, weights, imported.tokenizer)
         (folder / CARD).write_text(_card(name, source, licence, imported, source_hash, content_hash), encoding="utf-8")
     return Made(name, imported, content_hash, source_hash)
+
+
+def require_heeded(importer: str, wishes: Wishes) -> None:
+    """Raises: `ModelError` for an option that the importer would not read."""
+    for field, importers in HEEDED.items():
+        given = getattr(wishes, field)
+        if importer in importers or (not given and given is not False):
+            continue
+        option = f"--{field.replace('_', '-')}"
+        why = "their processor_config.json says its keys and their order" if importer in GROOTS_OF_PROCESSORS else "leave it out"
+        raise ModelError(f"{option}: {importer!r} checkpoints have no use for it, {', '.join(sorted(importers))} alone: {why}")
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
 
 from ros2_rfm_serving.engines.architectures.importers import pi_weights
 from ros2_rfm_serving.engines.architectures.importers.base import Imported, Wishes
@@ -30,6 +29,8 @@ from ros2_rfm_serving.engines.architectures.pi import Pi0
 from ros2_rfm_serving.errors import ModelError
 
 CONFIG, WEIGHTS, STATS = "config.json", "model.safetensors", "norm_stats.json"
+PICKLES = ("metadata.pt", "optimizer.pt")
+"""Which `train_pytorch.py` writes beside the weights, and nobody here reads"""
 ORBAX = ("params", "train_state", "_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt")
 """What a checkpoint of openpi's JAX training has, one of them at least"""
 CONVERT = "python examples/convert_jax_model_to_pytorch.py --checkpoint_dir {folder} --config_name NAME --output_path OUT"
@@ -51,19 +52,12 @@ NO_STATE_IN_PROMPT = "the prompt is the instruction alone, without the state, as
 def recognises(folder: Path) -> bool:
     if (folder / CONFIG).is_file():
         return (folder / WEIGHTS).is_file() and "paligemma_variant" in read_json(folder / CONFIG).content
-    return _is_trained_by_openpi(folder / WEIGHTS) or _is_orbax(folder) or bool(_steps_of(folder))
+    return _is_trained_by_openpi(folder) or _is_orbax(folder) or bool(_steps_of(folder))
 
 
-def _is_trained_by_openpi(file: Path) -> bool:
-    """Return whether weights have the names that `train_pytorch.py` saves."""
-    if not file.is_file():
-        return False
-    try:
-        with safe_open(file, "pt") as tensors:
-            names = list(tensors.keys())
-    except (OSError, SafetensorError):
-        return False
-    return "action_in_proj.weight" in names and any(name.startswith("paligemma_with_expert.") for name in names)
+def _is_trained_by_openpi(folder: Path) -> bool:
+    """Return whether it has what `train_pytorch.py` saves."""
+    return (folder / WEIGHTS).is_file() and any((folder / name).is_file() for name in PICKLES)
 
 
 def _is_orbax(folder: Path) -> bool:

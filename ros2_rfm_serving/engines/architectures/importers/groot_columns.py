@@ -1,0 +1,163 @@
+"""Scaling of the columns of a GR00T, key by key, each by the statistics of that key alone.
+
+The arithmetic is that of NVIDIA/Isaac-GR00T: N1.5's `Normalizer` (gr00t/data/transform/state_action.py at 357f9827), which computes
+in float32, and what N1.6 and N1.7 have in gr00t/data/utils.py at 066d1674, in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ros2_rfm_serving.engines.architectures.manifest import Affine, StateInput
+from ros2_rfm_serving.errors import ModelError
+
+Precision = Literal["float32", "float64"]
+Numbers = NDArray[np.floating[Any]]
+MODES = ("min_max", "q99", "mean_std", "binary", "sin_cos", "none")
+"""How the data configs of N1.5 scale a key; `none`: not at all"""
+
+
+class Key(NamedTuple):
+    """Columns of one key: arrays of [lines, columns], of which those of one line hold for every action of a chunk."""
+
+    name: str
+    offset: Numbers
+    scale: Numbers
+    ranged: NDArray[np.bool_]
+    """[columns]"""
+    constant: NDArray[np.bool_]
+    mode: str
+    clipped: bool
+    """Whether normalised values are cut to [-1, 1] where the others are"""
+
+    @property
+    def num_columns(self) -> int:
+        return int(self.offset.shape[1])
+
+
+class Statistics:
+    """What a file says of one key, checked. Raises: `ModelError` that names file, key and statistic."""
+
+    def __init__(self, file: Path, where: str, told: Any, precision: Precision, *, close: bool) -> None:
+        """where: the key's place in the file. close: whether bounds that are nearly equal are taken as equal (N1.6 and later)."""
+        self._file, self._where, self._precision, self._close = file, where, precision, close
+        if not isinstance(told, Mapping):
+            raise ModelError(f"{file}: {where}: statistics are expected, it is {told!r}")
+        self._told = told
+
+    def scaled(self, name: str, mode: str, bounds: tuple[str, str] = ("min", "max")) -> Key:
+        """Return the scaling of the key; bounds: the statistics that become -1 and 1."""
+        if mode in ("min_max", "q99"):
+            return self._ranges(name, mode, bounds)
+        if mode == "mean_std":
+            return self._deviations(name)
+        columns = self._array(bounds[0]).shape[1]
+        return self._plain(name, mode, columns)
+
+    def _ranges(self, name: str, mode: str, bounds: tuple[str, str]) -> Key:
+        low, high = self._pair(*bounds)
+        width = high - low
+        if (width < 0).any():
+            raise ModelError(f"{self._file}: {self._where}: {bounds[1]} is below {bounds[0]}")
+        still = np.isclose(high, low) if self._close else width == 0
+        if mode == "q99" and not self._close:  # N1.5 leaves such columns as they are, where it gives 0 to those of min_max
+            as_is = (width == 0)[0]
+            return Key(name, np.where(as_is, 0, low), np.where(as_is, 1, width), ~as_is, np.zeros_like(still), mode, True)
+        return Key(name, low, width, np.ones(low.shape[1], bool), still, mode, self._close)
+
+    def _deviations(self, name: str) -> Key:
+        """Columns without a deviation are left as they are."""
+        mean, std = self._pair("mean", "std")
+        if (std < 0).any():
+            raise ModelError(f"{self._file}: {self._where}: std is below 0")
+        offset, scale = np.where(std == 0, 0, mean), np.where(std == 0, 1, std)
+        return Key(name, offset, scale, np.zeros(mean.shape[1], bool), np.zeros_like(std, bool), "mean_std", False)
+
+    def _plain(self, name: str, mode: str, columns: int) -> Key:
+        zero, none = np.zeros((1, columns), self._precision), np.zeros((1, columns), bool)
+        return Key(name, zero, zero + 1, none[0], none, mode, False)
+
+    def _pair(self, one: str, other: str) -> tuple[Numbers, Numbers]:
+        first, second = self._array(one), self._array(other)
+        if first.shape != second.shape:
+            raise ModelError(f"{self._file}: {self._where}: {one} has {_size(first)}, {other} has {_size(second)}")
+        return first, second
+
+    def _array(self, name: str) -> Numbers:
+        """Return what the file says under `name`, as [lines, columns]."""
+        if name not in self._told:
+            raise ModelError(f"{self._file}: {self._where}.{name} is missing")
+        try:
+            values = np.atleast_2d(np.array(self._told[name], self._precision))
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"{self._file}: {self._where}.{name}: numbers are expected: {error}") from error
+        if values.ndim != 2 or not np.isfinite(values).all():
+            raise ModelError(f"{self._file}: {self._where}.{name}: finite numbers are expected, a list or a list of lists")
+        return values
+
+
+def _size(values: Numbers) -> str:
+    return " x ".join(map(str, values.shape if values.shape[0] > 1 else values.shape[1:])) + " numbers"
+
+
+def joined(keys: Sequence[Key], precision: Precision, where: str) -> Affine:
+    """Return the scaling of all columns, key after key. where: file and key, for the error where chunks have several lengths.
+
+    Raises: `ModelError`.
+    """
+    if not keys:
+        return Affine()
+    keys = [doubled(key) if key.mode == "sin_cos" else key for key in keys]
+    lengths = sorted({len(key.offset) for key in keys} - {1})
+    if len(lengths) > 1:
+        raise ModelError(f"{where}: chunks of {lengths} actions")
+    lines = lengths[0] if lengths else 1
+
+    def over(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        return np.concatenate([np.broadcast_to(each, (lines, each.shape[1])) for each in values], axis=1).ravel()
+
+    def flags(name: str) -> tuple[bool, ...]:
+        found = tuple(own for key in keys for own in [key.mode == name] * key.num_columns)
+        return found if any(found) else ()
+
+    constant = over([key.constant for key in keys])
+    unclipped = tuple(not key.clipped for key in keys for _ in range(key.num_columns))
+    return Affine(
+        offset=tuple(over([key.offset for key in keys]).tolist()),
+        scale=tuple(over([key.scale for key in keys]).tolist()),
+        ranged=tuple(bool(own) for key in keys for own in key.ranged),
+        constant=tuple(constant.tolist()) if constant.any() else (),
+        binary=flags("binary"),
+        unclipped=unclipped if any(unclipped) else (),
+        precision=precision,
+        lines=lines,
+    )
+
+
+def doubled(key: Key) -> Key:
+    """Return a key of which the network reads the sines, then the cosines."""
+    return key._replace(
+        offset=np.concatenate([key.offset, key.offset], axis=1),
+        scale=np.concatenate([key.scale, key.scale], axis=1),
+        constant=np.concatenate([key.constant, key.constant], axis=1),
+        ranged=np.concatenate([key.ranged, key.ranged]),
+    )
+
+
+def inputs_of(keys: Sequence[Key]) -> tuple[StateInput, ...]:
+    """Return what the network reads of a robot's state; empty: that state as it is."""
+    if all(key.mode != "sin_cos" for key in keys):
+        return ()
+    found: list[StateInput] = []
+    first = 0
+    for key in keys:
+        columns = range(first, first + key.num_columns)
+        functions: tuple[Literal["value", "sin", "cos"], ...] = ("sin", "cos") if key.mode == "sin_cos" else ("value",)
+        found += [StateInput(column=column, function=function) for function in functions for column in columns]
+        first += key.num_columns
+    return tuple(found)

@@ -1,0 +1,70 @@
+"""What the processors of GR00T N1.6 and N1.7 do with a camera's picture, as `processor_config.json` says it.
+
+From NVIDIA/Isaac-GR00T, gr00t/model/gr00t_n1d7/image_augmentations.py at 1852a8c1 and gr00t_n1d6's at 2ce75434: a picture is
+padded to a square (`letter_box_transform`), resized, cropped around its middle and resized again. Torchvision's recipe stretches to
+`image_target_size` and crops to `image_crop_size`; that of albumentations (`use_albumentations`) resizes the shortest edge and
+keeps `crop_fraction`, or `image_crop_size` of `image_target_size` where there is none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ros2_rfm_serving.engines.architectures.importers.files import Json
+from ros2_rfm_serving.engines.architectures.manifest import Recrop
+from ros2_rfm_serving.errors import ModelError
+
+CROP_FRACTION = 0.95
+"""Where `processor_config.json` has no such key"""
+
+
+def recrop_of(processor: Json, default_edge: int, *, stretches: bool) -> Recrop:
+    """Return what is done with a picture. Raises: `ModelError` that names the key.
+
+    default_edge: `shortest_image_edge` where the file has no such key. stretches: whether albumentations stretch where it is null,
+    as N1.7 does; N1.6 takes the first of `image_target_size` for it.
+    """
+    kwargs = processor.map("processor_kwargs")
+    boxed, albumentations = bool(kwargs.get("letter_box_transform")), bool(kwargs.get("use_albumentations"))
+    edge = kwargs.get("shortest_image_edge", default_edge)
+    target, crop = (_side(processor, kwargs, key) for key in ("image_target_size", "image_crop_size"))
+    if not albumentations:
+        side = target or int(edge or default_edge)
+        crop_px = crop or side
+        if crop_px > side:
+            raise ModelError(f"{processor.file}: image_crop_size: {crop_px}, of pictures of {side}")
+        return Recrop(side_px=side, crop_px=crop_px, shape="letterbox" if boxed else "stretch")
+    side = int(edge or target or 0)
+    if not side:
+        raise ModelError(f"{processor.file}: shortest_image_edge and image_target_size: one of them is needed")
+    fraction = kwargs.get("crop_fraction", CROP_FRACTION)
+    if fraction is None:
+        fraction = (crop or side) / (target or side)
+    if not 0 < float(fraction) <= 1:
+        raise ModelError(f"{processor.file}: crop_fraction: {fraction!r}, above 0 and at most 1 is expected")
+    shape: Literal["letterbox", "stretch", "square"] = (
+        "letterbox" if boxed else "stretch" if edge is None and stretches else "square"
+    )
+    return Recrop(side_px=side, crop_px=max(1, int(side * float(fraction))), shape=shape, area=True)
+
+
+def _side(processor: Json, kwargs: dict[str, Any], key: str) -> int:
+    """Return the side of a square; 0: not said. Raises: `ModelError`."""
+    size = kwargs.get(key)
+    if size is None:
+        return 0
+    if not isinstance(size, list) or len(size) != 2 or not all(isinstance(each, int) and each > 0 for each in size):
+        raise ModelError(f"{processor.file}: {key}: height and width are expected, it is {size!r}")
+    if size[0] != size[1]:
+        raise ModelError(f"{processor.file}: {key}: {size!r}: only squares are supported")
+    return int(size[0])
+
+
+def told_of(recrop: Recrop) -> str:
+    """Return what the importer says of it."""
+    first = {"letterbox": "padded to a square", "stretch": "stretched to a square", "square": "refused unless they are square"}
+    library = "albumentations" if recrop.area else "torchvision"
+    return (
+        f"pictures that are not square are {first[recrop.shape]}; all are resized to {recrop.side_px}, cropped to {recrop.crop_px} "
+        f"and resized again, by Isaac-GR00T's recipe for {library}"
+    )
