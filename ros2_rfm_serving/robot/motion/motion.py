@@ -236,8 +236,10 @@ class Motor:
         """[A] the next part of a step under way; None: nothing is to be said until its end."""
         if not self._interpolator.pending:
             return None
-        part = self._interpolator.next(self._periods(now_s, self._period_s))
+        due, pending = self._parts_due(now_s), self._interpolator.pending
+        part = self._interpolator.next(due)
         assert part is not None
+        self._owed_s = max(0, due - pending) * self._period_s
         self.by = PART
         return self._shaped(part, now_s, False)
 
@@ -248,7 +250,9 @@ class Motor:
             self.step_ends_s = now_s + (0.0 if self._config.tick_is_step else self._period_s)
             return None
         observed_s = self.queue.observed_s
-        action, _ = self.queue.pop(self._periods(now_s, self._step_s))
+        due = self._parts_due(now_s)
+        rows = -(-due // self._parts)
+        action, _ = self.queue.pop(rows)
         if not self._config.tick_is_step:
             self.step_ends_s = now_s + self._step_s
         self._began_s = now_s
@@ -264,25 +268,31 @@ class Motor:
         self.stalenesses.add(self.staleness_s)
         action = self._eased(action)
         if self._parts > 1:
+            parts = due - (rows - 1) * self._parts
             if self._config.tick_is_step:  # ticks jitter: the next step begins with its tick
-                self.step_ends_s = now_s + (self._parts - 0.5) * self._period_s
+                self.step_ends_s = now_s + (self._parts - parts + 0.5) * self._period_s
             assert self._shaper is not None
             self._interpolator.aim(self._shaper.last, action)
-            part = self._interpolator.next()
+            part = self._interpolator.next(parts)
             assert part is not None
             action = part
         return self._shaped(action, now_s, True)
 
-    def _periods(self, now_s: float, length_s: float) -> int:
-        """Rows, or parts of a step, that this command stands for: more than one where the robot always ticks more slowly than it
-        was declared to, so that a motion takes the time that it was meant to. A displacement is made once, whatever the time."""
-        if self._at_rest or not self._config.tick_is_step or self._config.command_type is DELTA:
-            self._owed_s = 0.0
-            return 1
-        covered_s = self.pace.covered_s(now_s) + self._owed_s
-        num = max(1, int(covered_s / length_s + 1e-6))
-        self._owed_s = min(max(0.0, covered_s - num * length_s), length_s)
-        return num
+    def _parts_due(self, now_s: float) -> int:
+        """Return the parts of steps that this command stands for; without interpolation a step is one part.
+
+        They are more than one where the robot ticks more slowly than it was declared to, so that a motion takes the time that was
+        declared. A displacement is made once, whatever the time.
+        """
+        owed, self._owed_s = round(self._owed_s / self._period_s), 0.0
+        if self._at_rest:
+            self.pace.restart()
+        return self._periods(now_s) + owed
+
+    def _periods(self, now_s: float) -> int:
+        """Return the control periods that a command of now stands for."""
+        makes_up = self._config.tick_is_step and self._config.command_type is not DELTA
+        return self.pace.periods(now_s) if makes_up else 1
 
     def _eased(self, action: Array) -> Array:
         """[A] Over the first steps of a chunk an ever larger part of the way from the last command to the action, so that nothing
@@ -421,5 +431,5 @@ class Motor:
         self._at_rest = self._held = False
         self._wanted = command
         self._last = self._shaper.shape(command, self.pace.elapsed_s(now_s)) if self._shaper else command
-        self.pace.began(now_s)
+        self.pace.began(now_s, self._periods(now_s))
         return self._last
