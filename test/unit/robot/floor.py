@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,6 +22,8 @@ LAG_S = 0.03
 SLEW = 20.0
 """What its motors can do, per second: more than any declared limit."""
 EPS = 1e-4
+LENGTH = 12
+"""Rows of a chunk."""
 NO_IMAGE = (EncodedImage(camera="front", format="jpeg", data=b""),)
 
 
@@ -265,7 +267,8 @@ class Floor:
         tick = self.brain.tick(self._sensors, self.now_s, may_act=may_act)
         for server, opening in tick.opens:
             self._epoch += 1
-            self.brain.session_opened(opening.component, server, grant(self._epoch), self.now_s)
+            granted = grant(self._epoch, replace(CONTRACT, chunk_length=LENGTH))
+            self.brain.session_opened(opening.component, server, granted, self.now_s)
         for _, request in tick.requests:
             self._requests.append((self.now_s + self.latency_s * self.rng.uniform(0.5, 1.5), request))
         if tick.command is not None:
@@ -281,7 +284,7 @@ class Floor:
 
     def _rows(self) -> Array:
         """A policy: a walk, or one that wants the other end of the world at once, or both in turn."""
-        length = 12
+        length = LENGTH
         if self.target == "walk":
             steps = np.array([[self.rng.uniform(-0.05, 0.05) for _ in NAMES] for _ in range(length)])
             rows = np.clip(self._walk + np.cumsum(steps, axis=0), -0.95, 0.95)
