@@ -178,7 +178,7 @@ class RobotBrain(RobotTasks):
         return ""
 
     def _promised(self, chunk: Chunk, link: Link) -> Chunk:
-        """Return the chunk without the rows beyond the length that the session's contract promises; they are counted as a warning."""
+        """Return the chunk without rows beyond the length that the session's contract promises, which are counted as a warning."""
         length = link.contract.chunk_length if link.contract else 0
         if not length or max(len(chunk.chunk_robot), len(chunk.chunk_model)) <= length:
             return chunk
@@ -289,7 +289,7 @@ class RobotBrain(RobotTasks):
         if sensors is None or now_s - sensors.state_s > self.config.max_observation_age_s:
             return self._stand_blind(now_s)
         positions = sensors.positions
-        motor.measured(positions, now_s)
+        motor.measured(positions, sensors.state_s)
         if task is None or not task.active:
             return self._rest(task, positions, now_s)
         if task.phase is not EXECUTING or self.paused:

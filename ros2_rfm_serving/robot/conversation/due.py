@@ -71,8 +71,8 @@ class Due:
         self._expect(link, max(link.delay_steps(self._rate_hz), delay_steps if counts else 0))
 
     def session_opened(self, link: Link) -> None:
-        """Another session of System 1: the delay that is known from before counts from its first request on. A robot whose model does
-        not bridge it waits at once."""
+        """Begin another session of System 1. The delay that is known from before counts from its first request on: a robot whose
+        model does not bridge it waits at once."""
         self.waits, self.too_slow = self._synchronous, ""
         if not self._synchronous and link.contract is not None and len(link.latencies):
             self._expect(link, link.delay_steps(self._rate_hz))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from ros2_rfm_serving.robot.motion.gate import ChunkGate
 from ros2_rfm_serving.robot.motion.pace import Pace
 from ros2_rfm_serving.robot.motion.shaping import CommandShaper, Interpolator
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
+from ros2_rfm_serving.robot.motion.trail import CommandTrail
 from ros2_rfm_serving.robot.why import By, Origin
 from ros2_rfm_serving.types import Array, Chunk, ExecutionReport
 from ros2_rfm_serving.types.histogram import Histogram
@@ -34,8 +36,10 @@ class Motor:
         *("queue", "ladder", "gate", "gate_warnings", "smoothness", "staleness_s", "stalenesses", "horizons", "step_ends_s"),
         *("chunk_began_s", "by", "obstacle", "pace", "_trained", "_began_s", "_config", "_refused", "_period_s", "_step_s"),
         *("_parts", "_interpolator", "_shaper", "_observed_s", "_at_seam", "_eased_steps", "_last", "_at_rest", "_held"),
-        *("_interrupted", "_seen", "_is_steady", "_owed_s", "_wanted"),
+        *("_interrupted", "_seen", "_is_steady", "_owed_s", "_wanted", "_trail"),
     )
+    ADDED: ClassVar[dict[str, Callable[[], object]]] = {"_trail": CommandTrail}
+    """Attributes that recordings may lack, for they were made before."""
 
     def __init__(self, config: RobotConfig, refused: Counter[str]) -> None:
         """Raises: `ConfigurationError` when limits or ladder do not fit the robot."""
@@ -80,11 +84,13 @@ class Motor:
         self._interrupted = False
         """Hands may have been on the robot since the last action."""
         self._seen: tuple[Array, float] | None = None
-        """The last period's measured position, and when."""
+        """The last period's measured position, and when it was read."""
         self._is_steady = True
         """The newest one fits to that: an encoder that jumps for a sample is nowhere to set out from."""
         self._owed_s = 0.0
         """Time that commands stand for beyond the rows that were executed: less than a step."""
+        self._trail = CommandTrail()
+        """Of position commands."""
 
     def prepared(self, config: RobotConfig) -> Callable[[], None]:
         """What makes other limits, another ladder and another pace count from the next command on; the motion goes on.
@@ -96,7 +102,8 @@ class Motor:
             return change_gate
         ladder, shaper = FallbackLadder(config), CommandShaper.of(config)
         if shaper is not None:
-            shaper.go_on_from(self._shaper.last if self._shaper else self._last, self._shaper)
+            stands = self._at_rest and self._shaper is not None
+            shaper.go_on_from(None if stands else self._shaper.last if self._shaper else self._last, self._shaper)
 
         def apply() -> None:
             change_gate()
@@ -251,7 +258,7 @@ class Motor:
             return None
         observed_s = self.queue.observed_s
         due = self._parts_due(now_s)
-        rows = -(-due // self._parts)
+        rows = 1 + (due - 1) // self._parts
         action, _ = self.queue.pop(rows)
         if not self._config.tick_is_step:
             self.step_ends_s = now_s + self._step_s
@@ -268,12 +275,12 @@ class Motor:
         self.stalenesses.add(self.staleness_s)
         action = self._eased(action)
         if self._parts > 1:
-            parts = due - (rows - 1) * self._parts
+            self._owed_s = (due - 1) % self._parts * self._period_s
             if self._config.tick_is_step:  # ticks jitter: the next step begins with its tick
-                self.step_ends_s = now_s + (self._parts - parts + 0.5) * self._period_s
+                self.step_ends_s = now_s + (self._parts - 0.5) * self._period_s
             assert self._shaper is not None
             self._interpolator.aim(self._shaper.last, action)
-            part = self._interpolator.next(parts)
+            part = self._interpolator.next()
             assert part is not None
             action = part
         return self._shaped(action, now_s, True)
@@ -348,7 +355,11 @@ class Motor:
     def hand_over(self, now_s: float) -> Array | None:
         """[A] what makes the robot stand, so that somebody else may move it."""
         self._interrupted = True
-        return self.stand(now_s)
+        command = self.stand(now_s)
+        if self._shaper:
+            self._shaper.start(None)
+        self._trail.clear()
+        return command
 
     def begin(self) -> None:
         """A new episode. The robot may have been moved since the last one."""
@@ -360,19 +371,20 @@ class Motor:
 
     # --- where it sets out from ---
 
-    def measured(self, positions: Array | None, now_s: float) -> None:
-        """Once per control period, whether or not it moves."""
+    def measured(self, positions: Array | None, read_s: float) -> None:
+        """Once per control period, whether or not it moves. read_s: when the positions were read."""
         if positions is None:
             self._is_steady, self._seen = True, None
             return
         known, seen = self._known(positions), self._seen
         self._is_steady = True
         if self._shaper and self._shaper.needs_position and known is not None and seen is not None:
-            self._is_steady = self._shaper.is_near(known, seen[0], now_s - seen[1])
-        self._seen = None if known is None else (known, now_s)
+            self._is_steady = self._shaper.is_near(known, seen[0], read_s - seen[1])
+        self._seen = None if known is None else (known, read_s)
 
     def _stand(self) -> None:
-        if self._shaper:
+        """Nothing is commanded any more. Where an arm goes on to its last position, that is known until it sets out again."""
+        if self._shaper and self._config.command_type is not POSITION:
             self._shaper.start(None)
         self._at_rest = True
 
@@ -387,7 +399,8 @@ class Motor:
         moves = self._config.command_type is POSITION
         silent_s, stands_s = self.pace.since_s(now_s), STANDS_AFTER_PERIODS * self._period_s
         if self._shaper and self._shaper.moves and silent_s <= stands_s:
-            anew = False  # on its way down the ladder: nobody's hands are on it, and its speed must not end at once
+            anew = False  # still on its way: nobody's hands are on it, and its speed must not end at once
+            self._at_rest = self._at_rest and not moves
         anew = moves and (anew or self._was_told_long_ago(now_s))
         if self._held and silent_s > stands_s:
             self._stand()
@@ -401,10 +414,20 @@ class Motor:
             self._refused[problem] += 1
             self.obstacle = problem
             return False
-        self._shaper.start(known)
+        self._shaper.start(self._position_now(known), *self._perhaps_at(known))
         self.ladder.forget_motion()
         self._at_rest = True
         return True
+
+    def _position_now(self, known: Array | None) -> Array | None:
+        """Return [A] where the arm is, or goes to without another command, by its reading and by what has been commanded since."""
+        if known is None or self._seen is None:
+            return known
+        return self._trail.position_now(known, self._seen[1], self._period_s)
+
+    def _perhaps_at(self, known: Array | None) -> list[Array]:
+        """Return where else the arm may be: at its reading, or at its last command."""
+        return [place for place in (known, self._trail.last) if place is not None]
 
     def _unfit_start(self, known: Array | None) -> str:
         """Why no command may set out from there, as the name of a counter; empty: it may."""
@@ -432,4 +455,6 @@ class Motor:
         self._wanted = command
         self._last = self._shaper.shape(command, self.pace.elapsed_s(now_s)) if self._shaper else command
         self.pace.began(now_s, self._periods(now_s))
+        if self._shaper is not None and self._config.command_type is POSITION:
+            self._trail.add(self._last, now_s, self._config.max_observation_age_s)
         return self._last

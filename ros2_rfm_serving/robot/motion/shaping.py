@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,10 @@ _UNLIMITED = 1e30
 """Beyond any robot, and finite, so that sums and quotients of it are."""
 _SHORTEST_S = 1e-6
 """Between two commands: what follows at once may move by next to nothing."""
+MOST_DOUBT = 0.5
+"""Share of the longest first step by which a reading may differ from where an arm sets out, for both to be kept in mind."""
+DOUBTFUL_COMMANDS = 2
+"""From rest: the first one sets a speed, the second one changes it."""
 
 
 class CommandShaper:
@@ -27,6 +33,9 @@ class CommandShaper:
     stood still, call `start`. Position commands never come closer to a limit than the distance in which they can still brake
     before it, whatever time lies between the commands that follow.
     """
+
+    ADDED: ClassVar[dict[str, Callable[[], object]]] = {"_doubt": lambda: np.zeros(0), "_doubtful": int}
+    """Attributes that recordings may lack, for they were made before."""
 
     def __init__(self, limits: Limits, command_type: CommandType, num_actions: int, period_s: float) -> None:
         """Raises: `ConfigurationError` when the limits are not those of `num_actions` columns."""
@@ -87,15 +96,30 @@ class CommandShaper:
         """The last command was zero, or none has been given."""
         return self._last is None or not self._last.any()
 
-    def start(self, position: Array | None) -> None:
-        """Forgets the commands before. position: [A] measured, of a robot at rest, which position commands set out from;
-        None: not known, the first command goes out as it is. A position outside the limits counts as the nearest one inside."""
+    def start(self, position: Array | None, *others: Array) -> None:
+        """Forgets the commands before. position: [A] of a robot at rest, which position commands set out from; None: not known, the
+        first command goes out as it is. A position outside the limits counts as the nearest one inside.
+
+        others: [A] where the arm may be as well, such as its reading. Where that is near, the first commands are within the limits
+        from there, too.
+        """
         rest = position if self._moves else np.zeros(self._num_actions)
         known = rest is not None and np.shape(rest) == (self._num_actions,) and bool(np.isfinite(rest).all())
         self._last: Values | None = np.clip(np.asarray(rest, np.float64), self._lower, self._upper) if known else None
         self._velocity = np.zeros(self._num_actions)
         """Of position commands, per second."""
         self._target = self._last
+        self._doubt: Values = np.zeros(self._num_actions)
+        """How far the arm may be from where it sets out."""
+        self._doubtful = 0
+        """Commands for which that counts."""
+        step = np.minimum(self._max_velocity * self._period_s, self._max_acceleration * self._period_s**2)
+        if self._last is None:
+            return
+        for other in others:
+            away = np.abs(other - self._last)
+            self._doubt = np.maximum(self._doubt, np.where(away <= MOST_DOUBT * step, away, 0.0))
+            self._doubtful = DOUBTFUL_COMMANDS
 
     def go_on_from(self, last: Array | None, before: CommandShaper | None) -> None:
         """Takes the place of another one (None: there was none) after the command `last`, without a jump.
@@ -149,11 +173,15 @@ class CommandShaper:
     def _move(self, wanted: Values, dt_s: float) -> Values:
         """Position commands: as fast as their own motion and a limited approach to it, and slow enough to brake at the limits."""
         assert self._last is not None and self._target is not None
-        low, high = -self._max_velocity * dt_s, self._max_velocity * dt_s
+        high, max_change = self._max_velocity * dt_s, self._max_acceleration * dt_s**2
+        if self._doubtful:
+            self._doubtful -= 1
+            high, max_change = np.maximum(high - self._doubt, 0.0), np.maximum(max_change - self._doubt, 0.0)
+        low = -high
         feed, behind = wanted - self._target, self._target - self._last
         near, below, above = self._approach(np.array([np.abs(behind), self._last - self._lower, self._upper - self._last]), dt_s)
         step = np.minimum(np.maximum(feed, low), high) + np.sign(behind) * near
-        drift, max_change = self._velocity * dt_s, self._max_acceleration * dt_s**2
+        drift = self._velocity * dt_s
         low = np.maximum(np.maximum(low, drift - max_change), -below)
         high = np.minimum(np.minimum(high, drift + max_change), above)
         moved: Values = self._last + np.minimum(np.maximum(step, low), high)

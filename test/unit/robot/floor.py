@@ -99,13 +99,15 @@ class Published:
         self._times_s: deque[float] = deque()
         self.interrupted = True
         """Somebody came between since the last command: the robot may have been moved."""
+        self.pushed = True
+        """It has been, or another process commands it."""
         self.count = 0
         self.largest_rate_hz = 0.0
         self.largest_speed = 0.0
 
     def begin(self) -> None:
         """Whoever sent them is another one now."""
-        self.last, self.interrupted = None, True
+        self.last, self.interrupted, self.pushed = None, True, True
         self._times_s.clear()
 
     def sent(self, values: Array, now_s: float, measured: Array | None, *, stop: bool) -> None:
@@ -121,7 +123,7 @@ class Published:
         assert (command >= self._lower - EPS).all() and (command <= self._upper + EPS).all(), f"{command} is out of limits"
         check = self._check_positions if self._config.command_type is CommandType.POSITION else self._check_change
         speeds = check(command, now_s, measured, stop=stop)
-        self.last, self.interrupted = (now_s, command, speeds), False
+        self.last, self.interrupted, self.pushed = (now_s, command, speeds), False, False
 
     def _elapsed_s(self, now_s: float) -> float:
         """A pause is no licence to jump."""
@@ -142,6 +144,8 @@ class Published:
             ways += [(self.last[1], speed, dt_s) for speed in self.last[2]]
         if (silent or self.interrupted) and measured is not None:
             ways += [(np.clip(measured, self._lower, self._upper), zero, dt_s)]
+        if (silent or self.interrupted) and self.last and not self.pushed:  # the reading may be old: it stands where it was told to
+            ways += [(self.last[1], zero, dt_s)]
         speeds = []
         for start, speed, time_s in ways:
             now_at = (command - start) / time_s
@@ -203,6 +207,7 @@ class Floor:
         """Within the arm's own stops, which are a little wider than the limits of commands."""
         edge = np.array(self.config.limits.upper or (10.0,)) + 0.02
         self.arm.pushed(np.clip(self.arm.position + by, -edge, edge))
+        self.published.pushed = True
         self.touch()
 
     def task(self) -> None:
