@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ros2_rfm_serving.robot import RobotConfig
-from ros2_rfm_serving.robot.config import FailSafeConfig
+from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig
 from ros2_rfm_serving.types import Conditioning, Horizon, ObservationRequest
 from test.unit.fakes import CONTRACT, NAMES, SERVED, chunk, grant, rows, schedule
 from test.unit.robot.robots import CONFIG, FOREVER_S, GOAL, PERIOD_S, Rig, begin, sensors, working, world
@@ -251,3 +251,34 @@ def test_a_robot_that_appends_its_chunks_declares_no_delay_beyond_the_models(
     for request in requests:
         assert request.inference_delay_steps <= most
         assert conditioning is not Conditioning.PREFIX or len(request.prefix_model) == request.inference_delay_steps
+
+
+@pytest.mark.parametrize(
+    ("control_hz", "interpolation", "demonstrated_hz", "fix"),
+    [
+        (30.0, 1, 20.0, "set `control_rate_hz: 20`"),
+        (20.0, 1, 30.0, "set `control_rate_hz: 30`"),
+        (60.0, 2, 20.0, "set `interpolation: 3`"),
+        (100.0, 1, 50.0, "set `interpolation: 2`"),
+        (30.0, 1, 30.5, ""),
+        (60.0, 3, 20.0, ""),
+        (30.0, 1, 0.0, ""),
+    ],
+)
+def test_a_robot_refuses_a_model_of_another_rate_unless_it_is_accepted(
+    control_hz: float, interpolation: int, demonstrated_hz: float, fix: str
+) -> None:
+    """Interpolation bridges a multiple; a model that does not say its rate is served at any."""
+    for accepted in (False, True):
+        config = replace(CONFIG, control_rate_hz=control_hz, interpolation=interpolation, accept_other_rate=accepted)
+        rig = Rig(replace(config, command_type=CommandType.POSITION))
+        rig.brain.follow(schedule(), rig.now_s)
+        rig.tick()
+        granted = grant(contract=replace(CONTRACT, control_rate_hz=demonstrated_hz))
+        rig.brain.session_opened("system1", "s1", granted, rig.now_s)
+        refused = bool(fix) and not accepted
+        assert rig.brain.refused["other_rate"] == refused and bool(rig.brain.sessions) is not refused
+        problem = rig.brain._links.system1.problem  # type: ignore[union-attr]
+        if refused:
+            assert f"the demonstrations ran at {demonstrated_hz:g} Hz; {fix}" in problem
+            assert problem.endswith("`accept_other_rate: true` accepts it")
