@@ -31,7 +31,7 @@ MODULES = (
     *(f"robot.conversation.{name}" for name in ("calls", "conversation", "due", "flight", "latency", "link", "links")),
     *(f"robot.conversation.{name}" for name in ("presence", "requests")),
     *(f"robot.motion.{name}" for name in ("action_queue", "failsafe", "fallback", "gate", "motion", "pace", "shaping")),
-    "robot.motion.smoothness",
+    *("robot.motion.smoothness", "robot.motion.trail"),
     *(f"server.{name}" for name in ("brain", "server", "mailboxes", "figures", "history", "tiers", "intake", "replies")),
     *(f"server.{name}" for name in ("deciding", "loop", "stepping", "running", "quota")),
     *(f"server.dispatch.{name}" for name in ("batching", "dispatcher", "entering", "service_times", "waiting")),

@@ -14,6 +14,7 @@ from ros2_rfm_serving.factory.reading_cores import shared_cores
 from ros2_rfm_serving.factory.settings import settings_of
 from ros2_rfm_serving.monitoring.plain import counted
 from ros2_rfm_serving.operate.inputs import CatalogueFile, FactoryFile, Inputs, Profiles, console, load_inputs
+from ros2_rfm_serving.operate.rates import check_rates
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.slo import slo_of
 from ros2_rfm_serving.server.horizon import check as check_horizon
@@ -32,6 +33,7 @@ def check(file: FactoryFile, profiles: Profiles = None, catalogue: CatalogueFile
     """
     inputs = load_inputs(file, profiles, catalogue)
     nodes = node_list(inputs.factory, shipped("config"), work={})
+    check_rates(inputs.factory, inputs.catalogue)
     warnings = [
         f"warning: {text}" for text in (*_asked(nodes, inputs.factory.file), *horizons(inputs.factory), *cores(inputs.factory))
     ]

@@ -245,6 +245,7 @@ def robot_parameters(factory: Factory, task: str, file: Path) -> dict[str, Any]:
         **_horizon_parameters(settings.horizon),
         **_pipelining_parameters(settings.pipelining),
         "num_steps": settings.num_steps,
+        **({"accept_other_rate": True} if factory.tasks[task].execution.accept_other_rate else {}),
         "max_task_retries": settings.max_task_retries,
         "on_max_task_retries": settings.on_max_task_retries.value,
         "max_consecutive_safety_replan": settings.max_consecutive_safety_replan,

@@ -19,6 +19,7 @@ DECLARED_BY = {
     "synchronous": "execution.mode",
     "execution_horizon": "pipeline.action_period_ms",
     "num_steps": "execution.num_steps",
+    "accept_other_rate": "execution.accept_other_rate",
     "pipelining.pp_perception": "execution.pipelining.pp_perception",
     "pipelining.pp_generation": "execution.pipelining.pp_generation",
     "pipelining.alpha": "execution.pipelining.alpha",

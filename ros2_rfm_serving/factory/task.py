@@ -118,6 +118,9 @@ class Execution(Section):
     horizon: Horizon = Horizon()
     pipelining: Pipelining | None = None
     """None: one request of a robot in flight."""
+    accept_other_rate: bool = False
+    """Let its robots work with a model that was demonstrated at another rate than that of their steps: its motions are as much
+    faster or slower. Ours."""
     num_steps: int | None = Field(default=None, ge=1, le=1000)
     """Solver steps of each of System 1's chunks, as far as its model lets robots choose (docs/engines.md); None: its own number.
     Plans and virtual time reckon with the model's own number: fewer are sooner done than planned, more later. Ours."""

@@ -7,11 +7,12 @@ counted in `refused` and dropped. A body that does not tick periodically asks `n
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Tick
 from ros2_rfm_serving.robot.conversation.conversation import Requests
 from ros2_rfm_serving.robot.conversation.flight import Answered
-from ros2_rfm_serving.robot.conversation.link import LinkState, ModelIdentity, Overdue
+from ros2_rfm_serving.robot.conversation.link import Link, LinkState, ModelIdentity, Overdue
 from ros2_rfm_serving.robot.task import TaskRun
 from ros2_rfm_serving.robot.tasks import RobotTasks
 from ros2_rfm_serving.robot.why import By, Why
@@ -81,7 +82,8 @@ class RobotBrain(RobotTasks):
         if counter := self._links.opened(component, server, grant, now_s):
             self.refused[counter] += 1
         elif component == SYSTEM1:
-            self._talk.due.forget()
+            assert self._links.system1 is not None
+            self._talk.due.session_opened(self._links.system1)
             self._begin_session(ModelIdentity(grant.contract.model, grant.contract.model_hash))
             self._motor.trained(grant.contract.action_mean, grant.contract.action_std)
             self._opened = True
@@ -166,6 +168,7 @@ class RobotBrain(RobotTasks):
         if moved > seen.bridged:
             return "delay_not_bridged"  # whatever the delay usually is; asked anew, it may stand meanwhile
         begun_s = answered.asked.observed_s
+        chunk = self._promised(chunk, system1)
         problem = self._motor.take(chunk, seen.mark, seen.observed_s, real_delay=real_delay, begun_s=begun_s)
         if problem:
             return problem
@@ -173,6 +176,14 @@ class RobotBrain(RobotTasks):
         self._served = self._had_chunk = True
         self._needs_chunk_since_s = math.inf
         return ""
+
+    def _promised(self, chunk: Chunk, link: Link) -> Chunk:
+        """Return the chunk without rows beyond the length that the session's contract promises, which are counted as a warning."""
+        length = link.contract.chunk_length if link.contract else 0
+        if not length or max(len(chunk.chunk_robot), len(chunk.chunk_model)) <= length:
+            return chunk
+        self._motor.gate_warnings["chunk_too_long"] += 1
+        return replace(chunk, chunk_model=chunk.chunk_model[:length], chunk_robot=chunk.chunk_robot[:length])
 
     # --- the control period ---
 
@@ -278,7 +289,7 @@ class RobotBrain(RobotTasks):
         if sensors is None or now_s - sensors.state_s > self.config.max_observation_age_s:
             return self._stand_blind(now_s)
         positions = sensors.positions
-        motor.measured(positions, now_s)
+        motor.measured(positions, sensors.state_s)
         if task is None or not task.active:
             return self._rest(task, positions, now_s)
         if task.phase is not EXECUTING or self.paused:

@@ -128,6 +128,9 @@ class RobotConfig:
     """Commands per second."""
     interpolation: int = 1
     """Commands per step of the policy, a straight line between two steps; more than one needs position or velocity commands."""
+    accept_other_rate: bool = True
+    """Work with a model whose demonstrations ran at another rate than this robot's steps; False: refuse its sessions. A robot's
+    parameters say False unless somebody accepts it; a recording that says nothing was made before robots compared rates."""
     execution_horizon: int = 8
     """Steps from one request for a chunk to the next, and so actions of a chunk to execute before the next takes over."""
     horizon: Horizon = field(default_factory=Horizon)

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.server import horizon
 from ros2_rfm_serving.types import Conditioning, ModelContract, OutputKind, SessionRequest
+from ros2_rfm_serving.types.rates import other_rate
 
 PREFIX = Conditioning.PREFIX
-RATE_TOLERANCE = 0.05
-"""Relative difference between the robot's control rate and the demonstrations' that is not worth a word."""
 
 
 def check_values(request: SessionRequest) -> None:
@@ -58,7 +57,7 @@ def differences(contract: ModelContract, request: SessionRequest, *, instruction
         found.append(f"num_steps: the robot asks for {request.num_steps} solver steps, the model takes {can}; 0 is its own number")
     if problem := horizon.check(request.horizon):
         found.append(problem)
-    if strict_rate and (other := other_rate(contract, request)):
+    if strict_rate and (other := other_rate(request.control_rate_hz, contract.control_rate_hz)):
         found.append(f"control rate: {other}")
     return found
 
@@ -68,14 +67,6 @@ def _cameras_for(contract: ModelContract, cameras: Sequence[str]) -> Sequence[st
     if contract.output is OutputKind.ACTION_CHUNK or not set(contract.cameras) <= set(cameras):
         return cameras
     return [camera for camera in cameras if camera in contract.cameras]
-
-
-def other_rate(contract: ModelContract, request: SessionRequest) -> str:
-    """How the robot's control rate differs from the demonstrations'; empty: it does not."""
-    robot, model = request.control_rate_hz, contract.control_rate_hz
-    if robot and model and abs(robot / model - 1) > RATE_TOLERANCE:
-        return f"the robot runs at {robot:g} Hz, the demonstrations ran at {model:g} Hz"
-    return ""
 
 
 def delay_envelope_steps(contract: ModelContract, conditioning: Conditioning) -> int:

@@ -22,6 +22,7 @@ from ros2_rfm_serving.types import (
     SessionGrant,
     SessionRequest,
 )
+from ros2_rfm_serving.types.rates import other_rate
 
 SessionKey = tuple[str, str]
 """(robot, component)"""
@@ -192,7 +193,7 @@ class Sessions:
             request.num_steps,
         )
         self.next_epoch += 1
-        warning = contracts.other_rate(self.contract, request)
+        warning = other_rate(request.control_rate_hz, self.contract.control_rate_hz)
         return SessionGrant(session_epoch=self._open[key].epoch, contract=self.contract, warnings=(warning,) if warning else ())
 
     def _check_rows(self, key: SessionKey, pipelining: Pipelining, rows: int) -> None:

@@ -171,7 +171,7 @@ class Conversation:
             instruction,
             sensors,
             self._queue,
-            delay_steps=0 if waits else link.delay_steps(config.step_rate_hz),
+            delay_steps=0 if waits else self.due.delay_steps(link),
             conditioning=NONE if waits else config.conditioning,
             guided_rows=config.guidance.execution_horizon,
             report=self._motor.report(self.due.rows_left, link.latencies.last_s, now_s),

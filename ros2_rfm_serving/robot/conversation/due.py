@@ -67,28 +67,42 @@ class Due:
         model can bridge? Once it is slow, an answer in time ends that, whether or not the robot stood meanwhile."""
         if self._synchronous or link.contract is None:
             return
+        counts = executed_steps > self.bridged(link) or self.waits
+        self._expect(link, max(link.delay_steps(self._rate_hz), delay_steps if counts else 0))
+
+    def session_opened(self, link: Link) -> None:
+        """Begin another session of System 1. The delay that is known from before counts from its first request on: a robot whose
+        model does not bridge it waits at once."""
+        self.waits, self.too_slow = self._synchronous, ""
+        if not self._synchronous and link.contract is not None and len(link.latencies):
+            self._expect(link, link.delay_steps(self._rate_hz))
+
+    def _expect(self, link: Link, delay_steps: int) -> None:
         bridged = self.bridged(link)
-        counts = executed_steps > bridged or self.waits
-        delay = max(link.delay_steps(self._rate_hz), delay_steps if counts else 0)
-        slow = delay > bridged
-        self.too_slow = f"the inference delay, {delay} steps, is more than the {bridged} that the model can bridge" if slow else ""
-        self.waits = slow
+        problem = f"the inference delay, {delay_steps} steps, is more than the {bridged} that the model can bridge"
+        self.waits = delay_steps > bridged
+        self.too_slow = problem if self.waits else ""
 
     def bridged(self, link: Link) -> int:
         """Steps that may be executed between a request and its chunk, for the chunk to go on from them."""
-        if link.contract is None or not self._replaces:
+        return self._longest_delay(link) if self._replaces else sys.maxsize
+
+    def delay_steps(self, link: Link) -> int:
+        """Return the inference delay that a request may declare: the one to expect. A robot that appends its chunks goes on at the
+        end of its queue however long an answer takes, and so declares no more than its model bridges."""
+        delay = link.delay_steps(self._rate_hz)
+        return delay if self._replaces else min(delay, self._longest_delay(link))
+
+    def _longest_delay(self, link: Link) -> int:
+        """Return the steps that the model of the session bridges in the way that the robot asks for."""
+        contract = link.contract
+        if contract is None:
             return sys.maxsize
-        if self._conditioning is PREFIX:
-            return link.contract.max_inference_delay_steps
-        return link.contract.chunk_length - 1
+        return contract.max_inference_delay_steps if self._conditioning is PREFIX else contract.chunk_length - 1
 
     def steps(self, latency_s: float) -> int:
         """That are executed meanwhile."""
         return steps_of(latency_s, self._rate_hz)
-
-    def forget(self) -> None:
-        """Another session: its delay is not known yet."""
-        self.waits, self.too_slow = self._synchronous, ""
 
     def _wants_chunk(self, link: Link) -> bool:
         """A robot that waits for its chunk waits for its plan before, even if the request must be sent again. The others ask
@@ -96,7 +110,7 @@ class Due:
         be trusted any more."""
         if self.waits:
             return not self._calls.due and not self.may_pop()
-        delay, depth = link.delay_steps(self._rate_hz), self._queue.depth
+        delay, depth = self.delay_steps(link), self._queue.depth
         return (self._replaces and self._is_over(link, delay)) or depth <= delay or depth <= self._buffer_steps
 
     def _is_over(self, link: Link, delay: int) -> bool:

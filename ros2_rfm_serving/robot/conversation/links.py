@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-from ros2_rfm_serving.robot.config import RobotConfig
+from ros2_rfm_serving.robot.config import CommandType, RobotConfig
 from ros2_rfm_serving.robot.conversation.link import Link, LinkState, ModelIdentity, Overdue
 from ros2_rfm_serving.robot.conversation.presence import Presence
 from ros2_rfm_serving.types import SYSTEM1, Conditioning, Horizon, Schedule, SessionGrant, SessionRequest
 from ros2_rfm_serving.types.phase import is_paced
+from ros2_rfm_serving.types.rates import other_rate, rate_fix
 
 CLOSED = LinkState.CLOSED
 
@@ -166,6 +167,9 @@ class Links:
         if component == SYSTEM1 and grant.contract.action_names != self._config.action_names:
             link.refused(f"{server} serves other actions: {grant.contract.action_names}", now_s)
             return "other_actions"
+        if component == SYSTEM1 and (problem := self._other_rate(grant.contract.control_rate_hz)):
+            link.refused(f"{server} serves {grant.contract.model}: {problem}", now_s)
+            return "other_rate"
         if mismatch := link.differs(ModelIdentity(grant.contract.model, grant.contract.model_hash)):
             link.mismatch = mismatch
             link.refused(mismatch, now_s)
@@ -176,6 +180,17 @@ class Links:
         link.opened(grant)
         self._give_way(link)
         return ""
+
+    def _other_rate(self, demonstrated_hz: float) -> str:
+        """Return why a model's motions would be too fast or too slow on this robot, and the fix; empty: they are not, or may be."""
+        config = self._config
+        problem = "" if config.accept_other_rate else other_rate(config.step_rate_hz, demonstrated_hz)
+        if not problem:
+            return ""
+        interpolates = config.command_type is not CommandType.DELTA
+        return (
+            f"{problem}; {rate_fix(config.control_rate_hz, demonstrated_hz, interpolates=interpolates, accept='accept_other_rate')}"
+        )
 
     def refused(
         self, component: str, server: str, problem: str, now_s: float, *, contract: bool = False, full: bool = False

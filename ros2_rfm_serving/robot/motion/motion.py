@@ -17,6 +17,7 @@ from ros2_rfm_serving.robot.motion.gate import ChunkGate
 from ros2_rfm_serving.robot.motion.pace import Pace
 from ros2_rfm_serving.robot.motion.shaping import CommandShaper, Interpolator
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
+from ros2_rfm_serving.robot.motion.trail import CommandTrail
 from ros2_rfm_serving.robot.why import By, Origin
 from ros2_rfm_serving.types import Array, Chunk, ExecutionReport
 from ros2_rfm_serving.types.histogram import Histogram
@@ -35,7 +36,7 @@ class Motor:
         *("queue", "ladder", "gate", "gate_warnings", "smoothness", "staleness_s", "stalenesses", "horizons", "step_ends_s"),
         *("chunk_began_s", "by", "obstacle", "pace", "_trained", "_began_s", "_config", "_refused", "_period_s", "_step_s"),
         *("_parts", "_interpolator", "_shaper", "_observed_s", "_at_seam", "_eased_steps", "_last", "_at_rest", "_held"),
-        *("_interrupted", "_seen", "_is_steady", "_owed_s", "_wanted", "_columns"),
+        *("_interrupted", "_seen", "_is_steady", "_owed_s", "_wanted", "_columns", "_trail"),
     )
 
     def __init__(self, config: RobotConfig, refused: Counter[str]) -> None:
@@ -82,16 +83,19 @@ class Motor:
         self._interrupted = False
         """Hands may have been on the robot since the last action."""
         self._seen: tuple[Array, float] | None = None
-        """The last period's measured position, and when."""
+        """The last period's measured position, and when it was read."""
         self._is_steady = True
         """The newest one fits to that: an encoder that jumps for a sample is nowhere to set out from."""
         self._owed_s = 0.0
         """Time that commands stand for beyond the rows that were executed: less than a step."""
+        self._trail = CommandTrail(columns)
+        """Of position commands."""
 
     @staticmethod
     def upgraded(recorded: dict[str, Any]) -> dict[str, Any]:
         """Return the attributes as this version has them; before, columns were described by the configuration alone."""
-        return recorded if "_columns" in recorded else {**recorded, "_columns": ActionColumns.of(recorded["_config"])}
+        columns = recorded.get("_columns") or ActionColumns.of(recorded["_config"])
+        return {"_trail": CommandTrail(columns), **recorded, "_columns": columns}
 
     def prepared(self, config: RobotConfig) -> Callable[[], None]:
         """What makes other limits, another ladder and another pace count from the next command on; the motion goes on.
@@ -103,7 +107,8 @@ class Motor:
             return change_gate
         ladder, shaper, columns = FallbackLadder(config), CommandShaper.of(config), ActionColumns.of(config)
         if shaper is not None:
-            shaper.go_on_from(self._shaper.last if self._shaper else self._last, self._shaper)
+            stands = self._at_rest and self._shaper is not None
+            shaper.go_on_from(None if stands else self._shaper.last if self._shaper else self._last, self._shaper)
 
         def apply() -> None:
             change_gate()
@@ -247,8 +252,10 @@ class Motor:
         """[A] the next part of a step under way; None: nothing is to be said until its end."""
         if not self._interpolator.pending:
             return None
-        part = self._interpolator.next(self._periods(now_s, self._period_s))
+        due, pending = self._parts_due(now_s), self._interpolator.pending
+        part = self._interpolator.next(due)
         assert part is not None
+        self._owed_s = max(0, due - pending) * self._period_s
         self.by = PART
         return self._shaped(part, now_s, False)
 
@@ -259,7 +266,9 @@ class Motor:
             self.step_ends_s = now_s + (0.0 if self._config.tick_is_step else self._period_s)
             return None
         observed_s = self.queue.observed_s
-        action, _ = self.queue.pop(self._periods(now_s, self._step_s))
+        due = self._parts_due(now_s)
+        rows = 1 + (due - 1) // self._parts
+        action, _ = self.queue.pop(rows)
         if not self._config.tick_is_step:
             self.step_ends_s = now_s + self._step_s
         self._began_s = now_s
@@ -275,6 +284,7 @@ class Motor:
         self.stalenesses.add(self.staleness_s)
         action = self._eased(action)
         if self._parts > 1:
+            self._owed_s = (due - 1) % self._parts * self._period_s
             if self._config.tick_is_step:  # ticks jitter: the next step begins with its tick
                 self.step_ends_s = now_s + (self._parts - 0.5) * self._period_s
             assert self._shaper is not None
@@ -284,16 +294,21 @@ class Motor:
             action = part
         return self._shaped(action, now_s, True)
 
-    def _periods(self, now_s: float, length_s: float) -> int:
-        """Rows, or parts of a step, that this command stands for: more than one where the robot always ticks more slowly than it
-        was declared to, so that a motion takes the time that it was meant to. A displacement is made once, whatever the time."""
-        if self._at_rest or not self._config.tick_is_step or self._columns.has_delta:
-            self._owed_s = 0.0
-            return 1
-        covered_s = self.pace.covered_s(now_s) + self._owed_s
-        num = max(1, int(covered_s / length_s + 1e-6))
-        self._owed_s = min(max(0.0, covered_s - num * length_s), length_s)
-        return num
+    def _parts_due(self, now_s: float) -> int:
+        """Return the parts of steps that this command stands for; without interpolation a step is one part.
+
+        They are more than one where the robot ticks more slowly than it was declared to, so that a motion takes the time that was
+        declared. A displacement is made once, whatever the time.
+        """
+        owed, self._owed_s = round(self._owed_s / self._period_s), 0.0
+        if self._at_rest:
+            self.pace.restart()
+        return self._periods(now_s) + owed
+
+    def _periods(self, now_s: float) -> int:
+        """Return the control periods that a command of now stands for."""
+        makes_up = self._config.tick_is_step and not self._columns.has_delta
+        return self.pace.periods(now_s) if makes_up else 1
 
     def _eased(self, action: Array) -> Array:
         """[A] Over the first steps of a chunk an ever larger part of the way from the last command to the action, so that nothing
@@ -356,6 +371,9 @@ class Motor:
         self._interrupted = True
         command = self.stand(now_s)
         self.ladder.handed_over()
+        if self._shaper:
+            self._shaper.start(None)
+        self._trail.clear()
         return command
 
     def begin(self) -> None:
@@ -370,20 +388,21 @@ class Motor:
 
     # --- where it sets out from ---
 
-    def measured(self, positions: Array | None, now_s: float) -> None:
-        """Once per control period, whether or not it moves."""
+    def measured(self, positions: Array | None, read_s: float) -> None:
+        """Once per control period, whether or not it moves. read_s: when the positions were read."""
         if positions is None:
             self._is_steady, self._seen = True, None
             return
         known, seen = self._known(positions), self._seen
         self._is_steady = True
         if self._shaper and self._shaper.needs_position and known is not None and seen is not None:
-            self._is_steady = self._shaper.is_near(known, seen[0], now_s - seen[1])
-        self._seen = None if known is None else (known, now_s)
+            self._is_steady = self._shaper.is_near(known, seen[0], read_s - seen[1])
+        self._seen = None if known is None else (known, read_s)
 
     def _stand(self) -> None:
+        """Nothing is commanded any more. Where an arm goes on to its last position, that is known until it sets out again."""
         if self._shaper:
-            self._shaper.start(None)
+            self._shaper.stand()
         self._at_rest = True
 
     def _was_told_long_ago(self, now_s: float) -> bool:
@@ -397,7 +416,8 @@ class Motor:
         moves = self._columns.has_position
         silent_s, stands_s = self.pace.since_s(now_s), STANDS_AFTER_PERIODS * self._period_s
         if self._shaper and self._shaper.moves and silent_s <= stands_s:
-            anew = False  # on its way down the ladder: nobody's hands are on it, and its speed must not end at once
+            anew = False  # still on its way: nobody's hands are on it, and its speed must not end at once
+            self._at_rest = self._at_rest and not moves
         anew = moves and (anew or self._was_told_long_ago(now_s))
         if self._held and silent_s > stands_s:
             self._stand()
@@ -411,10 +431,20 @@ class Motor:
             self._refused[problem] += 1
             self.obstacle = problem
             return False
-        self._shaper.start(known, at_rest=self._at_rest)
+        self._shaper.start(self._position_now(known), *self._perhaps_at(known), at_rest=self._at_rest)
         self.ladder.forget_motion()
         self._at_rest = True
         return True
+
+    def _position_now(self, known: Array | None) -> Array | None:
+        """Return [A] where the arm is, or goes to without another command, by its reading and by what has been commanded since."""
+        if known is None or self._seen is None:
+            return known
+        return self._trail.position_now(known, self._seen[1], self._period_s)
+
+    def _perhaps_at(self, known: Array | None) -> list[Array]:
+        """Return where else the arm may be: at its reading, or at its last command."""
+        return [place for place in (known, self._trail.last) if place is not None]
 
     def _unfit_start(self, known: Array | None) -> str:
         """Why no command may set out from there, as the name of a counter; empty: it may."""
@@ -445,5 +475,7 @@ class Motor:
         self._at_rest = self._held = False
         self._wanted = command
         self._last = self._shaper.shape(command, self.pace.elapsed_s(now_s)) if self._shaper else command
-        self.pace.began(now_s)
+        self.pace.began(now_s, self._periods(now_s))
+        if self._shaper is not None and self._columns.has_position:
+            self._trail.add(self._last, now_s, self._config.max_observation_age_s)
         return self._last

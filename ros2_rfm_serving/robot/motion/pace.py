@@ -1,4 +1,4 @@
-"""Control periods follow time, whatever ticks: a driver's messages, a timer, or whoever has something to tell."""
+"""Control periods follow time, whatever ticks: a driver's messages, a timer, or a program of the user's."""
 
 from __future__ import annotations
 
@@ -6,46 +6,70 @@ import math
 import statistics
 from collections import deque
 
-EARLY = 0.4
-"""Periods by which one may begin before its time, so that jitter, or a state rate that is no multiple, costs no period."""
-LATE = 0.5
-"""Periods by which one may begin late, and the next still on time. What is later begins the rhythm anew."""
+EARLY = 0.5
+"""Periods by which one may begin before its time, so that neither jitter nor a state rate that is no multiple costs a period."""
+SHORTEST = 0.5
+"""Periods between two commands, at least."""
+LONGEST_BEHIND = 0.5
+"""Periods by which the next one may already be due when one begins that cannot stand for several. More is never caught up with."""
+GAP = 3.1
+"""An interval that is longer than the usual one by this factor is a gap: what would have been done in it is not made up for."""
 WINDOW = 9
+"""Intervals of which the median is the usual one."""
+FEWEST = 3
 """Intervals from which the usual one is known."""
+ROUNDING = 1e-6
+"""Of a period."""
 
 
 class Pace:
-    """When commands may follow each other: on average never more often than once per period, however often it is asked.
+    """Periods on a grid of time. Each command begins one of them, or stands for several where ticks are slower than the grid.
 
-    A period begins with a command; a robot that says nothing may begin at once.
+    The grid keeps its place however ticks jitter, so that as many periods pass as time does. It begins anew after a gap, and when a
+    robot sets out from rest.
     """
 
     def __init__(self, period_s: float) -> None:
         self.period_s = period_s
         self._due_s = self._began_s = -math.inf
+        """When the next period begins by the grid, and when the last command went out."""
         self._intervals_s: deque[float] = deque(maxlen=WINDOW)
 
     def is_due(self, now_s: float) -> bool:
-        return now_s >= self._due_s - EARLY * self.period_s
+        return now_s >= self._due_s - EARLY * self.period_s and now_s - self._began_s >= SHORTEST * self.period_s
 
-    def began(self, now_s: float) -> None:
-        """A command goes out."""
+    def restart(self) -> None:
+        """Let the grid begin with the next command."""
+        self._due_s = -math.inf
+
+    def periods(self, now_s: float) -> int:
+        """Return the number of periods, at least 1, that a command of now stands for, those that are over by the grid included."""
+        if self._is_new(now_s):
+            return 1
+        return max(1, math.floor((now_s - self._due_s) / self.period_s + ROUNDING) + 1)
+
+    def began(self, now_s: float, periods: int = 1) -> None:
+        """Note that a command goes out, which stands for so many periods."""
+        period_s = self.period_s
+        if self._is_new(now_s):
+            self._due_s = now_s + period_s
+        else:
+            self._due_s = max(self._due_s + periods * period_s, now_s - LONGEST_BEHIND * period_s)
         self._intervals_s.append(now_s - self._began_s)
-        on_time = now_s - self._due_s <= LATE * self.period_s
-        self._due_s = (self._due_s if on_time else now_s) + self.period_s
         self._began_s = now_s
 
     def since_s(self, now_s: float) -> float:
-        """From the last command until now; inf: there was none."""
+        """Return the time since the last command; inf: there was none."""
         return now_s - self._began_s
 
     def elapsed_s(self, now_s: float) -> float:
-        """What limits per second may count: never more than one period, as a pause must not become a jump."""
+        """Return what limits per second may count: never more than one period, as a pause must not become a jump."""
         return min(self.since_s(now_s), self.period_s)
 
-    def covered_s(self, now_s: float) -> float:
-        """What this command stands for: the time since the last one where that is how this robot always ticks; one period
-        after a single gap, which is not made up for."""
-        if len(self._intervals_s) < WINDOW:
-            return self.period_s
-        return max(self.period_s, min(self.since_s(now_s), statistics.median(self._intervals_s)))
+    def _is_new(self, now_s: float) -> bool:
+        """Return whether the grid begins now: there is none, or the time since the last command is a gap."""
+        interval_s = now_s - self._began_s
+        if self._due_s == -math.inf or interval_s <= GAP * self.period_s:
+            return self._due_s == -math.inf
+        is_known = len(self._intervals_s) >= FEWEST
+        return not is_known or interval_s > GAP * statistics.median(self._intervals_s)

@@ -21,6 +21,10 @@ _UNLIMITED = 1e30
 """Beyond any robot, and finite, so that sums and quotients of it are."""
 _SHORTEST_S = 1e-6
 """Between two commands: what follows at once may move by next to nothing."""
+MOST_DOUBT = 0.5
+"""Share of the longest first step by which a reading may differ from where an arm sets out, for both to be kept in mind."""
+DOUBTFUL_COMMANDS = 2
+"""From rest: the first one sets a speed, the second one changes it."""
 
 
 class CommandShaper:
@@ -82,6 +86,7 @@ class CommandShaper:
     @staticmethod
     def upgraded(recorded: dict[str, Any]) -> dict[str, Any]:
         """Return the attributes as this version has them; before, all columns were of one type."""
+        recorded = {"_doubt": np.zeros(0), "_doubtful": 0, **recorded}
         if "_moves" not in recorded:
             return recorded
         kind = CommandType.POSITION if recorded["_moves"] else CommandType.VELOCITY
@@ -127,10 +132,14 @@ class CommandShaper:
             return True
         return not (self._last[self._columns.is_zeroed] if self._columns.mixed else self._last).any()
 
-    def start(self, position: Array | None, *, at_rest: bool = True) -> None:
-        """Forgets the commands before. position: [A] measured, of a robot at rest, which position commands set out from;
-        None: not known, the first command goes out as it is. A position outside the limits counts as the nearest one inside.
-        at_rest: False where only its positions stand, and all other columns go on from their last command."""
+    def start(self, position: Array | None, *others: Array, at_rest: bool = True) -> None:
+        """Forget the commands before.
+
+        position: [A] of a robot at rest, which position commands set out from; None: not known, the first command goes out as it is.
+        A position outside the limits counts as the nearest one inside. others: [A] where the arm may be as well, such as its reading;
+        where that is near, the first commands are within the limits from there, too. at_rest: False where only its positions stand,
+        and all other columns go on from their last command.
+        """
         rest = self._rest(position)
         if rest is not None and not at_rest and self._last is not None:
             rest = np.where(self._columns.is_zeroed, self._last, rest)
@@ -138,9 +147,40 @@ class CommandShaper:
         self._velocity = np.zeros(self._num_actions)
         """Of position commands, per second."""
         self._target = self._last
+        self._doubt: Values = np.zeros(self._num_actions)
+        """How far the arm may be from where it sets out."""
+        self._doubtful = 0
+        """Commands for which that counts."""
+        self._keep_in_mind(others)
         if self._ahead is not None and self._average is not None:
-            self._ahead.start(position, at_rest=at_rest)
+            self._ahead.start(position, *others, at_rest=at_rest)
             self._average.begin(self._ahead._last, self._velocity)
+
+    def _keep_in_mind(self, others: tuple[Array, ...]) -> None:
+        """Note how far the positions of an arm may be from where it sets out."""
+        if self._last is None:
+            return
+        step = np.minimum(self._max_velocity * self._period_s, self._max_acceleration * self._period_s**2)
+        for other in others:
+            away = np.abs(self._columns.distance(other, self._last))
+            near = self._columns.is_position & (away <= MOST_DOUBT * step)
+            self._doubt = np.maximum(self._doubt, np.where(near, away, 0.0))
+            self._doubtful = DOUBTFUL_COMMANDS
+
+    def stand(self) -> None:
+        """Note that nothing is commanded any more: what a stop sets to zero is zero.
+
+        Where positions go on to stays known until `start`.
+        """
+        if not self._columns.has_position:
+            self.start(None)
+        elif self._last is not None and self._columns.mixed:
+            zeroed, target = self._columns.is_zeroed, self._target
+            self._last = np.where(zeroed, 0.0, self._last)
+            self._target = None if target is None else np.where(zeroed, 0.0, target)
+            if self._ahead is not None and self._average is not None:
+                self._ahead.stand()
+                self._average.stand()
 
     def _rest(self, position: Array | None) -> Values | None:
         """[A] where a robot at rest sets out from; NaN in columns where that is not known, None where it is in none."""
@@ -226,12 +266,16 @@ class CommandShaper:
     def _move(self, wanted: Values, dt_s: float) -> Values:
         """Position commands: as fast as their own motion and a limited approach to it, and slow enough to brake at the limits."""
         assert self._last is not None and self._target is not None
-        low, high = -self._max_velocity * dt_s, self._max_velocity * dt_s
         columns = self._columns
+        high, max_change = self._max_velocity * dt_s, self._max_acceleration * dt_s**2
+        if self._doubtful:
+            self._doubtful -= 1
+            high, max_change = np.maximum(high - self._doubt, 0.0), np.maximum(max_change - self._doubt, 0.0)
+        low = -high
         feed, behind = columns.change(wanted, self._target), columns.change(self._target, self._last)
         near, below, above = self._approach(np.array([np.abs(behind), self._last - self._lower, self._upper - self._last]), dt_s)
         step = np.minimum(np.maximum(feed, low), high) + np.sign(behind) * near
-        drift, max_change = self._velocity * dt_s, self._max_acceleration * dt_s**2
+        drift = self._velocity * dt_s
         low = np.maximum(np.maximum(low, drift - max_change), -below)
         high = np.minimum(np.minimum(high, drift + max_change), above)
         moved: Values = self._last + np.minimum(np.maximum(step, low), high)
@@ -287,6 +331,12 @@ class MovingAverage:
         newest: Values = np.where(np.isnan(last), np.nan, self._rows[0])
         self._newest = newest
         return newest
+
+    def stand(self) -> None:
+        """Note that nothing is commanded any more: what a stop sets to zero is zero."""
+        if self._rows is not None and self._newest is not None:
+            self._rows = np.where(self._columns.is_zeroed, 0.0, self._rows)
+            self._newest = np.where(self._columns.is_zeroed, 0.0, self._newest)
 
     def next(self, command: Array) -> Array:
         """[A] the mean, with this command as the newest."""

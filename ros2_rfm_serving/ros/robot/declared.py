@@ -53,6 +53,9 @@ EXECUTION = {
     "control_rate_hz": Spec(20.0, "Control periods, and so commands, per second", 0.01, 10_000.0),
     "tick": choice(TickSource.STATE, "What gives the control period its rhythm: each new state, or a timer"),
     "interpolation": Spec(1, "Commands per step of the policy, on a straight line between steps", 1, 1000),
+    "accept_other_rate": Spec(
+        False, "Work with a model that was demonstrated at another rate than this robot's steps; else refuse"
+    ),
     "execution_horizon": Spec(8, "Actions of a chunk to execute before the next takes over", 1, 10_000),
     "horizon_policy": Spec("", "Who says how much of each chunk is executed: a policy of the server's; empty: execution_horizon"),
     "horizon_min_steps": Spec(_HORIZON.min_steps, "With such a policy: never fewer actions", 1, 10_000),

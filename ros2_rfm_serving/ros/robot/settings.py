@@ -105,6 +105,7 @@ def _execution(values: Values, columns: ActionColumns) -> dict[str, Any]:
     return {
         "control_rate_hz": values.number("control_rate_hz"),
         "interpolation": values.integer("interpolation"),
+        "accept_other_rate": values.flag("accept_other_rate"),
         "execution_horizon": values.integer("execution_horizon"),
         "horizon": Horizon(
             policy=values.text("horizon_policy"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,6 +22,8 @@ LAG_S = 0.03
 SLEW = 20.0
 """What its motors can do, per second: more than any declared limit."""
 EPS = 1e-4
+LENGTH = 12
+"""Rows of a chunk."""
 NO_IMAGE = (EncodedImage(camera="front", format="jpeg", data=b""),)
 
 
@@ -97,13 +99,15 @@ class Published:
         self._times_s: deque[float] = deque()
         self.interrupted = True
         """Somebody came between since the last command: the robot may have been moved."""
+        self.pushed = True
+        """It has been, or another process commands it."""
         self.count = 0
         self.largest_rate_hz = 0.0
         self.largest_speed = 0.0
 
     def begin(self) -> None:
         """Whoever sent them is another one now."""
-        self.last, self.interrupted = None, True
+        self.last, self.interrupted, self.pushed = None, True, True
         self._times_s.clear()
 
     def sent(self, values: Array, now_s: float, measured: Array | None, *, stop: bool) -> None:
@@ -119,7 +123,7 @@ class Published:
         assert (command >= self._lower - EPS).all() and (command <= self._upper + EPS).all(), f"{command} is out of limits"
         check = self._check_positions if self._config.command_type is CommandType.POSITION else self._check_change
         speeds = check(command, now_s, measured, stop=stop)
-        self.last, self.interrupted = (now_s, command, speeds), False
+        self.last, self.interrupted, self.pushed = (now_s, command, speeds), False, False
 
     def _elapsed_s(self, now_s: float) -> float:
         """A pause is no licence to jump."""
@@ -140,6 +144,8 @@ class Published:
             ways += [(self.last[1], speed, dt_s) for speed in self.last[2]]
         if (silent or self.interrupted) and measured is not None:
             ways += [(np.clip(measured, self._lower, self._upper), zero, dt_s)]
+        if (silent or self.interrupted) and self.last and not self.pushed:  # the reading may be old: it stands where it was told to
+            ways += [(self.last[1], zero, dt_s)]
         speeds = []
         for start, speed, time_s in ways:
             now_at = (command - start) / time_s
@@ -201,6 +207,7 @@ class Floor:
         """Within the arm's own stops, which are a little wider than the limits of commands."""
         edge = np.array(self.config.limits.upper or (10.0,)) + 0.02
         self.arm.pushed(np.clip(self.arm.position + by, -edge, edge))
+        self.published.pushed = True
         self.touch()
 
     def task(self) -> None:
@@ -265,7 +272,8 @@ class Floor:
         tick = self.brain.tick(self._sensors, self.now_s, may_act=may_act)
         for server, opening in tick.opens:
             self._epoch += 1
-            self.brain.session_opened(opening.component, server, grant(self._epoch), self.now_s)
+            granted = grant(self._epoch, replace(CONTRACT, chunk_length=LENGTH))
+            self.brain.session_opened(opening.component, server, granted, self.now_s)
         for _, request in tick.requests:
             self._requests.append((self.now_s + self.latency_s * self.rng.uniform(0.5, 1.5), request))
         if tick.command is not None:
@@ -281,7 +289,7 @@ class Floor:
 
     def _rows(self) -> Array:
         """A policy: a walk, or one that wants the other end of the world at once, or both in turn."""
-        length = 12
+        length = LENGTH
         if self.target == "walk":
             steps = np.array([[self.rng.uniform(-0.05, 0.05) for _ in NAMES] for _ in range(length)])
             rows = np.clip(self._walk + np.cumsum(steps, axis=0), -0.95, 0.95)

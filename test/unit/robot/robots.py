@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ros2_rfm_serving.faults import FaultPlan
@@ -12,11 +14,13 @@ from ros2_rfm_serving.types import (
     EncodedImage,
     ObservationRequest,
 )
-from test.unit.fakes import JPEG, NAMES, grant, schedule
+from test.unit.fakes import CONTRACT, JPEG, NAMES, grant, schedule
 from test.unit.robot import robot_world
 from test.unit.robot.robot_world import World
 
 PERIOD_S = 0.05
+MAX_LENGTH = 16
+"""Rows of the longest chunk that the model may answer with."""
 CONFIG = RobotConfig(
     name="r1",
     action_names=NAMES,
@@ -54,7 +58,8 @@ class Rig:
         self.brain.follow(schedule(), self.now_s)
         (opening,) = self.tick().opens
         assert opening[0] == "s1" and opening[1].action_names == NAMES
-        self.brain.session_opened("system1", "s1", grant(epoch), self.now_s)
+        contract = replace(CONTRACT, chunk_length=MAX_LENGTH)
+        self.brain.session_opened("system1", "s1", grant(epoch, contract), self.now_s)
         return self
 
     def ask(self) -> ObservationRequest:

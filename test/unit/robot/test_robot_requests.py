@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from ros2_rfm_serving.robot import RobotConfig
-from ros2_rfm_serving.types import Horizon, ObservationRequest
+from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig
+from ros2_rfm_serving.types import Conditioning, Horizon, ObservationRequest
 from test.unit.fakes import CONTRACT, NAMES, SERVED, chunk, grant, rows, schedule
 from test.unit.robot.robots import CONFIG, FOREVER_S, GOAL, PERIOD_S, Rig, begin, sensors, working, world
 
@@ -185,3 +186,99 @@ def test_a_request_has_its_own_time_although_the_last_one_was_never_answered() -
     made.run(0.6)
     assert made.brain.refused["request_timeout"] == 2, "that makes two in a row: the session is opened anew"
     assert made.brain.sessions == [] or made.brain.sessions[0][2] > 1
+
+
+# --- what a session's contract promises ---
+
+
+@pytest.mark.parametrize("config", [CONFIG, SYNCHRONOUS, BY_TIMER, replace(CONFIG, replace_queue=False)])
+@pytest.mark.parametrize("length", [1, 4, 15])
+def test_a_chunk_longer_than_the_contract_is_cut(config: RobotConfig, length: int) -> None:
+    """The rows beyond are never executed, never go out as a prefix, and are counted; as many as promised are no matter."""
+    rig = lasting(replace(config, execution_horizon=100), length)
+    request = rig.ask()
+    assert rig.brain.reply(long_chunk(request, length=length), rig.now_s) and not rig.brain.gate_warnings
+    assert rig.brain.queue_depth == length
+    rig = lasting(replace(config, execution_horizon=100), length)
+    request = rig.ask()
+    assert rig.brain.reply(long_chunk(request, horizon=100), rig.now_s)
+    assert rig.brain.gate_warnings == {"chunk_too_long": 1} and rig.brain.queue_depth == length
+    commands = [tick.command for tick in (rig.tick() for _ in range(20)) if tick.command is not None]
+    assert [float(command[0]) for command in commands] == [float(row) for row in range(length)]
+
+
+def asked_after(rig: Rig, delay: int, length: int = 16) -> list[ObservationRequest]:
+    """Requests of a robot whose answers take so many steps, until its delay is known and asked for."""
+    requests = []
+    for _ in range(4):
+        requests.append(rig.ask())
+        rig.tick(delay)
+        rig.brain.reply(long_chunk(requests[-1], length=length), rig.now_s)
+    return requests
+
+
+@pytest.mark.parametrize("delay", [1, 2, 3, 5, 8])
+def test_the_first_request_of_a_new_session_uses_the_delay_that_is_known(delay: int) -> None:
+    """One that the model bridges is declared at once; for a longer one the robot waits at once, and asks beyond nothing."""
+    rig = lasting()
+    asked_after(rig, delay)
+    bridged = CONTRACT.max_inference_delay_steps
+    assert (rig.brain._talk.due.waits, rig.brain._links.system1.delay_steps(1 / PERIOD_S)) == (delay > bridged, delay)  # type: ignore[union-attr]
+    rig.brain.server_lost("s1", rig.now_s)
+    while not rig.tick().opens:
+        pass
+    rig.brain.session_opened("system1", "s1", grant(9, replace(CONTRACT, chunk_length=16)), rig.now_s)
+    first = rig.ask()
+    if delay > bridged:
+        assert first.inference_delay_steps == 0 and not len(first.prefix_model)
+        assert "more than the 3 that the model can bridge" in rig.brain._talk.due.too_slow
+    assert first.inference_delay_steps == min(delay, len(first.prefix_model)) <= bridged
+
+
+@pytest.mark.parametrize("conditioning", [Conditioning.PREFIX, Conditioning.GUIDED, Conditioning.NONE])
+@pytest.mark.parametrize("buffer_s", [0.0, 10 * PERIOD_S])
+@pytest.mark.parametrize("delay", [1, 3, 6, 12])
+def test_a_robot_that_appends_its_chunks_declares_no_delay_beyond_the_models(
+    conditioning: Conditioning, buffer_s: float, delay: int
+) -> None:
+    """Its server would refuse that for ever; it goes on at the end of its queue."""
+    config = replace(CONFIG, replace_queue=False, conditioning=conditioning, failsafe=FailSafeConfig(buffer_time_s=buffer_s))
+    rig = lasting(config, length=8)
+    most = CONTRACT.max_inference_delay_steps if conditioning is Conditioning.PREFIX else 7
+    requests = asked_after(rig, delay, length=8)
+    executed = rig.brain._queue.mark
+    assert len(requests) == 4 and executed > 8
+    for request in requests:
+        assert request.inference_delay_steps <= most
+        assert conditioning is not Conditioning.PREFIX or len(request.prefix_model) == request.inference_delay_steps
+
+
+@pytest.mark.parametrize(
+    ("control_hz", "interpolation", "demonstrated_hz", "fix"),
+    [
+        (30.0, 1, 20.0, "set `control_rate_hz: 20`"),
+        (20.0, 1, 30.0, "set `control_rate_hz: 30`"),
+        (60.0, 2, 20.0, "set `interpolation: 3`"),
+        (100.0, 1, 50.0, "set `interpolation: 2`"),
+        (30.0, 1, 30.5, ""),
+        (60.0, 3, 20.0, ""),
+        (30.0, 1, 0.0, ""),
+    ],
+)
+def test_a_robot_refuses_a_model_of_another_rate_unless_it_is_accepted(
+    control_hz: float, interpolation: int, demonstrated_hz: float, fix: str
+) -> None:
+    """Interpolation bridges a multiple; a model that does not say its rate is served at any."""
+    for accepted in (False, True):
+        config = replace(CONFIG, control_rate_hz=control_hz, interpolation=interpolation, accept_other_rate=accepted)
+        rig = Rig(replace(config, command_type=CommandType.POSITION))
+        rig.brain.follow(schedule(), rig.now_s)
+        rig.tick()
+        granted = grant(contract=replace(CONTRACT, control_rate_hz=demonstrated_hz))
+        rig.brain.session_opened("system1", "s1", granted, rig.now_s)
+        refused = bool(fix) and not accepted
+        assert rig.brain.refused["other_rate"] == refused and bool(rig.brain.sessions) is not refused
+        problem = rig.brain._links.system1.problem  # type: ignore[union-attr]
+        if refused:
+            assert f"the demonstrations ran at {demonstrated_hz:g} Hz; {fix}" in problem
+            assert problem.endswith("`accept_other_rate: true` accepts it")

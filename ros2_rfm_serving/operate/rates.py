@@ -1,0 +1,73 @@
+"""Whether robots pass the steps of their policy as fast as they were demonstrated, by what files say before anything runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import Catalogue, CatalogueEntry, Factory
+from ros2_rfm_serving.factory.nodes import params_file
+from ros2_rfm_serving.factory.robot_file import RobotFile
+from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, Task
+from ros2_rfm_serving.shipped import shipped
+from ros2_rfm_serving.types import SYSTEM1
+from ros2_rfm_serving.types.rates import other_rate, rate_fix
+
+ACCEPT = "accept_other_rate"
+
+
+def check_rates(factory: Factory, catalogue: Catalogue) -> None:
+    """Raises: `ConfigurationError` for a task whose policy was demonstrated at another rate, unless the task, or its robots' file,
+    accepts that. A model that does not say its rate is any robot's."""
+    for entry in factory.robot_fleet:
+        task = factory.tasks[entry.task]
+        model = task.components[SYSTEM1].model
+        if model in catalogue.models:
+            _check(factory, entry.task, model, demonstrated_hz(catalogue.models[model]))
+
+
+def demonstrated_hz(entry: CatalogueEntry) -> float:
+    """Return the rate of a model's demonstrations, as far as its options, its bundle or its data set say; 0: they do not."""
+    if rate_hz := _number(entry.options.get("control_rate_hz")):
+        return rate_hz
+    if entry.bundle:
+        config = _json(shipped("models") / entry.bundle / "config.json")
+        contract = config.get("contract")
+        return _number((contract if isinstance(contract, dict) else config).get("control_rate_hz"))
+    dataset = entry.options.get("dataset")
+    return _number(_json(Path(str(dataset)) / "meta" / "info.json").get("fps")) if dataset else 0.0
+
+
+def _check(factory: Factory, name: str, model: str, model_hz: float) -> None:
+    task = factory.tasks[name]
+    file = params_file(factory, name, shipped("config"))
+    own = RobotFile.read(file)
+    rate_hz = _control_rate_hz(task, own)
+    problem = other_rate(rate_hz / own.number("interpolation", 1), model_hz)
+    if not problem or task.execution.accept_other_rate or own.parameters.get(ACCEPT) is True:
+        return
+    interpolates = own.parameters.get("command_type", "delta") != "delta"
+    fix = rate_fix(rate_hz, model_hz, interpolates=interpolates, accept=f"{name}.execution.{ACCEPT}")
+    times = rate_hz / own.number("interpolation", 1) / model_hz
+    problem = f"{model}: {problem}: every motion would be {times:.3g} times as fast ({file.name})"
+    key = f"{name}.world.control_rate_hz" if task.world else "control_rate_hz"
+    raise ConfigurationError(problem, file=factory.file if task.world else str(file), key=key, fix=fix)
+
+
+def _control_rate_hz(task: Task, own: RobotFile) -> float:
+    return task.world.control_rate_hz if task.world else own.number("control_rate_hz", CONTROL_RATE_HZ)
+
+
+def _json(file: Path) -> dict[str, Any]:
+    """What is not there, or cannot be read, says nothing; whoever loads the model says why."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf") else 0.0

@@ -1,0 +1,75 @@
+"""Where an arm is that was commanded a moment ago, by a reading that may be older than the last commands."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from ros2_rfm_serving.robot.columns import ActionColumns
+from ros2_rfm_serving.types import Array
+
+FOLLOWS_S = 0.2
+"""An arm reaches a position within this time after the control period of its command. People do not move it by hand so soon."""
+OVERSHOOT = 0.25
+"""Share of its way by which an arm may pass the end of it."""
+
+
+class CommandTrail:
+    """Positions that were commanded lately, with the times at which they were.
+
+    Invariant: ascending in time; all that an arm may still be following at the oldest reading that is used, and one before.
+    """
+
+    def __init__(self, columns: ActionColumns) -> None:
+        self._columns = columns
+        self._commands: deque[tuple[float, Array]] = deque()
+
+    @property
+    def last(self) -> Array | None:
+        """[A] the last command; None: there was none."""
+        return self._commands[-1][1] if self._commands else None
+
+    def add(self, command: Array, now_s: float, max_reading_age_s: float) -> None:
+        """Note a command, [A], that goes out now, and forget those that no reading of that age can have to do with."""
+        commands, oldest_s = self._commands, now_s - max_reading_age_s - 2.0 * FOLLOWS_S
+        while len(commands) > 1 and commands[1][0] < oldest_s:
+            commands.popleft()
+        commands.append((now_s, command))
+
+    def clear(self) -> None:
+        """Forget all: the arm has been moved by other means."""
+        self._commands.clear()
+
+    def position_now(self, reading: Array, read_s: float, period_s: float) -> Array:
+        """Return [A] where the arm of this reading is, or will be in a moment without another command.
+
+        A column whose reading lies on the way that was commanded follows: it goes to the last command. Any other one was moved, or
+        stays away from what it is commanded to: it is where it was read, and as much further as has been commanded since.
+        """
+        commands = self._commands
+        if not commands or read_s >= commands[-1][0] + period_s + FOLLOWS_S:
+            return reading
+        way = self._columns.change(self._since(read_s - period_s - FOLLOWS_S), reading)
+        low, high, last = way.min(axis=0), way.max(axis=0), commands[-1][1]
+        beyond = OVERSHOOT * (high - low)
+        follows = (low - beyond <= 0.0) & (high + beyond >= 0.0)
+        since = self._columns.change(last, self._at(read_s, period_s))
+        found: Array = np.where(follows, last, reading + since).astype(np.float32)
+        return found
+
+    def _since(self, time_s: float) -> Array:
+        """[n, A] what has been in force since then."""
+        first = max((number for number, (at_s, _) in enumerate(self._commands) if at_s <= time_s), default=0)
+        return np.array([command for _, command in list(self._commands)[first:]])
+
+    def _at(self, time_s: float, period_s: float) -> Array:
+        """[A] where a perfect arm was then: it takes one control period from one command to the next."""
+        before = found = self._commands[0][1]
+        began_s = self._commands[0][0]
+        for at_s, command in self._commands:
+            if at_s > time_s:
+                break
+            before, found, began_s = found, command, at_s
+        share = np.float32(min(max((time_s - began_s) / period_s, 0.0), 1.0))
+        return before + self._columns.change(found, before) * share

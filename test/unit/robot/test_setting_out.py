@@ -1,0 +1,225 @@
+"""An arm with dynamics of its own, whose readings come late: it is never commanded beyond its limits, whatever starts it anew."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
+from ros2_rfm_serving.robot.config import CommandType, Motion, Rung
+from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.types import Array, EncodedImage, ObservationRequest
+from test.unit.fakes import CONTRACT, NAMES, chunk, grant, schedule
+
+Values = npt.NDArray[np.float64]
+LENGTH = 24
+"""Rows of a chunk."""
+IMAGE = (EncodedImage(camera="front", format="jpeg", data=b""),)
+GOAL = TaskGoal(task="t", instruction="go", time_budget_s=1e6, reset=False)
+EVENTS = ("stall", "pause", "task", "session", "blind", "slow", "stop", "nothing", "nothing")
+MAX_VELOCITY = 1.0
+ROUNDING = 1e-3
+"""Share of a limit."""
+FLOAT32 = 1e-6
+"""What a command may be rounded by."""
+
+
+@dataclass
+class Arm:
+    """A second-order servo: it lags, and passes its goal where its damping is low. Its encoders are read `age_s` ago."""
+
+    lag_s: float
+    damping: float
+    position: Values = field(default_factory=lambda: np.zeros(len(NAMES)))
+    speed: Values = field(default_factory=lambda: np.zeros(len(NAMES)))
+    goal: Values = field(default_factory=lambda: np.zeros(len(NAMES)))
+    readings: deque[tuple[float, Values]] = field(default_factory=lambda: deque(maxlen=2000))
+
+    def advance(self, from_s: float, to_s: float) -> None:
+        steps = max(1, math.ceil((to_s - from_s) / 0.002))
+        dt_s = (to_s - from_s) / steps
+        for number in range(steps):
+            if self.lag_s:
+                pull = (self.goal - self.position) / self.lag_s**2 - 2.0 * self.damping / self.lag_s * self.speed
+                self.speed = self.speed + pull * dt_s
+                self.position = self.position + self.speed * dt_s
+            else:
+                self.position = self.goal
+            self.readings.append((from_s + (number + 1) * dt_s, self.position.copy()))
+
+    def read(self, before_s: float) -> tuple[float, Values]:
+        """Return the newest reading of that age, and when it was made."""
+        return next((one for one in reversed(self.readings) if one[0] <= before_s), self.readings[0])
+
+
+class Commands:
+    """What the arm is told, judged by that alone: nobody ever pushes it, so that each command follows from the one before."""
+
+    def __init__(self, period_s: float, max_acceleration: float) -> None:
+        self._period_s, self._max_acceleration = period_s, max_acceleration
+        self._last_s = -math.inf
+        self._last: Values = np.zeros(len(NAMES))
+        self._speed: Values = np.zeros(len(NAMES))
+        self.starts = self.count = 0
+
+    def sent(self, command: Array, now_s: float) -> None:
+        """Judge a command: by the speed of the last one, or from rest where the arm was told nothing for longer than a period."""
+        interval_s = now_s - self._last_s
+        dt_s, stood = min(interval_s, self._period_s), interval_s > 1.3 * self._period_s
+        speed = (command - self._last) / dt_s
+        most, more = MAX_VELOCITY * (1.0 + ROUNDING), self._max_acceleration * dt_s * (1.0 + ROUNDING)
+        assert (np.abs(speed) <= most + FLOAT32 / dt_s).all(), f"{speed} at {now_s:.3f} s, {interval_s:.3f} s later"
+        smooth = [(np.abs(speed - before) <= more + 2.0 * FLOAT32 / dt_s).all() for before in (self._speed, 0.0 * self._speed)]
+        assert smooth[0] or (stood and smooth[1]), f"{self._speed} to {speed} at {now_s:.3f} s, {interval_s:.3f} s later"
+        self.starts += stood
+        self.count += 1
+        self._last_s, self._last, self._speed = now_s, command.astype(np.float64), speed
+
+
+class Cell:
+    """A robot's brain, its arm, and a server, in virtual time."""
+
+    def __init__(self, config: RobotConfig, arm: Arm, age_s: float, seed: int) -> None:
+        self.config, self.arm, self.age_s, self.rng = config, arm, age_s, random.Random(seed)
+        self.period_s = 1.0 / config.control_rate_hz
+        self.commands = Commands(self.period_s, config.limits.max_acceleration[0])
+        self.brain, self.now_s, self.epoch = RobotBrain(config), 0.0, 0
+        self.latency_s, self.is_blind = 0.4 * self.period_s, False
+        self.seen: Sensors | None = None
+        self.waiting: list[tuple[float, ObservationRequest]] = []
+        self.brain.follow(schedule(), 0.0)
+        self.brain.start(GOAL, 0.0)
+        self.run(1.0)
+
+    def run(self, seconds: float) -> None:
+        for _ in range(max(1, round(seconds / self.period_s))):
+            to_s = self.now_s + self.period_s * (1.0 + self.rng.uniform(-0.1, 0.1))
+            self.arm.advance(self.now_s, to_s)
+            self.now_s = to_s
+            self.period()
+
+    def period(self) -> None:
+        now_s, brain = self.now_s, self.brain
+        brain.server_seen("s1", True, now_s)
+        for entry in [entry for entry in self.waiting if entry[0] <= now_s]:
+            self.waiting.remove(entry)
+            brain.reply(chunk(entry[1], self.rows()), now_s)
+        if not brain.is_period(now_s):
+            return
+        tick = brain.tick(self.sensors(), now_s)
+        for server, opening in tick.opens:
+            self.epoch += 1
+            granted = grant(self.epoch, replace(CONTRACT, chunk_length=LENGTH))
+            brain.session_opened(opening.component, server, granted, now_s)
+        self.waiting += [(now_s + self.latency_s, request) for _, request in tick.requests]
+        if tick.command is not None:
+            self.commands.sent(tick.command, now_s)
+            self.arm.goal = tick.command.astype(np.float64)
+
+    def sensors(self) -> Sensors:
+        if not self.is_blind or self.seen is None:
+            at_s, positions = self.arm.read(self.now_s - self.age_s)
+            state = np.zeros(CONTRACT.state_size, np.float32)
+            self.seen = Sensors(
+                state=state, state_s=at_s, images=IMAGE, images_s=self.now_s, positions=positions.astype(np.float32)
+            )
+        return self.seen
+
+    def rows(self) -> Array:
+        """Return a chunk of a policy that goes somewhere far, or nearby, or to and fro."""
+        goals = self.rng.choice([0.9, 0.3, 0.05]) * np.array([[self.rng.uniform(-1.0, 1.0) for _ in NAMES] for _ in range(LENGTH)])
+        if self.rng.random() < 0.7:
+            goals[:] = goals[0]
+        return goals.astype(np.float32)
+
+    # --- what starts its motion anew ---
+
+    def happen(self, event: str, share: float) -> None:
+        """Let something happen that lasts for a share of a second."""
+        brain, now_s = self.brain, self.now_s
+        if event in ("stall", "slow"):
+            self.latency_s = 1e6 if event == "stall" else 4.0 * self.period_s
+            self.run(share)
+            self.waiting.clear()
+            self.latency_s = 0.4 * self.period_s
+        elif event == "pause":
+            brain.pause(now_s)
+            self.run(share**2)
+            brain.resume(self.now_s)
+        elif event == "task":
+            brain.abort(now_s)
+            brain.finish()
+            if share > 0.5:
+                self.run(share - 0.5)
+            brain.start(GOAL, self.now_s)
+        elif event == "session":
+            brain.server_lost("s1", now_s)
+        elif event == "blind":
+            self.is_blind = True
+            self.run(share)
+            self.is_blind = False
+        elif event == "stop":
+            self.waiting.clear()
+            brain.stop_command()
+        self.run(0.6 * share)
+
+
+LADDERS = (
+    (Rung(Motion.HOLD),),
+    (Rung(Motion.REPEAT_LAST, 0.1), Rung(Motion.RAMP_DOWN, 0.2), Rung(Motion.HOLD)),
+    (Rung(Motion.HOLD, 0.15), Rung(Motion.SAFE_POSE)),
+)
+
+
+def config(rate_hz: float, max_acceleration: float, ladder: tuple[Rung, ...], **changes: object) -> RobotConfig:
+    both = (1.0,) * len(NAMES)
+    limits = Limits(lower=(-1.0,) * len(NAMES), upper=both, max_velocity=both, max_acceleration=(max_acceleration,) * len(NAMES))
+    made = RobotConfig(
+        name="r1",
+        action_names=NAMES,
+        cameras=("front",),
+        state_size=3,
+        control_rate_hz=rate_hz,
+        execution_horizon=6,
+        command_type=CommandType.POSITION,
+        limits=limits,
+        fallback=ladder,
+        safe_pose=(0.0,) * len(NAMES),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rate_hz=st.sampled_from([10.0, 20.0, 50.0]),
+    max_acceleration=st.sampled_from([2.0, 8.0, 30.0]),
+    ladder=st.sampled_from(LADDERS),
+    lag_s=st.sampled_from([0.0, 0.01, 0.02]),
+    damping=st.sampled_from([0.8, 1.0]),
+    age_s=st.floats(0.0, 0.45),
+    seed=st.integers(0, 1000),
+    events=st.lists(st.tuples(st.sampled_from(EVENTS), st.floats(0.0, 1.0)), min_size=4, max_size=12),
+)
+def test_whatever_starts_it_anew_it_keeps_its_velocities_and_accelerations(
+    rate_hz: float,
+    max_acceleration: float,
+    ladder: tuple[Rung, ...],
+    lag_s: float,
+    damping: float,
+    age_s: float,
+    seed: int,
+    events: list[tuple[str, float]],
+) -> None:
+    """`Commands` asserts on every command."""
+    cell = Cell(config(rate_hz, max_acceleration, ladder), Arm(lag_s, damping), age_s, seed)
+    for event, share in events:
+        cell.happen(event, share)
+    cell.run(1.0)
+    assert cell.commands.count > 10
