@@ -135,10 +135,10 @@ class CommandShaper:
     def start(self, position: Array | None, *others: Array, at_rest: bool = True) -> None:
         """Forget the commands before.
 
-        position: [A] of a robot at rest, which position commands set out from; None: not known, the first command goes out as it is.
-        A position outside the limits counts as the nearest one inside. others: [A] where the arm may be as well, such as its reading;
-        where that is near, the first commands are within the limits from there, too. at_rest: False where only its positions stand,
-        and all other columns go on from their last command.
+        position: [A] of a robot at rest, which position commands set out from; None: not known, the first command goes out as it
+        is. A position outside the limits counts as the nearest one inside. others: [A] where the arm may be as well, such as its
+        reading; where that is near, the first commands are within the limits from there, too. at_rest: False where only its
+        positions stand, and all other columns go on from their last command.
         """
         rest = self._rest(position)
         if rest is not None and not at_rest and self._last is not None:
