@@ -17,6 +17,9 @@ from ros2_rfm_serving.ros.robot.cameras import CameraConfig
 from ros2_rfm_serving.ros.robot.joints import JOINT_FIELDS, StateConfig, StatePart
 from ros2_rfm_serving.ros.robot.sinks import TWIST_AXES, SinkConfig, SinkKind
 
+LONGEST_BRAKING_S = 10.0
+"""Of a chunk that ends at rest."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class IoConfig:
@@ -130,13 +133,35 @@ def _sink(values: Values, config: RobotConfig) -> SinkConfig:
         trajectory_field=_trajectory_field(values, kind, config.command_type),
         time_from_start_s=values.number("trajectory_time_s"),
         twist_axes=_twist_axes(values, config.action_names) if kind is SinkKind.TWIST else (),
+        with_velocities=values.flag("trajectory_velocities"),
         stamped=values.flag("twist_stamped"),
+        zero_stamp=values.text("twist_stamp") == "zero",
         frame_id=values.text("twist_frame"),
         custom_class=values.text("sink_class"),
     )
-    what = {SinkKind.TWIST: "a twist", SinkKind.TRAJECTORY: f"a trajectory of {sink.trajectory_field}"}.get(kind, "")
+    what = {
+        SinkKind.TWIST: "a twist",
+        SinkKind.TRAJECTORY: f"a trajectory of {sink.trajectory_field}",
+        SinkKind.CHUNK: "a chunk",
+    }.get(kind, "")
     check_stop(config.command_type, sink.meaning, sink.offset, what)
+    if kind is SinkKind.CHUNK:
+        _check_braking(values, config)
     return sink
+
+
+def _check_braking(values: Values, config: RobotConfig) -> None:
+    """Raises: `ConfigurationError` when it is not known how a chunk comes to rest."""
+    velocities, accelerations = config.limits.max_velocity, config.limits.max_acceleration
+    for name, limit in (("limits.max_velocity", velocities), ("limits.max_acceleration", accelerations)):
+        if not limit:
+            fix = "give one per action; .inf for one that may stop at once"
+            raise values.wrong(name, "a chunk ends with braking to a stand, which takes a limit", fix)
+    for action, velocity, acceleration in zip(config.action_names, velocities, accelerations, strict=True):
+        if math.isfinite(acceleration) and velocity / acceleration > LONGEST_BRAKING_S:
+            problem = f"{action} would take {velocity / acceleration:g} s to brake from {velocity:g}"
+            fix = f"at most {LONGEST_BRAKING_S:g} s: raise it, or lower limits.max_velocity"
+            raise values.wrong("limits.max_acceleration", problem, fix)
 
 
 def _trajectory_field(values: Values, kind: SinkKind, command_type: CommandType) -> str:

@@ -26,6 +26,7 @@ from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, Values, declare
 from ros2_rfm_serving.ros.robot.declared import SPECS, TickSource
 from ros2_rfm_serving.ros.robot.io import IoConfig, io_config, per_action
+from ros2_rfm_serving.ros.robot.sinks import SinkKind
 from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, Conditioning, Fallback, Guidance, Horizon, Pipelining, PrefixSchedule
 
 
@@ -148,7 +149,10 @@ def _commands(values: Values, num_actions: int) -> dict[str, Any]:
     limits.check(num_actions)
     if limits.max_velocity and values.choice("command_type", CommandType) is CommandType.VELOCITY:
         raise values.wrong("limits.max_velocity", "commands are velocities themselves", "use limits.lower and limits.upper")
+    is_chunk = values.choice("sink", SinkKind) is SinkKind.CHUNK
     return {
+        "trajectory_horizon_s": values.number("trajectory_horizon_s") if is_chunk else 0.0,
+        "controller_rate_hz": values.number("controller_rate_hz"),
         "command_type": values.choice("command_type", CommandType),
         "limits": limits,
         "gate": _gate(values, num_actions),
