@@ -56,6 +56,8 @@ class TrajectoryPlanner:
         self._update_s = 1.0 / config.controller_rate_hz
         self._bridge_s = max(BRIDGE_PERIODS * self._period_s, BRIDGE_UPDATES * self._update_s)
         self._shortest_lead_s = self._bridge_s + (FREE_PERIODS + 0.5) * self._period_s
+        self.is_outdated = False
+        """What follows the command of this period is not what it was when the trajectory was planned."""
         self.reconfigure(config)
         self._origin_s = -math.inf
         """Time of the first control point."""
@@ -68,20 +70,18 @@ class TrajectoryPlanner:
         """Time of the first of them."""
         self._is_whole = True
         """The plan ends by itself: no commands beyond the horizon were left out."""
-        self.is_outdated = False
-        """What follows the command of this period is not what it was when the trajectory was planned."""
         self.is_under_way = False
         """As of the last control period, the controller had not reached the end of its trajectory."""
 
     def reconfigure(self, config: RobotConfig) -> None:
         """Let other limits and another horizon count from the next plan on."""
-        self._limits = config.limits
         self._shaper = CommandShaper(config.limits, config.command_type, self._num_actions, self._period_s)
         self.num_ahead = max(3, math.ceil(config.trajectory_horizon_s / self._period_s))
         """Commands that a plan consists of."""
         infinite = (math.inf,) * self._num_actions
         self._max_velocity = np.array(config.limits.max_velocity or infinite)
         self._max_acceleration = np.array(config.limits.max_acceleration or infinite)
+        self.is_outdated = True
 
     def is_moving(self, now_s: float) -> bool:
         """The controller has not reached the end of its trajectory."""
@@ -100,7 +100,7 @@ class TrajectoryPlanner:
         if self.is_outdated or not len(self._commands):
             return False
         at = (now_s - self._commands_s) / self._period_s
-        if not self._is_whole and at > 0.5 * self.num_ahead:
+        if not self._is_whole and at - 2.0 > 0.5 * self.num_ahead:
             return False
         first, last = max(0, math.floor(at - JITTER_PERIODS)), math.ceil(at + JITTER_PERIODS)
         near = self._commands[first : last + 1]
