@@ -280,11 +280,12 @@ def check_attributes(kind: type, names: Set[str]) -> None:
 
 def _defaults(kind: type, names: Set[str]) -> dict[str, Any]:
     """Of a value (a frozen dataclass) that was recorded before it had all its fields: those that it lacks and that have a default.
-    What a brain consists of has to be there, but for what nobody could ask for (`ADDED`: names of fields of a dataclass; of any
-    other class, a map from names to what makes the default)."""
+    What a brain consists of has to be there, but for what nobody could ask for (`ADDED`: names of attributes, whose default a plain
+    class has as an attribute of its own)."""
+    added = getattr(kind, "ADDED", ())
     if not dataclasses.is_dataclass(kind):
-        return {name: make() for name, make in getattr(kind, "ADDED", {}).items() if name not in names}
-    params, added = kind.__dataclass_params__, getattr(kind, "ADDED", ())  # type: ignore[attr-defined]
+        return {name: getattr(kind, name) for name in added if name not in names}
+    params = kind.__dataclass_params__  # type: ignore[attr-defined]
     is_value = params.frozen or params.unsafe_hash  # the latter of a `types.record`
     lacking = [field for field in dataclasses.fields(kind) if field.name not in names and (is_value or field.name in added)]
     found = {field.name: field.default for field in lacking if field.default is not dataclasses.MISSING}

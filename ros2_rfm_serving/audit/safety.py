@@ -19,7 +19,7 @@ EXECUTES = frozenset({"row", "part"})
 ROUNDING = 1e-3
 """Of recorded numbers."""
 STILL = frozenset({TaskPhase.IDLE.name, TaskPhase.RESETTING.name, TaskPhase.STOPPED.name, TaskPhase.WAITING.name})
-BRINGS_NEWS = frozenset({"server_seen", "server_loads", "server_alive", "stop_command", "count"})
+BRINGS_NEWS = frozenset({"server_seen", "server_loads", "server_alive", "stop_command", "stop_trajectory", "count"})
 """Calls that leave what was asked as it is."""
 AGE, SESSION, CHUNK, RESET, LIMITS, STANDING, TABLE, RAISED, FLIGHT, PASSED = RULES = (
     "no action older than max_action_age_s",

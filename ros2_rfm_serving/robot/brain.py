@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Tick
+from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Tick, Trajectory
 from ros2_rfm_serving.robot.conversation.conversation import Requests
 from ros2_rfm_serving.robot.conversation.flight import Answered
 from ros2_rfm_serving.robot.conversation.link import Link, LinkState, ModelIdentity, Overdue
+from ros2_rfm_serving.robot.motion.forecast import commands_ahead
+from ros2_rfm_serving.robot.motion.trajectory import TrajectoryPlanner
 from ros2_rfm_serving.robot.task import TaskRun
 from ros2_rfm_serving.robot.tasks import RobotTasks
 from ros2_rfm_serving.robot.why import By, Why
@@ -38,7 +40,7 @@ __all__ = ["RobotBrain", "RobotConfig", "Sensors", "Tick"]
 KINDS = {SYSTEM1: Chunk, SYSTEM2: Plan}
 """Of replies; all others are verdicts."""
 EXECUTING, WAITING = TaskPhase.EXECUTING, TaskPhase.WAITING
-STOPPED, NO_ACTION, NO_STATE = "stopped", "no action", "no state in time"
+STOPPED, NO_ACTION, NO_STATE, NO_NEW_STATE = "stopped", "no action", "no state in time", "no new state"
 """What a control period without an action is for."""
 STREAMING, DEAD, OPEN = RobotState.STREAMING, RobotState.DEAD, LinkState.OPEN
 
@@ -173,6 +175,8 @@ class RobotBrain(RobotTasks):
         if problem:
             return problem
         self._note_time(self._merged, now_s)
+        if self._planner is not None:
+            self._planner.is_outdated = True
         self._served = self._had_chunk = True
         self._needs_chunk_since_s = math.inf
         return ""
@@ -224,7 +228,10 @@ class RobotBrain(RobotTasks):
         if not self._streams_on(now_s):
             self._judge(now_s)
         resets, self._resets = self._resets, ()
-        return Tick(command, requests, opens, resets)
+        if self._planner is None:
+            return Tick(command, requests, opens, resets)
+        trajectory = None if between else self._trajectory(self._planner, command, sensors, now_s)
+        return Tick(command, requests, opens, resets, trajectory)
 
     @property
     def why(self) -> Why:
@@ -272,6 +279,29 @@ class RobotBrain(RobotTasks):
 
     # --- parts of a tick ---
 
+    def _trajectory(
+        self, planner: TrajectoryPlanner, command: Array | None, sensors: Sensors | None, now_s: float
+    ) -> Trajectory | None:
+        """What replaces the trajectory that the controller executes; None: it goes on."""
+        trajectory = None
+        if command is None:
+            trajectory = None if self._holds_for == NO_NEW_STATE else planner.stop(now_s)
+        elif not planner.keeps(command, now_s):
+            by, stopped = self._motor.by, self._holds_for == STOPPED
+            to_pose = None if by in (By.ROW, By.PART) else stopped and self._supervision.to_safe_pose and not self.paused
+            ahead, is_whole = commands_ahead(
+                self._motor,
+                planner.num_ahead,
+                self._talk.due.rows_left,
+                sensors.positions if sensors is not None else None,
+                1.0 / self.config.control_rate_hz,
+                now_s,
+                to_pose=to_pose,
+            )
+            trajectory = planner.plan([command, *ahead], now_s, is_whole=is_whole)
+        planner.is_under_way = planner.is_moving(now_s)
+        return trajectory
+
     def _watch(self, now_s: float) -> None:
         for link, found in self._links.watch(now_s):
             if found is Overdue.GIVEN_UP:
@@ -296,7 +326,7 @@ class RobotBrain(RobotTasks):
             self._holds_for = STOPPED
             return motor.fall_back(positions, now_s, to_pose=self._supervision.to_safe_pose and not self.paused)
         if not may_act:
-            self._holds_for = "no new state"
+            self._holds_for = NO_NEW_STATE
             return None
         if not motor.is_between_steps(now_s):
             return motor.go_on(now_s)

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from ros2_rfm_serving.robot.gate import GateConfig
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.types import (
@@ -154,6 +157,11 @@ class RobotConfig:
     """Calls per System 1 call of goal-coupled components, 1/H for System 2 (ROSA §3.4.2); all others are periodic."""
     calls_head_start: float = 0.0
     """[0, 1): share of the second such call that is owed when an episode begins, so that a fleet does not plan in step."""
+    trajectory_horizon_s: float = 0.0
+    """Of position commands to a controller that executes trajectories: seconds of motion that are sent ahead, before the brakes;
+    0: each command is sent alone."""
+    controller_rate_hz: float = 100.0
+    """Of that controller: how often it updates its own commands."""
     command_type: CommandType = CommandType.DELTA
     """Type of all columns, unless `command_types` says otherwise."""
     command_types: tuple[CommandType, ...] = ()
@@ -211,6 +219,18 @@ class Sensors:
     """[A] measured, for `Motion.SAFE_POSE`; None: not known."""
 
 
+@record(frozen=True, slots=True)
+class Trajectory:
+    """Points for a controller that interpolates between them; the last one is at rest."""
+
+    times_s: npt.NDArray[np.float64]
+    """[N] from now on, ascending."""
+    positions: npt.NDArray[np.float64]
+    """[N, A]"""
+    velocities: npt.NDArray[np.float64]
+    """[N, A] per second."""
+
+
 class EpisodeReset(NamedTuple):
     """To be told to a server, and acknowledged by it."""
 
@@ -232,3 +252,5 @@ class Tick:
     """(server, request): sessions to ask for; answer with `session_opened` or `session_refused`"""
     resets: tuple[EpisodeReset, ...] = ()
     """Answer with `episode_reset`."""
+    trajectory: Trajectory | None = None
+    """Replaces what the controller executes; None: that goes on."""

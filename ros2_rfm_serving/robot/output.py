@@ -11,7 +11,9 @@ from ros2_rfm_serving.robot.config import CommandType
 from ros2_rfm_serving.types import Array
 
 
-def published(command: Array, scale: tuple[float, ...], offset: tuple[float, ...]) -> npt.NDArray[np.float64]:
+def published(
+    command: Array | npt.NDArray[np.float64], scale: tuple[float, ...], offset: tuple[float, ...]
+) -> npt.NDArray[np.float64]:
     """[A] what goes out for a command: `scale * command + offset`; empty: 1 and 0. The sum turns a minus zero into a zero."""
     values: npt.NDArray[np.float64] = np.array(scale or 1.0) * command + np.array(offset or 0.0)
     return values

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
+from typing import ClassVar
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig
@@ -16,6 +17,7 @@ from ros2_rfm_serving.robot.motion.failsafe import Facts, FailSafe
 from ros2_rfm_serving.robot.motion.motion import Motor
 from ros2_rfm_serving.robot.motion.pace import Pace
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
+from ros2_rfm_serving.robot.motion.trajectory import TrajectoryPlanner
 from ros2_rfm_serving.robot.supervision import Supervision
 from ros2_rfm_serving.robot.task import TaskRun
 from ros2_rfm_serving.types import NOT_ADMITTED, Following, RobotState, TaskPhase
@@ -28,6 +30,11 @@ RATES_WINDOW_S = 5.0
 
 class RobotParts:
     """State and figures; `RobotBrain` is what happens."""
+
+    ADDED: ClassVar = ("_planner",)
+    """Attributes that older recordings lack."""
+    _planner: TrajectoryPlanner | None = None
+    """Of a controller that executes trajectories."""
 
     def __init__(self, config: RobotConfig) -> None:
         """Raises: `ConfigurationError` when limits or fallback ladder do not fit the robot."""
@@ -47,6 +54,7 @@ class RobotParts:
         """Of every component that has answered, or should have."""
         self._motor = Motor(config, self.refused)
         self._queue = self._motor.queue
+        self._planner = TrajectoryPlanner(config) if config.trajectory_horizon_s else None
         self._holds = Pace(1.0 / config.control_rate_hz)
         """Control periods without an action, which are counted as such."""
         self._supervision = Supervision(config.policy)
@@ -84,6 +92,8 @@ class RobotParts:
         def apply() -> None:
             self.config = config
             move()
+            if self._planner is not None:
+                self._planner.reconfigure(config)
             self._talk.reconfigure(config)
             self._supervision.reconfigure(config.policy)
             self._failsafe.reconfigure(config.failsafe)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ros2_rfm_serving.robot.config import EpisodeReset
+from ros2_rfm_serving.robot.config import EpisodeReset, Trajectory
 from ros2_rfm_serving.robot.conversation.link import LinkState
 from ros2_rfm_serving.robot.parts import RobotParts
 from ros2_rfm_serving.robot.task import DONE, FAILED, SPENT, TaskGoal, TaskRun
@@ -63,9 +63,18 @@ class RobotTasks(RobotParts):
         """[A] what must be sent so that the robot stands; None: it stands when nothing is sent, or is somebody else's to stop."""
         return None if self.task is not None and self.task.being_reset else self._motor.stop_command()
 
+    def stop_trajectory(self, now_s: float) -> Trajectory | None:
+        """What a controller that executes trajectories is sent beside `stop_command`, so that it ends at rest; None: it does, or is
+        somebody else's to stop."""
+        if self._planner is None or (self.task is not None and self.task.being_reset):
+            return None
+        return self._planner.stop(now_s)
+
     @property
     def is_handed_over(self) -> bool:
         """It waits for its reset, and has been told to stand: whoever resets it may begin."""
+        if self._planner is not None and self._planner.is_under_way:
+            return False
         return self.task is not None and self.task.phase is TaskPhase.RESETTING and not self._motor.ladder.moved
 
     def pause(self, now_s: float) -> None:

@@ -76,3 +76,5 @@ class TaskOutcome(enum.IntEnum):
     """It never began: the robot node is not active."""
     UNPROVEN = 414
     """It never began: it is not proven that whoever asks may."""
+    NOT_KEPT = 499
+    """Nothing is known of this goal any more. It is never an outcome: an empty result message says it."""

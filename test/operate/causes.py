@@ -232,6 +232,15 @@ def robot_waits(floor: Floor) -> Iterator[None]:
 
 
 @contextmanager
+def commands_not_taken(floor: Floor) -> Iterator[None]:
+    _other_robot(floor, sink_topic="elsewhere")
+    floor.work()
+    floor.watch(SEEN_S)
+    yield
+    _right_robot(floor)
+
+
+@contextmanager
 def reported_trouble(floor: Floor) -> Iterator[None]:
     """A robot whose actions the model does not have."""
     _other_robot(floor, action_names=["hand", "gripper"])
@@ -251,6 +260,7 @@ MAKES: dict[str, Callable[[Floor], AbstractContextManager[None]]] = {
     "drifted profile": drifted_profile,
     "dead camera": _stopped("camera"),
     "dead joint states": _stopped("joints"),
+    "commands not taken": commands_not_taken,
     "full disk": full_disk,
     "scheduler gone": scheduler_gone,
     "server gone": server_gone,

@@ -10,6 +10,7 @@ from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage, JointState
+from std_msgs.msg import Float64MultiArray
 
 from ros2_rfm_serving.benchmarks.path.sides import camera_image
 
@@ -26,6 +27,7 @@ def camera(node: Node, robot: str) -> None:
 
 def joints(node: Node, robot: str) -> None:
     publisher = node.create_publisher(JointState, f"/{robot}/joint_states", qos_profile_sensor_data)
+    node.create_subscription(Float64MultiArray, f"/{robot}/command", lambda message: None, 1)  # an arm that stays where it is
     state = JointState(name=list(JOINTS), position=[0.1, 0.2])
     node.create_timer(1.0 / JOINT_RATE_HZ, lambda: publisher.publish(state), clock=STEADY)
 

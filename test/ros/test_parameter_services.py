@@ -374,7 +374,7 @@ def test_a_foreman_gives_the_next_task_another_budget(make: Callable[..., Servic
     def work(goal: Any) -> Any:
         budgets.append(goal.request.time_budget_s)
         goal.succeed()
-        return action.ExecuteTask.Result()
+        return action.ExecuteTask.Result(error_code=0)
 
     server = ActionServer(rig.peer, action.ExecuteTask, "/r1/execute_task", work)
     rig.wait(lambda: budgets, "a task")

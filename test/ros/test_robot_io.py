@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,18 @@ import pytest
 import rclpy
 import yaml
 from geometry_msgs.msg import Twist, TwistStamped
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray, Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.robot.config import Trajectory
 from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.robot.cameras import CameraSet
 from ros2_rfm_serving.ros.robot.joints import StateConfig, StatePart, StateReader
-from ros2_rfm_serving.ros.robot.sinks import SinkConfig, SinkKind, make_sink
+from ros2_rfm_serving.ros.robot.sinks import ChunkSink, SinkConfig, SinkKind, TwistSink, make_sink, subscribers
 from ros2_rfm_serving.ros.wire import qos
 
 from .parameters import flat, settings
@@ -186,9 +189,10 @@ def test_the_sinks_publish_what_controllers_take(node: Node) -> None:
     assert message.data.tolist() == [5.0, -1.75]
 
     message = through(node, JointTrajectory, kind=SinkKind.TRAJECTORY, joints=("j1", "j2"))
-    (point,) = message.points
+    point, stays = message.points  # of two, so that a joint_trajectory_controller joins them with those under way
     assert message.joint_names == ["j1", "j2"] and point.positions.tolist() == [0.5, -2.0] and not point.velocities
     assert (point.time_from_start.sec, point.time_from_start.nanosec) == (0, 50_000_000)
+    assert stays.positions == point.positions and stays.time_from_start.nanosec == 100_000_000
     assert message.header.stamp.sec == 0  # at once
 
     message = through(node, JointTrajectory, kind=SinkKind.TRAJECTORY, trajectory_field="velocities", time_from_start_s=1.5)
@@ -204,6 +208,70 @@ def test_the_sinks_publish_what_controllers_take(node: Node) -> None:
     assert (message.twist.linear.x, message.twist.angular.z, message.header.frame_id) == (0.5, -2.0, "base")
     assert message.header.stamp.sec > 0
     assert not node.count_publishers("/r1/out"), "close lets the publisher go"
+
+
+def test_a_chunk_is_published_as_positions_velocities_and_times(node: Node) -> None:
+    positions, velocities = np.array([[0.1, 0.2], [0.3, 0.4]]), np.array([[1.0, -1.0], [0.0, 0.0]])
+    trajectory = Trajectory(np.array([0.025, 0.075]), positions, velocities)
+    for with_velocities in (True, False):
+        config = SinkConfig(
+            action_names=("x", "y"), kind=SinkKind.CHUNK, scale=(2.0, 1.0), offset=(0.0, 1.0), with_velocities=with_velocities
+        )
+        sink = make_sink(node, config, "/r1/out", Counter())
+        assert isinstance(sink, ChunkSink)
+        message = received(node, JointTrajectory, partial(sink.send_trajectory, trajectory))
+        sink.close()
+        assert [point.positions.tolist() for point in message.points] == [[0.2, 1.2], [0.6, 1.4]]
+        assert [point.velocities.tolist() for point in message.points] == (
+            [[2.0, -1.0], [0.0, 0.0]] if with_velocities else [[], []]
+        )
+        assert [point.time_from_start.nanosec for point in message.points] == [25_000_000, 75_000_000]
+        assert message.joint_names == ["x", "y"] and (message.header.stamp.sec, message.header.stamp.nanosec) == (0, 0)
+
+
+@contextmanager
+def another_process() -> Iterator[Node]:
+    """A node with a participant of its own: in one, a topic has one type."""
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    made = Node("base", context=context)
+    try:
+        yield made
+    finally:
+        made.destroy_node()
+        rclpy.try_shutdown(context=context)
+
+
+@pytest.mark.parametrize("stamped", [False, True])
+@pytest.mark.parametrize("taken", [Twist, TwistStamped])
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+def test_a_twist_is_of_the_type_that_its_subscriber_takes(node: Node, stamped: bool, taken: type, late: bool) -> None:
+    """Whether the controller was there before the robot or comes later, and whatever the parameter says."""
+    config = SinkConfig(
+        action_names=("x", "y"), kind=SinkKind.TWIST, twist_axes=("linear.x", "angular.z"), stamped=stamped, zero_stamp=True
+    )
+    heard: list[Any] = []
+    sink = make_sink(node, config, "/r1/out", Counter()) if late else None
+    with another_process() as base:
+        base.create_subscription(taken, "/r1/out", heard.append, qos.SENSOR)
+        spinner = SingleThreadedExecutor(context=base.context)
+        spinner.add_node(base)
+        repeat(node, lambda: None, lambda: subscribers(node, "/r1/out"))
+        sink = sink or make_sink(node, config, "/r1/out", Counter())
+        assert isinstance(sink, TwistSink)
+        sink.adapt(subscribers(node, "/r1/out"))
+        sending = sink
+
+        def send() -> None:
+            sending.send(command(), 0.05)
+            spinner.spin_once(timeout_sec=0.05)
+
+        repeat(node, send, lambda: heard)
+        spinner.shutdown()
+    sink.close()
+    twist = heard[0].twist if taken is TwistStamped else heard[0]
+    assert (twist.linear.x, twist.angular.z) == (0.5, -2.0)
+    assert taken is Twist or (heard[0].header.stamp.sec, heard[0].header.stamp.nanosec) == (0, 0), "its receiver's own time"
 
 
 class Collector:

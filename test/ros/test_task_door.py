@@ -108,6 +108,16 @@ def test_a_goal_that_cannot_be_worked_on_ends_with_a_code_and_the_reason(rig: Do
     assert rig.answer(time_budget_s=0.2).result.error_code == Result.BUDGET_SPENT
 
 
+def test_a_result_is_kept_longer_than_rclpy_keeps_it_and_an_empty_one_is_no_success(rig: DoorRig) -> None:
+    """After 10 s rclpy would answer STATUS_UNKNOWN with an empty message, whose code was that of a success."""
+    handle = rig.goal("r1")
+    rig.spin(11.0)
+    future = handle.get_result_async()
+    told = rig.wait(lambda: future.done() and future.result(), "the result")
+    assert told.status == GoalStatus.STATUS_ABORTED and told.result.error_code == Result.INACTIVE
+    assert Result().error_code == Result.NOT_KEPT == action.Infer.Result().error_code == action.Infer.Result.NOT_KEPT
+
+
 def test_a_persons_goal_stops_a_programs_and_begins_when_the_robot_was_told_to_stand(rig: DoorRig) -> None:
     rig.node.trigger_activate()
     filling = rig.goal("r1", time_budget_s=600.0, requester="night shift")

@@ -173,7 +173,7 @@ def told_part(found: Moment, window_s: float = 5.0) -> Part | None:
 NOTABLE = frozenset(
     {
         *("server_lost", "session_opened", "session_refused", "pause", "resume", "abort", "cancel", "finish", "start"),
-        *("reconfigure", "reset_begins", "reset_done", "stop_command", "count"),
+        *("reconfigure", "reset_begins", "reset_done", "stop_command", "stop_trajectory", "count"),
     }
 )
 

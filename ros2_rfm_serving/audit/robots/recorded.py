@@ -13,7 +13,12 @@ from ros2_rfm_serving.audit.robots.told import failed_call, failed_tick, told_ca
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, Tick
 
 F = TypeVar("F", bound=Callable[..., Any])
-URGENT = frozenset({"start", "finish", "cancel", "pause", "resume", "abort", "stop_command", "server_lost", "reconfigure"})
+URGENT = frozenset(
+    {
+        *("start", "finish", "cancel", "pause", "resume", "abort", "stop_command", "stop_trajectory", "server_lost"),
+        "reconfigure",
+    }
+)
 """Calls that somebody will ask about."""
 SILENT = frozenset({"start"})
 """Calls whose result is a part of the brain."""
@@ -151,6 +156,7 @@ class RecordedBrain(RobotBrain):
     reset_begins = _noted(RobotBrain.reset_begins)
     reset_done = _noted(RobotBrain.reset_done)
     stop_command = _noted(RobotBrain.stop_command)
+    stop_trajectory = _noted(RobotBrain.stop_trajectory)
     pause = _noted(RobotBrain.pause)
     resume = _noted(RobotBrain.resume)
     abort = _noted(RobotBrain.abort)

@@ -17,7 +17,7 @@ INPUTS: dict[str, bool] = {
     for name in (
         *("follow", "server_seen", "server_loads", "server_alive", "server_lost", "session_opened", "session_refused"),
         *("ask_again", "episode_reset", "reply", "start", "finish", "cancel", "reset_begins", "reset_done"),
-        *("stop_command", "pause", "resume", "abort"),
+        *("stop_command", "stop_trajectory", "pause", "resume", "abort"),
     )
 }
 """Calls of a brain, and whether they are told the time."""

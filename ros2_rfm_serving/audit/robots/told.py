@@ -27,6 +27,7 @@ def decided(brain: RobotBrain, tick: Tick) -> dict[str, Any]:
         "requests": [_request(server, request) for server, request in tick.requests],
         "opens": codec.plain(tick.opens) if tick.opens else [],
         "resets": codec.plain(tick.resets) if tick.resets else [],
+        **({} if tick.trajectory is None else {"trajectory": codec.plain(tick.trajectory)}),
     }
 
 

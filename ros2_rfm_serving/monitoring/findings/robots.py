@@ -78,6 +78,19 @@ def dead_joints(look: Look) -> Iterator[Finding]:
             )
 
 
+def commands_not_taken(look: Look) -> Iterator[Finding]:
+    for robot in look.robots:
+        said = look.diagnosis(f"{robot}: robot")
+        if said and (problem := said.values.get("command_problem")):
+            topic = said.values.get("command_topic", "")
+            yield Finding(
+                cause="commands not taken",
+                about=robot,
+                evidence=(f"{robot} says: {problem}",),
+                mend=f"start the controller, or correct `sink` and `sink_topic`: `ros2 topic info -v {topic}` (docs/integrate.md)",
+            )
+
+
 def _sensing(look: Look) -> Iterator[tuple[str, list[Diagnosis]]]:
     """Robots that speak and are not being reset, and what each said of itself lately."""
     for robot, rows in look.robots.items():

@@ -187,7 +187,7 @@ class Links:
         problem = "" if config.accept_other_rate else other_rate(config.step_rate_hz, demonstrated_hz)
         if not problem:
             return ""
-        interpolates = config.command_type is not CommandType.DELTA
+        interpolates = CommandType.DELTA not in (config.command_types or (config.command_type,))
         return (
             f"{problem}; {rate_fix(config.control_rate_hz, demonstrated_hz, interpolates=interpolates, accept='accept_other_rate')}"
         )

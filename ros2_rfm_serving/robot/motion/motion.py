@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -119,6 +120,11 @@ class Motor:
             self.queue.refuse(unfit)
 
         return apply
+
+    def forked(self) -> Motor:
+        """Return a copy that may go on by itself: nothing that it does or counts is seen here."""
+        shared = {id(part): part for part in (self._config, self.gate, self._columns)}
+        return copy.deepcopy(self, {**shared, id(self.stalenesses): Histogram(), id(self.horizons): Histogram()})
 
     def _prepared_gate(self, config: RobotConfig) -> Callable[[], None]:
         """What has been seen of the units stays known as long as it is measured by the same limits."""

@@ -214,6 +214,17 @@ class CommandShaper:
             self._ahead._last = self._ahead._target = np.clip(self._average.begin(inside, self._velocity), self._lower, self._upper)
             self._ahead._velocity = self._velocity
 
+    def resume(self, last: Values, velocity: Values, target: Values) -> None:
+        """Go on from position commands under way. last: [A] the last command. velocity: [A] at which they moved, per second.
+        target: [A] what was wanted then."""
+        self._last, self._velocity, self._target = last, velocity, target
+
+    @property
+    def exact(self) -> Values:
+        """[A] the last command, not rounded to float32."""
+        assert self._last is not None, "nothing was commanded"
+        return self._last
+
     def problem(self, action: Array) -> str:
         """Why this action must not be executed, as the name of a counter; empty: it may."""
         if np.shape(action) != (self._num_actions,):
@@ -228,7 +239,7 @@ class CommandShaper:
         """[n] which of n finite actions, [n, A], `problem` would refuse."""
         return np.asarray(((rows < self._refused_below) | (rows > self._refused_above)).any(axis=1))
 
-    def shape(self, target: Array, elapsed_s: float = math.inf) -> Array:
+    def shape(self, target: Array | Values, elapsed_s: float = math.inf) -> Array:
         """[A] the command on the way to `target`, which `problem` found nothing wrong with. elapsed_s: since the last command; more
         than one control period counts as one, as a pause must not become a jump."""
         dt_s = min(max(elapsed_s, _SHORTEST_S), self._period_s)

@@ -12,9 +12,11 @@ class PatientActionServer(ActionServer):
     """A goal is begun and, whenever that is, ended: rclpy resumes a waiting coroutine on every turn of the executor, at the cost
     of a core."""
 
-    def __init__(self, *arguments: Any, begin: Callable[[Any], None], **options: Any) -> None:
+    def __init__(self, *arguments: Any, begin: Callable[[Any], None], result_timeout_s: int, **options: Any) -> None:
+        """result_timeout_s: how long a result is kept after its goal has ended. A client that asks later gets STATUS_UNKNOWN and an
+        empty message; rclpy itself keeps results for 10 s."""
         self._begin = begin
-        super().__init__(*arguments, self._nothing, **options)
+        super().__init__(*arguments, self._nothing, result_timeout=result_timeout_s, **options)
 
     def notify_execute(self, goal_handle: Any, execute_callback: Any) -> None:
         """Called when a goal was accepted."""

@@ -21,6 +21,7 @@ from ros2_rfm_serving.audit.robots.recorded import RecordedBrain
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.robot import RobotBrain, Sensors
+from ros2_rfm_serving.robot.config import Trajectory
 from ros2_rfm_serving.robot.freshness import Freshness
 from ros2_rfm_serving.ros.node.audit import AuditTopic
 from ros2_rfm_serving.ros.node.diagnostics import key_values
@@ -30,12 +31,13 @@ from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.said import Speaker
 from ros2_rfm_serving.ros.node.timers import Turn, turns_of
 from ros2_rfm_serving.ros.robot.cameras import CameraSet
+from ros2_rfm_serving.ros.robot.command_topic import CommandTopic
 from ros2_rfm_serving.ros.robot.declared import TickSource
 from ros2_rfm_serving.ros.robot.joints import StateReader
 from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, HEARD, Servers
 from ros2_rfm_serving.ros.robot.sessions import Sessions
 from ros2_rfm_serving.ros.robot.settings import RobotSettings
-from ros2_rfm_serving.ros.robot.sinks import make_sink
+from ros2_rfm_serving.ros.robot.sinks import ChunkSink, make_sink
 from ros2_rfm_serving.ros.robot.status import Punctuality, Rhythm, diagnosis, status_message
 from ros2_rfm_serving.ros.robot.task_door import PeoplesDoor, TaskDoor
 from ros2_rfm_serving.ros.robot.vouched import UNVOUCHED
@@ -87,6 +89,7 @@ class RobotBody:
         self.punctuality.restart()
         seconds = self._period_s if self._by_timer else WATCHDOG_PERIODS * self._period_s
         self._timer = turns_of(self._node).every(seconds, self._on_timer)
+        self._command_topic.begin()
 
     def prepared(self, settings: RobotSettings) -> Callable[[], None]:
         """What makes other settings count from the next control period on; they differ in what may change of a robot at work.
@@ -108,6 +111,7 @@ class RobotBody:
             self._active = self._door.open = False
             if self._timer is not None:
                 self._timer.cancel()
+            self._command_topic.end()
             self.safely(self._door.end, TaskOutcome.SHUTDOWN, reason, clock())
             self.stop()
             self._drives = False
@@ -144,6 +148,8 @@ class RobotBody:
         made.values = [*made.values, *key_values(self._audit.values())]
         if self.brain.following.scheduler and self._servers.proofs.is_in_doubt(now_s):
             made.level, made.message = max(made.level, DiagnosticStatus.WARN), f"{made.message}; {UNVOUCHED}"
+        if problem := self._command_topic.problem:
+            made.level, made.message = max(made.level, DiagnosticStatus.WARN), f"{made.message}; {problem}"
         return made
 
     def _readings(self, now_s: float) -> dict[str, object]:
@@ -154,6 +160,8 @@ class RobotBody:
             "max_observation_age_s": self.settings.config.max_observation_age_s,
             "state_age_s": now_s - self._reader.state_s,
             "state_topics": " ".join(map(self._topic, topics)),
+            "command_topic": self._topic(self.settings.io.sink.topic),
+            "command_problem": self._command_topic.problem,
         }
         for camera in self.settings.io.cameras:
             found[f"image_age_s {camera.name}"] = ages_s[camera.name]
@@ -168,8 +176,10 @@ class RobotBody:
         self._cameras = CameraSet(io.cameras, refused, jpeg_quality=io.jpeg_quality, max_size_px=io.max_image_size_px)
         self._reader = StateReader(io.state, refused)
         self._pictures = {camera.name: Freshness(io.state.max_age_s) for camera in io.cameras}
-        sink = make_sink(self._node, io.sink, self._topic(io.sink.topic), refused)
-        self._sink = self._keep(sink, lambda made: made.close())
+        topic = self._topic(io.sink.topic)
+        self._sink = self._keep(make_sink(self._node, io.sink, topic, refused), lambda made: made.close())
+        watched = CommandTopic(self._node, self.name, topic, self._sink, io.sink, self._period_s)
+        self._command_topic = self._keep(watched, CommandTopic.close)
         self._statuses = [self._status_to(self._node)]
         if self._servers.ends is not self._node:
             self._statuses.append(self._status_to(self._servers.ends))
@@ -322,6 +332,7 @@ class RobotBody:
         self._drives = tick.command is not None or self.brain.task is not None
         if tick.command is not None:
             self._sink.send(tick.command, self._period_s)
+        self._send_trajectory(tick.trajectory)
         for server, request in tick.requests:
             self._servers.send(server, request)
         for server, opening in tick.opens:
@@ -347,6 +358,12 @@ class RobotBody:
         command = self.brain.stop_command()
         if command is not None:
             self._sink.send(command, self._period_s)
+        self._send_trajectory(self.brain.stop_trajectory(clock()))
+
+    def _send_trajectory(self, trajectory: Trajectory | None) -> None:
+        if trajectory is not None:
+            assert isinstance(self._sink, ChunkSink), "another sink asks for no trajectories"
+            self._sink.send_trajectory(trajectory)
 
     def _failed(self) -> None:
         """Called while an exception is handled."""

@@ -100,9 +100,19 @@ COMMANDS = {
     "sink_joints": Spec([""], "Of a trajectory: a joint per action; empty: the actions' names"),
     "trajectory_field": Spec("", "What a trajectory's numbers are; empty: by the command type", choices=("", *TRAJECTORY_FIELDS)),
     "trajectory_time_s": Spec(0.0, "time_from_start of a trajectory's point; 0: one control period", 0.0, 60.0),
+    "trajectory_horizon_s": Spec(
+        0.5, "Of a chunk: motion that is sent ahead; a robot whose process dies stands this and a braking later", 0.01, 10.0
+    ),
+    "trajectory_velocities": Spec(
+        True, "Of a chunk: points have velocities beside positions; false: positions and times alone, for positions_upsampling"
+    ),
+    "controller_rate_hz": Spec(100.0, "Of a chunk: update rate of the controller that takes it", 1.0, 100_000.0),
     "twist_axes": Spec([""], "Of a twist: action=axis for each action, such as v=linear.x"),
-    "twist_stamped": Spec(False, "TwistStamped in place of Twist"),
+    "twist_stamped": Spec(False, "TwistStamped in place of Twist, until a subscriber is known that takes one of them alone"),
     "twist_frame": Spec("", "frame_id of a stamped twist"),
+    "twist_stamp": Spec(
+        "clock", "Of a stamped twist: the node's ROS time, or zero, for its receiver's own", choices=("clock", "zero")
+    ),
     "command_scale": Spec([], "Per action: published is scale * action + offset; empty: 1"),
     "command_offset": Spec([], "Per action; empty: 0"),
 }

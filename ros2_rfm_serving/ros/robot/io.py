@@ -11,12 +11,15 @@ from rclpy.exceptions import InvalidTopicNameException
 from rclpy.validate_topic_name import validate_topic_name
 
 from ros2_rfm_serving.robot.columns import ActionColumns
-from ros2_rfm_serving.robot.config import Motion, RobotConfig
+from ros2_rfm_serving.robot.config import CommandType, Motion, RobotConfig
 from ros2_rfm_serving.robot.output import check_stop
 from ros2_rfm_serving.ros.node.parameters import Values
 from ros2_rfm_serving.ros.robot.cameras import CameraConfig
 from ros2_rfm_serving.ros.robot.joints import JOINT_FIELDS, StateConfig, StatePart
 from ros2_rfm_serving.ros.robot.sinks import TWIST_AXES, SinkConfig, SinkKind
+
+LONGEST_BRAKING_S = 10.0
+"""Of a chunk that ends at rest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,19 +134,52 @@ def _sink(values: Values, config: RobotConfig) -> SinkConfig:
         trajectory_field=_trajectory_field(values, kind, columns),
         time_from_start_s=values.number("trajectory_time_s"),
         twist_axes=_twist_axes(values, config.action_names) if kind is SinkKind.TWIST else (),
+        with_velocities=values.flag("trajectory_velocities"),
         stamped=values.flag("twist_stamped"),
+        zero_stamp=values.text("twist_stamp") == "zero",
         frame_id=values.text("twist_frame"),
         custom_class=values.text("sink_class"),
         command_types=columns.types,
     )
-    what = {SinkKind.TWIST: "a twist", SinkKind.TRAJECTORY: f"a trajectory of {sink.trajectory_field}"}.get(kind, "")
+    what = {
+        SinkKind.TWIST: "a twist",
+        SinkKind.TRAJECTORY: f"a trajectory of {sink.trajectory_field}",
+        SinkKind.CHUNK: "a chunk",
+    }.get(kind, "")
     check_stop(columns, sink.meaning, sink.offset, what, zeroes=_zeroes(config))
+    if kind is SinkKind.CHUNK:
+        _check_splines(values, columns)
+        _check_braking(values, config)
     return sink
 
 
 def _zeroes(config: RobotConfig) -> bool:
     """A rung of its ladder commands displacements of zero."""
     return any(rung.motion in (Motion.ZERO, Motion.RAMP_DOWN) for rung in config.fallback)
+
+
+def _check_splines(values: Values, columns: ActionColumns) -> None:
+    """Raises: `ConfigurationError` for columns that a spline between positions would average or turn the long way round."""
+    if columns.has_binary:
+        problem = f"a chunk is a spline through its points, which would average {columns.named({CommandType.BINARY})}"
+        raise values.wrong("command_types", problem, "give the gripper a robot of its own, or use sink: trajectory")
+    if columns.has_wraps:
+        problem = "a chunk is a spline through its points, which would turn a continuous joint the long way round"
+        raise values.wrong("continuous_joints", problem, "use sink: trajectory")
+
+
+def _check_braking(values: Values, config: RobotConfig) -> None:
+    """Raises: `ConfigurationError` when it is not known how a chunk comes to rest."""
+    velocities, accelerations = config.limits.max_velocity, config.limits.max_acceleration
+    for name, limit in (("limits.max_velocity", velocities), ("limits.max_acceleration", accelerations)):
+        if not limit:
+            fix = "give one per action; .inf for one that may stop at once"
+            raise values.wrong(name, "a chunk ends with braking to a stand, which takes a limit", fix)
+    for action, velocity, acceleration in zip(config.action_names, velocities, accelerations, strict=True):
+        if math.isfinite(acceleration) and velocity / acceleration > LONGEST_BRAKING_S:
+            problem = f"{action} would take {velocity / acceleration:g} s to brake from {velocity:g}"
+            fix = f"at most {LONGEST_BRAKING_S:g} s: raise it, or lower limits.max_velocity"
+            raise values.wrong("limits.max_acceleration", problem, fix)
 
 
 def _trajectory_field(values: Values, kind: SinkKind, columns: ActionColumns) -> str:

@@ -27,6 +27,7 @@ from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, Values, declare
 from ros2_rfm_serving.ros.robot.columns import action_columns, check_velocities, read_limits
 from ros2_rfm_serving.ros.robot.declared import SPECS, TickSource
 from ros2_rfm_serving.ros.robot.io import IoConfig, io_config, per_action
+from ros2_rfm_serving.ros.robot.sinks import SinkKind
 from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, Conditioning, Fallback, Guidance, Horizon, Pipelining, PrefixSchedule
 
 
@@ -148,7 +149,10 @@ def _pipelining(values: Values) -> Pipelining | None:
 def _commands(values: Values, columns: ActionColumns) -> dict[str, Any]:
     num_actions, limits = len(columns), read_limits(values)
     check_velocities(values, columns, limits)
+    is_chunk = values.choice("sink", SinkKind) is SinkKind.CHUNK
     return {
+        "trajectory_horizon_s": values.number("trajectory_horizon_s") if is_chunk else 0.0,
+        "controller_rate_hz": values.number("controller_rate_hz"),
         "command_type": columns.kind,
         "command_types": columns.types if columns.mixed else (),
         "turns": columns.turns if columns.has_turns else (),

@@ -7,17 +7,19 @@ import enum
 import importlib
 import traceback
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from geometry_msgs.msg import Twist, TwistStamped
 from rclpy.duration import Duration
+from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.node import Node
 from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.robot.config import CommandType
+from ros2_rfm_serving.robot.config import CommandType, Trajectory
 from ros2_rfm_serving.robot.output import published
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.ros.wire.convert import put
@@ -30,6 +32,7 @@ TWIST_AXES = tuple(f"{part}.{axis}" for part in ("linear", "angular") for axis i
 class SinkKind(enum.Enum):
     ARRAY = "array"
     TRAJECTORY = "trajectory"
+    CHUNK = "chunk"
     TWIST = "twist"
     CUSTOM = "custom"
 
@@ -52,11 +55,15 @@ class SinkConfig:
     """Of a trajectory's point: what the numbers are."""
     time_from_start_s: float = 0.0
     """Of a trajectory's point; 0: one control period."""
+    with_velocities: bool = True
+    """Of a chunk's points, beside the positions."""
     twist_axes: tuple[str, ...] = ()
     """[A] of a twist: where each action goes, such as `linear.x`."""
     stamped: bool = False
-    """`TwistStamped` in place of `Twist`."""
+    """`TwistStamped` in place of `Twist`, while no subscriber is known that takes one of them alone."""
     frame_id: str = ""
+    zero_stamp: bool = False
+    """A stamped twist has no time: the controller takes its own."""
     custom_class: str = ""
     """`package.module:Class`, a `CommandSink` made with (node, topic, this configuration)."""
     command_types: tuple[CommandType, ...] = ()
@@ -67,6 +74,8 @@ class SinkConfig:
         """What its numbers are where they arrive, and so what stops the robot there; None: whatever the commands are."""
         if self.kind is SinkKind.TRAJECTORY:
             return CommandType.POSITION if self.trajectory_field == "positions" else CommandType.VELOCITY
+        if self.kind is SinkKind.CHUNK:
+            return CommandType.POSITION
         return CommandType.VELOCITY if self.kind is SinkKind.TWIST else None
 
 
@@ -92,31 +101,49 @@ def make_sink(node: Node, config: SinkConfig, topic: str, refused: Counter[str])
     """
     if config.kind is SinkKind.CUSTOM:
         return _Guarded(node, _custom(node, config, topic), config.custom_class, refused)
-    made = {SinkKind.ARRAY: ArraySink, SinkKind.TRAJECTORY: TrajectorySink, SinkKind.TWIST: TwistSink}[config.kind]
+    made = {
+        SinkKind.ARRAY: ArraySink,
+        SinkKind.TRAJECTORY: TrajectorySink,
+        SinkKind.CHUNK: ChunkSink,
+        SinkKind.TWIST: TwistSink,
+    }[config.kind]
     return made(node, config, topic)
 
 
-class _TopicSink:
+class TopicSink:
     """Publishes reliably, the newest command only."""
 
     message: type
+    _events: PublisherEventCallbacks | None = None
+    """None: rclpy's own, which log what does not match."""
 
     def __init__(self, node: Node, config: SinkConfig, topic: str) -> None:
-        self._node, self._config = node, config
-        self._publisher = node.create_publisher(self.message, topic, qos.COMMAND)
+        self._node, self._config, self._topic = node, config, topic
+        self._publisher = node.create_publisher(self.message, topic, qos.COMMAND, event_callbacks=self._events)
+
+    @property
+    def type_name(self) -> str:
+        """Of its messages, as the graph has it."""
+        return graph_name(self.message)
+
+    def adapt(self, taken: Collection[str]) -> None:
+        """Follow what subscribers take, where a sink can send more than one type. taken: their types, as the graph has them."""
 
     def send(self, command: Array, period_s: float) -> None:
         values = array.array("d", published(command, self._config.scale, self._config.offset).tobytes())
-        self._publisher.publish(self._to(values, period_s))
+        self._publish(self._to(values, period_s))
 
     def close(self) -> None:
         self._node.destroy_publisher(self._publisher)
+
+    def _publish(self, message: Any) -> None:
+        self._publisher.publish(message)
 
     def _to(self, values: array.array[float], period_s: float) -> Any:
         raise NotImplementedError
 
 
-class ArraySink(_TopicSink):
+class ArraySink(TopicSink):
     """`std_msgs/Float64MultiArray`: ros2_control's forward command controllers, which bring their own joints in their own order."""
 
     message = Float64MultiArray
@@ -127,36 +154,108 @@ class ArraySink(_TopicSink):
         return message
 
 
-class TrajectorySink(_TopicSink):
-    """`trajectory_msgs/JointTrajectory` with one point, which a joint_trajectory_controller starts on at once."""
+class TrajectorySink(TopicSink):
+    """`trajectory_msgs/JointTrajectory` towards one command, which a joint_trajectory_controller starts on at once.
+
+    Positions are sent as two points, the second of which stays at the first: a trajectory of one point is never joined with the one
+    under way, but sets out from the measured position (ros2_controllers 94e74de, `has_nontrivial_msg`), so that an arm that lags
+    would get less far than its commands for ever. Velocities are one point: how far it gets is not known here.
+    """
 
     message = JointTrajectory
 
+    def __init__(self, node: Node, config: SinkConfig, topic: str) -> None:
+        super().__init__(node, config, topic)
+        if config.trajectory_field == "velocities":
+            node.get_logger().info(
+                f"{topic} gets velocities without positions: a joint_trajectory_controller takes them with"
+                " allow_integration_in_goal_trajectories and allow_nonzero_velocity_at_trajectory_end, which are false by default"
+            )
+
     def _to(self, values: array.array[float], period_s: float) -> Any:
-        duration = Duration(seconds=self._config.time_from_start_s or period_s)
-        point = JointTrajectoryPoint(time_from_start=duration.to_msg())
-        put(point, self._config.trajectory_field, values)
-        return JointTrajectory(joint_names=list(self._config.joints or self._config.action_names), points=[point])
+        time_s, field = self._config.time_from_start_s or period_s, self._config.trajectory_field
+        times_s = (time_s, time_s + period_s) if field == "positions" else (time_s,)
+        points = [JointTrajectoryPoint(time_from_start=Duration(seconds=seconds).to_msg()) for seconds in times_s]
+        for point in points:
+            put(point, field, values)
+        return JointTrajectory(joint_names=list(self._config.joints or self._config.action_names), points=points)
 
 
-class TwistSink(_TopicSink):
-    """`geometry_msgs/Twist`, or stamped with the node's time; axes without an action stay zero."""
+class ChunkSink(TopicSink):
+    """`trajectory_msgs/JointTrajectory` with what the robot is going to do, ending at rest, whenever that changes.
+
+    The stamp is zero, so that the controller starts at once by its own clock, and no point is in its past.
+    """
+
+    message = JointTrajectory
+
+    def send(self, command: Array, period_s: float) -> None:
+        """Do nothing: a single command is a part of a trajectory."""
+
+    def send_trajectory(self, trajectory: Trajectory) -> None:
+        config = self._config
+        positions = published(trajectory.positions, config.scale, config.offset)
+        velocities = published(trajectory.velocities, config.scale, ())
+        points = []
+        for time_s, position, velocity in zip(trajectory.times_s, positions, velocities, strict=True):
+            point = JointTrajectoryPoint(time_from_start=Duration(seconds=float(time_s)).to_msg())
+            put(point, "positions", array.array("d", position.tobytes()))
+            if config.with_velocities:
+                put(point, "velocities", array.array("d", velocity.tobytes()))
+            points.append(point)
+        self._publish(JointTrajectory(joint_names=list(config.joints or config.action_names), points=points))
+
+
+class TwistSink(TopicSink):
+    """`geometry_msgs/Twist`, or `TwistStamped`, by what the subscriber takes; axes without an action stay zero."""
+
+    _events = PublisherEventCallbacks(use_default_callbacks=False)
+    """None: an entity that is destroyed while an event of it is queued can crash rclpy's events executor (ros2/rclpy#1644)."""
 
     def __init__(self, node: Node, config: SinkConfig, topic: str) -> None:
         self.message = TwistStamped if config.stamped else Twist
+        self.message = self._fitting(subscribers(node, topic))
         super().__init__(node, config, topic)
         self._axes = [axis.split(".") for axis in config.twist_axes]
+
+    def adapt(self, taken: Collection[str]) -> None:
+        """Publish the other type from now on. A process has one type per topic, so that the first publisher has to go before."""
+        fitting = self._fitting(taken)
+        if fitting is not self.message:
+            self._node.destroy_publisher(self._publisher)
+            self.message = fitting
+            self._publisher = self._node.create_publisher(fitting, self._topic, qos.COMMAND, event_callbacks=self._events)
+
+    def _fitting(self, taken: Collection[str]) -> type:
+        """Return the type of messages that subscribers take; the present one where that is open."""
+        fitting = [kind for kind in (Twist, TwistStamped) if graph_name(kind) in taken]
+        return fitting[0] if len(fitting) == 1 else self.message
 
     def _to(self, values: array.array[float], period_s: float) -> Any:
         twist = Twist()
         for (part, axis), value in zip(self._axes, values, strict=True):
             setattr(getattr(twist, part), axis, value)
-        if not self._config.stamped:
+        if self.message is Twist:
             return twist
         message = TwistStamped(twist=twist)
         message.header.frame_id = self._config.frame_id
-        message.header.stamp = self._node.get_clock().now().to_msg()
+        if not self._config.zero_stamp:
+            message.header.stamp = self._node.get_clock().now().to_msg()
         return message
+
+
+def graph_name(kind: type) -> str:
+    """Return the name of a message type as the ROS graph has it, such as `geometry_msgs/msg/Twist`."""
+    return "/".join([*kind.__module__.split(".")[:2], kind.__name__])
+
+
+def subscribers(node: Node, topic: str) -> dict[str, list[str]]:
+    """Return who subscribes to an absolute topic, as far as that is known by now: names of nodes, by the type that they take."""
+    found: dict[str, list[str]] = {}
+    for endpoint in node.get_subscriptions_info_by_topic(topic):
+        namespace = endpoint.node_namespace.rstrip("/")
+        found.setdefault(endpoint.topic_type, []).append(f"{namespace}/{endpoint.node_name}")
+    return found
 
 
 class _Guarded:

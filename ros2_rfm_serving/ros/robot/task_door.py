@@ -23,6 +23,8 @@ from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, TaskOutcome, TaskPhase
 
 FEEDBACK_PERIOD_S = 0.5
+RESULT_TIMEOUT_S = 3600
+"""How long the result of a goal is kept: a robot has one goal at a time."""
 RESET_TIMEOUT_S = 30.0
 """For an answer; then the robot's reset is asked for again: who had to answer may have ended, or the answer got lost."""
 RESET_ASKS = 3
@@ -77,7 +79,12 @@ class TaskDoor:
         self._fed_back_s = -1.0
         self._reset = node.create_client(Trigger, reset_name)
         self._action = PatientActionServer(
-            node, action.ExecuteTask, action_name, begin=self._receive, cancel_callback=self._on_cancel
+            node,
+            action.ExecuteTask,
+            action_name,
+            begin=self._receive,
+            result_timeout_s=RESULT_TIMEOUT_S,
+            cancel_callback=self._on_cancel,
         )
 
     def destroy(self) -> None:

@@ -24,6 +24,8 @@ from ros2_rfm_serving.server.quota import Quota, Quotas
 from ros2_rfm_serving.types import Chunk, Conditioning, ObservationRequest, Plan, Reply, RequestId, SessionRequest
 
 TIMEOUT_S = 30.0
+RESULT_TIMEOUT_S = 120
+"""How long the result of a goal is kept. It is bounded, for each has a chunk, and clients may ask often."""
 TEND_PERIOD_S = 0.1
 FAILED = "the model could not answer; the server's log says why"
 
@@ -85,6 +87,7 @@ class InferDoor:
             action.Infer,
             action_name,
             begin=self._begin,
+            result_timeout_s=RESULT_TIMEOUT_S,
             goal_callback=self._listen,
             cancel_callback=lambda goal: CancelResponse.ACCEPT,
         )
@@ -192,7 +195,7 @@ class InferDoor:
 
 def _told(node: Node, outcome: Reply | RfmError, goal: Any) -> Any:
     """How the goal ends, and what its client is told."""
-    result = action.Infer.Result()
+    result = action.Infer.Result(error_code=0)
     if isinstance(outcome, RfmError):
         result.error_code, result.error_msg = outcome.code, str(outcome)
         if goal.is_cancel_requested:

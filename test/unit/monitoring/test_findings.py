@@ -267,6 +267,10 @@ def camera_never(look: Look) -> None:
     says(look, "arm_1: robot", OK, image_age_s__side=math.inf)
 
 
+def command_topic(look: Look) -> None:
+    says(look, "arm_1: robot", WARN, "; nobody subscribes to /c", command_problem="nobody subscribes to /c", command_topic="/c")
+
+
 def slow_camera(look: Look) -> None:
     """As its robot was told that it is."""
     says(look, "arm_1: robot", image_age_s__front=2.5, max_observation_age_s=3.0)
@@ -407,6 +411,7 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (camera, [("dead camera", "arm_1")]),
     (camera_never, [("dead camera", "arm_1")]),
     (joints, [("dead joint states", "arm_1")]),
+    (command_topic, [("commands not taken", "arm_1")]),
     (disk, [("full disk", "")]),
     (disk_elsewhere, [("full disk", "")]),
     (no_schedule, [("scheduler gone", "")]),

@@ -1,0 +1,230 @@
+"""Commands ahead of time, for a controller that executes trajectories: what the next periods will command, ending at rest.
+
+The commands of a robot are control points of a uniform quadratic B-spline, one per control period. Its knots lie halfway between
+two control points, and its velocity at a knot is their difference per period. So the curve stays between its control points, its
+velocity is never above theirs, and its acceleration is constant from knot to knot and exactly their second difference. A cubic
+through two such knots with these velocities *is* that curve. A controller that interpolates positions with velocities by cubics,
+as a joint_trajectory_controller does, therefore keeps every limit that the control points keep, between the points too.
+
+Control points follow commands by a lead time, so that a new trajectory begins where the controller has not been yet. Up to there
+the curve is the one that was sent before: position and velocity are continuous, and no point lies in the past.
+
+A joint_trajectory_controller that replaces a trajectory sets out from where the old one was one update ago (ros2_controllers
+94e74de, `blend_with_active_trajectory` samples at `traj_time_` before that moves on). So each new trajectory is later by one
+update, and the lead, which grows by that, shrinks again as fast as `CATCH_UP` and the limits allow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ros2_rfm_serving.robot.config import RobotConfig, Trajectory
+from ros2_rfm_serving.robot.motion.shaping import CommandShaper
+from ros2_rfm_serving.types import Array
+
+Values = npt.NDArray[np.float64]
+
+BRIDGE_PERIODS, BRIDGE_UPDATES = 0.5, 3.0
+"""The first point of a trajectory is at least as many control periods, and updates of the controller, ahead. On the way there the
+controller makes up for what a message took to arrive, and for when in its cycle that was."""
+FREE_PERIODS = 1.5
+"""Periods from the first point that is sent to the first control point that may change: it moves only knots after that."""
+LONGEST_LEAD_IN_S = 0.5
+"""Longest way from where the controller was left to where the robot is measured to be, when it sets out again."""
+CATCH_UP = 0.1
+"""Share of each period by which a lead that such a way has made longer becomes shorter again."""
+ROUNDING_S = 1e-9
+JITTER_PERIODS = 0.75
+"""A command may differ from the plan by what the plan moves within this much time: ticks jitter, trajectories do not."""
+
+
+class TrajectoryPlanner:
+    """The trajectory that a controller executes, and when it needs another one.
+
+    `plan` replaces it, `stop` ends it at rest within the acceleration limits, and `keeps` tells whether it still says what is
+    commanded and reaches far enough. Times are those of the robot's clock. Limits count from control point to control point, also
+    where commands set out anew from a measured position.
+    """
+
+    def __init__(self, config: RobotConfig) -> None:
+        self._period_s = 1.0 / config.control_rate_hz
+        self._num_actions = len(config.action_names)
+        self._update_s = 1.0 / config.controller_rate_hz
+        self._bridge_s = max(BRIDGE_PERIODS * self._period_s, BRIDGE_UPDATES * self._update_s)
+        self._shortest_lead_s = self._bridge_s + (FREE_PERIODS + 0.5) * self._period_s
+        self.is_outdated = False
+        """What follows the command of this period is not what it was when the trajectory was planned."""
+        self.reconfigure(config)
+        self._origin_s = -math.inf
+        """Time of the first control point."""
+        self._points: Values = np.empty((0, self._num_actions))
+        """[M, A] control points that were sent, one per period, at rest at the end; empty: nothing was sent yet."""
+        self._lead_s = self._shortest_lead_s
+        self._commands: Values = np.empty((0, self._num_actions))
+        """[K, A] commands that the control points follow, one per period."""
+        self._commands_s = -math.inf
+        """Time of the first of them."""
+        self._is_whole = True
+        """The plan ends by itself: no commands beyond the horizon were left out."""
+        self.is_under_way = False
+        """As of the last control period, the controller had not reached the end of its trajectory."""
+
+    def reconfigure(self, config: RobotConfig) -> None:
+        """Let other limits and another horizon count from the next plan on."""
+        limits = replace(config.limits, max_jerk=())  # commands keep it already; braking need not
+        self._shaper = CommandShaper(limits, config.command_type, self._num_actions, self._period_s)
+        self.num_ahead = max(3, math.ceil(config.trajectory_horizon_s / self._period_s))
+        """Commands that a plan consists of."""
+        infinite = (math.inf,) * self._num_actions
+        self._max_velocity = np.array(config.limits.max_velocity or infinite)
+        self._max_acceleration = np.array(config.limits.max_acceleration or infinite)
+        self.is_outdated = True
+
+    def is_moving(self, now_s: float) -> bool:
+        """The controller has not reached the end of its trajectory."""
+        return now_s < self.rests_s
+
+    @property
+    def rests_s(self) -> float:
+        """When the controller reaches its end."""
+        return self._knot_s(len(self._points) - 2) if len(self._points) else -math.inf
+
+    def keeps(self, command: Array, now_s: float) -> bool:
+        """Return whether the trajectory under way still holds for this command, and for long enough."""
+        rounding = 1e-5 * np.maximum(1.0, np.abs(command))
+        if not self.is_moving(now_s):
+            return not self.is_outdated and len(self._points) > 0 and bool((np.abs(command - self._points[-1]) <= rounding).all())
+        if self.is_outdated or not len(self._commands):
+            return False
+        at = (now_s - self._commands_s) / self._period_s
+        if not self._is_whole and at - 2.0 > 0.5 * self.num_ahead:
+            return False
+        first, last = max(0, math.floor(at - JITTER_PERIODS)), math.ceil(at + JITTER_PERIODS)
+        near = self._commands[first : last + 1]
+        near = near if len(near) else self._commands[-1:]
+        low, high = near.min(axis=0), near.max(axis=0)
+        return bool(((command >= low - rounding) & (command <= high + rounding)).all())
+
+    def plan(self, commands: Sequence[Array], now_s: float, *, is_whole: bool) -> Trajectory:
+        """Return the trajectory of this period's command and of those that follow it, then to a stand.
+
+        is_whole: nothing else would be commanded after them.
+        """
+        if self.is_moving(now_s):
+            self._fall_behind()
+        else:
+            self._set_out(np.asarray(commands[0], np.float64), now_s)
+        begins_s = now_s - 2.0 * self._period_s
+        before = [self._command_at(begins_s + n * self._period_s) if len(self._commands) else commands[0] for n in (0, 1)]
+        self._commands, self._commands_s, self._is_whole = np.array([*before, *commands], np.float64), begins_s, is_whole
+        self.is_outdated = False
+        begin = self._first_free(now_s)
+        if missing := max(0, begin - len(self._points)):  # it stays at its end until then
+            self._points = np.concatenate([self._points, np.repeat(self._points[-1:], missing, axis=0)])
+        points = self._followed(begin, now_s + (len(commands) - 1) * self._period_s)
+        return self._sent(begin - 2, self._braked(points), now_s)
+
+    def stop(self, now_s: float) -> Trajectory | None:
+        """Return a trajectory that ends at rest as soon as the limits allow; None: the one under way is at rest, or ends so."""
+        if not self.is_moving(now_s):
+            return None
+        begin = self._first_free(now_s)
+        if begin >= len(self._points):
+            return None
+        braked = self._braked([self._points[begin - 2], self._points[begin - 1]])
+        if begin - 2 + len(braked) >= len(self._points):
+            return None  # what was sent ends as soon
+        self._commands, self._is_whole = self._commands[:0], True
+        self._fall_behind()
+        return self._sent(begin - 2, braked, now_s)
+
+    # --- parts of a plan ---
+
+    def _fall_behind(self) -> None:
+        """Count with the update that a controller loses when its trajectory is replaced."""
+        self._origin_s += self._update_s
+        self._lead_s += self._update_s
+
+    def _set_out(self, command: Values, now_s: float) -> None:
+        """Begin at rest at `command`, which lies where the robot was measured to be. A controller that was left elsewhere, such as
+        at a pose that the arm sags from, gets as long for the way there as the limits ask for."""
+        rest, lead_in_s = command, self._bridge_s
+        if len(self._points):
+            way = np.abs(command - self._points[-1])
+            if (way <= np.minimum(self._max_velocity * self._period_s, self._max_acceleration * self._period_s**2)).all():
+                rest = self._points[-1]
+            else:
+                limited_s = max(float((1.5 * way / self._max_velocity).max()), _root(6.0 * way / self._max_acceleration))
+                lead_in_s = max(lead_in_s, min(limited_s, LONGEST_LEAD_IN_S))
+        self._origin_s = now_s + lead_in_s - 0.5 * self._period_s
+        self._points = np.array([rest, rest])
+        self._lead_s = self._origin_s + 2.0 * self._period_s - now_s
+        self._commands = self._commands[:0]
+
+    def _followed(self, begin: int, ends_s: float) -> list[Values]:
+        """Return control points from two before `begin` on, which follow the commands within the limits.
+
+        ends_s: of the commands.
+        """
+        points = [self._points[begin - 2], self._points[begin - 1]]
+        wanted = self._command_at(self._point_s(begin - 1) - self._lead_s)
+        self._shaper.resume(points[-1], (points[-1] - points[-2]) / self._period_s, wanted)
+        at_s = self._point_s(begin)
+        while len(points) == 2 or at_s - self._lead_s <= ends_s + ROUNDING_S:
+            self._lead_s = max(self._shortest_lead_s, self._lead_s - CATCH_UP * self._period_s)
+            self._shaper.shape(self._command_at(at_s - self._lead_s))
+            points.append(self._shaper.exact)
+            at_s += self._period_s
+        return points
+
+    def _sent(self, begin: int, points: list[Values], now_s: float) -> Trajectory:
+        """Replace all control points from `begin` on. Those that are over are forgotten, but for what the curve still needs."""
+        over = max(0, min(begin, math.floor((now_s - self._origin_s) / self._period_s) - 3))
+        self._points = np.concatenate([self._points[over:begin], np.array(points)])
+        self._origin_s += over * self._period_s
+        first = self._first_knot(now_s)
+        times_s = np.array([self._knot_s(knot) - now_s for knot in range(first, len(self._points) - 1)])
+        before, after = self._points[first:-1], self._points[first + 1 :]
+        return Trajectory(times_s, 0.5 * (before + after), (after - before) / self._period_s)
+
+    def _braked(self, points: list[Values]) -> list[Values]:
+        """Return `points`, [A] each, followed by those that brake to a stand; the last two are equal."""
+        points, max_change = list(points), self._max_acceleration * self._period_s**2
+        step = points[-1] - points[-2]
+        while step.any():
+            step = step - np.clip(step, -max_change, max_change)
+            points.append(points[-1] + step)
+        points.append(points[-1])
+        return points
+
+    def _first_free(self, now_s: float) -> int:
+        """Return the first control point that may change: it moves nothing before the first knot that is sent."""
+        return self._first_knot(now_s) + 2
+
+    def _first_knot(self, now_s: float) -> int:
+        return max(0, math.ceil((now_s + self._bridge_s - ROUNDING_S - self._origin_s) / self._period_s - 0.5))
+
+    def _knot_s(self, knot: int) -> float:
+        """Return the time of the knot between two control points, the first of which has the same number."""
+        return self._origin_s + (knot + 0.5) * self._period_s
+
+    def _point_s(self, point: int) -> float:
+        return self._origin_s + point * self._period_s
+
+    def _command_at(self, time_s: float) -> Values:
+        """Return the planned command at this time, on a straight line between two of them."""
+        at = min(max((time_s - self._commands_s) / self._period_s, 0.0), len(self._commands) - 1.0)
+        before = min(int(at), max(0, len(self._commands) - 2))
+        after = min(before + 1, len(self._commands) - 1)
+        first, second = self._commands[before], self._commands[after]
+        commanded: Values = first + (second - first) * (at - before)
+        return commanded
+
+
+def _root(squares: Values) -> float:
+    return math.sqrt(float(squares.max()))
