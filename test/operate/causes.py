@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rfm_serving.msg import RobotStatus, ServerStatus
 
-from .floor import MODEL, PROFILED_S, SERVER, Floor, write_profiles
+from .floor import MODEL, PROFILED_S, ROBOT, SERVER, Floor, write_profiles
 
 GUESTS = [f"guest_{i}" for i in range(1, 8)]
 SEEN_S = 5.0
@@ -210,6 +210,29 @@ def reported_trouble(floor: Floor) -> Iterator[None]:
     _right_robot(floor)
 
 
+@contextmanager
+def refused_readings(floor: Floor) -> Iterator[None]:
+    """A robot that needs velocities of joints that publish none."""
+    _other_robot(floor, joint_fields=["velocity"])
+    floor.client.robot = None
+    floor.wait(lambda: floor.client.robot and "has no velocity" in floor.client.robot.reason)
+    floor.watch(SEEN_S)
+    yield
+    _right_robot(floor)
+
+
+@contextmanager
+def old_readings(floor: Floor) -> Iterator[None]:
+    floor.kill("camera")
+    floor.start("camera", "test.operate.sensor", "stuck", ROBOT)
+    floor.wait(lambda: floor.client.robot.state == RobotStatus.STALLED)
+    floor.watch(SEEN_S)
+    yield
+    floor.kill("camera")
+    floor.start("camera", "test.operate.sensor", "camera", ROBOT)
+    floor.streams()
+
+
 MAKES: dict[str, Callable[[Floor], AbstractContextManager[None]]] = {
     "overloaded server": overloaded_server,
     "lossy network": lossy_network,
@@ -219,6 +242,8 @@ MAKES: dict[str, Callable[[Floor], AbstractContextManager[None]]] = {
     "drifted profile": drifted_profile,
     "dead camera": _stopped("camera"),
     "dead joint states": _stopped("joints"),
+    "refused readings": refused_readings,
+    "old readings": old_readings,
     "full disk": full_disk,
     "scheduler gone": scheduler_gone,
     "server gone": server_gone,

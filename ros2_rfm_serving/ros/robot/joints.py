@@ -334,7 +334,7 @@ class JointReader:
         """Return the values of one field. Raises: `BadMessageError`, which names joint and field."""
         values = np.array(getattr(message, name), np.float64)
         if not len(values):
-            raise BadMessageError("missing_field", self._without(message, name, self._names[columns[0]]))
+            raise BadMessageError("missing_field", self._without(message, name, self._names[columns.min()]))
         if len(values) != len(message.name):
             problem = f"{len(values)} values of {name} for {len(message.name)} joints in {self._topic}"
             raise BadMessageError("bad_state", problem)

@@ -67,7 +67,11 @@ class ReadingTimes:
 
     def values(self, now_s: float) -> dict[str, object]:
         """For `/diagnostics`."""
-        found: dict[str, object] = {f"arrival_age_s {self.name}": now_s - self.arrived_s, f"time_source {self.name}": self._source}
+        found: dict[str, object] = {
+            f"arrival_age_s {self.name}": now_s - self.arrived_s,
+            f"reading_age_s {self.name}": now_s - self.taken_last_s,
+            f"time_source {self.name}": self._source,
+        }
         if self._source == CLOCK and self._simulated is not None:
             pace, offset_s, changes = self._simulated.pace, self._simulated.offset_s(now_s), 0
         elif self._source == "stamp" and self._sender is not None:
