@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 DEVICE_DRIFT = 0.025
 """s per s by which the clock of a real device may run beside ours; a simulation's may do so by any factor."""
+DEVICE_AFTER_S = 60.0
+"""A sender counts as a device when its clock has run as ours for so long."""
 WINDOW, LONGEST_WINDOW_S = 0.9, 2.0
 """A change is judged from this share of the time that a reading may be old, and from no more than so many seconds."""
 BUCKETS, FEWEST_BUCKETS = 9, 4
@@ -115,7 +117,7 @@ class SenderClock:
         """Begin anew, as with a sender that was never received."""
         self._line: Line | None = None
         self._last_stamp_s = math.nan
-        self._settled = self._is_simulated = False
+        self._settled, self._simulated_s = False, -math.inf
         self._jitter_s = self._excess_s = self._spacing_s = 0.0
         self._late_since_s = math.inf
         self._early: deque[Point] = deque(maxlen=3)
@@ -243,7 +245,8 @@ class SenderClock:
         else:
             self._line = _line_below(points, self._line.pace)
         self._spacing_s, self._excess_s = self._stamps_apart_s(), self._window_excess_s()
-        self._is_simulated = abs(self._line.pace - 1.0) > DEVICE_DRIFT
+        if abs(self._line.pace - 1.0) > DEVICE_DRIFT:
+            self._simulated_s = points[-1].now_s
 
     def _on_line(self, fit: Fit | None, points: list[Point], least_late_s: float, now_s: float) -> None:
         """Some of the window's readings are as punctual as they can be."""
@@ -273,6 +276,8 @@ class SenderClock:
             pace = _pace(self._history)
             if PACES[0] < pace < PACES[1]:
                 self._line = _line_below(points, pace)
+        if abs(self._line.pace - 1.0) > DEVICE_DRIFT:
+            self._simulated_s = points[-1].now_s
 
     def _is_steady(self, fit: Fit) -> bool:
         """The readings come as evenly as before. On a way that is crowded each takes another time."""
@@ -303,7 +308,7 @@ class SenderClock:
             gone_in_s = line.late_s(points[-1]) / -growth
             if gone_in_s > CATCH_UP * self._window_s:
                 self._change_pace(fit, points)
-        elif self._is_simulated or self._is_denser(fit) or least_late_s > self._window_s:
+        elif now_s - self._simulated_s < DEVICE_AFTER_S or self._is_denser(fit) or least_late_s > self._window_s:
             self._change_pace(fit, points)
 
     def _is_denser(self, fit: Fit) -> bool:
@@ -326,7 +331,7 @@ class SenderClock:
 
     def _change_pace(self, fit: Fit, points: list[Point]) -> None:
         self._line = _line_below(points, fit.pace)
-        self._late_since_s, self._is_simulated = math.inf, True
+        self._late_since_s, self._simulated_s = math.inf, points[-1].now_s
         self._spacing_s = self._stamps_apart_s()
         self.num_changes += 1
         self._history.clear()
