@@ -275,8 +275,8 @@ class SenderClock:
         if len(self._history) >= FEWEST_BUCKETS:
             pace = _pace(self._history)
             if PACES[0] < pace < PACES[1]:
-                self._line = _line_below(points, pace)
-        if abs(self._line.pace - 1.0) > DEVICE_DRIFT:
+                self._line = line = _line_below(points, pace)
+        if abs(line.pace - 1.0) > DEVICE_DRIFT:
             self._simulated_s = points[-1].now_s
 
     def _is_steady(self, fit: Fit) -> bool:
