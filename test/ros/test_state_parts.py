@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rclpy
+from diagnostic_msgs.msg import DiagnosticStatus
 from geometry_msgs.msg import PoseStamped, WrenchStamped
 from nav_msgs.msg import Odometry
 from rosgraph_msgs.msg import Clock
@@ -305,6 +306,7 @@ def test_a_refused_joint_is_named_in_status_and_diagnostics_and_mended_by_itself
     rig.wait(lambda: rig.robot.status and problem in rig.robot.status.reason, "the joint in the status")
     rig.wait(lambda: rig.values("r1").get("state_problem") == problem, "the joint in diagnostics")
     assert float(rig.values("r1")["arrival_age_s joint_states"]) < 1.5
+    assert rig.diagnostics["r1: robot"].level != DiagnosticStatus.OK and problem in rig.diagnostics["r1: robot"].message
     rig.velocity = [0.0]
     rig.wait(lambda: problem not in rig.robot.status.reason, "its end")
     rig.wait(lambda: rig.values("r1").get("state_problem") == "", "its end in diagnostics")

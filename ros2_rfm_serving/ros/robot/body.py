@@ -143,6 +143,8 @@ class RobotBody:
     def _diagnosis(self, status: Any, now_s: float) -> DiagnosticStatus:
         made = diagnosis(status, self.brain, self.punctuality, self.rhythm, self.errors, self._readings(now_s), now_s)
         made.values = [*made.values, *key_values(self._audit.values())]
+        if self._refusals.lasting("", now_s):
+            made.level = max(made.level, DiagnosticStatus.WARN)
         if self.brain.following.scheduler and self._servers.proofs.is_in_doubt(now_s):
             made.level, made.message = max(made.level, DiagnosticStatus.WARN), f"{made.message}; {UNVOUCHED}"
         return made

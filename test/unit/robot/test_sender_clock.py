@@ -152,7 +152,7 @@ networks = st.fixed_dictionaries(
         "seed": st.integers(0, 10**6),
     }
 )
-examples = settings(max_examples=40, deadline=None, derandomize=True)
+examples = settings(max_examples=30, deadline=None, derandomize=True)
 
 
 @st.composite
