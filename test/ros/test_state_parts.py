@@ -19,7 +19,6 @@ from sensor_msgs.msg import Imu, JointState
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.ros.robot.joints import StateConfig, StatePart, StateReader
-from ros2_rfm_serving.ros.robot.part_fields import PartFormat
 from ros2_rfm_serving.ros.wire import qos
 from test.ros import robot_rig
 from test.ros.parameters import settings
@@ -219,11 +218,6 @@ def test_the_parameters_of_parts_and_clocks() -> None:
             assert caught.value.key == key and problem in str(caught.value), str(caught.value)
     finally:
         rclpy.try_shutdown()
-
-
-def test_a_package_that_is_not_installed_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="pip install ros-no-such-msgs"):
-        _ = PartFormat("no_such_msgs", "Message", "topic", {}).type
 
 
 # --- over DDS -----------------------------------------------------------------------------------------------------------------

@@ -111,9 +111,6 @@ def _state(values: Values, config: RobotConfig) -> StateConfig:
         max_age_s=config.max_observation_age_s,
         by_arrival=_by_arrival(values, config.cameras),
     )
-    for part in made.parts:
-        if part in FORMATS:
-            _ = FORMATS[part].type
     _check_state_size(values, made)
     return made
 

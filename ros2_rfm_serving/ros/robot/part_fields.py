@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,8 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from geometry_msgs.msg import PoseStamped, WrenchStamped
+from nav_msgs.msg import Odometry
+from sensor_msgs.msg import Imu
 
-from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
+from ros2_rfm_serving.errors import BadMessageError
 
 UNIT_TOLERANCE = 0.1
 """By which the length of a quaternion may differ from 1."""
@@ -29,23 +31,12 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True)
 class PartFormat:
-    module: str
-    message: str
+    type: type
+    """Of the message."""
     topic: str
     """By default."""
     fields: Mapping[str, Field]
     """By name, in the order in which they are in the state."""
-
-    @property
-    def type(self) -> type:
-        """Raises: `ConfigurationError` where its package is not installed."""
-        try:
-            found: type = getattr(importlib.import_module(f"{self.module}.msg"), self.message)
-        except ImportError as error:
-            package = self.module.replace("_", "-")
-            fix = f"install it: `pip install ros-{package}`, or the package ros-<distribution>-{package}"
-            raise ConfigurationError(f"{self.module} is not installed", key="state_parts", fix=fix) from error
-        return found
 
     def size(self, fields: tuple[str, ...]) -> int:
         return sum(len(self.fields[field].axes) for field in fields)
@@ -75,8 +66,7 @@ def _has_none(name: str) -> Callable[[Any], bool]:
 
 
 ODOMETRY = PartFormat(
-    module="nav_msgs",
-    message="Odometry",
+    type=Odometry,
     topic="odom",
     fields={
         "position": Field(XYZ, lambda message: message.pose.pose.position),
@@ -86,8 +76,7 @@ ODOMETRY = PartFormat(
     },
 )
 IMU = PartFormat(
-    module="sensor_msgs",
-    message="Imu",
+    type=Imu,
     topic="imu/data",
     fields={
         "orientation": Field(XYZW, lambda message: message.orientation, _has_none("orientation")),
@@ -96,8 +85,7 @@ IMU = PartFormat(
     },
 )
 WRENCH = PartFormat(
-    module="geometry_msgs",
-    message="WrenchStamped",
+    type=WrenchStamped,
     topic="wrench",
     fields={
         "force": Field(XYZ, lambda message: message.wrench.force),
@@ -105,8 +93,7 @@ WRENCH = PartFormat(
     },
 )
 POSE = PartFormat(
-    module="geometry_msgs",
-    message="PoseStamped",
+    type=PoseStamped,
     topic="pose",
     fields={
         "position": Field(XYZ, lambda message: message.pose.position),
