@@ -47,7 +47,10 @@ ARGUMENTS = {
     "profiles": ("", "Folder of latency profiles and models.yaml; empty: the shipped one"),
     "namespace": ("", "Namespace of the whole factory; empty: the descriptor's"),
     "params_file": ("", "ROS parameters for every node, over the generated ones; empty: none"),
-    "use_sim_time": ("false", "Use /clock for the stamps of messages; control always follows this machine's monotonic clock"),
+    "use_sim_time": (
+        "false",
+        "Use /clock for stamps and the ages of readings; control always follows this machine's monotonic clock",
+    ),
     "log_level": ("info", "Of every node"),
     "simulated_robots": ("true", "Start the simulated robots of the descriptor; false: real ones are there"),
     "foreman": ("true", "Give every robot its task over and over"),

@@ -16,7 +16,7 @@ from rfm_serving.msg import RobotStatus, ServerStatus
 
 from test.unit.engines.chat_server import Turn, says, server
 
-from .floor import MODEL, PROFILED_S, SERVER, Floor, write_profiles
+from .floor import MODEL, PROFILED_S, ROBOT, SERVER, Floor, write_profiles
 from .sensor import CAMERA
 
 GUESTS = [f"guest_{i}" for i in range(1, 8)]
@@ -250,6 +250,29 @@ def reported_trouble(floor: Floor) -> Iterator[None]:
     _right_robot(floor)
 
 
+@contextmanager
+def refused_readings(floor: Floor) -> Iterator[None]:
+    """A robot that needs velocities of joints that publish none."""
+    _other_robot(floor, joint_fields=["velocity"])
+    floor.client.robot = None
+    floor.wait(lambda: floor.client.robot and "has no velocity" in floor.client.robot.reason)
+    floor.watch(SEEN_S)
+    yield
+    _right_robot(floor)
+
+
+@contextmanager
+def old_readings(floor: Floor) -> Iterator[None]:
+    floor.kill("camera")
+    floor.start("camera", "test.operate.sensor", "stuck", ROBOT)
+    floor.wait(lambda: floor.client.robot.state == RobotStatus.STALLED)
+    floor.watch(SEEN_S)
+    yield
+    floor.kill("camera")
+    floor.start("camera", "test.operate.sensor", "camera", ROBOT)
+    floor.streams()
+
+
 MAKES: dict[str, Callable[[Floor], AbstractContextManager[None]]] = {
     "overloaded server": overloaded_server,
     "lossy network": lossy_network,
@@ -261,6 +284,8 @@ MAKES: dict[str, Callable[[Floor], AbstractContextManager[None]]] = {
     "dead camera": _stopped("camera"),
     "dead joint states": _stopped("joints"),
     "commands not taken": commands_not_taken,
+    "refused readings": refused_readings,
+    "old readings": old_readings,
     "full disk": full_disk,
     "scheduler gone": scheduler_gone,
     "server gone": server_gone,

@@ -1,5 +1,6 @@
-"""One sensor of one robot, a process that may be stopped: `python -m test.operate.sensor camera|joints <robot>`. Plain ROS, as a
-vendor's driver; its timer is of the steady clock, as `create_wall_timer` is in C++."""
+"""One sensor of one robot, a process that may be stopped: `python -m test.operate.sensor camera|joints|stuck <robot>`.
+
+Plain ROS, as a vendor's driver; its timer is of the steady clock, as `create_wall_timer` is in C++."""
 
 from __future__ import annotations
 
@@ -19,10 +20,16 @@ CAMERA, JOINTS = "front", ("shoulder", "elbow")
 CAMERA_RATE_HZ, JOINT_RATE_HZ = 10.0, 20.0
 
 
-def camera(node: Node, robot: str) -> None:
+def camera(node: Node, robot: str, stamp_s: int = 0) -> None:
     publisher = node.create_publisher(CompressedImage, f"/{robot}/camera/{CAMERA}/image/compressed", qos_profile_sensor_data)
     image = CompressedImage(format="jpeg", data=camera_image(64, 0))
+    image.header.stamp.sec = stamp_s
     node.create_timer(1.0 / CAMERA_RATE_HZ, lambda: publisher.publish(image), clock=STEADY)
+
+
+def stuck(node: Node, robot: str) -> None:
+    """A camera whose driver sends its last frame again and again."""
+    camera(node, robot, stamp_s=5)
 
 
 def joints(node: Node, robot: str) -> None:
@@ -36,5 +43,5 @@ if __name__ == "__main__":
     kind, of_robot = sys.argv[1:3]
     rclpy.init()
     driver = Node(f"{kind}_driver")
-    {"camera": camera, "joints": joints}[kind](driver, of_robot)
+    {"camera": camera, "joints": joints, "stuck": stuck}[kind](driver, of_robot)
     rclpy.spin(driver)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from typing import Any
 
@@ -62,6 +63,43 @@ def test_depth_becomes_grey_by_its_range_in_either_byte_order(padding: int, big_
 def test_depth_as_png_is_depth_too() -> None:
     pixels = decoded(Eye().see(compressed(png(np.full((HEIGHT, WIDTH), 1000, np.uint16)), "16UC1; png compressed")))
     assert np.allclose(pixels.mean(), 100, atol=2)
+
+
+@pytest.mark.parametrize("depth", [None, (0.0, 2.55)])
+@pytest.mark.parametrize("declared", ["mono16; png compressed ", "mono16;png compressed mono16"])
+def test_grey_of_16_bits_as_png_is_grey_whatever_the_camera_else_sends(declared: str, depth: Any) -> None:
+    """As compressed_image_transport names it; its full scale is that of 8 bits, as in an `Image`."""
+    grey = np.full((HEIGHT, WIDTH), 77 * 257, np.uint16)
+    grey[:, WIDTH // 2 :] = 65535
+    left, right = halves(decoded(Eye(depth=depth).see(compressed(png(grey), declared))))
+    assert np.allclose(left, 77, atol=3) and np.allclose(right, 255, atol=3)
+
+
+@pytest.mark.parametrize(("bits", "pattern"), [(8, "rggb"), (16, "gbrg")])
+def test_a_mosaic_as_png_has_its_colours(bits: int, pattern: str) -> None:
+    mosaic = bayer(scene(), pattern)
+    values = mosaic if bits == 8 else mosaic.astype(np.uint16) * 257
+    left, right = halves(decoded(Eye().see(compressed(png(values), f"bayer_{pattern}{bits}; png compressed "))))
+    assert np.allclose(left, RED, atol=6) and np.allclose(right, BLUE, atol=6)
+
+
+def test_compressed_depth_is_depth_in_both_of_its_forms() -> None:
+    """A header of 12 bytes, then a PNG of millimetres, or of A / depth + B for depth in metres (its codec.cpp)."""
+    millimetres = np.full((HEIGHT, WIDTH), 1000, np.uint16)
+    header = struct.pack("<iff", 0, 0.0, 0.0)
+    for encoding in ("16UC1", "mono16"):
+        pixels = decoded(Eye().see(compressed(header + png(millimetres), f"{encoding}; compressedDepth png")))
+        assert np.allclose(pixels.mean(), 100, atol=2)
+    quantum, farthest_m = 100.0, 10.0
+    scale = quantum * (quantum + 1.0)
+    offset = 1.0 - scale / farthest_m
+    inverse = np.full((HEIGHT, WIDTH), scale / 1.5 + offset, np.uint16)
+    inverse[:, WIDTH // 2 :] = 0
+    pixels = decoded(Eye().see(compressed(struct.pack("<iff", 0, scale, offset) + png(inverse), "32FC1; compressedDepth png")))
+    left, right = halves(pixels)
+    assert np.allclose(left, 150, atol=2) and np.allclose(right, 0, atol=2)
+    Eye(depth=None).refuse(compressed(header + png(millimetres), "16UC1; compressedDepth png"), "no_depth_range")
+    Eye(depth=None).refuse(compressed(png(millimetres), "16UC1; png compressed "), "no_depth_range")
 
 
 def test_a_jpeg_that_fits_passes_through_untouched() -> None:
@@ -220,7 +258,11 @@ def with_fields(message: Any, **fields: Any) -> Any:
         (compressed(b"", "jpeg"), "bad_image"),
         (compressed(b"\xff\xd8\xff" + bytes(100), "jpeg"), "bad_image"),
         (compressed(b"not a png at all", "png"), "bad_image"),
-        (compressed(bytes(200), "16UC1; compressedDepth png"), "bad_encoding"),
+        (compressed(bytes(200), "16UC1; compressedDepth png"), "bad_image"),
+        (compressed(bytes(8), "16UC1; compressedDepth png"), "bad_image"),
+        (compressed(bytes(200), "16UC1; compressedDepth rvl"), "bad_encoding"),
+        (compressed(bytes(200), "rgb8; compressedDepth png"), "bad_encoding"),
+        (compressed(bytes(12) + png(scene()), "16UC1; compressedDepth png"), "bad_image"),
         (compressed(simplejpeg.encode_jpeg(scene()), "webp"), "bad_encoding"),
         (compressed(bytes(MAX_ENCODED_BYTES + 1), "jpeg"), "image_too_large"),
     ],

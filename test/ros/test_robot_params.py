@@ -195,7 +195,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"camera_types": ["front=webcam"]}, "camera_types", "unknown type"),
     ({"camera_depth_range_m": ["front=2:1"]}, "camera_depth_range_m", "no range"),
     ({"jpeg_quality": 0}, "jpeg_quality", "out of range"),
-    ({"state_parts": ["odometry"]}, "state_parts", "not the parts"),
+    ({"state_parts": ["lidar"]}, "state_parts", "not the parts"),
     ({"joints": [""]}, "joints", "none are named"),
     ({"joint_fields": ["pose"]}, "joint_fields", "not fields"),
     ({"state_size": 5}, "state_size", "2 joints x 2 fields are 4 of 5"),

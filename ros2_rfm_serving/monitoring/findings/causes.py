@@ -31,6 +31,8 @@ CAUSES = (
     Cause("dead camera", robots.dead_camera, ("lossy network", "reported trouble")),
     Cause("dead joint states", robots.dead_joints, ("lossy network", "reported trouble")),
     Cause("commands not taken", robots.commands_not_taken, ("reported trouble",)),
+    Cause("refused readings", robots.refused_readings, ("lossy network", "reported trouble")),
+    Cause("old readings", robots.old_readings, ("lossy network", "reported trouble")),
     Cause("drifted profile", servers.drifted, UNANSWERED),
     Cause("overloaded server", servers.overloaded, UNANSWERED[1:]),
     Cause("lossy network", robots.lossy_network, ("reported trouble",)),

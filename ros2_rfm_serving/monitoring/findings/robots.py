@@ -49,7 +49,7 @@ def changed_model(look: Look) -> Iterator[Finding]:
 def dead_camera(look: Look) -> Iterator[Finding]:
     for robot, said in _sensing(look):
         for camera, age_s in said[-1].named("image_age_s").items():
-            if not _is_dead(said, f"image_age_s {camera}"):
+            if not _is_dead(said, f"image_age_s {camera}") or _is_published(said[-1], camera):
                 continue
             topic = said[-1].values.get(f"image_topic {camera}", "")
             yield Finding(
@@ -65,16 +65,62 @@ def dead_camera(look: Look) -> Iterator[Finding]:
 
 def dead_joints(look: Look) -> Iterator[Finding]:
     for robot, said in _sensing(look):
-        if _is_dead(said, "state_age_s"):
-            age_s, topics = said[-1].number("state_age_s"), said[-1].values.get("state_topics", "")
+        if not _is_dead(said, "state_age_s"):
+            continue
+        silent = [part for part, _ in _parts(said[-1]) if not _is_published(said[-1], part)]
+        if not silent and _parts(said[-1]):
+            continue
+        age_s, topics = said[-1].number("state_age_s"), said[-1].values.get("state_topics", "")
+        if silent:
+            topics = " ".join(said[-1].values[f"topic {part}"] for part in silent)
+        yield Finding(
+            cause="dead joint states",
+            about=robot,
+            evidence=(
+                f"the newest state of {robot} is {_age(age_s)}, on {topics}",
+                f"{robot} stands with one older than {_limit_s(said[-1]):g} s",
+            ),
+            mend=f"look at the arm's driver and joint_state_broadcaster: `ros2 topic hz {topics.split(' ')[-1]}`",
+        )
+
+
+def refused_readings(look: Look) -> Iterator[Finding]:
+    """Messages come, and the robot cannot use them."""
+    for robot, said in _sensing(look):
+        newest = said[-1]
+        problems = {f"camera {camera}": newest.values.get(f"image_problem {camera}", "") for camera in newest.named("image_age_s")}
+        if not any(_is_old(said, part) for part, _ in _parts(newest)):
+            problems["its state"] = newest.values.get("state_problem", "")
+        for sensor, problem in problems.items():
+            if problem and not problem.startswith("nothing came on"):
+                yield Finding(
+                    cause="refused readings",
+                    about=robot,
+                    evidence=(f"messages come, and {robot} refuses them for {sensor}: {problem}",),
+                    mend="the sections State and Cameras of docs/integrate.md say what a robot takes, and which keys change that",
+                )
+
+
+def old_readings(look: Look) -> Iterator[Finding]:
+    """Messages come, and by their stamps they are old."""
+    for robot, said in _sensing(look):
+        newest = said[-1]
+        for sensor in (*newest.named("image_age_s"), *(part for part, _ in _parts(newest))):
+            if not _is_old(said, sensor):
+                continue
+            came_s, age_s = newest.number(f"arrival_age_s {sensor}"), newest.number(f"reading_age_s {sensor}")
+            ahead_s, pace = (newest.values.get(f"{name} {sensor}", "?") for name in ("clock_offset_s", "clock_pace"))
             yield Finding(
-                cause="dead joint states",
+                cause="old readings",
                 about=robot,
                 evidence=(
-                    f"the newest state of {robot} is {_age(age_s)}, on {topics}",
-                    f"{robot} stands with one older than {_limit_s(said[-1]):g} s",
+                    f"the last message of {sensor} came {came_s:.1f} s ago, and its reading is {age_s:.1f} s old by its stamp",
+                    f"the sender's clock is {ahead_s} s ahead of the robot's and shows {pace} s per second",
                 ),
-                mend=f"look at the arm's driver and joint_state_broadcaster: `ros2 topic hz {topics.split(' ')[-1]}`",
+                mend=(
+                    "a driver repeats one reading, a simulation is paused, or a network delivers late; "
+                    f"if the stamps are at fault: `arrival_time_sensors: [{sensor}]` in the robot's file"
+                ),
             )
 
 
@@ -89,6 +135,27 @@ def commands_not_taken(look: Look) -> Iterator[Finding]:
                 evidence=(f"{robot} says: {problem}",),
                 mend=f"start the controller, or correct `sink` and `sink_topic`: `ros2 topic info -v {topic}` (docs/integrate.md)",
             )
+
+
+def _is_old(said: list[Diagnosis], sensor: str) -> bool:
+    """All that comes is old by its stamps, whenever the robot speaks."""
+    limit_s = max(DEAD_AFTER_S, 2.0 * _limit_s(said[-1]))
+    return all(
+        _is_published(one, sensor)
+        and limit_s < one.number(f"reading_age_s {sensor}") < math.inf
+        and one.values.get(f"time_source {sensor}") != "arrival"
+        for one in said
+    )
+
+
+def _parts(said: Diagnosis) -> list[tuple[str, str]]:
+    """(part of the state, its topic); empty: the robot does not say."""
+    return [(key.removeprefix("topic "), topic) for key, topic in said.values.items() if key.startswith("topic ")]
+
+
+def _is_published(said: Diagnosis, sensor: str) -> bool:
+    """Messages have come lately, whatever is in them."""
+    return said.number(f"arrival_age_s {sensor}") <= max(DEAD_AFTER_S, 2.0 * _limit_s(said))
 
 
 def _sensing(look: Look) -> Iterator[tuple[str, list[Diagnosis]]]:

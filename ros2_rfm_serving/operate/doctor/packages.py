@@ -44,6 +44,8 @@ PACKAGES = {
     "geometry_msgs": _ros("geometry_msgs", "5.5.*"),
     "rcl_interfaces": Package("ros-rclpy[fastrtps]==9.1.*", "rcl_interfaces"),
     "lifecycle_msgs": Package("ros-rclpy[fastrtps]==9.1.*", "lifecycle_msgs"),
+    "nav_msgs": _ros("nav_msgs", "5.5.*"),
+    "rosgraph_msgs": Package("ros-rclpy[fastrtps]==9.1.*", "rosgraph_msgs"),
     "rosidl_parser": Package("ros-rclpy[fastrtps]==9.1.*", "rosidl_parser"),
     "rclpy": Package("ros-rclpy[fastrtps]==9.1.*", "rclpy"),
     "sensor_msgs": _ros("sensor_msgs", "5.5.*"),

@@ -22,7 +22,6 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.robot import RobotBrain, Sensors
 from ros2_rfm_serving.robot.config import Trajectory
-from ros2_rfm_serving.robot.freshness import Freshness
 from ros2_rfm_serving.ros.node.audit import AuditTopic
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper
@@ -33,7 +32,9 @@ from ros2_rfm_serving.ros.node.timers import Turn, turns_of
 from ros2_rfm_serving.ros.robot.cameras import CameraSet
 from ros2_rfm_serving.ros.robot.command_topic import CommandTopic
 from ros2_rfm_serving.ros.robot.declared import TickSource
-from ros2_rfm_serving.ros.robot.joints import StateReader
+from ros2_rfm_serving.ros.robot.joints import FORMATS, StateReader
+from ros2_rfm_serving.ros.robot.reading_times import ReadingTimes, simulated_time_of
+from ros2_rfm_serving.ros.robot.refusals import Refusals
 from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, HEARD, Servers
 from ros2_rfm_serving.ros.robot.sessions import Sessions
 from ros2_rfm_serving.ros.robot.settings import RobotSettings
@@ -146,6 +147,8 @@ class RobotBody:
     def _diagnosis(self, status: Any, now_s: float) -> DiagnosticStatus:
         made = diagnosis(status, self.brain, self.punctuality, self.rhythm, self.errors, self._readings(now_s), now_s)
         made.values = [*made.values, *key_values(self._audit.values())]
+        if self._refusals.lasting("", now_s):
+            made.level = max(made.level, DiagnosticStatus.WARN)
         if self.brain.following.scheduler and self._servers.proofs.is_in_doubt(now_s):
             made.level, made.message = max(made.level, DiagnosticStatus.WARN), f"{made.message}; {UNVOUCHED}"
         if problem := self._command_topic.problem:
@@ -154,18 +157,23 @@ class RobotBody:
 
     def _readings(self, now_s: float) -> dict[str, object]:
         """For `/diagnostics`: how old each reading is, s (inf: there is none), and where it comes from."""
-        state, ages_s = self.settings.io.state, self._cameras.ages_s(now_s)
-        topics = [state.array_topic] * state.needs_array + [state.joint_topic] * state.needs_joints
+        reader, ages_s = self._reader, self._cameras.ages_s(now_s)
         found: dict[str, object] = {
             "max_observation_age_s": self.settings.config.max_observation_age_s,
-            "state_age_s": now_s - self._reader.state_s,
-            "state_topics": " ".join(map(self._topic, topics)),
+            "state_age_s": now_s - reader.state_s,
+            "state_topics": " ".join(reader.topics.values()),
+            "state_problem": self._refusals.lasting("", now_s),
+            "state_last_problem": reader.last_problem,
             "command_topic": self._topic(self.settings.io.sink.topic),
             "command_problem": self._command_topic.problem,
         }
+        for part, times in reader.times.items():
+            found |= times.values(now_s) | {f"topic {part.value}": reader.topics[part]}
         for camera in self.settings.io.cameras:
             found[f"image_age_s {camera.name}"] = ages_s[camera.name]
             found[f"image_topic {camera.name}"] = self._topic(camera.topic)
+            found[f"image_problem {camera.name}"] = self._refusals.lasting(camera.name, now_s)
+            found |= self._pictures[camera.name].values(now_s)
         return found
 
     # --- what it is made of ---
@@ -174,8 +182,13 @@ class RobotBody:
         io, refused = self.settings.io, self.brain.refused
         self._keep(self._audit.open(), AuditTopic.close)  # first, and so the last to go
         self._cameras = CameraSet(io.cameras, refused, jpeg_quality=io.jpeg_quality, max_size_px=io.max_image_size_px)
-        self._reader = StateReader(io.state, refused)
-        self._pictures = {camera.name: Freshness(io.state.max_age_s) for camera in io.cameras}
+        simulated, max_age_s = simulated_time_of(self._node), io.state.max_age_s
+        self._reader = StateReader(io.state, refused, simulated=simulated, full_name=self._topic)
+        self._refusals = Refusals(self.name, self._node.get_logger().warning)
+        self._pictures = {
+            camera.name: ReadingTimes(camera.name, max_age_s, by_arrival=camera.by_arrival, simulated=simulated)
+            for camera in io.cameras
+        }
         topic = self._topic(io.sink.topic)
         self._sink = self._keep(make_sink(self._node, io.sink, topic, refused), lambda made: made.close())
         watched = CommandTopic(self._node, self.name, topic, self._sink, io.sink, self._period_s)
@@ -203,6 +216,10 @@ class RobotBody:
             self._hear(state.array_message, state.array_topic, partial(self._on_state, self._reader.take_array), qos.SENSOR)
         if state.needs_joints:
             self._hear(JointState, state.joint_topic, partial(self._on_state, self._reader.take_joints), qos.JOINTS)
+        for part, topic in state.topics.items():
+            if part in FORMATS:
+                take = partial(self._on_state, partial(self._reader.take_part, part))
+                self._hear(FORMATS[part].type, topic, take, qos.SENSOR)
         for camera in self.settings.io.cameras:
             self._hear(camera.message_type, camera.topic, partial(self._on_image, camera.name), qos.SENSOR)
 
@@ -253,14 +270,17 @@ class RobotBody:
 
     def _on_state(self, take: Callable[[Any, float], bool], message: Any) -> None:
         now_s = clock()
-        if take(message, now_s):
+        came = take(message, now_s)
+        self._refusals.note("", self._reader.problem, now_s, at_once=not self._reader.is_incomplete)
+        if came:
             self.rhythm.came(now_s)
             if not self._by_timer and self.brain.is_period(now_s):
                 self.tick(now_s)
 
     def _on_image(self, camera: str, message: Any) -> None:
-        stamp = message.header.stamp
-        self._cameras.take(camera, message, self._pictures[camera].taken_s(stamp.sec + 1e-9 * stamp.nanosec, clock()))
+        now_s = clock()
+        self._cameras.take(camera, message, self._pictures[camera].taken_s(message, now_s))
+        self._refusals.note(camera, self._cameras.problems.get(camera, ""), now_s)
 
     def _on_reply(self, read: Callable[[Any], Reply], message: Any) -> None:
         try:
@@ -397,4 +417,7 @@ class RobotBody:
         return any(publisher.get_subscription_count() for publisher in self._statuses)
 
     def _status_message(self, now_s: float) -> Any:
-        return convert.stamped(status_message(self.brain, self.settings.task, self.punctuality, now_s), self._node)
+        status = status_message(self.brain, self.settings.task, self.punctuality, now_s)
+        if problem := self._refusals.lasting("", now_s):
+            status.reason = f"{status.reason}; {problem}" if status.reason else problem
+        return convert.stamped(status, self._node)

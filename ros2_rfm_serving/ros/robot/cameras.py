@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import io
 import math
+import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,13 @@ from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image as RawImage
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.ros.robot.encodings import MAX_PIXELS, Pixels, check_raw, grey_of_depth, read_raw
+from ros2_rfm_serving.ros.robot.encodings import DEPTH, ENCODINGS, MAX_PIXELS, Pixels, check_raw, grey_of_depth, read_raw
 from ros2_rfm_serving.types import MAX_ENCODED_BYTES, EncodedImage
+
+COMPRESSED_DEPTH, DEPTH_HEADER = "compressedDepth", struct.Struct("<iff")
+"""`ConfigHeader` of compressed_depth_image_transport: a kind, and two numbers of its quantisation."""
+GREY = {name: encoding for name, encoding in ENCODINGS.items() if encoding.samples == 1 and name not in DEPTH}
+"""Encodings with one number per pixel that is no depth: grey, and mosaics of colours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +38,8 @@ class CameraConfig:
     """`sensor_msgs/Image`; False: `CompressedImage`."""
     depth_range_m: tuple[float, float] | None = None
     """Of depth, in either encoding: black to white; no reading is black. None: the camera sends no depth."""
+    by_arrival: bool = False
+    """Its images were taken when they arrive, whatever their stamps."""
 
     @property
     def message_type(self) -> type:
@@ -62,6 +70,8 @@ class CameraSet:
         """max_size_px: of the longer side; a larger image is made smaller, its proportions kept."""
         self._cameras = {camera.name: camera for camera in cameras}
         self._refused = refused
+        self.problems: dict[str, str] = {}
+        """camera -> why its newest message was refused."""
         self.encode(jpeg_quality, max_size_px)
         self.forget()
 
@@ -76,8 +86,10 @@ class CameraSet:
         """A message of one camera, received now."""
         try:
             self._newest[camera] = (self._frame(self._cameras[camera], message), now_s)
+            self.problems.pop(camera, None)
         except BadMessageError as error:
             self._refused[error.kind] += 1
+            self.problems[camera] = str(error)
 
     @property
     def images(self) -> tuple[EncodedImage, ...] | None:
@@ -101,13 +113,17 @@ class CameraSet:
         if isinstance(message, RawImage):
             check_raw(message, camera.depth_range_m)
             return self._lazy(camera, lambda: read_raw(message, camera.depth_range_m))
-        data = memoryview(message.data)
+        data, declared = memoryview(message.data), message.format
         if len(data) > MAX_ENCODED_BYTES:
             raise BadMessageError("image_too_large", f"camera {camera.name!r}: {len(data) >> 20} MB encoded")
-        if "compressedDepth" not in message.format and "png" in message.format.lower():
-            with open_png(data):
-                return self._lazy(camera, lambda: read_png(data, camera))
-        height, width = jpeg_size(data, message.format)
+        if COMPRESSED_DEPTH in declared:
+            check_compressed_depth(data, declared, camera)
+            return self._lazy(camera, lambda: read_compressed_depth(data, declared, camera))
+        if "png" in declared.lower():
+            with open_png(data) as image:
+                check_png(image, declared, camera)
+            return self._lazy(camera, lambda: read_png(data, declared, camera))
+        height, width = jpeg_size(data, declared)
         if max(height, width) <= self._max_size_px:
             return EncodedImage(camera=camera.name, format="jpeg", data=data, height_px=height, width_px=width)
         return self._lazy(camera, lambda: read_jpeg(data, *smaller(height, width, self._max_size_px)))
@@ -118,6 +134,7 @@ class CameraSet:
                 return encoded(read(), self._quality, self._max_size_px)
             except BadMessageError as error:  # sound at the beginning, broken further on
                 self._refused[error.kind] += 1
+                self.problems[camera.name] = str(error)
                 self._newest.pop(camera.name, None)
                 return b""  # which a server refuses
 
@@ -129,7 +146,7 @@ class CameraSet:
 
 def jpeg_size(data: memoryview, declared: str) -> tuple[int, int]:
     """(height, width) by the header. Raises: `BadMessageError`."""
-    if "compressedDepth" in declared or not any(name in declared.lower() for name in ("jpeg", "jpg")):
+    if not any(name in declared.lower() for name in ("jpeg", "jpg")):
         raise BadMessageError("bad_encoding", f"format {declared[:40]!r}; send jpeg or png")
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)
@@ -159,18 +176,77 @@ def open_png(data: memoryview) -> PIL.Image.Image:
     return image
 
 
-def read_png(data: memoryview, camera: CameraConfig) -> Pixels:
+def check_png(image: PIL.Image.Image, declared: str, camera: CameraConfig) -> None:
+    """Raises: `BadMessageError` for depth of a camera for which no range was declared."""
+    if _is_wide(image) and declared_encoding(declared) not in GREY and camera.depth_range_m is None:
+        problem = f"camera {camera.name!r} sends {declared[:40]!r} with 16 bits, which is depth, and has no range"
+        raise BadMessageError("no_depth_range", problem)
+
+
+def declared_encoding(declared: str) -> str:
+    """Return the encoding of the image before it was compressed, such as mono16 of "mono16; png compressed "; empty: not said.
+
+    `compressed_image_transport` writes it so (ros-perception/image_transport_plugins 7404d772, compressed_publisher.cpp)."""
+    before, found, _ = declared.partition(";")
+    return before.strip() if found else ""
+
+
+def read_png(data: memoryview, declared: str, camera: CameraConfig) -> Pixels:
     """Raises: `BadMessageError`."""
     with open_png(data) as image:
         try:
             image.load()
         except (OSError, SyntaxError, ValueError) as error:
             raise BadMessageError("bad_image", f"a broken PNG: {error}") from error
-        if image.mode.startswith("I"):
-            return Pixels(grey_of_depth(np.asarray(image), camera.depth_range_m, unit_m=0.001), "GRAY")
+        if _is_wide(image):
+            values: np.ndarray[Any, Any] = np.asarray(image).astype(np.uint16)
+            grey = GREY.get(declared_encoding(declared))
+            return grey.read(values, None) if grey else Pixels(grey_of_depth(values, camera.depth_range_m, unit_m=0.001), "GRAY")
         if image.mode == "L":
-            return Pixels(np.asarray(image), "GRAY")
+            values = np.asarray(image)
+            mosaic = GREY.get(declared_encoding(declared))
+            return mosaic.read(values, None) if mosaic else Pixels(values, "GRAY")
         return Pixels(np.asarray(image.convert("RGB")), "RGB")
+
+
+def _is_wide(image: PIL.Image.Image) -> bool:
+    """One number of 16 bits per pixel."""
+    return image.mode.startswith("I")
+
+
+# --- depth as compressed_depth_image_transport sends it -------------------------------------------------------------------
+
+
+def check_compressed_depth(data: memoryview, declared: str, camera: CameraConfig) -> None:
+    """Raises: `BadMessageError`."""
+    if declared_encoding(declared) not in ("16UC1", "mono16", "32FC1") or "rvl" in declared:
+        raise BadMessageError("bad_encoding", f"format {declared[:40]!r}; send 16UC1 or 32FC1 with compressedDepth png")
+    if camera.depth_range_m is None:
+        raise BadMessageError("no_depth_range", f"camera {camera.name!r} sends depth, and has no range")
+    if len(data) <= DEPTH_HEADER.size:
+        raise BadMessageError("bad_image", f"{len(data)} bytes of compressedDepth")
+    with open_png(data[DEPTH_HEADER.size :]) as image:
+        if not _is_wide(image):
+            raise BadMessageError("bad_image", f"compressedDepth with a PNG of mode {image.mode}")
+
+
+def read_compressed_depth(data: memoryview, declared: str, camera: CameraConfig) -> Pixels:
+    """A header, then a PNG: millimetres, or for `32FC1` quantised inverse depth (codec.cpp of the same commit).
+
+    Raises: `BadMessageError`."""
+    _, scale, offset = DEPTH_HEADER.unpack_from(data)
+    with open_png(data[DEPTH_HEADER.size :]) as image:
+        try:
+            values = np.asarray(image)
+        except (OSError, SyntaxError, ValueError) as error:
+            raise BadMessageError("bad_image", f"a broken PNG: {error}") from error
+    if declared_encoding(declared) != "32FC1":
+        return Pixels(grey_of_depth(values, camera.depth_range_m, unit_m=0.001), "GRAY")
+    if not (math.isfinite(scale) and math.isfinite(offset)):
+        raise BadMessageError("bad_image", "compressedDepth whose quantisation is no number")
+    with np.errstate(divide="ignore"):
+        metres = np.where(values == 0, np.nan, scale / (values.astype(np.float64) - offset))
+    return Pixels(grey_of_depth(metres, camera.depth_range_m, unit_m=1.0), "GRAY")
 
 
 # --- what travels ---------------------------------------------------------------------------------------------------------

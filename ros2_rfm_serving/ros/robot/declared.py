@@ -161,15 +161,22 @@ SENSORS = {
     "camera_depth_range_m": Spec([""], "camera=near:far of cameras with depth: black to white"),
     "jpeg_quality": Spec(90, "Of images that have to be encoded", 1, 100),
     "max_image_size_px": Spec(640, "Larger images are made smaller, by their longer side", 16, 2048),
-    "state_parts": Spec([StatePart.ARRAY.value], "Parts of the state, concatenated: array, joint_states"),
+    "state_parts": Spec(
+        [StatePart.ARRAY.value], "Parts of the state, concatenated: array, joint_states, odometry, imu, wrench, pose"
+    ),
+    "state_topics": Spec([""], "part=topic for odometry, imu, wrench and pose; otherwise odom, imu/data, wrench, pose"),
+    "state_fields": Spec([""], "part=field+field for odometry, imu, wrench and pose; otherwise all fields of the message"),
     "state_topic": Spec("state", "Of the array: absolute, or below the robot's namespace"),
     "state_type": Spec("float32", "Of the array: Float32MultiArray or Float64MultiArray", choices=("float32", "float64")),
     "joint_topic": Spec("joint_states", "Absolute, or below the robot's namespace"),
     "joints": Spec([""], "Joints of the state in the model's order"),
     "joint_fields": Spec(["position"], "Of each joint: position, velocity, effort"),
+    "joint_fields_of": Spec([""], "joint=field+field where they differ, such as gripper=position"),
     "unit_scale": Spec([""], "joint=factor for its positions and velocities, such as 0.0174533 for degrees"),
     "action_joints": Spec([""], "A joint per action: its measured position; empty: not known"),
     "action_state": Spec([], "Per action: where in the state its measured position is"),
+    "use_arrival_time": Spec(False, "Readings of all sensors were taken when they arrive, whatever their stamps"),
+    "arrival_time_sensors": Spec([""], "The same for some: names of cameras, and parts of the state"),
     "max_observation_age_s": Spec(0.5, "No request goes out with older readings", 0.001, LARGE),
     "max_sensor_skew_s": Spec(
         _default("max_sensor_skew_s"), "No request goes out with readings further apart; .inf: not checked", 0.0

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rclpy.exceptions import InvalidTopicNameException
 from rclpy.validate_topic_name import validate_topic_name
 
+from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.robot.columns import ActionColumns
 from ros2_rfm_serving.robot.config import CommandType, Motion, RobotConfig
 from ros2_rfm_serving.robot.output import check_stop
 from ros2_rfm_serving.ros.node.parameters import Values
 from ros2_rfm_serving.ros.robot.cameras import CameraConfig
-from ros2_rfm_serving.ros.robot.joints import JOINT_FIELDS, StateConfig, StatePart
+from ros2_rfm_serving.ros.robot.joints import FORMATS, JOINT_FIELDS, StateConfig, StatePart
 from ros2_rfm_serving.ros.robot.sinks import TWIST_AXES, SinkConfig, SinkKind
 
 LONGEST_BRAKING_S = 10.0
@@ -46,6 +47,15 @@ def io_config(values: Values, config: RobotConfig) -> IoConfig:
     )
 
 
+def _by_arrival(values: Values, cameras: tuple[str, ...]) -> frozenset[str]:
+    """Return the names of the sensors whose stamps are not used."""
+    known = [*cameras, *(part.value for part in StatePart)]
+    named = values.distinct("arrival_time_sensors")
+    if unknown := [name for name in named if name not in known]:
+        raise values.wrong("arrival_time_sensors", f"no such sensor: {unknown[0]}", did_you_mean(unknown[0], known))
+    return frozenset(known if values.flag("use_arrival_time") else named)
+
+
 def _cameras(values: Values, cameras: tuple[str, ...]) -> tuple[CameraConfig, ...]:
     topics, types, ranges = (values.pairs(name) for name in ("camera_topics", "camera_types", "camera_depth_range_m"))
     for name, given in (("camera_topics", topics), ("camera_types", types), ("camera_depth_range_m", ranges)):
@@ -53,12 +63,13 @@ def _cameras(values: Values, cameras: tuple[str, ...]) -> tuple[CameraConfig, ..
             raise values.wrong(name, f"no such camera: {', '.join(unknown)}", f"cameras are {', '.join(cameras) or '(none)'}")
     if wrong := sorted(set(types.values()) - {"image", "compressed"}):
         raise values.wrong("camera_types", f"unknown type {wrong[0]!r}", "one of image, compressed")
-    made = []
+    made, by_arrival = [], _by_arrival(values, cameras)
     for camera in cameras:
         raw = types.get(camera, values.text("camera_type")) == "image"
         topic = topics.get(camera, f"camera/{camera}/{'image_raw' if raw else 'image/compressed'}")
         depth = _depth_range(values, ranges[camera]) if camera in ranges else None
-        made.append(CameraConfig(name=camera, topic=_topic(values, "camera_topics", topic), raw=raw, depth_range_m=depth))
+        topic = _topic(values, "camera_topics", topic)
+        made.append(CameraConfig(name=camera, topic=topic, raw=raw, depth_range_m=depth, by_arrival=camera in by_arrival))
     return tuple(made)
 
 
@@ -79,6 +90,8 @@ def _state(values: Values, config: RobotConfig) -> StateConfig:
     fields = values.distinct("joint_fields")
     if not fields or set(fields) - set(JOINT_FIELDS):
         raise values.wrong("joint_fields", "not fields of joint states", f"one or more of {', '.join(JOINT_FIELDS)}")
+    fields_of = _fields_of(values, "joint_fields_of", dict.fromkeys(joints, JOINT_FIELDS))
+    part_fields = _part_fields(values)
     action_joints = per_action(values, "action_joints", values.distinct, num_actions)
     scale = values.numbered("unit_scale")
     if unknown := sorted(set(scale) - {*joints, *action_joints}):
@@ -93,22 +106,63 @@ def _state(values: Values, config: RobotConfig) -> StateConfig:
         joint_topic=_topic(values, "joint_topic", values.text("joint_topic")),
         joints=joints,
         joint_fields=fields,
+        joint_fields_of=fields_of,
         unit_scale=scale,
         action_joints=action_joints,
         action_state=_action_state(values, config),
+        part_topics=_part_topics(values),
+        part_fields=part_fields,
         max_age_s=config.max_observation_age_s,
+        by_arrival=_by_arrival(values, config.cameras),
     )
     _check_state_size(values, made)
     return made
 
 
+def _fields_of(values: Values, name: str, known: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
+    """A list of `key=field+field`. known: the fields that each key may have."""
+    found = {}
+    for key, text in values.pairs(name).items():
+        if key not in known:
+            raise values.wrong(name, f"unknown: {key}", did_you_mean(key, known))
+        fields = tuple(field.strip() for field in text.split("+"))
+        if wrong := [field for field in fields if field not in known[key]]:
+            raise values.wrong(name, f"{key} has no field {wrong[0]!r}", f"one or more of {', '.join(known[key])}, joined by +")
+        if len(set(fields)) != len(fields):
+            raise values.wrong(name, f"a field of {key} is in it twice", "name each once")
+        found[key] = fields
+    return found
+
+
+def _part_fields(values: Values) -> dict[StatePart, tuple[str, ...]]:
+    known = {part.value: tuple(form.fields) for part, form in FORMATS.items()}
+    return {StatePart(part): fields for part, fields in _fields_of(values, "state_fields", known).items()}
+
+
+def _part_topics(values: Values) -> dict[StatePart, str]:
+    topics, known = values.pairs("state_topics"), [part.value for part in FORMATS]
+    if unknown := [name for name in topics if name not in known]:
+        fix = "the array has state_topic, the joints have joint_topic; " + did_you_mean(unknown[0], known)
+        raise values.wrong("state_topics", f"no such part: {unknown[0]}", fix)
+    return {StatePart(part): _topic(values, "state_topics", topic) for part, topic in topics.items()}
+
+
 def _check_state_size(values: Values, state: StateConfig) -> None:
     if StatePart.JOINTS in state.parts and not state.joints:
         raise values.wrong("joints", "the state has joints, and none are named", "name them in the model's order")
-    from_joints = state.size - state.array_size
     if (state.array_size > 0) is not (StatePart.ARRAY in state.parts) or state.array_size < 0:
-        problem = f"{len(state.joints)} joints x {len(state.joint_fields)} fields are {from_joints} of {state.size} numbers"
-        raise values.wrong("state_size", problem, "set it to what the parts have together, or add a part to state_parts")
+        fix = "set it to what the parts have together, or add a part to state_parts"
+        raise values.wrong("state_size", f"{_sizes(state)} are {state.size - state.array_size} of {state.size} numbers", fix)
+
+
+def _sizes(state: StateConfig) -> str:
+    """What each part but the array gives."""
+    sizes = [f"{FORMATS[part].size(state.fields_of_part(part))} numbers of {part.value}" for part in state.parts if part in FORMATS]
+    if state.joint_fields_of:
+        sizes.append(f"{state.num_joint_values} numbers of {len(state.joints)} joints")
+    elif StatePart.JOINTS in state.parts or not sizes:
+        sizes.append(f"{len(state.joints)} joints x {len(state.joint_fields)} fields")
+    return " and ".join(sizes)
 
 
 def _action_state(values: Values, config: RobotConfig) -> tuple[int, ...]:

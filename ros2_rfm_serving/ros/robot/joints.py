@@ -1,11 +1,11 @@
-"""The proprioceptive state that a model expects, from what the robot publishes: joints by name, arrays, or both."""
+"""The proprioceptive state that a model expects, from what the robot publishes: joints by name, arrays, odometry and the like."""
 
 from __future__ import annotations
 
 import enum
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +14,16 @@ import numpy.typing as npt
 from std_msgs.msg import Float32MultiArray, Float64MultiArray
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.robot.freshness import Freshness
-from ros2_rfm_serving.types import Array, empty
+from ros2_rfm_serving.factory.yaml_source import did_you_mean
+from ros2_rfm_serving.robot.simulated_time import SimulatedTime
+from ros2_rfm_serving.ros.robot.part_fields import IMU, LARGEST, ODOMETRY, POSE, WRENCH, PartFormat
+from ros2_rfm_serving.ros.robot.reading_times import ReadingTimes
+from ros2_rfm_serving.types import Array
 
-MAX_SOURCES = 64
-"""Publishers of joint states that are told apart; more are messages that name other joints every time."""
+MAX_NAMES = 256
+"""Names of joints that are kept to suggest one of them."""
 JOINT_FIELDS = ("position", "velocity", "effort")
+Places = npt.NDArray[np.intp]
 
 
 class StatePart(enum.Enum):
@@ -27,6 +31,22 @@ class StatePart(enum.Enum):
     """`sensor_msgs/JointState`, by name."""
     ARRAY = "array"
     """`std_msgs/Float32MultiArray` or `Float64MultiArray`, as it comes."""
+    ODOMETRY = "odometry"
+    """`nav_msgs/Odometry`."""
+    IMU = "imu"
+    """`sensor_msgs/Imu`."""
+    WRENCH = "wrench"
+    """`geometry_msgs/WrenchStamped`."""
+    POSE = "pose"
+    """`geometry_msgs/PoseStamped`."""
+
+
+FORMATS: Mapping[StatePart, PartFormat] = {
+    StatePart.ODOMETRY: ODOMETRY,
+    StatePart.IMU: IMU,
+    StatePart.WRENCH: WRENCH,
+    StatePart.POSE: POSE,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,18 +62,48 @@ class StateConfig:
     """The model's joints in the model's order."""
     joint_fields: tuple[str, ...] = ("position",)
     """Of each: all joints' first field, then all joints' second one."""
+    joint_fields_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """joint -> its fields, where they are others than `joint_fields`."""
     unit_scale: Mapping[str, float] = field(default_factory=dict)
     """joint -> what its positions and velocities are multiplied with, such as 0.0174533 for degrees; others: 1."""
     action_joints: tuple[str, ...] = ()
     """[A] joints that the actions move, for the measured position of each; empty: see `action_state`."""
     action_state: tuple[int, ...] = ()
     """[A] where in the state the measured position of each action is; both empty: not known."""
+    part_topics: Mapping[StatePart, str] = field(default_factory=dict)
+    """Of odometry, IMU, wrench and pose, where they are not the usual ones."""
+    part_fields: Mapping[StatePart, tuple[str, ...]] = field(default_factory=dict)
+    """Of the same; others: all fields."""
     max_age_s: float = 0.5
     """Parts, and joints from several messages, are one state only if received within this time."""
+    by_arrival: frozenset[str] = frozenset()
+    """Parts whose readings were taken when they arrive, whatever their stamps."""
+
+    @property
+    def columns(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """(field, joints that have it) of the joints' part, in the order of the state."""
+        others = [name for name in JOINT_FIELDS if name not in self.joint_fields]
+        order = (*self.joint_fields, *others)
+        found = ((name, tuple(joint for joint in self.joints if name in self.fields_of(joint))) for name in order)
+        return tuple((name, joints) for name, joints in found if joints)
+
+    def fields_of(self, joint: str) -> tuple[str, ...]:
+        return self.joint_fields_of.get(joint, self.joint_fields)
+
+    def fields_of_part(self, part: StatePart) -> tuple[str, ...]:
+        """Of odometry and the like, in the order of the message."""
+        wanted = self.part_fields.get(part, tuple(FORMATS[part].fields))
+        return tuple(name for name in FORMATS[part].fields if name in wanted)
+
+    @property
+    def num_joint_values(self) -> int:
+        return sum(len(joints) for _, joints in self.columns)
 
     @property
     def array_size(self) -> int:
-        return self.size - len(self.joints) * len(self.joint_fields) if StatePart.JOINTS in self.parts else self.size
+        joints = self.num_joint_values if StatePart.JOINTS in self.parts else 0
+        messages = sum(FORMATS[part].size(self.fields_of_part(part)) for part in self.parts if part in FORMATS)
+        return self.size - joints - messages
 
     @property
     def array_message(self) -> type:
@@ -68,6 +118,14 @@ class StateConfig:
     def needs_array(self) -> bool:
         return StatePart.ARRAY in self.parts
 
+    @property
+    def topics(self) -> dict[StatePart, str]:
+        """Of all parts that are subscribed to."""
+        found = {StatePart.ARRAY: self.array_topic} if self.needs_array else {}
+        if self.needs_joints:
+            found[StatePart.JOINTS] = self.joint_topic
+        return found | {part: self.part_topics.get(part, FORMATS[part].topic) for part in self.parts if part in FORMATS}
+
 
 class StateReader:
     """Puts the newest readings of one robot together. A message that cannot be used is counted in `refused` and dropped.
@@ -76,10 +134,27 @@ class StateReader:
     ticks with its state.
     """
 
-    def __init__(self, config: StateConfig, refused: Counter[str]) -> None:
+    def __init__(
+        self,
+        config: StateConfig,
+        refused: Counter[str],
+        *,
+        simulated: SimulatedTime | None = None,
+        full_name: Callable[[str], str] = lambda topic: topic if topic.startswith("/") else f"/{topic}",
+    ) -> None:
+        """full_name: of a topic, for messages."""
         self._config, self._refused = config, refused
-        self._joints = JointReader(config) if config.needs_joints else None
-        self._sources: dict[tuple[str, ...], Freshness] = {}
+        self.topics = {part: full_name(topic) for part, topic in config.topics.items()}
+        self._joints = JointReader(config, self.topics[StatePart.JOINTS]) if config.needs_joints else None
+        self.times = {
+            part: ReadingTimes(part.value, config.max_age_s, by_arrival=part.value in config.by_arrival, simulated=simulated)
+            for part in self.topics
+        }
+        self.problem = ""
+        """Why the state is not complete; empty: it is."""
+        self.last_problem, self.is_incomplete = "", False
+        """Of the last message that was refused; and whether that was because others are missing."""
+        self._problems: dict[StatePart, str] = {}
         self.forget()
 
     def forget(self) -> None:
@@ -102,59 +177,107 @@ class StateReader:
         return None
 
     def take_array(self, message: Any, now_s: float) -> bool:
-        values = np.array(message.data, np.float64)
-        if len(values) != self._config.array_size or not _representable(values):
-            self._refused["bad_state"] += 1
-            return False
-        return self._renew(StatePart.ARRAY, values.astype(np.float32), now_s)
+        taken_s = self.times[StatePart.ARRAY].taken_s(message, now_s)
+        try:
+            values = self._array(message)
+        except BadMessageError as error:
+            return self._refuse(error, StatePart.ARRAY)
+        return self._renew(StatePart.ARRAY, values, taken_s, now_s)
+
+    def _array(self, message: Any) -> Array:
+        """Raises: `BadMessageError`."""
+        values, wanted, topic = np.array(message.data, np.float64), self._config.array_size, self.topics[StatePart.ARRAY]
+        if len(values) != wanted:
+            raise BadMessageError("bad_state", f"{topic} has {len(values)} numbers, and {wanted} are expected of it")
+        wrong = np.flatnonzero(~(np.abs(values) <= LARGEST))
+        if len(wrong):
+            raise BadMessageError("bad_state", f"number {wrong[0]} (from 0) is {values[wrong[0]]} in {topic}")
+        return values.astype(np.float32)
+
+    def take_part(self, part: StatePart, message: Any, now_s: float) -> bool:
+        """Odometry and the like."""
+        taken_s = self.times[part].taken_s(message, now_s)
+        try:
+            values = FORMATS[part].values(message, self._config.fields_of_part(part), self.topics[part])
+        except BadMessageError as error:
+            return self._refuse(error, part)
+        return self._renew(part, values.astype(np.float32), taken_s, now_s)
 
     def take_joints(self, message: Any, now_s: float) -> bool:
+        """Each of several publishers, known by the joints that it names, has a clock of its own."""
         assert self._joints is not None, "this robot's state has no joints"
+        taken_s = self.times[StatePart.JOINTS].taken_s(message, now_s, tuple(message.name))
         try:
-            complete = self._joints.take(message, self._taken_s(message, now_s), now_s)
+            complete = self._joints.take(message, taken_s, now_s)
         except BadMessageError as error:
-            self._refused[error.kind] += 1
-            return False
+            return self._refuse(error, StatePart.JOINTS)
         if not complete or StatePart.JOINTS not in self._config.parts:
             return False
-        values = [self._joints.values(name, self._config.joints) for name in self._config.joint_fields]
-        return self._renew(StatePart.JOINTS, np.concatenate(values), now_s - self._joints.age_s(now_s))
+        values = [self._joints.values(name, joints) for name, joints in self._config.columns]
+        return self._renew(StatePart.JOINTS, np.concatenate(values), now_s - self._joints.age_s(now_s), now_s)
 
-    def _taken_s(self, message: Any, now_s: float) -> float:
-        """When it was measured. Each of several publishers, known by the joints that it names, has stamps of its own."""
-        stamp = message.header.stamp
-        source = self._sources.setdefault(tuple(message.name), Freshness(self._config.max_age_s))
-        if len(self._sources) > MAX_SOURCES:
-            self._sources.clear()
-        return source.taken_s(stamp.sec + 1e-9 * stamp.nanosec, now_s)
+    def _refuse(self, error: BadMessageError, part: StatePart | None = None) -> bool:
+        """part: it has this problem by itself."""
+        self._refused[error.kind] += 1
+        self.problem = self.last_problem = str(error)
+        self.is_incomplete = error.kind == "incomplete_state"
+        if part is not None:
+            self._problems[part] = str(error)
+        return False
 
-    def _renew(self, part: StatePart, values: Array, received_s: float) -> bool:
-        self._parts[part] = (values, received_s)
+    def _renew(self, part: StatePart, values: Array, taken_s: float, now_s: float) -> bool:
+        self._parts[part] = (values, taken_s)
         self._renewed.add(part)
-        parts = [self._parts.get(wanted, (empty(0), -math.inf)) for wanted in self._config.parts]
-        oldest_s = min(at_s for _, at_s in parts)
-        if received_s - oldest_s > self._config.max_age_s:
-            self._refused["incomplete_state"] += 1
+        self._problems.pop(part, None)
+        ages_s = {wanted: self._parts.get(wanted, (values, -math.inf))[1] for wanted in self._config.parts}
+        oldest = min(ages_s, key=lambda wanted: ages_s[wanted])
+        if taken_s - ages_s[oldest] > self._config.max_age_s:
+            return self._refuse(self._too_old(oldest, now_s))
+        if len(self._renewed) < len(self._config.parts):
             return False
-        if len(self._renewed) < len(parts):
-            return False
-        self.state, self.state_s = np.concatenate([values for values, _ in parts]), oldest_s
+        self.state = np.concatenate([self._parts[wanted][0] for wanted in self._config.parts])
+        self.state_s, self.problem = ages_s[oldest], ""
         self._renewed.clear()
         return True
+
+    def _too_old(self, part: StatePart, now_s: float) -> BadMessageError:
+        found, topic = self._parts.get(part), self.topics[part]
+        if part in self._problems:
+            problem = self._problems[part]
+        elif found is None:
+            problem = f"nothing came on {topic}"
+        else:
+            arrived_s = now_s - self.times[part].arrived_s
+            problem = f"the newest reading of {topic} is {now_s - found[1]:.1f} s old; it came {arrived_s:.1f} s ago"
+        return BadMessageError("incomplete_state", problem)
 
 
 class JointReader:
     """The newest values of the joints that matter, from messages with any joints in any order."""
 
-    def __init__(self, config: StateConfig) -> None:
+    def __init__(self, config: StateConfig, topic: str) -> None:
         self._names = tuple(dict.fromkeys((*config.joints, *config.action_joints)))
         self._column = {name: column for column, name in enumerate(self._names)}
-        self._fields = [
-            name for name in JOINT_FIELDS if name in config.joint_fields or (name == "position" and config.action_joints)
-        ]
+        wanted = {name: set(config.fields_of(name)) if name in config.joints else set() for name in self._names}
+        for name in config.action_joints:
+            wanted[name].add("position")
+        self._needs = {
+            name: np.array([name in wanted[joint] for joint in self._names], bool)
+            for name in JOINT_FIELDS
+            if any(name in fields for fields in wanted.values())
+        }
+        """field -> [joints] whether it is needed."""
         self._scale = np.array([config.unit_scale.get(name, 1.0) for name in self._names])
-        self._max_age_s = config.max_age_s
-        self._seen: tuple[list[str], list[int], list[int]] = ([], [], [])
+        self._max_age_s, self._topic = config.max_age_s, topic
+        self._named: list[str] = []
+        self._columns: Places = np.empty(0, np.intp)
+        """Of the joints that matter in messages with these names."""
+        self._where: dict[str, tuple[Places, Places]] = {}
+        """field -> (where in such a message it is, of which joints)"""
+        self._problems: dict[int, str] = {}
+        """joint -> why the newest message with it was refused."""
+        self._others: dict[str, None] = {}
+        """Names of other joints, for those that are missing."""
         self.forget()
 
     def forget(self) -> None:
@@ -173,39 +296,66 @@ class JointReader:
     def take(self, message: Any, taken_s: float, now_s: float) -> bool:
         """True when every joint has been renewed, within the time allowed, since the last True. taken_s: when it was measured.
         Raises: `BadMessageError`."""
-        sources, columns = self._where(message.name)
-        taken = {name: self._read(message, name, sources, columns) for name in self._fields} if columns else {}
-        for name, values in taken.items():
-            self._values[name][columns] = values
-        self._received_s[columns] = taken_s
+        if message.name != self._named:
+            self._find(list(message.name))
+        columns = self._columns.tolist()
+        try:
+            taken = [(name, places, self._read(message, name, *places)) for name, places in self._where.items()]
+        except BadMessageError as error:
+            self._problems |= dict.fromkeys(columns, str(error))
+            raise
+        for column in columns if self._problems else ():
+            self._problems.pop(column, None)
+        for name, (_, where), values in taken:
+            self._values[name][where] = values
+        self._received_s[self._columns] = taken_s
         self._renewed.update(columns)
         if self.age_s(now_s) > self._max_age_s:
-            raise BadMessageError("incomplete_state", "some joints were not heard of for too long, or never")
+            raise BadMessageError("incomplete_state", self._missing(now_s))
         if len(self._renewed) < len(self._names):
             return False
         self._renewed.clear()
         return True
 
-    def _where(self, names: list[str]) -> tuple[list[int], list[int]]:
-        """Where in a message the joints that matter are, and which these are; looked up anew only when the names change."""
-        if names != self._seen[0]:
-            if len(set(names)) != len(names):
-                raise BadMessageError("bad_state", "a joint is named twice")
-            sources = [source for source, name in enumerate(names) if name in self._column]
-            self._seen = (list(names), sources, [self._column[names[source]] for source in sources])
-        return self._seen[1:]
+    def _find(self, names: list[str]) -> None:
+        """Where in a message the joints that matter are. Raises: `BadMessageError`."""
+        if len(set(names)) != len(names):
+            twice = next(name for name, count in Counter(names).items() if count > 1)
+            raise BadMessageError("bad_state", f"joint {twice!r} is named twice in {self._topic}")
+        sources = np.array([source for source, name in enumerate(names) if name in self._column], np.intp)
+        columns = np.array([self._column[names[source]] for source in sources], np.intp)
+        self._named, self._columns = names, columns
+        needed = {name: needs[columns] for name, needs in self._needs.items()}
+        self._where = {name: (sources[needs], columns[needs]) for name, needs in needed.items() if needs.any()}
+        if len(self._others) < MAX_NAMES:
+            self._others |= dict.fromkeys(name for name in names if name not in self._column)
 
-    def _read(self, message: Any, name: str, sources: list[int], columns: list[int]) -> npt.NDArray[np.float64]:
+    def _read(self, message: Any, name: str, sources: Places, columns: Places) -> npt.NDArray[np.float64]:
+        """Return the values of one field. Raises: `BadMessageError`, which names joint and field."""
         values = np.array(getattr(message, name), np.float64)
         if not len(values):
-            raise BadMessageError("missing_field", f"the joint states have no {name}")
+            raise BadMessageError("missing_field", self._without(message, name, self._names[columns.min()]))
         if len(values) != len(message.name):
-            raise BadMessageError("bad_state", f"{len(values)} values of {name} for {len(message.name)} joints")
+            problem = f"{len(values)} values of {name} for {len(message.name)} joints in {self._topic}"
+            raise BadMessageError("bad_state", problem)
         scaled: npt.NDArray[np.float64] = values[sources] * (1.0 if name == "effort" else self._scale[columns])
-        if not _representable(scaled):
-            raise BadMessageError("bad_state", f"a {name} is no finite number")
+        if not (np.abs(scaled) <= LARGEST).all():
+            wrong = int(np.flatnonzero(~(np.abs(scaled) <= LARGEST))[0])
+            joint, value = self._names[columns[wrong]], values[sources[wrong]]
+            raise BadMessageError("bad_state", f"the {name} of joint {joint!r} is {value} in {self._topic}")
         return scaled
 
+    def _without(self, message: Any, name: str, joint: str) -> str:
+        has = [other for other in JOINT_FIELDS if len(getattr(message, other))]
+        found = "no values" if not has else f"{has[0]} alone" if len(has) == 1 else " and ".join(has)
+        return f"joint {joint!r} has no {name} in {self._topic} (it has {found})"
 
-def _representable(values: npt.NDArray[np.float64]) -> bool:
-    return bool((np.abs(values) <= np.finfo(np.float32).max).all())
+    def _missing(self, now_s: float) -> str:
+        """Why the state of the joints is not complete, by the joint that is without a reading for the longest time."""
+        column = int(self._received_s.argmin())
+        joint, received_s = self._names[column], float(self._received_s[column])
+        if column in self._problems:
+            return self._problems[column]
+        if received_s > -math.inf:
+            return f"joint {joint!r} in {self._topic} was measured {now_s - received_s:.1f} s ago, by its stamp"
+        return f"joint {joint!r} is missing in {self._topic}; {did_you_mean(joint, self._others)}"

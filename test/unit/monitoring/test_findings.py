@@ -285,6 +285,43 @@ def joints(look: Look) -> None:
     says(look, "arm_1: robot", ERROR, "no state in time", state_age_s=9.0)
 
 
+def published(sensor: str, **values: object) -> dict[str, object]:
+    """What a robot says of a sensor whose messages come."""
+    found: dict[str, object] = {"arrival_age_s": 0.02, "reading_age_s": 0.02, "time_source": "stamp", "clock_pace": 1.0}
+    found |= {"clock_offset_s": -0.001} | ({} if sensor == "front" else {"topic": f"/{sensor}"}) | values
+    return {f"{key}__{sensor}": value for key, value in found.items()}
+
+
+def refused_joints(look: Look) -> None:
+    problem = "joint 'elbow' has no velocity in /j (it has position alone)"
+    says(look, "arm_1: robot", ERROR, problem, state_age_s=9.0, state_problem=problem, **published("joint_states"))
+
+
+def refused_images(look: Look) -> None:
+    problem = "format 'webp'; send jpeg or png"
+    says(look, "arm_1: robot", image_age_s__front=math.inf, image_problem__front=problem, **published("front"))
+
+
+def repeated_images(look: Look) -> None:
+    says(look, "arm_1: robot", ERROR, "old", image_age_s__front=9.0, **published("front", reading_age_s=9.0))
+
+
+def late_joints(look: Look) -> None:
+    """One part of two: the other one's topic is silent for no longer than it takes."""
+    says(look, "arm_1: robot", state_age_s=9.0, state_problem="joint 'a' in /j was measured 9.0 s ago, by its stamp")
+    says(look, "arm_1: robot", **published("joint_states", reading_age_s=9.0), **published("imu"))
+
+
+def silent_part(look: Look) -> None:
+    """The joints come, the IMU does not: its topic is named, and not theirs."""
+    says(look, "arm_1: robot", state_age_s=9.0, state_problem="nothing came on /imu")
+    says(look, "arm_1: robot", **published("joint_states"), **published("imu", arrival_age_s=math.inf, reading_age_s=math.inf))
+
+
+def by_arrival(look: Look) -> None:
+    says(look, "arm_1: robot", **published("front", time_source="arrival"), **published("joint_states", clock_pace=0.3))
+
+
 def disk(look: Look) -> None:
     look.disk = Disk(folder="logs", size_bytes=10**12, free_bytes=10**9)
 
@@ -410,6 +447,12 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (changed, [("changed model", "arm_1")]),
     (camera, [("dead camera", "arm_1")]),
     (camera_never, [("dead camera", "arm_1")]),
+    (refused_joints, [("refused readings", "arm_1")]),
+    (refused_images, [("refused readings", "arm_1")]),
+    (repeated_images, [("old readings", "arm_1")]),
+    (late_joints, [("old readings", "arm_1")]),
+    (silent_part, [("dead joint states", "arm_1")]),
+    (by_arrival, []),
     (joints, [("dead joint states", "arm_1")]),
     (command_topic, [("commands not taken", "arm_1")]),
     (disk, [("full disk", "")]),

@@ -12,8 +12,8 @@ import numpy as np
 
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
 from ros2_rfm_serving.robot.config import CommandType
-from ros2_rfm_serving.robot.freshness import Freshness
 from ros2_rfm_serving.robot.output import published
+from ros2_rfm_serving.robot.sender_clock import SenderClock
 from ros2_rfm_serving.types import Array, EncodedImage, ObservationRequest
 from test.unit.fakes import CONTRACT, NAMES, chunk, grant, schedule
 
@@ -187,7 +187,7 @@ class Floor:
         self.published.begin()
         self.brain = RobotBrain(self.config)
         self.brain.follow(schedule(), self.now_s)
-        self._fresh, self._sensors = Freshness(self.config.max_observation_age_s), None
+        self._fresh, self._sensors = SenderClock(self.config.max_observation_age_s), None
         self._ticked_s = self.now_s
         self._requests.clear()
         self.touch()

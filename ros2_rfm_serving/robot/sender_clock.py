@@ -1,0 +1,372 @@
+"""When a reading was taken, on the robot's clock, by the stamps of its sender: of whatever clock they are.
+
+Stamps are compared with one another and with their arrivals alone. A straight line says at which time of ours a stamp arrives at
+the earliest; how much later a reading comes is its age, beyond the shortest delay of its way. The line follows the sender: its
+clock may run slower or faster than ours, be set, stand still or begin anew. docs/safety.md says what can be told apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import combinations, pairwise
+from statistics import median
+from typing import NamedTuple
+
+DEVICE_DRIFT = 0.025
+"""s per s by which the clock of a real device may run beside ours; a simulation's may do so by any factor."""
+DEVICE_AFTER_S = 60.0
+"""A sender counts as a device when its clock has run as ours for so long."""
+WINDOW, LONGEST_WINDOW_S = 0.9, 2.0
+"""A change is judged from this share of the time that a reading may be old, and from no more than so many seconds."""
+BUCKETS, FEWEST_BUCKETS = 9, 4
+"""Parts of such a window, each with its most punctual reading; and how many of them a judgement takes."""
+TOLERANCE = 0.1
+"""Share of the window by which readings may be off a line and still be on it."""
+LEAST_S = 0.002
+"""Lateness that is none."""
+CATCH_UP, UNSTEADY = 4.0, 10.0
+"""Windows: a backlog that will be gone within so many is waited for; readings that are late, each by another amount, set a new line
+after so many."""
+HISTORY = 24
+"""Windows from which the pace follows."""
+PACES = (1e-3, 1e3)
+"""Others are none: such a straight line is chance."""
+
+
+class Point(NamedTuple):
+    """One reading."""
+
+    stamp_s: float
+    """By its sender's clock."""
+    now_s: float
+    """When it arrived, by ours."""
+
+
+class Line(NamedTuple):
+    """The earliest arrival of each stamp."""
+
+    stamp_s: float
+    now_s: float
+    """When this stamp arrives at the earliest."""
+    pace: float
+    """Seconds of the sender's clock per second of ours."""
+
+    def due_s(self, stamp_s: float) -> float:
+        return self.now_s + (stamp_s - self.stamp_s) / self.pace
+
+    def late_s(self, point: Point) -> float:
+        return point.now_s - self.due_s(point.stamp_s)
+
+    def shifted(self, by_s: float) -> Line:
+        return Line(self.stamp_s, self.now_s + by_s, self.pace)
+
+
+class Bucket:
+    """Readings of a part of the window."""
+
+    __slots__ = ("best", "excess_s", "first", "last_stamp_s", "num_readings")
+
+    def __init__(self, point: Point) -> None:
+        self.best = self.first = point
+        """`best` is the most punctual one."""
+        self.last_stamp_s = point.stamp_s
+        self.num_readings = 1
+        self.excess_s = 0.0
+        """How much later than the best one the others came, all together."""
+
+    def add(self, point: Point, line: Line, most_s: float) -> None:
+        """most_s: one reading out of line counts as no more than this."""
+        later_s = line.late_s(point) - line.late_s(self.best)
+        if later_s < 0.0:
+            self.best = point
+            self.excess_s += min(-later_s, most_s) * self.num_readings
+        else:
+            self.excess_s += min(later_s, most_s)
+        self.num_readings += 1
+        self.last_stamp_s = point.stamp_s
+
+
+class Fit(NamedTuple):
+    """The line that a window's readings are on by themselves."""
+
+    pace: float
+    spread_s: float
+    """How far they are apart from it."""
+    span_s: float
+    """From the first to the last arrival."""
+
+    def growth(self, line: Line) -> float:
+        """s per s by which readings come later and later by another line; 0: no more than by chance."""
+        growth = 1.0 - self.pace / line.pace
+        return growth if abs(growth) * self.span_s > max(2.0 * self.spread_s, DEVICE_DRIFT * self.span_s) else 0.0
+
+
+class SenderClock:
+    """The clock of one sender, as its stamps show it. One thread; times `now_s` never go back."""
+
+    def __init__(self, max_age_s: float) -> None:
+        """max_age_s: how old a reading may be; for about as long readings are refused after the sender's clock has changed."""
+        self._window_s = min(WINDOW * max_age_s, LONGEST_WINDOW_S)
+        self.num_changes = 0
+        """Times that the clock was set or changed its pace, as far as that is known."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, as with a sender that was never received."""
+        self._line: Line | None = None
+        self._last_stamp_s = math.nan
+        self._settled, self._simulated_s = False, -math.inf
+        self._jitter_s = self._excess_s = self._spacing_s = 0.0
+        self._late_since_s = math.inf
+        self._early: deque[Point] = deque(maxlen=3)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._window: deque[Bucket] = deque()
+        self._history: deque[Point] = deque(maxlen=HISTORY)
+
+    # --- what is known of it ---
+
+    @property
+    def is_known(self) -> bool:
+        return self._line is not None
+
+    @property
+    def pace(self) -> float:
+        """Seconds of the sender's clock per second of ours."""
+        return self._line.pace if self._line else 1.0
+
+    def offset_s(self, now_s: float) -> float:
+        """How far the sender's clock is ahead of ours, but for the shortest delay; NaN: not known."""
+        if self._line is None:
+            return math.nan
+        return self._line.stamp_s + (now_s - self._line.now_s) * self._line.pace - now_s
+
+    # --- readings ---
+
+    def taken_s(self, stamp_s: float, now_s: float) -> float:
+        """Return when the reading was taken, at most `now_s`. stamp_s: by its sender's clock; 0: none, the arrival counts."""
+        if stamp_s == 0.0 or not math.isfinite(stamp_s):
+            return now_s
+        if self._line is None:
+            self._line = Line(stamp_s, now_s, 1.0)
+        if stamp_s != self._last_stamp_s:  # else it is the same reading again
+            self._last_stamp_s = stamp_s
+            self._receive(Point(stamp_s, now_s), self._line)
+        return min(now_s, self._line.due_s(stamp_s))
+
+    def _receive(self, point: Point, line: Line) -> None:
+        late_s = line.late_s(point)
+        if late_s < -self._tolerance_s:
+            self._on_early(point, line)
+            return
+        if late_s <= self._tolerance_s:
+            self._early.clear()
+        if late_s < 0.0:
+            self._line = Line(point.stamp_s, point.now_s, line.pace)
+        self._collect(point)
+
+    @property
+    def _tolerance_s(self) -> float:
+        return max(TOLERANCE * self._window_s, self._jitter_s)
+
+    def _on_early(self, point: Point, line: Line) -> None:
+        """No way takes less than no time: the clock was set forward, or runs faster, unless this stamp is out of line alone."""
+        early = self._early
+        if early and point.stamp_s <= early[-1].stamp_s:
+            early.clear()
+        early.append(point)
+        ahead_s = [-line.late_s(one) for one in early]
+        agree_s = self._tolerance_s if self._settled else 0.5 * self._window_s
+        if len(early) > 1 and abs(ahead_s[-1] - ahead_s[-2]) <= agree_s:
+            best = early[-1] if ahead_s[-1] >= ahead_s[-2] else early[-2]
+            self._on_earlier(Line(*best, line.pace), point, ahead_s[-1])
+        elif len(early) == 3 and abs(ahead_s[0] - 2.0 * ahead_s[1] + ahead_s[2]) <= self._tolerance_s:
+            pace = _pace(early)
+            if PACES[0] < pace < PACES[1]:
+                self._begin(Line(*point, pace))
+
+    def _on_earlier(self, line: Line, point: Point, ahead_s: float) -> None:
+        if self._settled or ahead_s > self._window_s:
+            self._begin(line)
+        else:  # the first readings were late, or the pace is not known yet
+            self._line = line
+            self._early.clear()
+            self._collect(point)
+
+    def _begin(self, line: Line) -> None:
+        """Nothing from before counts any more."""
+        self._line, self._settled, self._late_since_s = line, False, math.inf
+        self.num_changes += 1
+        self._early.clear()
+        self._clear()
+
+    # --- the window ---
+
+    def _collect(self, point: Point) -> None:
+        window, line = self._window, self._line
+        assert line is not None
+        if not window or point.now_s - window[-1].first.now_s >= self._window_s / BUCKETS:
+            window.append(Bucket(point))
+            self._judge(point.now_s)
+        else:
+            window[-1].add(point, line, self._window_s)
+
+    def _judge(self, now_s: float) -> None:
+        """Once per bucket: does the line still hold?"""
+        window = self._window
+        while len(window) > FEWEST_BUCKETS and window[1].first.now_s <= now_s - self._window_s:
+            window.popleft()
+        if len(window) < FEWEST_BUCKETS or window[0].first.now_s > now_s - self._window_s:
+            return
+        line = self._line
+        assert line is not None
+        points = [bucket.best for bucket in window]
+        if not self._settled or min(map(line.late_s, points)) > max(LEAST_S, self._jitter_s):
+            points = _without_outlier(points, TOLERANCE * self._window_s)
+        fit = _fit(points)
+        if not self._settled:
+            self._settle(fit, points)
+        elif (least_late_s := min(map(line.late_s, points))) <= max(LEAST_S, self._jitter_s):
+            self._on_line(fit, points, least_late_s, now_s)
+        else:
+            self._on_late(fit, points, least_late_s, now_s)
+
+    def _settle(self, fit: Fit | None, points: list[Point]) -> None:
+        """The first full window after a beginning."""
+        assert self._line is not None
+        if fit is None:
+            return
+        self._settled, self._jitter_s = True, min(fit.spread_s, 0.5 * self._window_s)
+        if fit.growth(self._line):
+            self._line = _line_below(points, fit.pace)
+        else:
+            self._line = _line_below(points, self._line.pace)
+        self._spacing_s, self._excess_s = self._stamps_apart_s(), self._window_excess_s()
+        if abs(self._line.pace - 1.0) > DEVICE_DRIFT:
+            self._simulated_s = points[-1].now_s
+
+    def _on_line(self, fit: Fit | None, points: list[Point], least_late_s: float, now_s: float) -> None:
+        """Some of the window's readings are as punctual as they can be."""
+        line = self._line
+        assert line is not None
+        self._late_since_s = math.inf
+        if fit is None:
+            return
+        if fit.growth(line) < 0.0 and self._is_steady(fit):
+            self._change_pace(fit, points)
+            return
+        self._jitter_s += (min(fit.spread_s, 0.5 * self._window_s) - self._jitter_s) / BUCKETS
+        self._excess_s += (self._window_excess_s() - self._excess_s) / BUCKETS
+        self._spacing_s += (self._stamps_apart_s() - self._spacing_s) / BUCKETS
+        self._line = line.shifted(min(least_late_s, DEVICE_DRIFT * self._window_s / BUCKETS))
+        if not self._history or now_s - self._history[-1].now_s >= self._window_s:
+            self._refine(points)
+
+    def _refine(self, points: list[Point]) -> None:
+        """The pace from all windows since the last change."""
+        line = self._line
+        assert line is not None
+        best = min(points, key=line.late_s)
+        if not self._history or best.now_s > self._history[-1].now_s:
+            self._history.append(best)
+        if len(self._history) >= FEWEST_BUCKETS:
+            pace = _pace(self._history)
+            if PACES[0] < pace < PACES[1]:
+                self._line = line = _line_below(points, pace)
+        if abs(line.pace - 1.0) > DEVICE_DRIFT:
+            self._simulated_s = points[-1].now_s
+
+    def _is_steady(self, fit: Fit) -> bool:
+        """The readings come as evenly as before. On a way that is crowded each takes another time."""
+        least_s = TOLERANCE * self._window_s
+        return fit.spread_s <= max(least_s, 2.0 * self._jitter_s) and self._window_excess_s() <= max(
+            0.5 * least_s, 3.0 * self._excess_s
+        )
+
+    def _window_excess_s(self) -> float:
+        """How much later than the best ones readings come on average."""
+        return sum(one.excess_s for one in self._window) / sum(one.num_readings for one in self._window)
+
+    def _on_late(self, fit: Fit | None, points: list[Point], least_late_s: float, now_s: float) -> None:
+        """No reading of the window is punctual: the clock has changed, or the way takes longer."""
+        line = self._line
+        assert line is not None
+        self._late_since_s = min(self._late_since_s, points[0].now_s)
+        if fit is None:  # the same readings again and again
+            return
+        if not self._is_steady(fit):
+            if now_s - self._late_since_s > UNSTEADY * self._window_s:
+                self._shift(points, least_late_s)
+            return
+        growth = fit.growth(line)
+        if growth == 0.0:
+            self._shift(points, least_late_s)
+        elif growth < 0.0:
+            gone_in_s = line.late_s(points[-1]) / -growth
+            if gone_in_s > CATCH_UP * self._window_s:
+                self._change_pace(fit, points)
+        elif now_s - self._simulated_s < DEVICE_AFTER_S or self._is_denser(fit) or least_late_s > self._window_s:
+            self._change_pace(fit, points)
+
+    def _is_denser(self, fit: Fit) -> bool:
+        """A queue that grows delivers the same stamps more slowly; a clock that slows down puts the stamps closer together."""
+        assert self._line is not None
+        return self._stamps_apart_s() < 0.5 * (1.0 + fit.pace / self._line.pace) * self._spacing_s
+
+    def _stamps_apart_s(self) -> float:
+        window = self._window
+        return (window[-1].last_stamp_s - window[0].first.stamp_s) / max(1, sum(one.num_readings for one in window) - 1)
+
+    def _shift(self, points: list[Point], by_s: float) -> None:
+        """The clock was set back, or stood still; or the way is longer from now on."""
+        assert self._line is not None
+        self._line = self._line.shifted(by_s)
+        self._late_since_s = math.inf
+        if by_s > self._tolerance_s:
+            self.num_changes += 1
+            self._history.clear()
+
+    def _change_pace(self, fit: Fit, points: list[Point]) -> None:
+        self._line = _line_below(points, fit.pace)
+        self._late_since_s, self._simulated_s = math.inf, points[-1].now_s
+        self._spacing_s = self._stamps_apart_s()
+        self.num_changes += 1
+        self._history.clear()
+
+
+def _pace(points: Sequence[Point]) -> float:
+    """Return the median pace between any two readings (Theil and Sen): a third of them may be late without moving it."""
+    pairs = [(after.stamp_s - before.stamp_s, after.now_s - before.now_s) for before, after in combinations(points, 2)]
+    return median(stamps_s / arrivals_s if arrivals_s > 0.0 else math.inf for stamps_s, arrivals_s in pairs)
+
+
+def _without_outlier(points: list[Point], tolerance_s: float) -> list[Point]:
+    """Return the readings without one between others that it does not fit to."""
+    fit = _fit(points)
+    if len(points) <= FEWEST_BUCKETS or (fit and fit.spread_s <= tolerance_s):
+        return points
+    others = [points[:index] + points[index + 1 :] for index in range(1, len(points) - 1)]
+    fits = [(found.spread_s, rest) for rest in others if (found := _fit(rest))]
+    spread_s, rest = min(fits, default=(math.inf, points))
+    return rest if spread_s <= tolerance_s else points
+
+
+def _fit(points: Sequence[Point]) -> Fit | None:
+    """None: the stamps go back, or no clock runs like that."""
+    if any(after.stamp_s <= before.stamp_s for before, after in pairwise(points)):
+        return None
+    pace = _pace(points)
+    if not PACES[0] < pace < PACES[1]:
+        return None
+    line = Line(*points[0], pace)
+    late_s = sorted(map(line.late_s, points))
+    furthest_s = late_s[-2] if len(late_s) > 5 else late_s[-1]  # one that is late by itself does not count
+    return Fit(pace, furthest_s - late_s[0], points[-1].now_s - points[0].now_s)
+
+
+def _line_below(points: Iterable[Point], pace: float) -> Line:
+    """Return the line of this pace that no reading is before."""
+    return Line(*min(points, key=lambda point: point.now_s - point.stamp_s / pace), pace)

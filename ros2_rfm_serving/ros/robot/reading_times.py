@@ -1,0 +1,105 @@
+"""When a sensor's readings were taken: by its stamps, by `/clock`, or by their arrival, and what people are told of that."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rosgraph_msgs.msg import Clock
+
+from ros2_rfm_serving.robot.sender_clock import SenderClock
+from ros2_rfm_serving.robot.simulated_time import SimulatedTime
+from ros2_rfm_serving.ros.node.runtime import clock
+
+CLOCK = "/clock"
+CLOCK_QOS = QoSProfile(
+    reliability=ReliabilityPolicy.BEST_EFFORT,
+    history=HistoryPolicy.KEEP_LAST,
+    depth=1,
+    durability=DurabilityPolicy.VOLATILE,
+)
+"""As `rclpy/time_source.py` subscribes to it."""
+OF_NODE = "_rfm_serving_simulated_time"
+"""Attribute of a node."""
+MAX_SOURCES = 64
+"""Publishers on one topic that are told apart; more are messages that name other joints every time."""
+
+
+class ReadingTimes:
+    """Of one sensor. One thread."""
+
+    def __init__(self, name: str, max_age_s: float, *, by_arrival: bool = False, simulated: SimulatedTime | None = None) -> None:
+        """simulated: what `/clock` shows, where the node uses that."""
+        self.name = name
+        self.arrived_s = -math.inf
+        """When the last message came, whether or not it could be used."""
+        self.taken_last_s = -math.inf
+        """When the last reading was taken."""
+        self._max_age_s, self._by_arrival, self._simulated = max_age_s, by_arrival, simulated
+        self._senders: dict[tuple[str, ...], SenderClock] = {}
+        self._source = "arrival"
+        self._sender: SenderClock | None = None
+
+    def taken_s(self, message: Any, now_s: float, sender: tuple[str, ...] = ()) -> float:
+        """Return when a reading was taken that has just arrived. sender: of several on one topic, each with its own clock."""
+        self.arrived_s = now_s
+        self.taken_last_s = self._taken_s(message, now_s, sender)
+        return self.taken_last_s
+
+    def _taken_s(self, message: Any, now_s: float, sender: tuple[str, ...]) -> float:
+        stamp = getattr(getattr(message, "header", None), "stamp", None)
+        stamp_s = stamp.sec + 1e-9 * stamp.nanosec if stamp is not None else 0.0
+        if self._by_arrival or stamp_s == 0.0:
+            self._source = "arrival"
+            return now_s
+        if self._simulated is not None and (taken_s := self._simulated.taken_s(stamp_s, now_s)) is not None:
+            self._source = CLOCK
+            return taken_s
+        if len(self._senders) > MAX_SOURCES:
+            self._senders.clear()
+        self._source = "stamp"
+        self._sender = self._senders.setdefault(sender, SenderClock(self._max_age_s))
+        return self._sender.taken_s(stamp_s, now_s)
+
+    def values(self, now_s: float) -> dict[str, object]:
+        """For `/diagnostics`."""
+        found: dict[str, object] = {
+            f"arrival_age_s {self.name}": now_s - self.arrived_s,
+            f"reading_age_s {self.name}": now_s - self.taken_last_s,
+            f"time_source {self.name}": self._source,
+        }
+        if self._source == CLOCK and self._simulated is not None:
+            pace, offset_s, changes = self._simulated.pace, self._simulated.offset_s(now_s), 0
+        elif self._source == "stamp" and self._sender is not None:
+            pace, offset_s, changes = self._sender.pace, self._sender.offset_s(now_s), self._sender.num_changes
+        else:
+            return found
+        ahead_s = offset_s + now_s - time.time()
+        return found | {
+            f"clock_pace {self.name}": f"{pace:.4f}",
+            f"clock_offset_s {self.name}": f"{ahead_s:.3f}",
+            f"clock_changes {self.name}": changes,
+        }
+
+
+def simulated_time_of(node: Node) -> SimulatedTime | None:
+    """Return what `/clock` shows, one for all robots of a node; None: its `use_sim_time` is false."""
+    if not (node.has_parameter("use_sim_time") and node.get_parameter("use_sim_time").value):
+        return None
+    found: SimulatedTime | None = getattr(node, OF_NODE, None)
+    if found is None:
+        found = SimulatedTime()
+        setattr(node, OF_NODE, found)
+        node.create_subscription(Clock, CLOCK, _receiver(found), CLOCK_QOS)
+    return found
+
+
+def _receiver(simulated: SimulatedTime) -> Callable[[Any], None]:
+    def receive(message: Any) -> None:
+        simulated.receive(message.clock.sec + 1e-9 * message.clock.nanosec, clock())
+
+    return receive

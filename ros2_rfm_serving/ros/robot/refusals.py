@@ -1,0 +1,53 @@
+"""Why a robot's readings are refused, for its status, its log and `rfm why`: each reason once, when it lasts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+LASTS_S = 1.0
+"""Joints that come in several messages are incomplete for a moment when they begin."""
+AGAIN_S = 60.0
+"""The same reason is logged no more often."""
+MAX_REASONS = 64
+
+
+@dataclass
+class Refusal:
+    problem: str = ""
+    since_s: float = math.inf
+
+
+class Refusals:
+    """Of one robot. The state's sensor is called "", cameras have their names."""
+
+    def __init__(self, robot: str, warn: Callable[[str], object]) -> None:
+        self._robot, self._warn = robot, warn
+        self._current: dict[str, Refusal] = {}
+        self._logged_s: dict[str, float] = {}
+
+    def note(self, sensor: str, problem: str, now_s: float, *, at_once: bool = True) -> None:
+        """A message came: why it, or the last one that mattered, was refused; empty: all is well. at_once: log it now."""
+        if not problem:
+            if sensor in self._current:
+                del self._current[sensor]
+            return
+        current = self._current.setdefault(sensor, Refusal(since_s=now_s))
+        current.problem = problem
+        if at_once or now_s - current.since_s >= LASTS_S:
+            self._log(problem, now_s)
+
+    def lasting(self, sensor: str, now_s: float) -> str:
+        """Why its readings are refused, and have been for a while; empty: they are not."""
+        current = self._current.get(sensor)
+        return current.problem if current and now_s - current.since_s >= LASTS_S else ""
+
+    def _log(self, problem: str, now_s: float) -> None:
+        kind = "".join(letter for letter in problem if not letter.isdigit())
+        if now_s - self._logged_s.get(kind, -math.inf) < AGAIN_S:
+            return
+        if len(self._logged_s) >= MAX_REASONS:
+            self._logged_s.clear()
+        self._logged_s[kind] = now_s
+        self._warn(f"{self._robot}: readings are refused: {problem}")
