@@ -8,17 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from pydantic import ValidationError
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ros2_rfm_serving.engines.architectures.base import Architecture, ArchitectureConfig
-from ros2_rfm_serving.engines.architectures.manifest import TOKENIZER, Manifest, first_of
+from ros2_rfm_serving.engines.architectures.manifest import FORMAT, TOKENIZER, Affine, Manifest, first_of
 from ros2_rfm_serving.engines.architectures.names import architecture_of
 from ros2_rfm_serving.engines.architectures.processor import Tokenizer
 from ros2_rfm_serving.engines.embedded.bundle import CONFIG, WEIGHTS, content_hash, read_config, read_weights, write_weights
 from ros2_rfm_serving.errors import ModelError
+
+BY_DEVIATION = frozenset({"pi0", "smolvla"})
+"""Architectures whose checkpoints are scaled by mean and deviation as their authors train them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +41,31 @@ def manifest_of(folder: Path) -> Manifest:
         raise ModelError(f"{folder / CONFIG}: {first_of(error)}") from error
 
 
+def require_current(manifest: Manifest, folder: Path) -> None:
+    """Accept bundles of format 1 where their numbers mean what they meant: those by mean and deviation.
+
+    That format kept the middle and half of each range, which loses columns that hardly moved; only pi0 and SmolVLA are published
+    with mean and deviation. Raises: `ModelError` that says how to import the checkpoint again.
+    """
+    processing = manifest.processing
+    if manifest.format == FORMAT or not (processing.state.scale or processing.action.scale):
+        return
+    lost = any(_lost(affine) for affine in (processing.state, processing.action))
+    if lost or manifest.architecture not in BY_DEVIATION:
+        raise ModelError(
+            f"{folder / CONFIG}: format: 1: it keeps the middle of each range, which loses columns that hardly moved and states at "
+            f"their lowest value; import the checkpoint again: rfm import SOURCE {folder.name}"
+        )
+
+
+def _lost(affine: Affine) -> bool:
+    """Return whether a column's scale is below the digits that its offset has in float32."""
+    return any(
+        scale and np.float32(offset + scale) == np.float32(offset)
+        for offset, scale in zip(affine.offset, affine.scale, strict=False)
+    )
+
+
 def network_config(manifest: Manifest, folder: Path) -> ArchitectureConfig:
     """Raises: `ModelError`."""
     try:
@@ -51,6 +80,7 @@ def load(folder: Path, *, as_saved: bool = False) -> Loaded:
     Raises: `ModelError` naming the file, the key and what is wrong with it.
     """
     manifest = manifest_of(folder)
+    require_current(manifest, folder)
     if not (folder / TOKENIZER).is_file():
         raise ModelError(f"{folder}: not a bundle of an architecture, {TOKENIZER} is missing")
     tokenizer = tokenizer_of((folder / TOKENIZER).read_text(encoding="utf-8"), folder / TOKENIZER)
@@ -134,6 +164,12 @@ def _require_columns(manifest: Manifest, folder: Path) -> None:
         for name, values in (("offset", affine.offset), ("scale", affine.scale)):
             if values and len(values) != affine.lines * columns:
                 has = f"has {len(values)} numbers for {times}{columns} columns"
+                raise ModelError(f"{folder / CONFIG}: processing.{key}.{name} {has}")
+        if len(affine.offset) != len(affine.scale):
+            raise ModelError(f"{folder / CONFIG}: processing.{key}: offset and scale are given together, or neither is")
+        for name, flags in (("ranged", affine.ranged), ("constant", affine.constant)):
+            if flags and (len(flags) != columns or not affine.scale):
+                has = f"has {len(flags)} flags for {columns if affine.scale else 0} columns"
                 raise ModelError(f"{folder / CONFIG}: processing.{key}.{name} {has}")
     if processing.relative and len(processing.relative) != num_actions:
         has = f"has {len(processing.relative)} columns for {num_actions} actions"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, ValidationError, field_validator
@@ -11,6 +12,8 @@ from ros2_rfm_serving.engines.base import Predicts
 
 TOKENIZER = "tokenizer.json"
 """As the library `tokenizers` writes it."""
+FORMAT: Literal[2] = 2
+"""Of the bundles that are written now."""
 MAX_CAMERAS, MAX_TOKENS, MAX_STEPS, MAX_LINES = 64, 100_000, 10_000, 10_000
 """Beyond any model: a checkpoint that says more would keep a server busy for ever."""
 
@@ -20,17 +23,49 @@ class _Part(BaseModel):
 
 
 class Affine(_Part):
-    """normalised = (value - offset) / scale, column by column; value = normalised * scale + offset. Scale 0: normalised is 0."""
+    """Scaling of the columns of a state or of actions.
+
+    normalised = (value - offset) / scale, and value = normalised * scale + offset. A column of a range (`ranged`) goes to [-1, 1]:
+    normalised = 2 * (value - offset) / scale - 1, and value = (normalised + 1) / 2 * scale + offset. Scale 0: normalised is 0.
+    """
 
     offset: tuple[float, ...] = ()
-    """Empty: 0 and 1 for all"""
+    """Lowest value of a range, else the value that becomes 0. Empty: 0 and 1 for all"""
     scale: tuple[NonNegativeFloat, ...] = ()
+    """Width of a range, else the distance that becomes 1"""
+    ranged: tuple[bool, ...] = ()
+    """Whether a column is scaled as a range, column by column; empty: none is. The lowest value and the width are kept because the
+    middle of a narrow range loses its digits, and the lowest value would no longer be -1 exactly"""
+    constant: tuple[bool, ...] = ()
+    """Columns that are 0 for the model, whatever their value is, and are scaled on their way back all the same; empty: none"""
+    precision: Literal["float32", "float64"] = "float32"
+    """As the library computes whose statistics these are. The network itself receives float32"""
     lines: int = Field(default=1, ge=1, le=MAX_LINES)
     """Actions of a chunk that have numbers of their own, one line after the other; those behind them have the last line's"""
     clip: PositiveFloat | None = None
     """Normalised values are cut to +- this, on their way into the model."""
     clip_back: PositiveFloat | None = None
     """And on their way out of it"""
+
+    @property
+    def centre(self) -> tuple[float, ...]:
+        """Values that become 0, line after line."""
+        return tuple(low + width / 2 if own else low for low, width, own in self._columns())
+
+    @property
+    def deviation(self) -> tuple[float, ...]:
+        """Distances that become 1, line after line."""
+        return tuple(width / 2 if own else width for _, width, own in self._columns())
+
+    def _columns(self) -> Iterator[tuple[float, float, bool]]:
+        """Yield offset, scale and whether it is a range, of each number."""
+        ranged = self.ranged * self.lines or (False,) * len(self.offset)
+        return zip(self.offset, self.scale, ranged, strict=True)
+
+
+def ranges_of(low: Sequence[float], width: Sequence[float], precision: Literal["float32", "float64"] = "float32") -> Affine:
+    """Return the scaling of ranges to [-1, 1]. Both are numbers of `precision`, computed as the checkpoint's library does."""
+    return Affine(offset=tuple(low), scale=tuple(width), ranged=(True,) * len(low), precision=precision)
 
 
 class Images(_Part):
@@ -121,7 +156,8 @@ class Promise(_Part):
 class Manifest(_Part):
     """`config.json`. `network` is checked by the architecture's own `config_class`."""
 
-    format: Literal[1] = 1
+    format: Literal[1, 2] = FORMAT
+    """1: before ranges were kept as such; see `bundle.require_current`"""
     kind: Literal["architecture"] = "architecture"
     architecture: str
     network: dict[str, Any]

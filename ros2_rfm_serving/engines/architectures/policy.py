@@ -165,7 +165,7 @@ def contract_of(model: str, manifest: Manifest, chunk_length: int, content_hash:
         model_hash=content_hash,
         output=OutputKind.ACTION_CHUNK,
         chunk_length=chunk_length,
-        action_mean=action.offset,
-        action_std=action.scale,
+        action_mean=action.centre,
+        action_std=action.deviation,
         **promise.model_dump(),
     )

@@ -1,4 +1,5 @@
-"""Requests to an architecture's tensors, and its actions back to robot space. Times and statistics in float32."""
+"""Requests to an architecture's tensors, and its actions back to robot space. Times in float32; statistics in the
+precision of the library that computed them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.base import ArchitectureConfig, Observation
-from ros2_rfm_serving.engines.architectures.manifest import Affine, Images, Manifest, Prompt
+from ros2_rfm_serving.engines.architectures.manifest import Images, Manifest, Prompt
+from ros2_rfm_serving.engines.architectures.normaliser import Normaliser, Numbers
 from ros2_rfm_serving.engines.uploads import Here, uploads_to
 from ros2_rfm_serving.types import Array, EncodedImage, Image, InferenceRequest
 
@@ -42,8 +44,8 @@ class Processor:
         """`send` is `Engine.fit_image`"""
         self._tokenizer, self._cameras = tokenizer, contract.cameras
         self._state_columns, self._vocabulary = config.state_columns, config.vocabulary or math.inf
-        self._state = _Line(processing.state, contract.state_size)
-        self._action = _Line(processing.action, len(contract.action_names))
+        self._state = Normaliser(processing.state, contract.state_size)
+        self._action = Normaliser(processing.action, len(contract.action_names))
         told = processing.relative
         self._relative = [column for column, source in enumerate(told) if source is not None]
         self._sources = [source for source in told if source is not None]
@@ -63,7 +65,7 @@ class Processor:
             tokens[i, : len(row)], words[i, : len(row)] = torch.tensor(row), True
         absent = self._images.absent
         seen = torch.tensor([True] * len(self._cameras) + [False] * absent).expand(len(rows), -1)
-        padded = F.pad(torch.from_numpy(states), (0, self._state_columns - states.shape[1]))
+        padded = F.pad(torch.from_numpy(states.astype(np.float32, copy=False)), (0, self._state_columns - states.shape[1]))
         parts = (self._pixels(requests), seen, tokens, words, padded)
         return Observation(*(part.to(self._device) for part in parts))
 
@@ -83,9 +85,9 @@ class Processor:
         """[P, A] robot space -> where it lies for a model that is asked where the state is [S]"""
         counted = prefix.astype(np.float32)
         counted[:, self._relative] -= state[self._sources]
-        return self._action.normalized(counted)
+        return self._action.normalized(counted).astype(np.float32, copy=False)
 
-    def _tokens(self, instruction: str, state: Array) -> list[int]:
+    def _tokens(self, instruction: str, state: Numbers) -> list[int]:
         text = instruction.strip().replace("_", " ").replace("\n", " ") if self._prompt.clean else instruction
         text = re.sub(r"[^\w\s]", "", text.lower()) if self._prompt.bare else text
         text = text.lower() if self._prompt.lower else text
@@ -132,36 +134,7 @@ class Processor:
         return image
 
 
-class _Line:
-    """`Affine`, of so many columns."""
-
-    def __init__(self, affine: Affine, columns: int) -> None:
-        lines = affine.lines
-        self._offset = np.array(affine.offset or [0.0] * lines * columns, np.float32).reshape(lines, columns)
-        self._scale = np.array(affine.scale or [1.0] * lines * columns, np.float32).reshape(lines, columns)
-        self._clip, self._clip_back = affine.clip, affine.clip_back
-
-    def normalized(self, values: Array) -> Array:
-        """[A], or [N, A] of which each is in a line of its own"""
-        offset, scale = self._of(values)
-        normal: Array = np.divide(values - offset, scale, out=np.zeros_like(values, np.float32), where=scale != 0)
-        return normal if self._clip is None else normal.clip(-self._clip, self._clip)
-
-    def denormalized(self, normal: Array) -> Array:
-        offset, scale = self._of(normal)
-        kept = normal if self._clip_back is None else normal.clip(-self._clip_back, self._clip_back)
-        values: Array = kept * scale + offset
-        return values
-
-    def _of(self, values: Array) -> tuple[Array, Array]:
-        """For the lines of `values`, [..., N, A]; the last for those behind it."""
-        if len(self._scale) == 1:
-            return self._offset[0], self._scale[0]
-        line = np.arange(values.shape[-2]).clip(max=len(self._scale) - 1)
-        return self._offset[line], self._scale[line]
-
-
-def binned(state: Array, prompt: Prompt) -> list[int]:
+def binned(state: Numbers, prompt: Prompt) -> list[int]:
     """Which of the bins of [-1, 1] each column is in; -1 below the first."""
     edges = np.linspace(-1, 1, prompt.state_bins + 1)[:-1]
     return [int(bin) for bin in np.digitize(state, edges) - 1]

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from torch import Tensor, tensor
 
 from ros2_rfm_serving.engines.architectures.importers import pi_weights
 from ros2_rfm_serving.engines.architectures.importers.base import Imported, Wishes
 from ros2_rfm_serving.engines.architectures.importers.files import Json, read_json, read_tensors, tokenizer_file
-from ros2_rfm_serving.engines.architectures.importers.lerobot_processors import line
-from ros2_rfm_serving.engines.architectures.manifest import Affine, Manifest, Processing, Promise, first_of
+from ros2_rfm_serving.engines.architectures.manifest import Affine, Manifest, Processing, Promise, first_of, ranges_of
 from ros2_rfm_serving.engines.architectures.names import architecture_of
 from ros2_rfm_serving.errors import ModelError
 
@@ -113,16 +111,17 @@ def _relative(promise: Promise, wishes: Wishes) -> tuple[int | None, ...]:
 
 
 def affine_of(stats: Json, key: str, columns: int, *, quantiles: bool) -> Affine:
-    """openpi's `Normalize`, of the first columns. Raises: `ModelError`."""
+    """Return the scaling of the first columns, in float64 as openpi's `Normalize` and `Unnormalize` compute it
+    (src/openpi/transforms.py at 15a9616a). Raises: `ModelError`."""
     own = stats.map("norm_stats", key)
 
-    def of(name: str) -> Tensor:
+    def of(name: str) -> list[float]:
         values: Any = own.get(name)
         if not isinstance(values, list) or len(values) < columns:
             raise ModelError(f"{stats.file}: norm_stats.{key}.{name} has fewer than {columns} numbers: {values!r}")
-        return tensor(values[:columns])
+        return [float(value) for value in values[:columns]]
 
     if quantiles:
-        half = (of("q99") - of("q01") + EPS) / 2
-        return line(of("q01") + half, half)
-    return line(of("mean"), of("std") + EPS)
+        low, high = of("q01"), of("q99")
+        return ranges_of(low, [b - a + EPS for a, b in zip(low, high, strict=True)], "float64")
+    return Affine(offset=tuple(of("mean")), scale=tuple(std + EPS for std in of("std")), precision="float64")
