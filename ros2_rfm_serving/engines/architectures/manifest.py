@@ -75,6 +75,8 @@ class Images(_Part):
     width_px: int = Field(ge=1)
     fit: Literal["stretch", "pad", "pad_top_left"] = "stretch"
     """`pad`: the ratio is kept and black added on both sides; `pad_top_left`: before it only"""
+    border: float = Field(default=0.0, ge=-1, le=1)
+    """Level of what is added, where pixels are in [0, 1]; -1, which no pixel has, for models that LeRobot 0.4 trained"""
     antialias: bool = True
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] = (0.5, 0.5, 0.5)
