@@ -44,6 +44,20 @@ def served_by(kind: str) -> str:
     return f"the engine `lerobot` runs it{needs}"
 
 
+RUN = "train_config.json"
+"""What a training run writes beside a checkpoint"""
+
+
+def is_of_0_4(config: Mapping[str, Any], run: Mapping[str, Any] | None) -> bool | None:
+    """Return whether LeRobot 0.4 trained a pi0 or pi0.5; None: nothing tells it from 0.5.0. run: `train_config.json`, if any.
+
+    Configurations have `use_relative_actions` from 0.5.1 on, and `train_config.json` has `cudnn_deterministic` from 0.5.0 on.
+    """
+    if "use_relative_actions" in config:
+        return False
+    return None if run is None else "cudnn_deterministic" not in run
+
+
 # --- names -----------------------------------------------------------------------------------------------------------------
 
 

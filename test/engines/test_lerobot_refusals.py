@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
+from ros2_rfm_serving.engines.lerobot import checkpoint as lerobot_checkpoint
 from ros2_rfm_serving.engines.lerobot.engine import LeRobotEngine
 from ros2_rfm_serving.engines.lerobot.parity import requests_for
 from ros2_rfm_serving.engines.lerobot.policies import serving_of
@@ -281,3 +282,14 @@ def test_a_missing_tokenizer_is_named_with_the_option(
         ModelError, match=r"'google/paligemma-3b-pt-224' cannot be had from the hub: give options\.tokenizer.*hf download"
     ):
         built("pi0", checkpoints["pi0"], tokenizer="")
+
+
+def test_a_prompt_that_the_installed_release_makes_otherwise_is_refused(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    """A run of the other release wrote `train_config.json`, and no relative actions are in `config.json` yet."""
+    of_0_4 = lerobot_checkpoint.RELEASE.startswith("0.4.")
+    folder = copied(checkpoints["pi05"], tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in config.items() if "relative" not in key}))
+    (folder / "train_config.json").write_text(json.dumps({"cudnn_deterministic": False} if of_0_4 else {"use_rabc": False}))
+    with pytest.raises(ModelError, match=r"trained it, and 0\.\d\.\d is installed, which makes another prompt: `rfm import`"):
+        built("pi05", folder)

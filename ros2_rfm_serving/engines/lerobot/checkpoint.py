@@ -25,9 +25,11 @@ from ros2_rfm_serving.engines.lerobot_format import (
     IMPORTED,
     POSTPROCESSOR,
     PREPROCESSOR,
+    RUN,
     WEIGHTS,
     Camera,
     cameras_of,
+    is_of_0_4,
     names_of,
     require_checkpoint,
     served_by,
@@ -103,6 +105,7 @@ def load(model: str, options: LeRobotOptions, models_folder: Path) -> Checkpoint
     config = _config(model, options, folder)
     names, rate_hz = _names_and_rate(model, options, config.action_feature.shape[0])
     cameras = _cameras(model, config, options, folder)
+    _require_its_release(model, config, folder)
     try:
         pi_gemma.provide(config.type)
         policy = get_policy_class(config.type)(config)
@@ -200,6 +203,22 @@ def _with_statistics(folder: Path, steps: list[dict[str, Any]]) -> set[str]:
             with safe_open(file, "pt") as tensors:
                 found |= {key.rpartition(".")[0] for key in tensors.keys()}  # noqa: SIM118 (no mapping)
     return found
+
+
+def _require_its_release(model: str, config: Any, folder: Path) -> None:
+    """Accept a pi0.5 whose prompt the installed LeRobot makes as the one did that trained it. Raises: `ModelError`."""
+    state = config.robot_state_feature
+    if config.type != "pi05" or state is None or state.shape[0] >= config.max_state_dim:
+        return
+    run = folder / RUN
+    of_0_4 = is_of_0_4(read_json(folder / CONFIG), read_json(run) if run.is_file() else None)
+    installed_0_4 = RELEASE.startswith("0.4.")
+    if of_0_4 is not None and of_0_4 != installed_0_4:
+        trained = "0.4, whose prompt has the state with its padding" if of_0_4 else "0.5 or later, whose prompt has the state alone"
+        raise ModelError(
+            f"{model!r}: {folder / CONFIG}: LeRobot {trained}, trained it, and {RELEASE} is installed, which makes another prompt: "
+            "`rfm import` makes a bundle that has the right one"
+        )
 
 
 def _require_statistics(folder: Path, before: Any, after: Any) -> None:
