@@ -41,6 +41,12 @@ StateInPrompt = Annotated[
 Keys = "GR00T N1.5: keys of the {part} in the order of the data config that trained it, all or fewer than the checkpoint has"
 StateKeys = Annotated[str, typer.Option(metavar="A,B,..", help=Keys.format(part="state"))]
 ActionKeys = Annotated[str, typer.Option(metavar="A,B,..", help=Keys.format(part="actions"))]
+RawUnits = Annotated[
+    bool, typer.Option("--raw-units", help="Take states and actions as the network has them where statistics are missing (LeRobot)")
+]
+Release = Annotated[
+    str, typer.Option(metavar="0.4|0.5|0.6", help="LeRobot that trained pi0 or pi0.5, where the checkpoint does not say")
+]
 Embodiment = Annotated[str, typer.Option(help="GR00T, Evo-1: which embodiment's weights and statistics, where there are several")]
 
 
@@ -97,9 +103,13 @@ def import_(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that becomes the bundle; it must not exist")],
     format_: Format = "",
     action_names: Annotated[str, typer.Option(metavar="A,B,..", help="Of the action columns, in the robot's order")] = "",
-    cameras: Annotated[str, typer.Option(metavar="A,B,..", help="As the robot names them, in the network's order (openpi)")] = "",
+    cameras: Annotated[
+        str, typer.Option(metavar="A,B,..", help="As the robot names them, in the network's order (openpi, LeRobot)")
+    ] = "",
     state_size: Annotated[int, typer.Option(min=0, help="Columns of the state (openpi); 0: as many as its statistics")] = 0,
     state_words: StateWords = 0,
+    raw_units: RawUnits = False,
+    release: Release = "",
     relative: Relative = "",
     control_rate_hz: Annotated[float, typer.Option(min=0, help="Of the demonstrations; 0: any")] = 0.0,
     tokenizer: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder or file with its tokenizer.json")] = None,
@@ -132,6 +142,8 @@ def import_(
         state_size=state_size,
         state_words=state_words,
         relative=_names(relative),
+        raw_units=raw_units,
+        release=release,
         control_rate_hz=control_rate_hz,
         tokenizer=tokenizer,
         licence=licence,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 console = Console()
 ONLY = ("all", "success")
+MOST_LEFT_OUT = 0.1
+"""Share of the episodes that may be left out without the user having asked for it."""
 
 
 def export(
@@ -28,13 +30,15 @@ def export(
     task: Annotated[list[str] | None, typer.Option(help="Only of this task; may be given several times")] = None,
     only: Annotated[str, typer.Option(help="all; success: episodes that succeeded")] = "all",
     videos: Annotated[bool, typer.Option("--videos", help="Images as videos: smaller, and not quite what was sent")] = False,
+    rate_hz: Annotated[float, typer.Option(min=0, help="Control rate of robots whose recording declares none")] = 0.0,
 ) -> None:
     """Writes what the robots of a recording did as a LeRobotDataset: a frame per executed command, with where it came from, whether
     the episode succeeded, and whether people intervened (docs/export.md).
 
     Example:  rfm export /tmp/shift --lerobot /tmp/dataset --only success, then: rfm train policy --dataset /tmp/dataset
 
-    Exit code: 0, or 2 when nothing in the recording can be exported.
+    Exit code: 0; 1 when the data set was written, but more than a tenth of the episodes was left out; 2 when nothing in the
+    recording can be exported.
     """
     if only not in ONLY:
         raise typer.BadParameter(f"{only!r} is not one of {', '.join(ONLY)}")
@@ -46,7 +50,7 @@ def export(
     with needing("lerobot", "rfm export --lerobot"):
         from ros2_rfm_serving.audit.export.lerobot import write
     skipped = Skipped()
-    found = _episodes(Bag(bag), skipped, robot or [], task or [], only)
+    found = _episodes(Bag(bag), skipped, robot or [], task or [], only, rate_hz)
     first = next(found, None)
     if first is None:
         _tell(skipped)
@@ -56,17 +60,23 @@ def export(
     num_frames = write(counted, shape_of(first), lerobot, bag.resolve().stem, videos=videos)
     console.print(f"{lerobot}: {num_frames} frames in {counted}", soft_wrap=True)
     _tell(skipped)
+    left_out, num_left_out = skipped.left_out, skipped.left_out.total()
+    if num_left_out > MOST_LEFT_OUT * (num_left_out + counted.total):
+        why = "; ".join(f"{count} {why}" for why, count in left_out.items())
+        console.print(f"{num_left_out} of {num_left_out + counted.total} episodes were left out: {why}", soft_wrap=True)
+        raise typer.Exit(1)
 
 
-def _episodes(bag: Bag, skipped: Skipped, robots: list[str], tasks: list[str], only: str) -> Iterator[Episode]:
+def _episodes(bag: Bag, skipped: Skipped, robots: list[str], tasks: list[str], only: str, rate_hz: float) -> Iterator[Episode]:
     from ros2_rfm_serving.audit.export.episodes import episodes
+    from ros2_rfm_serving.audit.export.frames import NO_SUCCESS
     from ros2_rfm_serving.audit.export.labels import SCORE, STATUS, Labels
 
     told = ((one.type, one.time_ns / 1e9, bag.read(one)) for one in bag.messages(STATUS, SCORE))
     labels = Labels().add(told)
-    for episode in episodes(bag.pages(), bag.blob, labels, skipped, robots=robots, tasks=tasks):
+    for episode in episodes(bag.pages(), bag.blob, labels, skipped, robots=robots, tasks=tasks, rate_hz=rate_hz):
         if only == "success" and not episode.success:
-            skipped.episodes["without success"] += 1
+            skipped.episodes[NO_SUCCESS] += 1
         else:
             yield episode
 
@@ -86,12 +96,19 @@ class _Counted:
             self._robots[episode.robot] = None
             yield episode
 
+    @property
+    def total(self) -> int:
+        return sum(self._counts.values())
+
     def __str__(self) -> str:
         parts = ", ".join(f"{count} {word}" for word, count in self._counts.items() if count)
-        return f"{sum(self._counts.values())} episodes of {', '.join(self._robots)}: {parts}"
+        return f"{self.total} episodes of {', '.join(self._robots)}: {parts}"
 
 
 def _tell(skipped: Skipped) -> None:
     for what, counts in (("episodes", skipped.episodes), ("frames", skipped.frames)):
         for why, count in counts.items():
             console.print(f"skipped: {count} {what}, {why}", soft_wrap=True)
+    for why, count in skipped.resampled.items():
+        if count:
+            console.print(f"resampled: {count} frames {why}", soft_wrap=True)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
+from ros2_rfm_serving.engines.lerobot_format import names_of
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.worlds.demonstrations import ONGOING, Demonstrations
 
@@ -46,6 +47,12 @@ def opened(folder: Path) -> LeRobotDataset:
     missing = [name for name in NEEDED if name not in data.meta.features]
     if missing or not any(name.startswith(CAMERA) for name in data.meta.features):
         raise ConfigurationError(f"it has no {', '.join(missing) or 'images'}", file=str(folder), fix="a policy learns from them")
+    try:
+        names_of(data.meta.features["action"]["names"])
+    except ValueError as error:
+        raise ConfigurationError(
+            str(error), file=str(folder / "meta" / "info.json"), key="features.action.names", fix="list them"
+        ) from error
     return data
 
 
@@ -65,7 +72,7 @@ def _reads(config: FlowPolicyConfig) -> int:
 
 def differences(features: Mapping[str, Any], config: FlowPolicyConfig) -> list[str]:
     """Where a data set does not fit a policy; empty: it does."""
-    names = tuple(features["action"]["names"] or ())
+    names = names_of(features["action"]["names"])
     size = features["observation.state"]["shape"][0]
     found = []
     if names != config.action_names:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import simplejpeg
 import torch
+import typer
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 from ros2_rfm_serving.audit.bag_writer import BagWriter
@@ -79,17 +80,37 @@ def test_lerobot_reads_frames_with_their_source_success_and_interventions(tmp_pa
     assert not (tmp_path / "set.partial").exists()
 
 
+@pytest.mark.parametrize("rate_hz", [12.5, 33.3, 2.5, 0.4])
+def test_lerobot_reads_a_rate_that_is_no_whole_number_with_its_clock(rate_hz: float, tmp_path: Path) -> None:
+    """One action column as well, which LeRobot takes for a number."""
+    frames = [frame(step, t_s=100.0 + step / rate_hz, action=np.asarray((step,), np.float32)) for step in range(6)]
+    episode = Episode(robot="push_1", number=1, task="push", action_names=("x",), rate_hz=rate_hz, frames=frames)
+    write([episode, episode], dataclasses.replace(SHAPE, action_names=("x",), rate_hz=rate_hz), tmp_path / "set", "fleet")
+    data = LeRobotDataset("fleet", root=tmp_path / "set", delta_timestamps={"action": [0.0, 1 / rate_hz]})
+    assert data.fps == rate_hz and data.meta.total_episodes == 2
+    assert [float(data[at]["timestamp"]) for at in (0, 5, 11)] == pytest.approx([0.0, 5 / rate_hz, 5 / rate_hz])
+    assert float(data[5]["timestamp"]) == pytest.approx(float(data[5]["time_s"]), rel=1e-5)
+    assert data[7]["action"].flatten().tolist() == [1.0, 2.0]
+
+
+def test_videos_at_a_rate_that_they_cannot_have_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"12.5 Hz, and videos have whole rates.*leave --videos out"):
+        write([], dataclasses.replace(SHAPE, rate_hz=12.5), tmp_path / "set", "fleet", videos=True)
+    assert not list(tmp_path.iterdir())
+
+
 # --- out of a recording ----------------------------------------------------------------------------------------------------
 
 
-def recording(folder: Path) -> Path:
-    """Two short episodes of a robot; the second one succeeds."""
-    log, images = story.robot(), (picture("front", 100), picture("side", 50))
+def recording(folder: Path, num_episodes: int = 2, rate_hz: float = 10.0, changed: tuple[int, ...] = ()) -> Path:
+    """Short episodes of a robot, of which the second one succeeds; in those that `changed` has only one camera is there."""
+    log, images = story.robot(rate_hz=rate_hz), (picture("front", 100), picture("side", 50))
     with BagWriter(folder) as bag:
-        for episode in (1, 2):
+        for episode in range(1, num_episodes + 1):
+            seen = images[: 1 if episode in changed else 2]
             for step in range(6):
                 t_s = episode + step / 10
-                asked = {"sensors": story.sensors(t_s, t_s, images), "requests": [story.request(1, episode)]}
+                asked = {"sensors": story.sensors(t_s, t_s, seen), "requests": [story.request(1, episode)]}
                 story.tick(log, t_s, [t_s, 0.0], story.row(step, 1, episode), **(asked if step == 0 else {}))
         sent = [("sensor_msgs/msg/CompressedImage", np.frombuffer(one.data, np.uint8)) for one in images]
         messages = [recorded_bag.made(kind, format="jpeg", data=data) for kind, data in sent]
@@ -120,6 +141,25 @@ def test_a_recording_becomes_a_data_set(tmp_path: Path, capsys: pytest.CaptureFi
         export(bag, tmp_path / "won")
     with pytest.raises(ConfigurationError, match="no episode of a robot"):
         export(bag, tmp_path / "none", robot=["nobody"])
+
+
+def test_more_than_a_tenth_left_out_is_said_last_and_by_the_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bag = recording(tmp_path / "shift", 12, changed=(4, 9))
+    with pytest.raises(typer.Exit) as ended:
+        export(bag, tmp_path / "set")
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("2 of 12 episodes were left out: 2 of another shape")
+    assert LeRobotDataset("set", root=tmp_path / "set").meta.total_episodes == 10
+    export(recording(tmp_path / "better", 12, changed=(4,)), tmp_path / "other")
+    assert "left out" not in capsys.readouterr().out
+
+
+def test_a_robot_without_a_declared_rate_needs_to_be_told_it(tmp_path: Path) -> None:
+    bag = recording(tmp_path / "shift", rate_hz=0.0)
+    with pytest.raises(ConfigurationError, match="no episode of a robot"):
+        export(bag, tmp_path / "set")
+    export(bag, tmp_path / "set", rate_hz=12.5)
+    assert LeRobotDataset("set", root=tmp_path / "set").fps == 12.5
 
 
 # --- what it trains --------------------------------------------------------------------------------------------------------

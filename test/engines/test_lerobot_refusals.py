@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
+from ros2_rfm_serving.engines.lerobot import checkpoint as lerobot_checkpoint
 from ros2_rfm_serving.engines.lerobot.engine import LeRobotEngine
 from ros2_rfm_serving.engines.lerobot.parity import requests_for
 from ros2_rfm_serving.engines.lerobot.policies import serving_of
@@ -173,3 +174,122 @@ def test_fewer_solver_steps_when_asked(checkpoints: dict[str, Path], kind: str) 
     request: InferenceRequest = requests_for(engine._policy)[0]
     assert engine.infer([request])[0].updates.shape[0] == 2
     assert all(check.passes for check in engine.check_parity())
+
+
+# --- what checkpoints of other releases and fine-tunes say -----------------------------------------------------------------
+
+
+def copied(source: Path, target: Path, **config: Any) -> Path:
+    """With changes to its configuration."""
+    shutil.copytree(source, target, dirs_exist_ok=True)
+    file = target / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | config))
+    return target
+
+
+def fine_tuned(source: Path, target: Path, rename_map: dict[str, str]) -> Path:
+    """Of a base with three cameras, which its configuration keeps."""
+    shape = {"type": "VISUAL", "shape": [3, 48, 64]}
+    config = json.loads((source / "config.json").read_text())
+    visual = {f"observation.images.camera{number}": shape for number in (1, 2, 3)}
+    others = {name: each for name, each in config["input_features"].items() if each["type"] != "VISUAL"}
+    copied(source, target, input_features=visual | others)
+    file = target / "policy_preprocessor.json"
+    saved = json.loads(file.read_text())
+    saved["steps"][0]["config"]["rename_map"] = {
+        f"observation.images.{a}": f"observation.images.{b}" for a, b in rename_map.items()
+    }
+    file.write_text(json.dumps(saved))
+    return target
+
+
+def test_a_fine_tune_with_renamed_and_fewer_cameras_has_those_of_its_robot(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    """Its data set's cameras are front and wrist, whose statistics it has."""
+    folder = fine_tuned(checkpoints["smolvla"], tmp_path / "tuned", {"wrist": "camera2", "front": "camera1"})
+    engine = built("smolvla", folder)
+    assert engine.contract.cameras == ("front", "wrist")
+    assert all(check.passes for check in engine.check_parity())
+    assert built("smolvla", folder, cameras=("wrist",)).contract.cameras == ("wrist",)
+    assert built("smolvla", folder, cameras=("top", "hand", "side")).contract.cameras == ("top", "hand", "side")
+    with pytest.raises(ModelError, match=r"4 cameras .*options\.cameras"):
+        built("smolvla", folder, cameras=("a", "b", "c", "d"))
+
+
+def test_a_policy_that_needs_all_its_cameras_is_not_served_with_fewer(checkpoints: dict[str, Path]) -> None:
+    with pytest.raises(ModelError, match=r"'act' needs all of its cameras, 1 more"):
+        built("act", checkpoints["act"], cameras=("front",))
+    assert built("act", checkpoints["act"], cameras=("left", "right")).contract.cameras == ("left", "right")
+
+
+@pytest.mark.parametrize("kind", ["sac", "gaussian_actor", "sarm"])
+def test_a_type_without_chunks_is_refused_before_it_is_loaded(checkpoints: dict[str, Path], tmp_path: Path, kind: str) -> None:
+    with pytest.raises(ModelError, match=f"type is '{kind}': it predicts no action chunks"):
+        built("act", copied(checkpoints["act"], tmp_path, type=kind))
+
+
+def test_what_the_installed_release_does_not_know_is_named(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(
+        ModelError, match=r"LeRobot 0\.\d\.\d does not know the type 'somebodys': the engine `lerobot` runs it where"
+    ):
+        built("act", copied(checkpoints["act"], tmp_path / "type", type="somebodys"))
+    folder = copied(checkpoints["smolvla"], tmp_path / "key", of_a_later_release=1)
+    with pytest.raises(ModelError, match=r"another release has written of_a_later_release; `rfm import` makes a bundle of it"):
+        built("smolvla", folder)
+
+
+def test_a_run_an_adapter_and_missing_statistics_give_the_line_that_helps(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    run = tmp_path / "outputs" / "train" / "towels"
+    copied(checkpoints["act"], run / "checkpoints" / "000100" / "pretrained_model")
+    for path in (run, run / "checkpoints"):
+        with pytest.raises(ModelError, match=r"is the folder of a training run: give .*000100/pretrained_model"):
+            built("act", run, path=str(path))
+    folder = copied(checkpoints["act"], tmp_path / "raw")
+    for file in folder.glob("policy_*processor*.safetensors"):
+        save_file({f"so100.buffer.{name}": tensor for name, tensor in load_file(file).items()}, file)
+    with pytest.raises(
+        ModelError, match=r"statistics of observation\.state by data set \(so100\).*options\.raw_units serves it so"
+    ):
+        built("act", folder)
+    assert built("act", folder, raw_units=True).contract.cameras == tiny.CAMERAS
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"x": 0, "z": 2, "y": 1, "gripper": 3},
+        [["x", "y"], ["z", "gripper"]],
+        {"axes": {"arm": ["x", "y", "z"], "hand": ["gripper"]}},
+    ],
+)
+def test_a_dataset_names_actions_in_any_form(checkpoints: dict[str, Path], tmp_path: Path, names: Any) -> None:
+    (tmp_path / "meta").mkdir()
+    info = {"fps": 12.5, "features": {"action": {"names": names}}}
+    (tmp_path / "meta" / "info.json").write_text(json.dumps(info))
+    contract = built("act", checkpoints["act"], action_names=(), dataset=str(tmp_path)).contract
+    assert (contract.action_names, contract.control_rate_hz) == (("x", "y", "z", "gripper"), 12.5)
+
+
+def test_a_missing_tokenizer_is_named_with_the_option(
+    checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoTokenizer
+
+    def offline(name: str, **_: Any) -> None:
+        raise OSError(f"We couldn't connect to the hub to load {name}.\nCheck your internet connection")
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", offline)
+    with pytest.raises(
+        ModelError, match=r"'google/paligemma-3b-pt-224' cannot be had from the hub: give options\.tokenizer.*hf download"
+    ):
+        built("pi0", checkpoints["pi0"], tokenizer="")
+
+
+def test_a_prompt_that_the_installed_release_makes_otherwise_is_refused(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    """A run of the other release wrote `train_config.json`, and no relative actions are in `config.json` yet."""
+    of_0_4 = lerobot_checkpoint.RELEASE.startswith("0.4.")
+    folder = copied(checkpoints["pi05"], tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in config.items() if "relative" not in key}))
+    (folder / "train_config.json").write_text(json.dumps({"cudnn_deterministic": False} if of_0_4 else {"use_rabc": False}))
+    with pytest.raises(ModelError, match=r"trained it, and 0\.\d\.\d is installed, which makes another prompt: `rfm import`"):
+        built("pi05", folder)

@@ -24,18 +24,15 @@ from ros2_rfm_serving.types import Conditioning, InferenceRequest
 from test.engines import tiny_lerobot as tiny
 from test.engines.lerobot_rig import SPLIT
 
-WISHES: dict[str, dict[str, Any]] = {"smolvla": {}, "pi0": {}, "pi05": {"state_words": 32}}
+WISHES: dict[str, dict[str, Any]] = {"smolvla": {}, "pi0": {}, "pi05": {"release": "0.4"}}
 """LeRobot 0.4 writes the state into the prompt of pi0.5 with its padding."""
 
 
 def requests_for(engine: LeRobotEngine) -> list[InferenceRequest]:
-    """Free, and guided to what is executed meanwhile. Images are square: LeRobot 0.4's pi0 pads others with three times black."""
+    """Free, and guided to what is executed meanwhile. Images are not square: 0.4's pi0 and pi0.5 have borders darker than black."""
     from ros2_rfm_serving.engines.lerobot.parity import requests_for as asked
 
-    free, guided, _ = (
-        replace(request, images={camera: image[:48, :48] for camera, image in request.images.items()})
-        for request in asked(engine._policy)
-    )
+    free, guided, _ = asked(engine._policy)
     prefix = np.random.default_rng(3).standard_normal((4, len(tiny.NAMES)), np.float32)
     return [free, replace(guided, conditioning=Conditioning.GUIDED, prefix_model=prefix, inference_delay_steps=2)]
 

@@ -123,6 +123,7 @@ def _config(kind: str, folder: Path, changes: dict[str, Any]) -> PreTrainedConfi
             "pretrained_backbone_weights": None,
         },
         "diffusion": {
+            "pretrained_backbone_weights": None,
             "n_obs_steps": 2,
             "horizon": 16,
             "n_action_steps": 8,
@@ -181,6 +182,8 @@ def loading() -> Iterator[None]:
     for kind in ("pi0", "pi05"):
         pi_gemma.provide(kind)
     names = "PaliGemmaForConditionalGeneration", "GemmaForCausalLM"
+    if not hasattr(modeling_pi0, names[0]):  # LeRobot 0.5 and later
+        names = "PaliGemmaForConditionalGenerationWithPiGemma", "PiGemmaForCausalLM"
     small = [mock.patch.multiple(module, **small_gemma(module, *names)) for module in (modeling_pi0, modeling_pi05)]
     with small[0], small[1]:
         yield

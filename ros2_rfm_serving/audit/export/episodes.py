@@ -5,10 +5,11 @@ One per command, not one per request: policies learn chunks of consecutive actio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator
 
 from ros2_rfm_serving.audit.chain import Page
-from ros2_rfm_serving.audit.export.frames import Episode, Skipped
+from ros2_rfm_serving.audit.export.frames import OTHER_TASK, Episode, Skipped
 from ros2_rfm_serving.audit.export.labels import Labels
 from ros2_rfm_serving.audit.export.story import Blob, Story
 from ros2_rfm_serving.audit.log import ROBOT
@@ -22,15 +23,16 @@ def episodes(
     *,
     robots: Collection[str] = (),
     tasks: Collection[str] = (),
+    rate_hz: float = 0.0,
 ) -> Iterator[Episode]:
-    """As they end. robots, tasks: empty: all."""
+    """Yield them as they end. robots, tasks: empty: all. rate_hz: of robots whose recording declares none."""
     stories: dict[tuple[str, int], Story] = {}
     """Of each run of a robot: of two at once, too."""
     for page in pages:
         robot = page.writer.removeprefix(ROBOT)
         if not page.writer.startswith(ROBOT) or (robots and robot not in robots):
             continue
-        story = stories.setdefault((robot, page.run), Story(robot, blob, labels, skipped))
+        story = stories.setdefault((robot, page.run), Story(robot, blob, labels, skipped, rate_hz=rate_hz or math.nan))
         for ended in story.read(page):
             yield from _wanted(ended, tasks, skipped)
     for story in stories.values():
@@ -41,6 +43,6 @@ def _wanted(found: Episode | None, tasks: Collection[str], skipped: Skipped) -> 
     if found is None:
         return
     if tasks and found.task not in tasks:
-        skipped.episodes["of another task"] += 1
+        skipped.episodes[OTHER_TASK] += 1
     else:
         yield found

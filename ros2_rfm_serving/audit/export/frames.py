@@ -60,7 +60,7 @@ class Episode:
     task: str
     action_names: tuple[str, ...]
     rate_hz: float
-    """Commands per second."""
+    """Declared control rate: frames per second."""
     frames: Sequence[Frame]
     success: bool | None = None
     """None: nobody said."""
@@ -80,12 +80,17 @@ class Shape:
     state_size: int
     cameras: tuple[Camera, ...]
     """By name."""
-    rate_hz: int
+    rate_hz: float
 
     def __str__(self) -> str:
         cameras = ", ".join(f"{one.name} {one.width_px}x{one.height_px}" for one in self.cameras) or "none"
         names = ", ".join(self.action_names)
-        return f"actions ({names}), {self.state_size} state values, cameras: {cameras}, {self.rate_hz} Hz"
+        return f"actions ({names}), {self.state_size} state values, cameras: {cameras}, {self.rate_hz:g} Hz"
+
+
+OTHER_TASK, NO_SUCCESS = "of another task", "without success"
+NOT_ASKED_FOR = (OTHER_TASK, NO_SUCCESS)
+"""Reasons why an episode is left out that the user gave."""
 
 
 @dataclass
@@ -95,6 +100,13 @@ class Skipped:
     frames: Counter[str] = field(default_factory=Counter)
     """Why -> how many."""
     episodes: Counter[str] = field(default_factory=Counter)
+    resampled: Counter[str] = field(default_factory=Counter)
+    """Frames that keep the clock where commands came at another pace than the declared one."""
+
+    @property
+    def left_out(self) -> Counter[str]:
+        """Episodes that are not in the data set although the user asked for them: why -> how many."""
+        return Counter({why: count for why, count in self.episodes.items() if why not in NOT_ASKED_FOR})
 
 
 def shape_of(episode: Episode) -> Shape:
@@ -104,7 +116,7 @@ def shape_of(episode: Episode) -> Shape:
         action_names=episode.action_names,
         state_size=len(first.state),
         cameras=tuple(sorted(cameras)),
-        rate_hz=max(1, round(episode.rate_hz)),
+        rate_hz=float(episode.rate_hz),
     )
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from datasets.utils.logging import disable_progress_bar, enable_progress_bar
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
-from lerobot.datasets.utils import SuppressProgressBars
 
+from ros2_rfm_serving.audit.export.clock import frames_per_second
 from ros2_rfm_serving.audit.export.frames import Episode, Shape, Source
 from ros2_rfm_serving.server.images import decode
 from ros2_rfm_serving.types import EncodedImage, Image
@@ -49,19 +50,22 @@ def write(episodes: Iterable[Episode], shape: Shape, folder: Path, name: str, *,
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     columns = features(shape, videos=videos)
-    data = LeRobotDataset.create(name, shape.rate_hz, columns, root=partial, robot_type="", use_videos=videos)
+    fps = frames_per_second(shape.rate_hz, videos=videos)
+    data = LeRobotDataset.create(name, fps, columns, root=partial, robot_type="", use_videos=videos)
     pictures = _Pictures()
+    disable_progress_bar()
     try:
         for episode in episodes:
             for frame in rows(episode, pictures):
                 data.add_frame(frame)
-            _flatten(data.episode_buffer)
-            with SuppressProgressBars():
-                data.save_episode()
+            _flatten(_buffer_of(data))
+            data.save_episode()
         data.finalize()
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    finally:
+        enable_progress_bar()
     partial.rename(folder)
     return int(data.meta.total_frames)
 
@@ -90,10 +94,22 @@ def rows(episode: Episode, pictures: _Pictures) -> Iterator[dict[str, Any]]:
         }
 
 
+def _buffer_of(data: LeRobotDataset) -> dict[str, Any]:
+    """Return the columns of the episode that is being written, which LeRobot 0.5 moved into a writer."""
+    holder = data if hasattr(data, "episode_buffer") else data.writer
+    buffer: dict[str, Any] = holder.episode_buffer
+    return buffer
+
+
 def _flatten(buffer: dict[str, Any]) -> None:
-    """LeRobot asks for arrays of one value, and newer numpys do not take them for the number that it then wants."""
-    for name in (*FLAGS, *NUMBERS, *REALS):
-        buffer[name] = [value[0] for value in buffer[name]]
+    """Make numbers of arrays of one value, in place.
+
+    LeRobot asks for such arrays, an action of one column included, and newer numpys do not take them for the number that it
+    then wants.
+    """
+    for name, values in buffer.items():
+        if isinstance(values, list) and values and isinstance(values[0], np.ndarray) and values[0].shape == (1,):
+            buffer[name] = [value[0] for value in values]
 
 
 def _columns(names: tuple[str, ...], values: tuple[Any, ...], dtype: type[np.generic]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.chain import Page, records
+from ros2_rfm_serving.audit.export.clock import on_clock
 from ros2_rfm_serving.audit.export.frames import Episode, Frame, Skipped, Source
 from ros2_rfm_serving.audit.export.labels import Labels
 from ros2_rfm_serving.audit.log import real
@@ -19,6 +20,8 @@ from ros2_rfm_serving.server.images import decode
 from ros2_rfm_serving.types import SYSTEM1, EncodedImage
 
 NO_IMAGE, NO_EPISODE = "no image of that time was recorded, or none that can be decoded", "no request told which episode it is"
+NO_FRAME = "none of whose commands could become a frame"
+NO_RATE = "whose recording does not declare the robot's control_rate_hz: give --rate-hz"
 AT_WORK = frozenset({"EXECUTING", "STOPPED", "WAITING"})
 """Phases of a task in which the robot is moved by what its brain says."""
 Blob = Callable[[str], bytes | None]
@@ -37,6 +40,7 @@ class Story:
     """Of the episode; 0: not known."""
     names: tuple[str, ...] = ()
     rate_hz: float = math.nan
+    """Declared; NaN: not known."""
     offset_s: float = 0.0
     """ROS time less the robot's clock."""
     images: tuple[EncodedImage, ...] = ()
@@ -47,6 +51,8 @@ class Story:
     instruction: str = ""
     state: Mapping[str, Any] = field(default_factory=dict)
     person: bool = False
+    num_commands: int = 0
+    """Of the episode, those without a frame included."""
 
     def read(self, page: Page) -> Iterator[Episode]:
         try:
@@ -79,7 +85,7 @@ class Story:
 
     def _begin(self, made_of: Any) -> None:
         self.names = tuple(_inside(made_of, "action_names") or ())
-        self.rate_hz = float(_inside(made_of, "control_rate_hz") or math.nan)
+        self.rate_hz = float(_inside(made_of, "control_rate_hz") or self.rate_hz)
 
     def _tick(self, record: Mapping[str, Any]) -> Iterator[Episode]:
         why = record.get("why") or {}
@@ -108,6 +114,7 @@ class Story:
             self.images = ()
 
     def _frame(self, record: Mapping[str, Any], why: Mapping[str, Any]) -> None:
+        self.num_commands += 1
         if not self.number or not self.images:
             self.skipped.frames[NO_IMAGE if self.number else NO_EPISODE] += 1
             return
@@ -139,7 +146,10 @@ class Story:
         """What was seen of this episode; None: nothing of use."""
         frames, self.frames = self.frames, []
         number, self.number, self.images = self.number, 0, ()
-        if not frames:
+        commands, self.num_commands = self.num_commands, 0
+        if not frames or not self.rate_hz > 0:
+            if number and commands:
+                self.skipped.episodes[NO_FRAME if not frames else NO_RATE] += 1
             return None
         since_s, until_s = frames[0].t_s + self.offset_s, frames[-1].t_s + self.offset_s
         return Episode(
@@ -147,10 +157,16 @@ class Story:
             number=number,
             task=self.labels.task(self.robot, number, until_s),
             action_names=_names(self.names, len(frames[0].action)),
-            rate_hz=self.rate_hz if self.rate_hz == self.rate_hz else _rate(frames),
-            frames=frames,
+            rate_hz=self.rate_hz,
+            frames=self._on_clock(frames),
             success=self.labels.success(self.robot, number, since_s, until_s),
         )
+
+    def _on_clock(self, frames: list[Frame]) -> list[Frame]:
+        found = on_clock(frames, self.rate_hz)
+        self.skipped.resampled["repeated, for a command that came later than the control rate says"] += found.num_repeated
+        self.skipped.resampled["left out, for commands came faster than the control rate says"] += found.num_dropped
+        return found.frames
 
 
 def _is_like(frame: Frame, first: Frame) -> bool:
@@ -186,12 +202,6 @@ def _source(why: Mapping[str, Any]) -> Source | None:
         return None
     names = ("session_epoch", "episode", "sequence", "server", "model_hash")
     return Source(row=why.get("row", -1), **{name: chunk[name] for name in names})
-
-
-def _rate(frames: list[Frame]) -> float:
-    """By what is left of it where nobody says."""
-    steps = np.diff([frame.t_s for frame in frames])
-    return float(1.0 / np.median(steps)) if len(steps) else 1.0
 
 
 def _inside(found: Any, name: str) -> Any:

@@ -177,7 +177,8 @@ def fitted(image: Tensor, geometry: Images) -> Tensor:
     pixels = pixels.mul_(255).floor_().div_(255) if geometry.whole else pixels
     rest = (geometry.height_px - size[0], geometry.width_px - size[1])
     before = rest if geometry.fit == "pad_top_left" else (rest[0] // 2, rest[1] // 2)
-    return F.pad(pixels, (before[1], rest[1] - before[1], before[0], rest[0] - before[0])) if any(rest) else pixels
+    sides = (before[1], rest[1] - before[1], before[0], rest[0] - before[0])
+    return F.pad(pixels, sides, value=geometry.border) if any(rest) else pixels
 
 
 def cropped(pixels: Tensor, share: float) -> Tensor:

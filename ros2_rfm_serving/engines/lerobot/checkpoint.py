@@ -4,25 +4,45 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
 from lerobot.configs.policies import PreTrainedConfig
 from lerobot.policies.factory import get_policy_class, make_pre_post_processors
 from pydantic import BaseModel, ConfigDict, Field
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 from ros2_rfm_serving.engines.embedded.options import DEVICE
 from ros2_rfm_serving.engines.identity import model_hash
 from ros2_rfm_serving.engines.lerobot import pi_gemma
+from ros2_rfm_serving.engines.lerobot_format import (
+    CHUNKLESS,
+    CONFIG,
+    IMPORTED,
+    POSTPROCESSOR,
+    PREPROCESSOR,
+    RUN,
+    WEIGHTS,
+    Camera,
+    cameras_of,
+    is_of_0_4,
+    names_of,
+    require_checkpoint,
+    served_by,
+    without_statistics,
+)
 from ros2_rfm_serving.engines.weights_header import check_header
 from ros2_rfm_serving.errors import ModelError
 
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
-PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
+LOADING = (AttributeError, ImportError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError)
+"""Errors of LeRobot's loaders"""
+RELEASE = metadata.version("lerobot")
+LACK_CAMERAS = (*IMPORTED, "pi0_fast", "xvla")
+"""Types that go on without an image feature that is not there (0.4.4 and 0.6.1, where their code looks for `missing_img_keys`)"""
 
 
 class LeRobotOptions(BaseModel):
@@ -47,6 +67,10 @@ class LeRobotOptions(BaseModel):
     """Of the demonstrations; 0: the dataset's, if it is given."""
     rename_map: dict[str, str] = {}
     """A robot's feature -> the policy's, `observation.images.front: observation.images.camera1`; in place of the checkpoint's."""
+    cameras: tuple[str, ...] = ()
+    """As the robot names them, in the policy's order; else those that the checkpoint was trained with"""
+    raw_units: bool = False
+    """Without statistics, states and actions are the network's own numbers, as LeRobot takes them."""
     vlm: str = ""
     """Folder with configuration and tokenizer of SmolVLA's language model, for a machine without the hub."""
     tokenizer: str = ""
@@ -69,6 +93,7 @@ class Checkpoint:
     options: LeRobotOptions
     content_hash: str
     """SHA-256 over configurations and weights as saved, and over what runs: steps, precision, names, words. Hex."""
+    cameras: tuple[Camera, ...]
     action_names: tuple[str, ...]
     control_rate_hz: float
 
@@ -76,16 +101,20 @@ class Checkpoint:
 def load(model: str, options: LeRobotOptions, models_folder: Path) -> Checkpoint:
     """Raises: `ModelError` naming the folder or option and what is wrong with it."""
     folder = _folder(model, options, models_folder)
-    _require(folder, CONFIG, WEIGHTS, PREPROCESSOR, POSTPROCESSOR)
+    require_checkpoint(folder)
     config = _config(model, options, folder)
     names, rate_hz = _names_and_rate(model, options, config.action_feature.shape[0])
+    cameras = _cameras(model, config, options, folder)
+    _require_its_release(model, config, folder)
     try:
         pi_gemma.provide(config.type)
         policy = get_policy_class(config.type)(config)
         _load_weights(policy, folder / WEIGHTS)
-        before, after = make_pre_post_processors(config, str(folder), preprocessor_overrides=_overrides(options, folder))
-    except (AttributeError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
-        raise ModelError(f"{model!r}: {folder} cannot be loaded as {config.type!r}: {error}") from error
+        before, after = make_pre_post_processors(config, str(folder), preprocessor_overrides=_overrides(options, folder, cameras))
+    except LOADING as error:
+        raise ModelError(f"{model!r}: {folder}: {_why(error, config, options, folder)}") from error
+    if not options.raw_units:
+        _require_statistics(folder, before, after)
     policy.to(options.device).eval().requires_grad_(False)
     return Checkpoint(
         model=model,
@@ -95,6 +124,7 @@ def load(model: str, options: LeRobotOptions, models_folder: Path) -> Checkpoint
         postprocessor=after,
         options=options,
         content_hash=model_hash(_content_hash(folder), _runs_as(config, before)),
+        cameras=cameras,
         action_names=names,
         control_rate_hz=rate_hz,
     )
@@ -117,16 +147,99 @@ def _folder(model: str, options: LeRobotOptions, models_folder: Path) -> Path:
         ) from error
 
 
-def _require(folder: Path, *names: str) -> None:
-    for name in names:
-        if not (folder / name).is_file():
-            older = "; LeRobot's migrate_policy_normalization makes it for older checkpoints" if name == PREPROCESSOR else ""
-            raise ModelError(f"{folder}: not a LeRobot checkpoint, {name} is missing{older}")
+def _why(error: Exception, config: Any, options: LeRobotOptions, folder: Path) -> str:
+    """Return what helps where a tokenizer or a language model of the hub is missing, else what went wrong."""
+    backbone = getattr(config, "vlm_model_name", "")
+    told = str(error)
+    if any(isinstance(cause, OSError) for cause in _causes(error)):
+        for name, option, files in (
+            *((name, "tokenizer", "tokenizer*") for name in _tokenizers(folder)),
+            (backbone, "vlm", "*.json"),
+        ):
+            if name and name in told and not getattr(options, option):
+                how = f" (hf download {name} --include '{files}' --local-dir DIR)" if name.count("/") == 1 else ""
+                return f"{name!r} cannot be had from the hub: give options.{option}, a folder with it{how}"
+    return f"cannot be loaded as {config.type!r} by LeRobot {RELEASE}: {told.splitlines()[0] if told else type(error).__name__}"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those behind it: LeRobot raises `ValueError` for whatever a step raises."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _tokenizers(folder: Path) -> list[str]:
+    """Return the names by which its preprocessor asks for tokenizers."""
+    steps = read_json(folder / PREPROCESSOR)["steps"]
+    keys = ("tokenizer_name", "action_tokenizer_name", "paligemma_tokenizer_name")
+    return [str(name) for step in steps for key in keys if (name := (step.get("config") or {}).get(key))]
+
+
+def _cameras(model: str, config: Any, options: LeRobotOptions, folder: Path) -> tuple[Camera, ...]:
+    """Raises: `ModelError`."""
+    steps = read_json(folder / PREPROCESSOR)["steps"]
+    saved = [(step.get("config") or {}).get("rename_map") or {} for step in steps]
+    rename_map = options.rename_map or {robot: policy for names in saved for robot, policy in names.items()}
+    features = list(config.image_features)
+    try:
+        found = cameras_of(features, rename_map, _with_statistics(folder, steps), options.cameras)
+        if config.type in LACK_CAMERAS or options.cameras:
+            missing = len(cameras_of(features, {}, (), ())) - len(found)
+            if missing and config.type not in LACK_CAMERAS:
+                raise ModelError(f"{config.type!r} needs all of its cameras, {missing} more")
+            return found
+        return cameras_of(features, rename_map, features)
+    except ModelError as error:
+        raise ModelError(f"{model!r}: {folder / CONFIG}: input_features: {error} (options.cameras)") from error
+
+
+def _with_statistics(folder: Path, steps: list[dict[str, Any]]) -> set[str]:
+    """Return the features of the data set whose statistics the pipeline has."""
+    found: set[str] = set()
+    for step in steps:
+        if (name := step.get("state_file")) and (file := folder / Path(name).name).is_file():
+            check_header(file)
+            with safe_open(file, "pt") as tensors:
+                found |= {key.rpartition(".")[0] for key in tensors.keys()}  # noqa: SIM118 (no mapping)
+    return found
+
+
+def _require_its_release(model: str, config: Any, folder: Path) -> None:
+    """Accept a pi0.5 whose prompt the installed LeRobot makes as the one did that trained it. Raises: `ModelError`."""
+    state = config.robot_state_feature
+    if config.type != "pi05" or state is None or state.shape[0] >= config.max_state_dim:
+        return
+    run = folder / RUN
+    of_0_4 = is_of_0_4(read_json(folder / CONFIG), read_json(run) if run.is_file() else None)
+    installed_0_4 = RELEASE.startswith("0.4.")
+    if of_0_4 is not None and of_0_4 != installed_0_4:
+        trained = "0.4, whose prompt has the state with its padding" if of_0_4 else "0.5 or later, whose prompt has the state alone"
+        raise ModelError(
+            f"{model!r}: {folder / CONFIG}: LeRobot {trained}, trained it, and {RELEASE} is installed, which makes another prompt: "
+            "`rfm import` makes a bundle that has the right one"
+        )
+
+
+def _require_statistics(folder: Path, before: Any, after: Any) -> None:
+    """Accept pipelines that have the statistics they normalise by. Raises: `ModelError`."""
+    for name, pipeline, kinds in ((PREPROCESSOR, before, ("STATE",)), (POSTPROCESSOR, after, ("ACTION",))):
+        for step in pipeline.steps:
+            known = getattr(step, "_tensor_stats", None)
+            if known is None:
+                continue
+            only = step.normalize_observation_keys
+            for feature, own in step.features.items():
+                mode = step.norm_map.get(own.type)
+                wanted = own.type.value in kinds and (own.type.value == "ACTION" or only is None or feature in only)
+                if wanted and mode is not None and mode.value != "IDENTITY" and feature not in known:
+                    problem = without_statistics(feature, mode.value, known)
+                    raise ModelError(f"{folder / name}: {problem}; options.raw_units serves it so")
 
 
 def _config(model: str, options: LeRobotOptions, folder: Path) -> Any:
     """As saved, but for the options; nothing of it makes LeRobot fetch weights that the checkpoint has."""
-    config: Any = PreTrainedConfig.from_pretrained(folder)
+    config = _saved_config(model, folder)
     if config.use_peft:
         raise ModelError(f"{folder}: holds an adapter only; merge it into its policy and save that")
     if config.action_feature is None:
@@ -148,13 +261,31 @@ def _config(model: str, options: LeRobotOptions, folder: Path) -> Any:
     return config
 
 
+def _saved_config(model: str, folder: Path) -> Any:
+    """Raises: `ModelError` that names what serves a type or a release that the installed LeRobot does not know."""
+    saved = read_json(folder / CONFIG)
+    kind = str(saved.get("type"))
+    if kind in CHUNKLESS:
+        raise ModelError(f"{model!r}: {folder / CONFIG}: type is {kind!r}: {served_by(kind)}")
+    if kind not in PreTrainedConfig.get_known_choices():
+        raise ModelError(f"{model!r}: {folder / CONFIG}: LeRobot {RELEASE} does not know the type {kind!r}: {served_by(kind)}")
+    try:
+        return PreTrainedConfig.from_pretrained(folder)
+    except Exception as error:  # its parser raises errors of its own
+        known = {field.name for field in fields(PreTrainedConfig.get_choice_class(kind))}
+        newer = ", ".join(sorted(saved.keys() - known - {"type"}))
+        other = f"; {served_by(kind)}" if kind in IMPORTED else ""
+        why = f"another release has written {newer}{other}" if newer else str(error).splitlines()[0]
+        raise ModelError(f"{model!r}: {folder / CONFIG}: LeRobot {RELEASE} cannot read it: {why}") from error
+
+
 def _names_and_rate(model: str, options: LeRobotOptions, num_actions: int) -> tuple[tuple[str, ...], float]:
     names, rate_hz = options.action_names, options.control_rate_hz
     if options.dataset:
         file = Path(options.dataset) / "meta" / "info.json"
         try:
             info = json.loads(file.read_text(encoding="utf-8"))
-            names, rate_hz = names or tuple(_flat(info["features"]["action"]["names"])), rate_hz or float(info["fps"])
+            names, rate_hz = names or names_of(info["features"]["action"]["names"]), rate_hz or float(info["fps"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{model!r}: options.dataset: {file} does not tell names and rate: {error!r}") from error
     if not names:
@@ -162,15 +293,6 @@ def _names_and_rate(model: str, options: LeRobotOptions, num_actions: int) -> tu
     if len(names) != num_actions:
         raise ModelError(f"{model!r}: {len(names)} action names ({', '.join(names)}) for a policy with {num_actions} actions")
     return names, rate_hz
-
-
-def _flat(names: Any) -> Iterator[str]:
-    """Older datasets group names: `{"motors": [...]}`."""
-    for name in names.values() if isinstance(names, dict) else names:
-        if isinstance(name, str):
-            yield name
-        else:
-            yield from _flat(name)
 
 
 def _load_weights(policy: Any, file: Path) -> None:
@@ -200,19 +322,22 @@ def _load_weights(policy: Any, file: Path) -> None:
         raise ValueError("weights are not finite")
 
 
-def _overrides(options: LeRobotOptions, folder: Path) -> dict[str, Any]:
-    """Of the preprocessor's steps, where it has them."""
+def _overrides(options: LeRobotOptions, folder: Path, cameras: Sequence[Camera]) -> dict[str, Any]:
+    """Return what its preprocessor's steps are given in place of what was saved, where it has them."""
     steps, _ = _steps(folder, PREPROCESSOR), _steps(folder, POSTPROCESSOR)
     tokenizer = options.tokenizer or options.vlm
     overrides: dict[str, Any] = {"device_processor": {"device": options.device}}
     overrides |= {"tokenizer_processor": {"tokenizer_name": tokenizer}} if tokenizer else {}
-    overrides |= {"rename_observations_processor": {"rename_map": options.rename_map}} if options.rename_map else {}
+    rename_map = options.rename_map
+    if options.cameras:
+        rename_map = rename_map | {camera.source: camera.feature for camera in cameras}
+    overrides |= {"rename_observations_processor": {"rename_map": rename_map}} if rename_map else {}
     return {name: value for name, value in overrides.items() if name in steps}
 
 
 def _steps(folder: Path, name: str) -> set[str]:
     """Of a pipeline, by name. One that is given as a class of any module would be called with arguments from the checkpoint."""
-    steps = json.loads((folder / name).read_text(encoding="utf-8"))["steps"]
+    steps = read_json(folder / name)["steps"]
     for step in steps:
         if not step.get("registry_name"):
             raise ModelError(f"{folder}: {name} has a step {step.get('class')!r} that is not registered with LeRobot by name")
@@ -232,6 +357,15 @@ def _words_hash(tokenizer: Any) -> str:
     fast = getattr(tokenizer, "backend_tokenizer", None)
     words = fast.to_str() if fast is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
     return hashlib.sha256(words.encode()).hexdigest()
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Raises: `ModelError`."""
+    try:
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{file}: no JSON can be read from it: {error}") from error
+    return content
 
 
 def _content_hash(folder: Path) -> str:

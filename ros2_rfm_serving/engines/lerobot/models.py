@@ -27,7 +27,8 @@ class LeRobotModel:
     """Equal chunks in model space are different motions for robots in different states."""
 
     def __init__(self, checkpoint: Checkpoint, split: Split | None) -> None:
-        self.checkpoint, self.processing = checkpoint, Processing(checkpoint, fits_of(checkpoint.policy, split))
+        fits = fits_of(checkpoint.policy, split, checkpoint.cameras)
+        self.checkpoint, self.processing = checkpoint, Processing(checkpoint, fits)
         state = checkpoint.policy.config.robot_state_feature
         self._contract = ModelContract(
             model=checkpoint.model,

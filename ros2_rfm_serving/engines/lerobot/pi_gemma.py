@@ -32,8 +32,13 @@ CHECK.check_whether_transformers_replace_is_installed_correctly = lambda: True  
 
 
 def provide(kind: str) -> None:
-    """To LeRobot's code of a policy. A transformers that has the changes is left as it is."""
-    if kind not in PI or (sys.modules.get(CHECK.__name__) is not CHECK and find_spec(CHECK.__name__)):
+    """Give LeRobot 0.4's code of a policy these changes. A transformers that has them, and LeRobot 0.5, which brings its own, are
+    left as they are."""
+    if (
+        kind not in PI
+        or find_spec("lerobot.policies.pi_gemma")
+        or (sys.modules.get(CHECK.__name__) is not CHECK and find_spec(CHECK.__name__))
+    ):
         return
     sys.modules[CHECK.__name__] = CHECK
     modeling_gemma._gated_residual = gated_residual

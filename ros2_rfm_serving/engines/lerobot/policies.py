@@ -6,7 +6,9 @@ once per solver step. Around these two parts, which are LeRobot's own, the loop 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
+from inspect import signature
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -14,6 +16,7 @@ from lerobot.utils.constants import ACTION, OBS_LANGUAGE_ATTENTION_MASK, OBS_LAN
 from torch import Tensor
 
 from ros2_rfm_serving.engines.lerobot.processing import Batch, Fit, resized_to
+from ros2_rfm_serving.engines.lerobot_format import CHUNKLESS, Camera, served_by
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Serving
 
@@ -22,7 +25,6 @@ CHUNK_STATELESS = (*SPLIT, "act", "groot", "pi0_fast")
 """Their `predict_action_chunk` reads and leaves no state (Remote-RTC §8.3)."""
 QUEUED = ("diffusion", "vqbet", "tdmpc")
 """Theirs reads queues of past observations, which only `select_action` fills."""
-CHUNKLESS = ("sac", "sarm", "reward_classifier")
 DETERMINISTIC = ("act",)
 """The other policies that give a chunk at once draw their noise themselves, for a whole batch: they run one row at a time."""
 
@@ -30,7 +32,7 @@ DETERMINISTIC = ("act",)
 def serving_of(kind: str) -> Serving:
     """Raises: `ModelError` for a policy without chunks. A policy that nobody has looked at may keep state."""
     if kind in CHUNKLESS:
-        raise ModelError(f"LeRobot's {kind!r} predicts no action chunks, so it cannot be served")
+        raise ModelError(f"LeRobot's {kind!r}: {served_by(kind)}")
     return Serving.SHARED if kind in CHUNK_STATELESS else Serving.EXCLUSIVE
 
 
@@ -61,10 +63,14 @@ class SmolVla:
     def __init__(self, policy: Any) -> None:
         self._policy, self._flow = policy, policy.model
         self._code: Any = import_module(type(policy).__module__)
+        fills = "fill_kv_cache" in signature(self._flow.vlm_with_expert.forward).parameters  # until LeRobot 0.6.0
+        self._filling = {"fill_kv_cache": True} if fills else {}
 
     def fit(self, image: Tensor) -> Tensor:
         size = self._policy.config.resize_imgs_with_padding
-        fitted: Tensor = self._code.resize_with_pad(image, *size, pad_value=0) if size else image
+        if not size:
+            return image
+        fitted: Tensor = self._code.resize_with_pad(image, width=size[0], height=size[1], pad_value=0)
         return fitted
 
     def perceive(self, batch: Batch) -> Observed:
@@ -78,7 +84,7 @@ class SmolVla:
             past_key_values=None,
             inputs_embeds=[tokens, None],
             use_cache=self._policy.config.use_cache,
-            fill_kv_cache=True,
+            **self._filling,
         )
         return Observed(cache, mask, None)
 
@@ -94,7 +100,9 @@ class Pi0:
         self._policy, self._flow = policy, policy.model
         self._code: Any = import_module(type(policy).__module__)
         # Masks are [B, 1, L, L] of numbers to add, which attention kernels other than the plain one take otherwise.
-        self._flow.paligemma_with_expert.paligemma.language_model.config._attn_implementation = "eager"
+        self._flow.paligemma_with_expert.paligemma.model.language_model.config._attn_implementation = "eager"
+        own = getattr(self._flow, "_prepare_attention_masks_4d", None)  # a method until LeRobot 0.6.0
+        self._masks_of: Any = own or self._code.prepare_attention_masks_4d
 
     def fit(self, image: Tensor) -> Tensor:
         fitted: Tensor = self._code.resize_with_pad_torch(image, *self._policy.config.image_resolution)
@@ -105,7 +113,7 @@ class Pi0:
         words = batch[OBS_LANGUAGE_TOKENS], batch[OBS_LANGUAGE_ATTENTION_MASK]
         tokens, mask, steps = self._flow.embed_prefix(images, image_masks, *words)
         _, cache = self._flow.paligemma_with_expert.forward(
-            attention_mask=self._flow._prepare_attention_masks_4d(self._code.make_att_2d_masks(mask, steps)),
+            attention_mask=self._masks_of(self._code.make_att_2d_masks(mask, steps)),
             position_ids=mask.cumsum(dim=1) - 1,
             past_key_values=None,
             inputs_embeds=[tokens, None],
@@ -142,7 +150,7 @@ def whole_chunk(kind: str, policy: Any, batch: Batch, seed: int) -> Tensor:
         return torch.stack(actions, dim=1)
 
 
-def fits_of(policy: Any, split: Split | None) -> dict[str, Fit]:
-    """By image feature; placeholders for cameras that no robot has are left to the policy."""
-    features = {key: feature.shape for key, feature in policy.config.image_features.items() if "empty_camera" not in key}
-    return {key: split.fit if split else resized_to(*shape[-2:]) for key, shape in features.items()}
+def fits_of(policy: Any, split: Split | None, cameras: Sequence[Camera]) -> dict[str, Fit]:
+    """Return how the image of each camera's feature is resized; cameras that no robot has are left to the policy."""
+    features = policy.config.image_features
+    return {camera.feature: split.fit if split else resized_to(*features[camera.feature].shape[-2:]) for camera in cameras}

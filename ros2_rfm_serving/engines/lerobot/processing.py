@@ -42,10 +42,10 @@ class Processing:
         self._fits = tuple(fits.values())
         self.features = tuple(fits)
         """Of images, as the policy names them"""
-        self.sources = tuple(named.get(feature, feature) for feature in fits)
+        self.sources = tuple(camera.source for camera in checkpoint.cameras)
         """The same as a robot of LeRobot's names them"""
         self.state_source = named.get(OBS_STATE, OBS_STATE)
-        self.cameras = tuple(source.removeprefix("observation.").removeprefix("images.") for source in self.sources)
+        self.cameras = tuple(camera.name for camera in checkpoint.cameras)
 
     def to_policy(self, requests: Sequence[InferenceRequest]) -> Batch:
         """What `predict_action_chunk` takes."""

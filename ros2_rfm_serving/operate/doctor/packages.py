@@ -69,7 +69,7 @@ PACKAGES = {
     "zstandard": Package("zstandard>=0.22", None, "audit"),
     "httpx": Package("httpx>=0.27", "python3-httpx", "openai"),
     "jax": Package("jax>=0.6", None, "jax"),
-    "lerobot": Package("lerobot[smolvla]>=0.4.4,<0.5", None, "lerobot"),
+    "lerobot": Package("lerobot[smolvla,dataset,diffusion]>=0.4.4,<0.7", None, "lerobot"),
     "matplotlib": Package("matplotlib>=3.8", "python3-matplotlib", "plots"),
     "metaworld": Package("metaworld==3.1.*", None, "metaworld"),
     "cryptography": Package("cryptography>=42", "python3-cryptography", "security"),

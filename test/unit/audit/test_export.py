@@ -9,10 +9,11 @@ import pytest
 import simplejpeg
 
 from ros2_rfm_serving.audit.codec import digest
+from ros2_rfm_serving.audit.export.clock import frames_per_second
 from ros2_rfm_serving.audit.export.episodes import episodes
-from ros2_rfm_serving.audit.export.frames import Skipped, same_shape
+from ros2_rfm_serving.audit.export.frames import Skipped, same_shape, shape_of
 from ros2_rfm_serving.audit.export.labels import SCORE, STATUS, Labels
-from ros2_rfm_serving.audit.export.story import NO_EPISODE, NO_IMAGE
+from ros2_rfm_serving.audit.export.story import NO_EPISODE, NO_FRAME, NO_IMAGE
 from ros2_rfm_serving.errors import ConfigurationError
 from test.unit.audit.story import EPOCH_S, Log, picture, request, robot, row, sensors, tick, transition
 
@@ -187,3 +188,89 @@ def test_damaged_records_cost_themselves_alone() -> None:
     found, skipped = read(log)
     assert skipped.frames["of another shape, or with numbers that are none"] == 2
     assert len(found) == 2 and skipped.frames["of records that cannot be read"] == 2
+
+
+# --- the clock -------------------------------------------------------------------------------------------------------------
+
+
+def commanded(log: Log, times_s: list[float], episode: int = 1) -> None:
+    """Chunks executed at these times, the first of which comes with an image."""
+    for number, t_s in enumerate(times_s):
+        asked: dict[str, object] = {"sensors": sensors(t_s, t_s, IMAGES), "requests": [request(1, episode)]}
+        tick(log, t_s, [float(number), 0.0], row(number, 1, episode), **(asked if not number else {}))
+
+
+@pytest.mark.parametrize("rate_hz", [20.0, 12.5, 33.3, 2.5, 0.4, 29.97, 7.5, 1.0, 62.5])
+def test_a_data_set_has_the_declared_rate_whole_or_not(rate_hz: float) -> None:
+    log = robot(rate_hz=rate_hz)
+    commanded(log, [1.0 + step / rate_hz for step in range(25)])
+    ((episode,), skipped) = read(log)
+    assert shape_of(episode).rate_hz == rate_hz == frames_per_second(rate_hz, videos=False)
+    assert len(episode.frames) == 25 and not any(skipped.resampled.values())
+
+
+PACED = [(30.0, 25.0), (30.0, 50.0), (12.5, 10.0), (20.0, 19.0), (33.3, 25.0), (2.5, 2.0)]
+"""Declared rates, and the pace of the commands."""
+
+
+@pytest.mark.parametrize(("rate_hz", "paced_hz"), PACED)
+def test_the_declared_rate_counts_and_commands_at_another_pace_are_resampled(rate_hz: float, paced_hz: float) -> None:
+    log = robot(rate_hz=rate_hz)
+    for episode in (1, 2):
+        pace_hz = paced_hz * (1.0 + 0.04 * episode)
+        commanded(log, [100.0 * episode + step / pace_hz for step in range(60)], episode)
+    found, skipped = read(log)
+    assert len({shape_of(episode).rate_hz for episode in found}) == 1 and not skipped.left_out
+    assert any(skipped.resampled.values())
+    for episode in found:
+        since_s = [frame.t_s - episode.frames[0].t_s for frame in episode.frames]
+        late_s = [abs(step / rate_hz - t_s) for step, t_s in enumerate(since_s)]
+        assert max(late_s) <= 0.51 * max(1 / rate_hz, 1 / paced_hz)
+
+
+def test_jitter_leaves_frames_as_they_are_and_a_missed_period_holds_the_nearest() -> None:
+    rng = np.random.default_rng(3)
+    log = robot(rate_hz=20.0)
+    commanded(log, [1.0 + step / 20 + float(rng.uniform(-0.012, 0.012)) for step in range(80)])
+    ((episode,), _) = read(log)
+    assert [frame.action[0] for frame in episode.frames] == list(range(80))
+    log = robot(rate_hz=20.0)
+    commanded(log, [1.0 + step / 20 for step in range(40) if step != 7])
+    ((episode,), skipped) = read(log)
+    assert len(episode.frames) == 40 and skipped.resampled.total() == 1
+
+
+def test_nothing_is_put_into_a_pause() -> None:
+    log = robot(rate_hz=10.0)
+    commanded(log, [1.0, 1.1, 1.2, 9.0, 9.1])
+    ((episode,), _) = read(log)
+    assert len(episode.frames) == 5
+
+
+def test_a_robot_that_declares_no_rate_is_left_out_unless_the_user_knows_it() -> None:
+    log = robot(rate_hz=0.0)
+    commanded(log, [1.0 + step / 10 for step in range(5)])
+    found, skipped = read(log)
+    assert not found and list(skipped.left_out.values()) == [1] and "--rate-hz" in next(iter(skipped.left_out))
+    log = robot(rate_hz=0.0)
+    commanded(log, [1.0 + step / 10 for step in range(5)])
+    ((episode,), _) = read(log, rate_hz=12.5)
+    assert episode.rate_hz == 12.5
+
+
+def test_videos_have_whole_rates_which_may_be_one_percent_off() -> None:
+    assert [frames_per_second(rate, videos=True) for rate in (20.0, 29.97, 33.3)] == [20, 30, 33]
+    for rate in (12.5, 2.5, 0.4, 7.5):
+        with pytest.raises(ConfigurationError, match="videos have whole rates"):
+            frames_per_second(rate, videos=True)
+
+
+def test_an_episode_without_a_single_image_is_counted_as_left_out() -> None:
+    log = robot()
+    told(log)
+    _, skipped = read(log, blobs={})
+    assert skipped.left_out == {NO_FRAME: 2}
+    log = robot()
+    told(log)
+    _, skipped = read(log, tasks=["door"])
+    assert not skipped.left_out

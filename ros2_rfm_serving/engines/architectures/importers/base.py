@@ -26,6 +26,10 @@ class Wishes:
     """Columns of the state in pi0.5's prompt, padded; 0: as many as it has"""
     relative: tuple[str, ...] = ()
     """Actions that are counted from the state (openpi), by name"""
+    raw_units: bool = False
+    """Without statistics of its robot, states and actions are taken as the network has them (LeRobot)"""
+    release: str = ""
+    """LeRobot release that trained it, where the checkpoint does not say"""
     control_rate_hz: float = 0.0
     tokenizer: Path | None = None
     """Folder with `tokenizer.json`, or the file"""

@@ -187,12 +187,18 @@ def robot_of(statistics: Json, wished: str) -> Robot:
 
 
 def spans(statistics: Mapping[str, Any], platform: Platform) -> Affine:
-    """Columns that its mask leaves out are taken as they are."""
-    pairs = list(zip(statistics[platform.least], statistics[platform.most], strict=True))
-    halves = [(most - least + 1e-8) / 2 for least, most in pairs]
-    mask = statistics.get("mask") or [True] * len(pairs)
-    offsets = [least + half if own else 0.0 for (least, _), half, own in zip(pairs, halves, mask, strict=True)]
-    return Affine(offset=tuple(offsets), scale=tuple(half if own else 1.0 for half, own in zip(halves, mask, strict=True)))
+    """Return the scaling in float64, as its authors compute it (BitVLA 3738a94: `normalize_proprio` and `_unnormalize_actions`).
+
+    Columns that its mask leaves out are taken as they are.
+    """
+    low, high = ([float(value) for value in statistics[name]] for name in (platform.least, platform.most))
+    mask = [bool(own) for own in statistics.get("mask") or [True] * len(low)]
+    return Affine(
+        offset=tuple(least if own else 0.0 for least, own in zip(low, mask, strict=True)),
+        scale=tuple(most - least + 1e-8 if own else 1.0 for least, most, own in zip(low, high, mask, strict=True)),
+        ranged=tuple(mask),
+        precision="float64",
+    )
 
 
 def _network(config: Json, theirs: Mapping[str, Tensor], robot: Robot, tokenizer: str) -> BitVlaConfig:

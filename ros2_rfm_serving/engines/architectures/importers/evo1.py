@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, float32, tensor
 
 from ros2_rfm_serving.engines.architectures.evo1 import CAMERAS, INTERN_VIT, QWEN2, Evo1, Evo1Config
 from ros2_rfm_serving.engines.architectures.evo_head import EvoHeadConfig
@@ -15,13 +15,15 @@ from ros2_rfm_serving.engines.architectures.importers.decoder_weights import dec
 from ros2_rfm_serving.engines.architectures.importers.files import Json, layers_of, read_json, tokenizer_file
 from ros2_rfm_serving.engines.architectures.importers.shards import INDEX, WEIGHTS, read_weights
 from ros2_rfm_serving.engines.architectures.importers.tokens import token_id
-from ros2_rfm_serving.engines.architectures.manifest import Affine, Manifest, Processing, Promise
+from ros2_rfm_serving.engines.architectures.manifest import Affine, Manifest, Processing, Promise, ranges_of
 from ros2_rfm_serving.engines.architectures.vision import VisionConfig
 from ros2_rfm_serving.errors import ModelError
 
 PICKLE, STATISTICS = "mp_rank_00_model_states.pt", "norm_stats.json"
 EPS = 1e-8
 """That its normaliser adds to every span"""
+BOUNDS, BOUNDS_Q99, NORMAL = "bounds", "bounds_q99", "normal"
+"""Values of `normalization_type`"""
 _VIT, _LANGUAGE, _HEAD = r"embedder\.model\.vision_model", r"embedder\.model\.language_model\.model", r"action_head"
 _LAYER, _BLOCK = rf"{_VIT}\.encoder\.layers\.(\d+)", rf"{_HEAD}\.transformer_blocks\.(\d+)"
 RULES: list[Rule] = [
@@ -64,7 +66,7 @@ def read(folder: Path, wishes: Wishes) -> Imported:
     config, statistics = read_json(folder / "config.json"), read_json(folder / STATISTICS)
     files, theirs = read_weights(folder)
     weights = by_our_names(theirs, files[0])
-    robot = robot_of(statistics, wishes.kind)
+    robot = robot_of(statistics, wishes.kind, _normalisation(config))
     tokenizer_json = tokenizer_file(folder, wishes.tokenizer, "OpenGVLab/InternVL3-1B")
     tokenizer = tokenizer_json.read_text(encoding="utf-8")
     network = _network(config, weights, robot, tokenizer)
@@ -116,6 +118,14 @@ def by_our_names(theirs: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
     return weights
 
 
+def _normalisation(config: Json) -> str:
+    """Raises: `ModelError`."""
+    kind = config.get("normalization_type") or BOUNDS
+    if kind not in (BOUNDS, BOUNDS_Q99, NORMAL):
+        raise ModelError(f"{config.file}: normalization_type is {kind!r}; {BOUNDS}, {BOUNDS_Q99} and {NORMAL} are known")
+    return str(kind)
+
+
 class Robot(NamedTuple):
     """What `norm_stats.json` says of one robot, or one data set of it."""
 
@@ -124,8 +134,8 @@ class Robot(NamedTuple):
     action: Affine
 
 
-def robot_of(statistics: Json, wished: str) -> Robot:
-    """wished: `ROBOT`, or `ROBOT/DATASET`. Raises: `ModelError`."""
+def robot_of(statistics: Json, wished: str, normalisation: str = BOUNDS) -> Robot:
+    """wished: `ROBOT`, or `ROBOT/DATASET`. normalisation: `normalization_type` of its configuration. Raises: `ModelError`."""
     known: dict[str, dict[str, Any]] = {}
     for arm, own in statistics.content.items():
         known |= {arm: own} if "action" in own else {f"{arm}/{dataset}": each for dataset, each in own.items()}
@@ -133,16 +143,24 @@ def robot_of(statistics: Json, wished: str) -> Robot:
     if name not in known:
         raise ModelError(f"{statistics.file}: which robot? Say one of {', '.join(known)}, not {name!r}")
     try:
-        state, action = (spans(known[name][key]) for key in ("observation.state", "action"))
+        state, action = (scaling_of(known[name][key], normalisation) for key in ("observation.state", "action"))
     except (KeyError, TypeError) as error:
         raise ModelError(f"{statistics.file}: {name}: {error} is missing or of another kind") from error
-    return Robot(name, state.model_copy(update={"clip": 1.0}), action)
+    clip = None if normalisation == NORMAL else 1.0
+    return Robot(name, state.model_copy(update={"clip": clip}), action)
 
 
-def spans(statistics: Mapping[str, list[float]]) -> Affine:
-    pairs = list(zip(statistics["min"], statistics["max"], strict=True))
-    halves = tuple((most - least + EPS) / 2 for least, most in pairs)
-    return Affine(offset=tuple(least + half for (least, _), half in zip(pairs, halves, strict=True)), scale=halves)
+def scaling_of(statistics: Mapping[str, list[float]], normalisation: str) -> Affine:
+    """Return the scaling of its `Normalizer` (Evo_1/scripts/Evo1_server.py at 1bf31c4), which computes in float32.
+
+    Raises: `KeyError` for statistics that are missing.
+    """
+    if normalisation == NORMAL:
+        mean, std = (tensor(statistics[name], dtype=float32) for name in ("mean", "std"))
+        return Affine(offset=tuple(mean.tolist()), scale=tuple((std + EPS).tolist()))
+    names = ("q01", "q99") if normalisation == BOUNDS_Q99 and {"q01", "q99"} <= statistics.keys() else ("min", "max")
+    low, high = (tensor(statistics[name], dtype=float32) for name in names)
+    return ranges_of(low.tolist(), (high - low + EPS).tolist())
 
 
 def _network(config: Json, weights: dict[str, Tensor], robot: Robot, tokenizer: str) -> Evo1Config:

@@ -101,8 +101,11 @@ def tokenizer_file(folder: Path, wished: Path | None, published: str) -> Path:
     for place in (folder, Path(published)):
         if published and (place / TOKENIZER).is_file():
             return place / TOKENIZER
-    where = f" of {published!r}" if published else ""
-    raise ModelError(f"{folder}: has no {TOKENIZER}: give --tokenizer, the folder or file with that{where}")
+    where, how = "", ""
+    if published:
+        where = f" of {published!r}"
+        how = f" (hf download {published} {TOKENIZER} --local-dir DIR)" if published.count("/") == 1 else ""
+    raise ModelError(f"{folder}: has no {TOKENIZER}: give --tokenizer DIR, the folder or file with that{where}{how}")
 
 
 def layers_of(tensors: dict[str, Tensor], pattern: str) -> int:

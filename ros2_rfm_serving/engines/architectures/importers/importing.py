@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from ros2_rfm_serving.engines.architectures import bundle
 from ros2_rfm_serving.engines.architectures.importers.base import Imported, Importer, Wishes
 from ros2_rfm_serving.engines.architectures.manifest import first_of
+from ros2_rfm_serving.engines.lerobot_format import checkpoint_below
 from ros2_rfm_serving.errors import ModelError
 
 _HERE = "ros2_rfm_serving.engines.architectures.importers"
@@ -135,6 +136,8 @@ def _recognised(source: Path) -> str:
     for name, module in IMPORTERS.items():
         if cast(Importer, import_module(module)).recognises(source):
             return name
+    if below := checkpoint_below(source):
+        raise ModelError(f"{source}: is the folder of a training run: give {below}")
     has = ", ".join(sorted(file.name for file in source.iterdir())[:8]) or "nothing"
     known = ", ".join(IMPORTERS)
     raise ModelError(f"{source}: no checkpoint that an importer recognises ({known}); it has {has}; say which with --as")

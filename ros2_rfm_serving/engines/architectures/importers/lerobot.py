@@ -11,12 +11,30 @@ from ros2_rfm_serving.engines.architectures.base import Architecture, Architectu
 from ros2_rfm_serving.engines.architectures.importers import pi_weights, smolvla_weights
 from ros2_rfm_serving.engines.architectures.importers.base import Imported, Wishes
 from ros2_rfm_serving.engines.architectures.importers.files import Json, read_json, read_tensors, tokenizer_file
-from ros2_rfm_serving.engines.architectures.importers.lerobot_processors import POST, PRE, Processors
-from ros2_rfm_serving.engines.architectures.manifest import Images, Manifest, Processing, Promise, first_of
+from ros2_rfm_serving.engines.architectures.importers.lerobot_processors import Processors
+from ros2_rfm_serving.engines.architectures.importers.lerobot_release import DARKER, PADDED_STATE, Release, release_of
+from ros2_rfm_serving.engines.architectures.manifest import (
+    TOKENIZER,
+    Images,
+    Manifest,
+    Processing,
+    Promise,
+    Prompt,
+    first_of,
+)
 from ros2_rfm_serving.engines.architectures.names import architecture_of
+from ros2_rfm_serving.engines.lerobot_format import (
+    ADAPTER,
+    CONFIG,
+    IMPORTED,
+    WEIGHTS,
+    cameras_of,
+    names_of,
+    require_checkpoint,
+    served_by,
+)
 from ros2_rfm_serving.errors import ModelError
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
 TOKENIZERS = {"pi0": "google/paligemma-3b-pt-224", "pi05": "google/paligemma-3b-pt-224"}
 UNSERVED = {
     "use_peft": "it holds an adapter only; merge it into its policy",
@@ -30,26 +48,23 @@ UNSERVED = {
 
 
 def recognises(folder: Path) -> bool:
-    return (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file() and "type" in read_json(folder / CONFIG).content
+    has_weights = any((folder / name).is_file() for name in (WEIGHTS, ADAPTER))
+    return has_weights and (folder / CONFIG).is_file() and "type" in read_json(folder / CONFIG).content
 
 
 def read(folder: Path, wishes: Wishes) -> Imported:
     """Raises: `ModelError`."""
-    for name in (CONFIG, WEIGHTS, PRE, POST):
-        if not (folder / name).is_file():
-            older = "; LeRobot's migrate_policy_normalization makes it for older checkpoints" if name in (PRE, POST) else ""
-            raise ModelError(f"{folder}: not a LeRobot checkpoint, {name} is missing{older}")
+    require_checkpoint(folder)
     config = read_json(folder / CONFIG)
     kind = config.text("type")
-    if kind not in ("smolvla", "pi0", "pi05"):
-        raise ModelError(f"{config.file}: type is {kind!r}; smolvla, pi0 and pi05 are imported, others are served by `lerobot`")
+    if kind not in IMPORTED:
+        raise ModelError(f"{config.file}: type is {kind!r}, which is not imported: {served_by(kind)}")
     for key, why in UNSERVED.items():
         if config.get(key):
             raise ModelError(f"{config.file}: {key} is true: {why}")
     processors = Processors(folder)
     weights_of = smolvla_weights if kind == "smolvla" else pi_weights
-    backbone = str(config.get("vlm_model_name") or TOKENIZERS.get(kind, ""))
-    tokenizer = tokenizer_file(folder, wishes.tokenizer, backbone)
+    tokenizer = _tokenizer(folder, config, processors, wishes)
     weights, sizes = weights_of.read(kind, read_tensors(folder / WEIGHTS), config, tokenizer.parent)
     network, promise = sized(kind, sizes, config), _promise(config, processors, wishes)
     relative = processors.relative(len(promise.action_names), promise.state_size)
@@ -57,7 +72,8 @@ def read(folder: Path, wishes: Wishes) -> Imported:
         raise ModelError(
             f"{config.file}: use_relative_actions is {config.get('use_relative_actions')!r}, its processors do otherwise"
         )
-    processing = _processing(architecture_of(kind), network, config, processors, wishes.state_words)
+    release = Release(False) if kind == "smolvla" else release_of(config, kind, promise.state_size, wishes)
+    processing = _processing(architecture_of(kind), network, config, processors, wishes, release)
     manifest = Manifest(
         architecture=kind,
         network=network.model_dump(mode="json"),
@@ -70,7 +86,27 @@ def read(folder: Path, wishes: Wishes) -> Imported:
         weights=weights,
         tokenizer=tokenizer.read_text(encoding="utf-8"),
         files=(folder / CONFIG, folder / WEIGHTS, *processors.files, tokenizer),
-        notes=(*weights_of.LEFT_OUT, *_unscaled(manifest)),
+        notes=(*weights_of.LEFT_OUT, *_unscaled(manifest), *_absent(config, promise), *filter(None, [release.note])),
+    )
+
+
+def _tokenizer(folder: Path, config: Json, processors: Processors, wishes: Wishes) -> Path:
+    """Return its file: the wished one, else that of the checkpoint, else that of its language model. Raises: `ModelError`."""
+    told = processors.tokenizer()
+    own = told.get("folder")
+    if wishes.tokenizer is None and own is not None and (own / TOKENIZER).is_file():
+        return Path(own / TOKENIZER)
+    named = "" if own is not None else str(told.get("tokenizer_name") or "")
+    published = str(config.get("vlm_model_name") or TOKENIZERS.get(config.text("type"), ""))
+    return tokenizer_file(folder, wishes.tokenizer, named or published)
+
+
+def _absent(config: Json, promise: Promise) -> list[str]:
+    """Return a note on image features that the robot has no camera for."""
+    features = _features(config, "input_features", "VISUAL")
+    count = len(features) - len(promise.cameras)
+    return (
+        [f"cameras: {', '.join(promise.cameras) or 'none'}; {count} of its image features are none of the robot's"] if count else []
     )
 
 
@@ -106,22 +142,37 @@ def _columns(config: Json, key: str, feature: dict[str, Any]) -> int:
 
 def _promise(config: Json, processors: Processors, wishes: Wishes) -> Promise:
     columns = _columns(config, "output_features.action", config.map("output_features", "action"))
-    own = config.get("action_feature_names") or []
-    if not isinstance(own, list):
-        raise ModelError(f"{config.file}: action_feature_names: a list is expected, it is {own!r}")
-    names = wishes.action_names or tuple(own)
+    own = _own_names(config, columns)
+    names = wishes.action_names or own
     if len(names) != columns:
-        told = f"{len(names)} action names ({', '.join(names)}) for" if names else "a LeRobot checkpoint does not name its"
-        raise ModelError(f"{config.file}: {told} {columns} action columns: give --action-names, in the robot's order")
-    cameras = [processors.robot_name(name) for name in _features(config, "input_features", "VISUAL") if "empty_camera" not in name]
+        has = f"{len(names)} action names ({', '.join(names)}) for" if names else "a LeRobot checkpoint does not name its"
+        raise ModelError(f"{config.file}: {has} {columns} action columns: give --action-names, in the robot's order")
+    features = list(_features(config, "input_features", "VISUAL"))
+    try:
+        cameras = cameras_of(features, processors.rename_map, processors.statistics, wishes.cameras)
+    except ModelError as error:
+        raise ModelError(f"{config.file}: input_features: {error} (--cameras)") from error
     state = _features(config, "input_features", "STATE").get("observation.state", {"shape": [0]})
     return Promise(
         action_names=names,
-        cameras=tuple(name.removeprefix("observation.").removeprefix("images.") for name in cameras),
+        cameras=tuple(camera.name for camera in cameras),
         state_size=_columns(config, "input_features.observation.state", state),
         control_rate_hz=wishes.control_rate_hz,
         max_inference_delay_steps=config.count("rtc_training_max_delay", 0),
     )
+
+
+def _own_names(config: Json, columns: int) -> tuple[str, ...]:
+    """Return the names that its data set gave the actions. LeRobot takes `list(names)` of them, which of groups keeps the groups'
+    names alone (`make_policy`, 0.5.1 to 0.6.1). Raises: `ModelError`."""
+    own = config.get("action_feature_names")
+    if isinstance(own, str):
+        raise ModelError(f"{config.file}: action_feature_names: a list is expected, it is {own!r}")
+    try:
+        names = names_of(own)
+    except ValueError as error:
+        raise ModelError(f"{config.file}: action_feature_names: {error}: give --action-names, in the robot's order") from error
+    return names if len(names) == columns else ()
 
 
 def _sampling(architecture: type[Architecture], config: Json) -> Any:
@@ -131,7 +182,12 @@ def _sampling(architecture: type[Architecture], config: Json) -> Any:
 
 
 def _processing(
-    architecture: type[Architecture], network: ArchitectureConfig, config: Json, processors: Processors, state_words: int
+    architecture: type[Architecture],
+    network: ArchitectureConfig,
+    config: Json,
+    processors: Processors,
+    wishes: Wishes,
+    release: Release,
 ) -> Processing:
     own = architecture.processing(network)
     sides = config.get("resize_imgs_with_padding") or config.get("image_resolution")
@@ -140,7 +196,24 @@ def _processing(
             f"{config.file}: images are {sides}, its image encoder has positions for {own.images.width_px} x {own.images.height_px}"
         )
     absent = config.count("empty_cameras", 0)
-    images = Images.model_validate({**own.images.model_dump(), "absent": absent})
-    longest = config.count("tokenizer_max_length", own.prompt.max_tokens)
-    prompt = own.prompt.model_copy(update={"max_tokens": longest, "state_words": state_words})
-    return Processing(images=images, prompt=prompt, state=processors.state(), action=processors.action())
+    border = DARKER if release.of_0_4 else own.images.border
+    images = Images.model_validate({**own.images.model_dump(), "absent": absent, "border": border})
+    raw_units = wishes.raw_units
+    return Processing(
+        images=images,
+        prompt=_prompt(own.prompt, config, processors, wishes, release),
+        state=processors.state(raw_units=raw_units),
+        action=processors.action(raw_units=raw_units),
+    )
+
+
+def _prompt(own: Prompt, config: Json, processors: Processors, wishes: Wishes, release: Release) -> Prompt:
+    """Return the prompt as its pipeline makes it; of its length the pipeline's step has the last word, as in LeRobot."""
+    longest = processors.tokenizer().get("max_length") or config.count("tokenizer_max_length", own.max_tokens)
+    template, state_words = own.template, wishes.state_words
+    if "{state}" in template:
+        processors.require_state_in_prompt()
+        state_words = state_words or (PADDED_STATE if release.of_0_4 else 0)
+    elif not processors.ends_lines:
+        template = template.removesuffix("\n")
+    return Prompt.model_validate({**own.model_dump(), "template": template, "max_tokens": longest, "state_words": state_words})

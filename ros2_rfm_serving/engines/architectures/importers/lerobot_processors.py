@@ -8,28 +8,33 @@ from typing import Any
 from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.importers.files import read_json, read_tensors
-from ros2_rfm_serving.engines.architectures.manifest import Affine
+from ros2_rfm_serving.engines.architectures.manifest import Affine, ranges_of
+from ros2_rfm_serving.engines.lerobot_format import POSTPROCESSOR as POST
+from ros2_rfm_serving.engines.lerobot_format import PREPROCESSOR as PRE
+from ros2_rfm_serving.engines.lerobot_format import without_statistics
 from ros2_rfm_serving.errors import ModelError
 
-PRE, POST = "policy_preprocessor.json", "policy_postprocessor.json"
 RELATIVE, ABSOLUTE = "relative_actions_processor", "absolute_actions_processor"
+NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
+STATE_WORDS = "pi05_prepare_state_tokenizer_processor_step"
+NEW_LINE = ("smolvla_new_line_processor", "new_line_task_processor", "pi0_new_line_processor")
 KNOWN = frozenset(
     {
         "rename_observations_processor",
         "to_batch_processor",
         "device_processor",
-        "normalizer_processor",
-        "unnormalizer_processor",
+        NORMALIZER,
+        UNNORMALIZER,
         "tokenizer_processor",
-        "smolvla_new_line_processor",
-        "new_line_task_processor",
-        "pi0_new_line_processor",
-        "pi05_prepare_state_tokenizer_processor_step",
+        *NEW_LINE,
+        STATE_WORDS,
         RELATIVE,
         ABSOLUTE,
     }
 )
 """Steps that the bundle's own processing does, by LeRobot's names"""
+RANGES = {"MIN_MAX": ("min", "max"), "QUANTILES": ("q01", "q99"), "QUANTILE10": ("q10", "q90")}
+"""Modes that scale to [-1, 1] -> the statistics that become -1 and 1"""
 Stats = dict[str, Tensor]
 
 
@@ -41,25 +46,62 @@ class Processors:
         self.files: list[Path] = []
         self._before, self._after = self._steps(PRE), self._steps(POST)
         self._require_bare_images()
-        renames = [step.get("config", {}).get("rename_map", {}) for step in self._before.values()]
-        self._robot_names = {policy: robot for names in renames for robot, policy in names.items()}
+        self._require_float32()
+        self.rename_map = {
+            str(robot): str(policy)
+            for step in self._before.values()
+            for robot, policy in (step.get("config", {}).get("rename_map") or {}).items()
+        }
+        """A robot's feature -> the policy's"""
 
-    def robot_name(self, feature: str) -> str:
-        """Of what the policy calls `feature`."""
-        return str(self._robot_names.get(feature, feature))
+    @property
+    def statistics(self) -> frozenset[str]:
+        """Features of the data set whose statistics the normaliser has."""
+        return frozenset(self._statistics(self._before.get(NORMALIZER, {})))
 
-    def state(self) -> Affine:
-        return self._line(PRE, self._before, "normalizer_processor", "observation.state", "STATE", forward=True)
+    def state(self, *, raw_units: bool = False) -> Affine:
+        return self._line(PRE, self._before, NORMALIZER, "observation.state", "STATE", forward=True, raw_units=raw_units)
 
-    def action(self) -> Affine:
-        return self._line(POST, self._after, "unnormalizer_processor", "action", "ACTION", forward=False)
+    def action(self, *, raw_units: bool = False) -> Affine:
+        return self._line(POST, self._after, UNNORMALIZER, "action", "ACTION", forward=False, raw_units=raw_units)
+
+    @property
+    def ends_lines(self) -> bool:
+        """Whether a step ends an instruction with a new line."""
+        return any(step in self._before for step in NEW_LINE)
+
+    def tokenizer(self) -> dict[str, Any]:
+        """Return the configuration of the step that makes tokens; `folder`: where it lies in the checkpoint, if it does.
+
+        Raises: `ModelError` where it does what no bundle does.
+        """
+        step = self._before.get("tokenizer_processor", {})
+        config = dict(step.get("config") or {})
+        for key, served in (("task_key", "task"), ("padding_side", "right")):
+            if config.get(key, served) != served:
+                raise ModelError(
+                    f"{self._folder / PRE}: tokenizer_processor.{key} is {config[key]!r}, a bundle does {served!r}; "
+                    "use the engine `lerobot`"
+                )
+        if artifact := (step.get("artifacts") or {}).get("tokenizer_name"):
+            config["folder"] = self._folder / Path(str(artifact)).name
+        return config
+
+    def require_state_in_prompt(self) -> None:
+        """Accept pi0.5's steps: a normalised state, then its words. Raises: `ModelError`."""
+        order = [step for step in self._before if step in (NORMALIZER, STATE_WORDS)]
+        if order != [NORMALIZER, STATE_WORDS]:
+            raise ModelError(
+                f"{self._folder / PRE}: pi0.5's prompt has the normalised state: {NORMALIZER}, then {STATE_WORDS}; it has {order}; "
+                "use the engine `lerobot`"
+            )
 
     def relative(self, num_actions: int, state_size: int) -> tuple[int | None, ...]:
         """Columns of the state that actions are counted from, as LeRobot's two steps do it: before the normalisation and after it.
 
         Raises: `ModelError`.
         """
-        steps = ((PRE, self._before, RELATIVE, "normalizer_processor"), (POST, self._after, "unnormalizer_processor", ABSOLUTE))
+        steps = ((PRE, self._before, RELATIVE, NORMALIZER), (POST, self._after, UNNORMALIZER, ABSOLUTE))
         switched = ((self._before, RELATIVE), (self._after, ABSOLUTE))
         enabled = [bool(own.get(step, {}).get("config", {}).get("enabled")) for own, step in switched]
         if not any(enabled):
@@ -84,24 +126,32 @@ class Processors:
         steps: dict[str, dict[str, Any]] = {}
         for step in read_json(file).content.get("steps", []):
             registered = str(step.get("registry_name") or "")
-            if registered not in KNOWN:
+            if not registered:
                 raise ModelError(
-                    f"{file}: a step {registered or step.get('class')!r}, which no bundle does; use the engine `lerobot`"
+                    f"{file}: a step {step.get('class')!r} that is not registered with LeRobot by name: neither a bundle nor the "
+                    "engine `lerobot` runs it"
                 )
+            if registered not in KNOWN:
+                raise ModelError(f"{file}: a step {registered!r}, which no bundle does; use the engine `lerobot`")
             if registered in steps:
                 raise ModelError(f"{file}: {registered!r} is there twice, a bundle does it once; use the engine `lerobot`")
             steps[registered] = step
         return steps
 
-    def _line(self, name: str, steps: dict[str, Any], step: str, feature: str, kind: str, *, forward: bool) -> Affine:
-        """forward: into the model."""
+    def _line(
+        self, name: str, steps: dict[str, Any], step: str, feature: str, kind: str, *, forward: bool, raw_units: bool
+    ) -> Affine:
+        """forward: into the model. raw_units: without statistics too, where LeRobot leaves numbers as they are."""
         told = steps.get(step, {})
         mode = told.get("config", {}).get("norm_map", {}).get(kind, "IDENTITY")
         if mode == "IDENTITY" or not told or (forward and feature not in _normalised(told)):
             return Affine()
-        stats: Stats = self._statistics(told).get(feature, {})
+        known = self._statistics(told)
+        stats: Stats = known.get(feature, {})
         if not stats:
-            return Affine()  # as LeRobot does without statistics
+            if not raw_units:
+                raise ModelError(f"{self._folder / name}: {without_statistics(feature, mode, known)}; --raw-units imports it so")
+            return Affine()
         try:
             return affine_of(mode, stats, float(told["config"].get("eps", 1e-8)), forward=forward)
         except KeyError as error:
@@ -121,9 +171,19 @@ class Processors:
                 found.setdefault(feature, {})[name] = tensor
         return found
 
+    def _require_float32(self) -> None:
+        """Statistics here are in float32. Raises: `ModelError`."""
+        for name, steps in ((PRE, self._before), (POST, self._after)):
+            dtype = (steps.get("device_processor", {}).get("config") or {}).get("float_dtype")
+            if dtype not in (None, "float32"):
+                raise ModelError(
+                    f"{self._folder / name}: device_processor.float_dtype is {dtype!r}, a bundle processes in float32; "
+                    "use the engine `lerobot`"
+                )
+
     def _require_bare_images(self) -> None:
         """Networks here have one scale for all pixels. Raises: `ModelError`."""
-        told = self._before.get("normalizer_processor", {})
+        told = self._before.get(NORMALIZER, {})
         mode = told.get("config", {}).get("norm_map", {}).get("VISUAL", "IDENTITY")
         if mode == "IDENTITY":
             return
@@ -144,15 +204,17 @@ def _normalised(step: dict[str, Any]) -> set[str]:
 
 
 def affine_of(mode: str, stats: Stats, eps: float, *, forward: bool) -> Affine:
-    """LeRobot's modes, in float32 as there. Raises: `KeyError` for statistics that are missing, or an unknown mode."""
+    """Return the scaling of one of LeRobot's modes, in float32 as there (`NormalizerProcessorStep`; 0.4.4 and 0.6.1 are the same).
+
+    Raises: `KeyError` for statistics that are missing, or an unknown mode.
+    """
     if mode == "MEAN_STD":
-        scale = stats["std"] + eps if forward else stats["std"]
-        return line(stats["mean"], scale)
-    low, high = (stats[key] for key in {"MIN_MAX": ("min", "max"), "QUANTILES": ("q01", "q99"), "QUANTILE10": ("q10", "q90")}[mode])
-    width = (high - low).float()
-    width = width.where(width != 0, width.new_tensor(eps))
-    return line(low + width / 2, width / 2)
+        mean, std = _flat(stats["mean"]), _flat(stats["std"])
+        return Affine(offset=tuple(mean.tolist()), scale=tuple((std + eps if forward else std).tolist()))
+    low, high = (_flat(stats[key]) for key in RANGES[mode])
+    width = high - low
+    return ranges_of(low.tolist(), width.where(width != 0, width.new_tensor(eps)).tolist())
 
 
-def line(offset: Tensor, scale: Tensor) -> Affine:
-    return Affine(offset=tuple(offset.float().flatten().tolist()), scale=tuple(scale.float().flatten().tolist()))
+def _flat(statistic: Tensor) -> Tensor:
+    return statistic.float().flatten()

@@ -1,0 +1,78 @@
+"""The clock of a data set: frame k of an episode is k / rate seconds after its first one, at the robot's declared control rate.
+
+LeRobot has no times of frames but these (`timestamp = frame_index / fps`; 0.4.4 and 0.6.1, `LeRobotDataset.add_frame`), so an
+episode whose commands came at another pace would be learned too fast or too slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ros2_rfm_serving.audit.export.frames import Frame
+from ros2_rfm_serving.errors import ConfigurationError
+
+TOLERANCE = 0.01
+"""Clocks that differ by less than this share are the same."""
+GAP_PERIODS = 2.5
+"""Commands that are further apart do not belong to one motion, so nothing is put between them."""
+
+
+class OnClock(NamedTuple):
+    """Frames at the declared rate, and how they came there."""
+
+    frames: list[Frame]
+    num_repeated: int
+    """Frames that stand for one control period more than were commanded."""
+    num_dropped: int
+    """Commands that came faster than the rate."""
+
+
+def on_clock(frames: Sequence[Frame], rate_hz: float) -> OnClock:
+    """Return the frames, resampled by the nearest command in time wherever their own times run away from the rate."""
+    chosen: list[int] = []
+    times_s = np.array([frame.t_s for frame in frames])
+    cuts = np.flatnonzero(np.diff(times_s) > GAP_PERIODS / rate_hz) + 1
+    for motion in np.split(np.arange(len(frames)), cuts):
+        chosen += [int(motion[0]) + index for index in _indices(times_s[motion], rate_hz)]
+    counts = np.bincount(chosen, minlength=len(frames)) if chosen else np.zeros(len(frames), int)
+    return OnClock(
+        frames=[frames[index] for index in chosen],
+        num_repeated=int((counts - 1).clip(min=0).sum()),
+        num_dropped=int((counts == 0).sum()),
+    )
+
+
+def _indices(times_s: npt.NDArray[np.float64], rate_hz: float) -> list[int]:
+    """Return which command of one motion each period of the data set has."""
+    if not len(times_s):
+        return []
+    elapsed_s = times_s - times_s[0]
+    late_s = elapsed_s - np.arange(len(times_s)) / rate_hz
+    if (np.abs(late_s) <= np.maximum(0.5 / rate_hz, TOLERANCE * elapsed_s)).all():
+        return list(range(len(times_s)))
+    periods_s = np.arange(round(elapsed_s[-1] * rate_hz) + 1) / rate_hz
+    between_s = (elapsed_s[1:] + elapsed_s[:-1]) / 2
+    return [int(index) for index in np.searchsorted(between_s, periods_s)]
+
+
+def frames_per_second(rate_hz: float, *, videos: bool) -> float:
+    """Return `fps` as LeRobot's `info.json` has it: a whole number wherever that is the rate.
+
+    Videos have whole rates alone (0.4.4 and 0.6.1: `av` takes no other), which may be off by `TOLERANCE`.
+
+    Raises: `ConfigurationError`.
+    """
+    whole = max(1, round(rate_hz))
+    off = abs(whole / rate_hz - 1)
+    if off < 1e-9 or (videos and off <= TOLERANCE):
+        return whole
+    if videos:
+        problem = (
+            f"the control rate is {rate_hz:g} Hz, and videos have whole rates: at {whole} Hz their clock would be {off:.0%} off"
+        )
+        raise ConfigurationError(problem, key="--videos", fix="leave --videos out: images keep any rate")
+    return rate_hz

@@ -1,0 +1,51 @@
+"""Which LeRobot trained a checkpoint of pi0 or pi0.5, where that changes what the network was shown.
+
+Up to 0.4.4 pi0.5's prompt had the state with its padding (`Pi05PrepareStateTokenizerProcessorStep`), and images that are not square
+got borders of -1 where black is 0 (`resize_with_pad_torch`); both ended with 0.5.0.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ros2_rfm_serving.engines.architectures.importers.base import Wishes
+from ros2_rfm_serving.engines.architectures.importers.files import Json, read_json
+from ros2_rfm_serving.engines.lerobot_format import RUN, is_of_0_4
+from ros2_rfm_serving.errors import ModelError
+
+PADDED_STATE = 32
+"""Columns of the state in the prompt up to 0.4.4: the step's default, which no checkpoint changes, for it saves no configuration"""
+DARKER = -1.0
+RELEASES = ("0.4", "0.5", "0.6")
+
+ASSUMED = "taken for LeRobot 0.4's: borders of images that are not square are -1, not black; give --release 0.5 if 0.5.0 trained it"
+
+
+class Release(NamedTuple):
+    of_0_4: bool
+    """LeRobot 0.4 trained it"""
+    note: str = ""
+    """What was assumed"""
+
+
+def release_of(config: Json, kind: str, state_size: int, wishes: Wishes) -> Release:
+    """Return which release trained it; the four weeks of 0.5.0 look like 0.4, for which it is taken where images alone differ.
+
+    Raises: `ModelError` where nothing says so and the prompt differs.
+    """
+    if wishes.release and not wishes.release.startswith(RELEASES):
+        raise ModelError(f"--release: {wishes.release!r}: {', '.join(RELEASES)} are known")
+    if wishes.release:
+        return Release(wishes.release.startswith("0.4"))
+    run = config.file.with_name(RUN)
+    of_0_4 = is_of_0_4(config.content, read_json(run).content if run.is_file() else None)
+    if of_0_4 is not None:
+        return Release(of_0_4)
+    if kind == "pi05" and state_size < PADDED_STATE:
+        if wishes.state_words:
+            return Release(wishes.state_words != state_size)
+        raise ModelError(
+            f"{config.file}: LeRobot 0.4 or 0.5.0 trained it, which differ in the state in pi0.5's prompt, and no {RUN} beside it "
+            "says which: give --release 0.4 or --release 0.5"
+        )
+    return Release(True, ASSUMED)
