@@ -1,8 +1,8 @@
 """The borrowed machine of docs/gpu.md, rebuilt here: python scripts/gpu_dry_run.py FOLDER [--minutes 8] [--commands 4]
 
-An environment with exactly the packages of such a machine, a clean clone of this checkout, the wheels, and no network where this user
-may do without. `rfm bench gpu --device cpu` is killed at a random moment. Each further command goes on in a folder of its own from the
-file of results, until every piece but `plan` and `rosa`, which need OR-Tools, is done. Nothing that was saved may be lost.
+An environment with exactly the packages of such a machine, a clean clone of this checkout, the wheels, and no network where this
+user may do without. `rfm bench gpu --device cpu` is killed at a random moment. Each further command goes on in a folder of its own
+from the file of results, until every piece but `plan` and `rosa`, which need OR-Tools, is done. Nothing saved may be lost.
 """
 
 from __future__ import annotations

@@ -113,8 +113,12 @@ def _run(chosen: list[Piece], book: Book, budget: Budget, saver: Saver | None) -
             shown = _Shown(chosen, book, saver)
             outcomes = runner.run(chosen, book, machine, shown, shown.looking(look), budget)
     except KeyboardInterrupt:
+        if saver:
+            saver.save()
         console.print(f"stopped; the same command goes on, with --out {shlex.quote(str(book.out))}")
         raise typer.Exit(INTERRUPTED) from None
+    if saver:
+        saver.save()
     counts = {state: sum(outcome.state == state for outcome in outcomes) for state in runner.STATES}
     console.print(
         f"{', '.join(f'{count} {state}' for state, count in counts.items() if count)}, {time.monotonic() - began_s:.0f} s, "
@@ -131,6 +135,7 @@ class _Shown:
     def __init__(self, chosen: Sequence[Piece], book: Book, saver: Saver | None) -> None:
         """Raises: `ConfigurationError` when the one file cannot be written."""
         self._chosen, self._book, self._saver, self._at = chosen, book, saver, 0
+        self._problem = ""
         if saver:
             saver.save()
 
@@ -156,17 +161,27 @@ class _Shown:
 
         def both() -> None:
             look()
-            saver.save_if_changed()
+            self._tried(saver.save_if_changed)
 
         return both
 
     def _keep(self) -> None:
-        from ros2_rfm_serving.benchmarks.gpu import goals, runner
+        from ros2_rfm_serving.benchmarks.gpu import goals
 
-        with runner.written(self._book.out):
-            goals.write_page(self._book.out, self._book.machine)
+        self._tried(lambda: goals.write_page(self._book.out, self._book.machine))
         if self._saver:
-            self._saver.save()
+            self._tried(self._saver.save)
+
+    def _tried(self, keep: Callable[[], None]) -> None:
+        """What cannot be kept now ends no run: the next piece tries again, and the end of the run for the last time."""
+        from ros2_rfm_serving.errors import ConfigurationError
+
+        try:
+            keep()
+        except (ConfigurationError, OSError) as error:
+            if str(error) != self._problem:
+                console.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+            self._problem = str(error)
 
 
 def _chosen(size: Size, names: list[str], vllm_python: str) -> list[Piece]:

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import resource
 import signal
 import subprocess
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from ros2_rfm_serving.benchmarks.gpu.budget import Budget, correction
 from ros2_rfm_serving.benchmarks.gpu.child import MORE, SKIPPED
+from ros2_rfm_serving.benchmarks.gpu.launching import Launcher, Process
 from ros2_rfm_serving.benchmarks.gpu.machine import Machine, identity_of, machine_from
 from ros2_rfm_serving.benchmarks.gpu.pieces import Piece
 from ros2_rfm_serving.benchmarks.gpu.rows import replace as replace_file
@@ -118,17 +118,18 @@ def run(
     Raises: `ConfigurationError` when nothing can be written; `KeyboardInterrupt`, when what ran has ended.
     """
     outcomes: list[Outcome] = []
-    for piece in pieces:
-        outcome = book.outcome(piece.name)
-        if outcome is None or outcome.state != DONE:
-            outcome = _unable(piece, book, pieces, budget)
-            if outcome is None:
-                told(piece, None)
-                outcome = _run(piece, book, machine, look, budget)
-            if outcome.state not in {WAITS, LATER}:
-                book.keep(outcome)
-        told(piece, outcome)
-        outcomes.append(outcome)
+    with contextlib.closing(Launcher(machine, book.out)) as launcher:
+        for piece in pieces:
+            outcome = book.outcome(piece.name)
+            if outcome is None or outcome.state != DONE:
+                outcome = _unable(piece, book, pieces, budget)
+                if outcome is None:
+                    told(piece, None)
+                    outcome = _run(piece, book, launcher, look, budget)
+                if outcome.state not in {WAITS, LATER}:
+                    book.keep(outcome)
+            told(piece, outcome)
+            outcomes.append(outcome)
     return outcomes
 
 
@@ -150,11 +151,11 @@ def _unable(piece: Piece, book: Book, pieces: Sequence[Piece], budget: Budget) -
     return Outcome(piece=piece.name, state=LATER, seconds=0.0, said=said)
 
 
-def _run(piece: Piece, book: Book, machine: Machine, look: Callable[[], None], budget: Budget) -> Outcome:
-    began_s, cpu_began_s, limit_s = time.monotonic(), _cpu_s(), piece.limit_s
+def _run(piece: Piece, book: Book, launcher: Launcher, look: Callable[[], None], budget: Budget) -> Outcome:
+    began_s, cpu_began_s, limit_s = time.monotonic(), launcher.cpu_s, piece.limit_s
     for _ in range(MOST_TURNS):
         limit_s = min(piece.limit_s, budget.left_s)
-        code = _process(replace(piece, limit_s=limit_s), book, machine, look)
+        code = _process(replace(piece, limit_s=limit_s), book, launcher, look)
         if code != MORE:
             break
     ran_out = limit_s < piece.limit_s
@@ -164,8 +165,8 @@ def _run(piece: Piece, book: Book, machine: Machine, look: Callable[[], None], b
         said = "the time is over; what it measured is kept" if ran_out else f"ended after {limit_s:.0f} s"
     if state == FAILED:
         said = f"{_how(code)}: {said}; the whole of it: {book.log(piece.name)}"
-    seconds, cpu_s = round(time.monotonic() - began_s, 1), round(_cpu_s() - cpu_began_s, 1)
-    return Outcome(piece=piece.name, state=state, seconds=seconds, cpu_s=cpu_s, said=said, driver=machine.driver)
+    seconds, cpu_s = round(time.monotonic() - began_s, 1), round(launcher.cpu_s - cpu_began_s, 1)
+    return Outcome(piece=piece.name, state=state, seconds=seconds, cpu_s=cpu_s, said=said, driver=book.machine.driver)
 
 
 def difference(columns: Mapping[str, str], machine: Machine) -> str:
@@ -179,35 +180,18 @@ def machine_in(out: Path) -> Machine | None:
     return machine_from(_read(out / MACHINE))
 
 
-def _cpu_s() -> float:
-    """Of all processes that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def _process(piece: Piece, book: Book, machine: Machine, look: Callable[[], None]) -> int | None:
-    """Its exit code; None: it was ended, for its time was over."""
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **piece.environment}
-    if not machine.on_gpu:
-        environment |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+def _process(piece: Piece, book: Book, launcher: Launcher, look: Callable[[], None]) -> int | None:
+    """Return its exit code; None: it was ended, for its time was over."""
     with written(book.out):
-        log = book.log(piece.name).open("ab")
-    with log:
-        process = subprocess.Popen(
-            piece.command(machine, book.out),
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            return _wait(process, piece.limit_s, look)
-        finally:
-            _end(process)
+        process = launcher.start(piece, book.log(piece.name))
+    try:
+        return _wait(process, piece.limit_s, look)
+    finally:
+        _end(process)
+        launcher.ended(process)
 
 
-def _wait(process: subprocess.Popen[bytes], limit_s: float, look: Callable[[], None]) -> int | None:
+def _wait(process: Process, limit_s: float, look: Callable[[], None]) -> int | None:
     ends_s = time.monotonic() + limit_s
     while time.monotonic() < ends_s:
         look()
@@ -217,7 +201,7 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float, look: Callable[[], N
     return None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Process) -> None:
     """It, and all that it has started."""
     if process.poll() is None:
         _signal(process, signal.SIGINT)
@@ -225,12 +209,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(ENDS_WITHIN_S)
     _signal(process, signal.SIGKILL)
     process.wait()
-    if process.stdin:
-        with contextlib.suppress(OSError):
-            process.stdin.close()
 
 
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def _signal(process: Process, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 

@@ -172,7 +172,7 @@ class Rig:
         return median(taken_s)
 
     def together(self, clients: Sequence[Client], seconds: float) -> tuple[list[float], float]:
-        """Return latencies, and answers per second, of clients that ask again as soon as they are answered. Raises: `EngineError`."""
+        """Return latencies, and answers per second, of clients that ask again once they are answered. Raises: `EngineError`."""
         began_s = clock()
         until_s = began_s + seconds
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
