@@ -122,7 +122,7 @@ def run(
         for piece in pieces:
             outcome = book.outcome(piece.name)
             if outcome is None or outcome.state != DONE:
-                outcome = _unable(piece, book, pieces, budget)
+                outcome = _unable(piece, book, pieces, outcomes, budget)
                 if outcome is None:
                     told(piece, None)
                     outcome = _run(piece, book, launcher, look, budget)
@@ -139,11 +139,13 @@ def expected_s(piece: Piece, book: Book, pieces: Sequence[Piece]) -> float:
     return piece.expected_s * correction((seconds, outcome.seconds) for seconds, outcome in done)
 
 
-def _unable(piece: Piece, book: Book, pieces: Sequence[Piece], budget: Budget) -> Outcome | None:
-    """Return why a piece is not begun; None: it is."""
+def _unable(piece: Piece, book: Book, pieces: Sequence[Piece], outcomes: Sequence[Outcome], budget: Budget) -> Outcome | None:
+    """Return why a piece is not begun; None: it is. outcomes: of the pieces before it."""
     missing = [name for name in piece.needs if not book.is_done(name)]
     if missing:
-        return Outcome(piece=piece.name, state=WAITS, seconds=0.0, said=f"for {', '.join(missing)}")
+        later = {outcome.piece for outcome in outcomes if outcome.state == LATER}
+        state = LATER if later.issuperset(missing) else WAITS
+        return Outcome(piece=piece.name, state=state, seconds=0.0, said=f"for {', '.join(missing)}")
     takes_s = expected_s(piece, book, pieces)
     if budget.suffices(takes_s):
         return None

@@ -77,6 +77,15 @@ def test_a_piece_that_cannot_end_in_time_is_not_begun_and_a_shorter_one_is(tmp_p
         assert [outcome.state for outcome in runner.run(chosen, book, CPU, told)] == ["done", "done"]
 
 
+def test_what_waits_for_a_piece_without_time_is_later_too_and_no_failure(tmp_path: Path) -> None:
+    long = replace(program("long", ""), expected_s=101.0)
+    chosen = [long, program("bad", "raise ValueError"), program("after", "", needs=("long",)), program("other", "", needs=("bad",))]
+    book = runner.Book(tmp_path, CPU)
+    with book.held():
+        found = runner.run(chosen, book, CPU, lambda *_: None, budget=Budget.of(1.0))
+    assert [outcome.state for outcome in found] == ["later", "failed", "later", "waits"]
+
+
 def test_a_piece_that_outlasts_the_time_ends_with_it_and_goes_on_later(tmp_path: Path) -> None:
     slow = program("slow", "import time; print('begun', flush=True); time.sleep(600)")
     book = runner.Book(tmp_path, CPU)
