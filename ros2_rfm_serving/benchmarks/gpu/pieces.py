@@ -63,7 +63,7 @@ EXPECTED_S: Mapping[Size, Mapping[str, float]] = {
         "batching": 12,
         "beside": 5,
         "speed": 8,
-        "speed-smolvla": 35,
+        "speed-smolvla": 60,
         "stages": 6,
         "text": 8,
         "plan": 10,
