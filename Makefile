@@ -27,7 +27,7 @@ ifndef PARTS_BEGAN_S
 export PARTS_BEGAN_S := $(shell date +%s)
 endif
 
-.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu wheel wheel-test ray operate shift soak soak-short soak-ci in-turn between strangers beside alone patient fuzz mutants optimum audit doctor bench clean
+.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu gpu-dry-run wheel wheel-test ray operate shift soak soak-short soak-ci in-turn between strangers beside alone patient fuzz mutants optimum audit doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
@@ -113,6 +113,11 @@ $(ENGINES)/.installed: $(VENV)/.dependencies scripts/engines_venv scripts/requir
 gpu: $(GPU)/.installed $(if $(filter cpu,$(DEVICE)),,$(VLLM)/.tried)
 	$(GPU)/bin/python -m ros2_rfm_serving.cli bench gpu --device $(DEVICE) --out $(GPU_OUT)$(if $(filter cpu,$(DEVICE)),/cpu) \
 	  --vllm-python "$$(test -f $(VLLM)/.installed && echo $(VLLM)/bin/python)"
+
+# The borrowed machine of docs/gpu.md, rebuilt here: its packages, a clean clone, a run that is killed, and one that goes on elsewhere.
+# PyTorch for CUDA is some gigabytes.
+gpu-dry-run:
+	$(PYTHON) scripts/gpu_dry_run.py $(GPU_OUT)/dry-run
 
 $(GPU)/.installed: pyproject.toml constraints.txt scripts/gpu_venv scripts/requirements.py
 	PYTHON=$(PYTHON) scripts/gpu_venv $(GPU)

@@ -17,7 +17,7 @@ from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.profiles.measure import EngineSubject, Subject, subject_of
 from ros2_rfm_serving.profiles.table import CurveKey
 from ros2_rfm_serving.shipped import shipped
-from ros2_rfm_serving.simulation.under_load import engine_subject, law_subject
+from ros2_rfm_serving.virtual_time.under_load import engine_subject, law_subject
 
 DERIVED_REPETITIONS = 8
 STEPPED_REPETITIONS = 2

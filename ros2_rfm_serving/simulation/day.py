@@ -14,10 +14,10 @@ from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Fleet
 from ros2_rfm_serving.scheduler.posed import DEFAULT_LOAD_S
-from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.simulation.guests import GuestFigures, Guests, Turnover
 from ros2_rfm_serving.simulation.scheduler import NoBook, SimulatedScheduler
 from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
+from ros2_rfm_serving.virtual_time.events import Events
 
 DAY_WORK = 0.0
 """Of one plan, where none is given: a day has hundreds of them, and the first placement that is found will do."""

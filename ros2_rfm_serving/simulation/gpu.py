@@ -23,10 +23,10 @@ from ros2_rfm_serving.profiles import (
 from ros2_rfm_serving.server import Work
 from ros2_rfm_serving.server.dispatch import StepCosts
 from ros2_rfm_serving.simulation import conditions
-from ros2_rfm_serving.simulation.events import source
-from ros2_rfm_serving.simulation.rounds import Answers
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest
+from ros2_rfm_serving.virtual_time.events import source
+from ros2_rfm_serving.virtual_time.rounds import Answers
 
 Run = Callable[[Work], Answers]
 Done = Callable[[Work, Answers], None]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.scheduler import Order
-from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
+from ros2_rfm_serving.virtual_time.events import source
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,12 @@ from ros2_rfm_serving.server.dispatch import StepCosts
 from ros2_rfm_serving.server.figures import ServerSnapshot
 from ros2_rfm_serving.server.sessions import SessionKey
 from ros2_rfm_serving.simulation.client import Client
-from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.gpu import Gpu, SteppedGpu
-from ros2_rfm_serving.simulation.rounds import Answers, Rounds
 from ros2_rfm_serving.simulation.wire import AT_ONCE
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import ObservationRequest, Placement, SessionGrant, SessionRequest
+from ros2_rfm_serving.virtual_time.events import source
+from ros2_rfm_serving.virtual_time.rounds import Answers, Rounds
 
 LOG = logging.getLogger(__name__)
 DOWN = Direction.DOWN

@@ -17,7 +17,6 @@ from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.scheduler import Word
 from ros2_rfm_serving.scheduler.watch import Asked, Kept, RobotWord
 from ros2_rfm_serving.simulation.conditions import Network
-from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.goodput import Ledger
 from ros2_rfm_serving.simulation.host import Host
 from ros2_rfm_serving.simulation.stays import Stay
@@ -34,6 +33,7 @@ from ros2_rfm_serving.types import (
     SessionRequest,
     empty,
 )
+from ros2_rfm_serving.virtual_time.events import source
 
 MAX_TICKS_AT_ONCE = 100
 STATE = empty(0)

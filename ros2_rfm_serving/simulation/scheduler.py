@@ -31,8 +31,8 @@ from ros2_rfm_serving.scheduler import (
 from ros2_rfm_serving.scheduler.planning import default_work
 from ros2_rfm_serving.scheduler.told import Book
 from ros2_rfm_serving.scheduler.watch import Finding, RobotWord, ServerWord
-from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.types import Admission, Schedule
+from ros2_rfm_serving.virtual_time.events import Events
 
 IDENTITY = 1
 ROOM_WORK = 0.1

@@ -14,7 +14,6 @@ from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.simulation.build import Build, hosts_of, shares_of
 from ros2_rfm_serving.simulation.conditions import Conditions, Network
-from ros2_rfm_serving.simulation.events import rarely_collecting
 from ros2_rfm_serving.simulation.goodput import ActionTally, Ledger, Tally
 from ros2_rfm_serving.simulation.host import Host
 from ros2_rfm_serving.simulation.report import (
@@ -29,6 +28,7 @@ from ros2_rfm_serving.simulation.robot import SimulatedRobot
 from ros2_rfm_serving.simulation.timing import Timing
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
+from ros2_rfm_serving.virtual_time.events import rarely_collecting
 
 Tallies = Mapping[str, Mapping[str, Tally]]
 """task -> component -> its requests"""

@@ -16,10 +16,10 @@ from ros2_rfm_serving.profiles import (
     SteppedService,
     measured_service,
 )
-from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.gpu import BatchGpu, Gpu, SharedGpu, SteppedGpu, Stragglers, Unsure
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import OutputKind, Placement
+from ros2_rfm_serving.virtual_time.events import source
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,6 @@ from ros2_rfm_serving.scheduler import Word
 from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord
 from ros2_rfm_serving.simulation.build import shares_of
 from ros2_rfm_serving.simulation.conditions import Conditions
-from ros2_rfm_serving.simulation.events import rarely_collecting
 from ros2_rfm_serving.simulation.guests import GuestFigures, Guests, Turnover
 from ros2_rfm_serving.simulation.report import Report, Visits
 from ros2_rfm_serving.simulation.robot import SimulatedRobot
@@ -26,6 +25,7 @@ from ros2_rfm_serving.simulation.stays import stay_report
 from ros2_rfm_serving.simulation.timing import Timing
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import Schedule, ServerState
+from ros2_rfm_serving.virtual_time.events import rarely_collecting
 
 COLLECT_PERIOD_S = 0.5
 """Between two looks of a server at who has left the graph."""

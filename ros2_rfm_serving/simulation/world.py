@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ros2_rfm_serving.simulation.conditions import Conditions
-from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.simulation.roads import Roads
 from ros2_rfm_serving.simulation.wire import Traffic
+from ros2_rfm_serving.virtual_time.events import Events
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Requests come and go; what they took is given back. 10,000 of them on a GPU."""
+"""Requests come and go; what they took is given back. 2,000 of them on a GPU."""
 
 from __future__ import annotations
 

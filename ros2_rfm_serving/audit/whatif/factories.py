@@ -18,8 +18,8 @@ from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.robot import RobotConfig
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
 from ros2_rfm_serving.server import ServerConfig
-from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.types import ModelContract, OutputKind, Placement
+from ros2_rfm_serving.virtual_time.events import source
 
 
 @dataclass(frozen=True, kw_only=True)

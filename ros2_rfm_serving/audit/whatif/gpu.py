@@ -16,10 +16,10 @@ from ros2_rfm_serving.audit.whatif.network import window
 from ros2_rfm_serving.engines.emulated import VERDICTS, EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.server import Work
 from ros2_rfm_serving.server.horizon import policy as horizon_policy
-from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.simulation.gpu import Done, Run
-from ros2_rfm_serving.simulation.rounds import Answers
 from ros2_rfm_serving.types import NO_VALUES, SYSTEM2, EngineReply, InferenceRequest, ModelContract, OutputKind, RequestId
+from ros2_rfm_serving.virtual_time.events import Events
+from ros2_rfm_serving.virtual_time.rounds import Answers
 
 Says = Callable[[RequestId], tuple[str, ...]]
 """What a judge or a planner said of this robot at this age of its attempt; empty: it was not asked then."""

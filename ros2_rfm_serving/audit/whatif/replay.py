@@ -14,10 +14,10 @@ from ros2_rfm_serving.audit.whatif.robot import ReplayedRobot
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory.settings import ServerSettings
 from ros2_rfm_serving.simulation.conditions import Conditions
-from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.host import Host
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import RequestId, Schedule
+from ros2_rfm_serving.virtual_time.events import source
 
 ServiceTime = Callable[[str, str, int], float]
 """(model, GPU type, rows) -> seconds of a batch, by a profile; NaN: it does not say."""

@@ -17,10 +17,10 @@ from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors
 from ros2_rfm_serving.robot.config import CommandType, EpisodeReset, Motion, Rung
 from ros2_rfm_serving.robot.gate import GateConfig
 from ros2_rfm_serving.robot.limits import Limits
-from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.simulation.host import Host
 from ros2_rfm_serving.simulation.wire import Traffic
 from ros2_rfm_serving.types import ObservationRequest, Reply, RequestId, Schedule, SessionGrant, SessionRequest, empty
+from ros2_rfm_serving.virtual_time.events import Events
 
 STATE = empty(0)
 RESET_S = 0.5

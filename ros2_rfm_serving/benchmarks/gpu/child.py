@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from ros2_rfm_serving.benchmarks.gpu.machine import Machine, machine_of
+from ros2_rfm_serving.benchmarks.gpu.machine import Machine, machine_from
 from ros2_rfm_serving.benchmarks.gpu.rows import Rows
 
 MORE, SKIPPED = 75, 77
@@ -22,6 +23,8 @@ _HERE = "ros2_rfm_serving.benchmarks.gpu"
 WORK = {
     "tests": "tested:run",
     "speed": "speeds:run",
+    "ratios": "ratios:run",
+    "served": "served:run",
     "batching": "batching:run",
     "beside": "beside:run",
     "stages": "stages:run",
@@ -30,6 +33,9 @@ WORK = {
     "plan": "plans:run",
     "rosa": "plans:run_rosa",
 }
+
+ELSEWHERE = ("plan", "rosa")
+"""Work that needs OR-Tools and no GPU"""
 
 
 class Skip(Exception):
@@ -73,13 +79,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module, _, function = WORK[given.work[0]].partition(":")
     task = Task(
         name=given.name,
-        machine=machine_of(given.device, given.size),
+        machine=given.machine,
         out=given.out,
         until_s=time.monotonic() + given.seconds,
     )
     try:
         work: Work = getattr(import_module(f"{_HERE}.{module}"), function)
         work(task, *given.work[1:])
+    except ModuleNotFoundError as error:
+        if given.work[0] not in ELSEWHERE:
+            raise
+        print(f"{error}; it needs no GPU: run it on a machine with rfm_serving, from these results (docs/gpu.md)")
+        return SKIPPED
     except Skip as reason:
         print(reason)
         return SKIPPED
@@ -91,12 +102,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
-    parser.add_argument("--device", required=True)
-    parser.add_argument("--size", required=True)
+    parser.add_argument("--machine", type=_machine, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("work", nargs="+")
     return parser.parse_args(arguments)
+
+
+def _machine(columns: str) -> Machine:
+    found = machine_from(json.loads(columns))
+    if found is None:
+        raise argparse.ArgumentTypeError("not what the runner writes")
+    return found
 
 
 def _end_with_the_runner() -> None:

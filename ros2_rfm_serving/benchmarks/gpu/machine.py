@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
 from ros2_rfm_serving.errors import ConfigurationError
@@ -48,6 +49,27 @@ class Machine:
 
     def columns(self) -> dict[str, str]:
         return {key: str(value) for key, value in asdict(self).items()}
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """Columns that must agree where figures stand beside one another."""
+        return identity_of(self.columns())
+
+
+def identity_of(columns: Mapping[str, str]) -> dict[str, str]:
+    """Return kind of device, PyTorch and size. Another driver, or another index of the same GPU, is the same machine."""
+    return {
+        "device": columns.get("device", "").partition(":")[0],
+        **{key: columns.get(key, "") for key in ("gpu", "torch", "size")},
+    }
+
+
+def machine_from(columns: object) -> Machine | None:
+    """Return the machine that `columns()` described; None: it is not such a description."""
+    names = {field.name for field in fields(Machine)}
+    if not isinstance(columns, dict) or columns.keys() != names or not all(isinstance(value, str) for value in columns.values()):
+        return None
+    return Machine(**columns) if columns["size"] in SIZES else None
 
 
 def gpu_type_of(gpu: str) -> str:

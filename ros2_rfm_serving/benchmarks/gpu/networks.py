@@ -86,31 +86,31 @@ def _fill(name: str, weight: Tensor, generator: torch.Generator, is_parameter: b
         weight.fill_(0.0 if name.endswith("bias") else 1.0)
 
 
-def engine_of(name: str, size: Size, options: BundleOptions) -> SteppingEngine:
-    """Raises: `ModelError`."""
+def engine_of(name: str, size: Size, options: BundleOptions, cameras: tuple[str, ...] = CAMERAS) -> SteppingEngine:
+    """Return an engine of random weights. Raises: `ModelError`."""
     options = options.on_device(name)
     architecture = architecture_of(name)
     network = network_of(name, size, options.device, getattr(torch, options.dtype))
     config = network.config
     promise = Promise(
-        action_names=ACTIONS[: config.action_columns], cameras=CAMERAS, state_size=min(STATE_SIZE, config.state_columns)
+        action_names=ACTIONS[: config.action_columns], cameras=cameras, state_size=min(STATE_SIZE, config.state_columns)
     )
     manifest = Manifest(
         architecture=name,
         network=config.model_dump(mode="json"),
         contract=promise,
         sampling=architecture.sampling(),
-        processing=_for_cameras(architecture.processing(config)),
+        processing=_for_cameras(architecture.processing(config), len(cameras)),
     )
     contract = contract_of(name, manifest, config.chunk_length, f"random-{size}")
     policy = ArchitecturePolicy(contract, manifest, network, Words(config), options)
     return SteppingEngine(policy, sampling_of(manifest.sampling, config.action_columns, options))
 
 
-def _for_cameras(processing: Processing) -> Processing:
+def _for_cameras(processing: Processing, num_cameras: int) -> Processing:
     """A prompt with places for more images than there are cameras: the others are absent."""
     places = len(re.findall("|".join(map(re.escape, IMAGES)), processing.prompt.template))
-    images = processing.images.model_copy(update={"absent": max(0, places - len(CAMERAS))})
+    images = processing.images.model_copy(update={"absent": max(0, places - num_cameras)})
     return processing.model_copy(update={"images": images})
 
 

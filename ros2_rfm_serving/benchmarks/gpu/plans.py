@@ -26,6 +26,8 @@ from ros2_rfm_serving.types import SYSTEM1
 DERIVED_MODEL, DERIVED_GPU = "nvidia/GR00T-N1.6-3B", "NVIDIA H200"
 FLEETS, TOY_FLEETS = (8, 16, 32, 64), (8, 32)
 SECONDS, TOY_SECONDS = 60.0, 10.0
+ROSAS = ("groot_n1_6", "groot_n1_7")
+"""System 1 of ROSA's figures: the paper's model if it was measured, or its successor"""
 POLICIES = ("best", "rosa")
 FIGURES_OF_ALL = ("6", "9", "10", "14")
 FIGURE_OF_ACTIONS = ("14",)
@@ -33,9 +35,12 @@ FIGURE_OF_ACTIONS = ("14",)
 
 
 def run(task: Task) -> None:
-    """Per fleet and policy: as derived, then of each model that was measured."""
+    """Plan per fleet and policy: with the derived profile, then with each measured one.
+
+    Raises: `Skip` while profiles are missing.
+    """
     rows, folder = task.rows("plan"), catalogue_of(task)
-    measured = [(model_of(task.machine, name), task.machine.gpu_type) for name in PROFILED]
+    measured = [(model_of(task.machine, name), task.machine.gpu_type) for name in _profiled(task)]
     sources: list[tuple[str, str, Path | None]] = [(DERIVED_MODEL, DERIVED_GPU, None), *((*one, folder) for one in measured)]
     done = 0
     for model, gpu_type, profiles in sources:
@@ -51,11 +56,14 @@ def run(task: Task) -> None:
                 )
                 print(f"{source} {model}, {robots} robots, {policy}: {rows.rows[-1]['goodput']} actions/s", flush=True)
                 done += 1
+    if missing := sorted(set(PROFILED) - set(_profiled(task))):
+        raise Skip(f"planned with what was measured; no profile yet of {', '.join(missing)}")
 
 
 def run_rosa(task: Task) -> None:
-    """With text models only where they have a profile on that GPU: other figures are P1's."""
-    folder, gpu_type, model = catalogue_of(task), task.machine.gpu_type, model_of(task.machine, "groot_n1_6")
+    """Reproduce the figures; with text models only where they have a profile on that GPU: other figures are P1's."""
+    folder, gpu_type = catalogue_of(task), task.machine.gpu_type
+    model = model_of(task.machine, next(name for name in ROSAS if name in _profiled(task)))
     known = {(row.model, row.gpu_type) for file in folder.glob("*.csv") for row in read_rows(file)}
     figures = FIGURES_OF_ALL if all((text, gpu_type) in known for text in texts.PUBLISHED.values()) else FIGURE_OF_ACTIONS
     for figure in figures:
@@ -65,6 +73,13 @@ def run_rosa(task: Task) -> None:
         if code:
             raise SystemExit(code)
     (task.out / "rosa" / "machine.txt").write_text("".join(f"{key}: {value}\n" for key, value in task.machine.columns().items()))
+
+
+def _profiled(task: Task) -> list[str]:
+    """Return the architectures with a measured profile."""
+    file = task.out / "profiles" / task.machine.profile_name
+    known = {(row.model, row.gpu_type) for row in read_rows(file)} if file.exists() else set()
+    return [name for name in PROFILED if (model_of(task.machine, name), task.machine.gpu_type) in known]
 
 
 def catalogue_of(task: Task) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 
-from ros2_rfm_serving.benchmarks.gpu.machine import Machine
+from ros2_rfm_serving.benchmarks.gpu.machine import Machine, identity_of
 from ros2_rfm_serving.errors import ConfigurationError
 
 Value = str | int | float | bool
@@ -19,12 +19,12 @@ class Rows:
 
     def __init__(self, file: Path, machine: Machine) -> None:
         """Raises: `ConfigurationError` for a file that is not as it was written."""
-        self.file, self._machine = file, machine.columns()
+        self.file, self._machine, self._identity = file, machine.columns(), machine.identity
         self.rows: list[dict[str, str]] = _read(file) if file.exists() else []
 
     def has(self, **key: Value) -> bool:
-        wanted = {**self._machine, **_texts(key)}
-        return any(wanted.items() <= row.items() for row in self.rows)
+        wanted = _texts(key).items()
+        return any(wanted <= row.items() and identity_of(row) == self._identity for row in self.rows)
 
     def add(self, **values: Value) -> None:
         """Raises: `OSError`; then the file is as it was."""
@@ -55,11 +55,11 @@ def as_csv(rows: list[dict[str, str]]) -> str:
     return text.getvalue()
 
 
-def replace(file: Path, text: str) -> None:
-    """At once, or not at all. Raises: `OSError`."""
+def replace(file: Path, content: str | bytes) -> None:
+    """Write a file at once, or not at all. Raises: `OSError`."""
     partial = file.with_name(file.name + ".partial")
-    with partial.open("w", encoding="utf-8") as whole:
-        whole.write(text)
+    with partial.open("wb") as whole:
+        whole.write(content.encode() if isinstance(content, str) else content)
         whole.flush()
         os.fsync(whole.fileno())  # or after a loss of power the name may be there without its bytes
     partial.replace(file)

@@ -6,23 +6,28 @@ import contextlib
 import fcntl
 import json
 import os
-import resource
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from ros2_rfm_serving.benchmarks.gpu.budget import Budget, correction
 from ros2_rfm_serving.benchmarks.gpu.child import MORE, SKIPPED
-from ros2_rfm_serving.benchmarks.gpu.machine import Machine
+from ros2_rfm_serving.benchmarks.gpu.launching import Launcher, Process
+from ros2_rfm_serving.benchmarks.gpu.machine import Machine, identity_of, machine_from
 from ros2_rfm_serving.benchmarks.gpu.pieces import Piece
-from ros2_rfm_serving.benchmarks.gpu.rows import replace
+from ros2_rfm_serving.benchmarks.gpu.rows import replace as replace_file
 from ros2_rfm_serving.errors import ConfigurationError
 
-STATES = DONE, FAILED, HUNG, SKIP, WAITS = "done", "failed", "hung", "skipped", "waits"
+STATES = DONE, FAILED, HUNG, SKIP, WAITS, LATER = "done", "failed", "hung", "skipped", "waits", "later"
+"""`later`: the run's time does not suffice for it."""
 ENDS_WITHIN_S, LOOKS_EVERY_S = 10.0, 0.05
 LAST_BYTES = 4096
+MACHINE = "machine.json"
+"""File of a folder of results: the machine that they are of"""
+UNLIMITED = Budget()
 MOST_TURNS = 50
 """Processes for one piece that says each time that there is more."""
 
@@ -37,6 +42,8 @@ class Outcome:
     """Of the same, user and system: the wall's is also of what else ran."""
     said: str
     """Its last line, or what it waits for."""
+    driver: str = "-"
+    """Of the GPU, in the run in which it ended"""
 
 
 class Book:
@@ -44,16 +51,14 @@ class Book:
 
     def __init__(self, out: Path, machine: Machine) -> None:
         """Writes nothing yet. Raises: `ConfigurationError` for a folder that is of another machine."""
-        self.out, self._machine = out, machine
+        self.out, self.machine = out, machine
         self._require_own()
 
     def _require_own(self) -> None:
-        now, file = self._machine.columns(), self.out / "machine.json"
-        told = _read(file)
-        if file.exists() and told != now:
-            differ = ", ".join(f"{key} {told.get(key)}, now {value}" for key, value in now.items() if told.get(key) != value)
+        file = self.out / MACHINE
+        if file.exists() and (problem := difference(_read(file), self.machine)):
             raise ConfigurationError(
-                f"holds figures of another run: {differ}", file=str(self.out), key="--out", fix="choose another folder"
+                f"holds figures of another run: {problem}", file=str(self.out), key="--out", fix="choose another folder"
             )
 
     @contextlib.contextmanager
@@ -62,7 +67,7 @@ class Book:
 
         Raises: `ConfigurationError` while another run has it, for a folder that cannot be written, or is of another machine by now.
         """
-        with _written(self.out):
+        with written(self.out):
             for folder in (self.out, self.out / "state", self.out / "logs"):
                 folder.mkdir(parents=True, exist_ok=True)
             lock = (self.out / ".lock").open("w")
@@ -71,9 +76,9 @@ class Book:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigurationError("another run has it", file=str(self.out), key="--out", fix="wait for it") from None
-            with _written(self.out):
-                if not (file := self.out / "machine.json").exists():
-                    replace(file, json.dumps(self._machine.columns(), indent=1) + "\n")
+            with written(self.out):
+                if not (file := self.out / MACHINE).exists():
+                    replace_file(file, json.dumps(self.machine.columns(), indent=1) + "\n")
             self._require_own()
             yield
 
@@ -82,13 +87,14 @@ class Book:
         found = _read(self.out / "state" / f"{piece}.json")
         try:
             times = {"seconds": float(found["seconds"]), "cpu_s": float(found.get("cpu_s", 0.0))}  # older books lack it
-            return Outcome(piece=found["piece"], state=found["state"], said=found["said"], **times)
+            driver = str(found.get("driver", "-"))
+            return Outcome(piece=found["piece"], state=found["state"], said=found["said"], driver=driver, **times)
         except (KeyError, TypeError, ValueError):
             return None
 
     def keep(self, outcome: Outcome) -> None:
-        with _written(self.out):
-            replace(self.out / "state" / f"{outcome.piece}.json", json.dumps(asdict(outcome), indent=1) + "\n")
+        with written(self.out):
+            replace_file(self.out / "state" / f"{outcome.piece}.json", json.dumps(asdict(outcome), indent=1) + "\n")
 
     def is_done(self, piece: str) -> bool:
         outcome = self.outcome(piece)
@@ -104,71 +110,90 @@ def run(
     machine: Machine,
     told: Callable[[Piece, Outcome | None], None],
     look: Callable[[], None] = lambda: None,
+    budget: Budget = UNLIMITED,
 ) -> list[Outcome]:
-    """told: before each piece, and with what became of it. look: raises when this process is to end. What was skipped, failed or
-    hung before is tried again.
+    """Run what is not done yet. told: called before each piece begins, and with its outcome. look: called again and again; raises
+    when this process is to end. What was skipped, failed or hung before is tried again.
 
     Raises: `ConfigurationError` when nothing can be written; `KeyboardInterrupt`, when what ran has ended.
     """
     outcomes: list[Outcome] = []
-    for piece in pieces:
-        outcome = book.outcome(piece.name)
-        if outcome is None or outcome.state != DONE:
-            told(piece, None)
-            outcome = _run(piece, book, machine, look)
-            if outcome.state != WAITS:
-                book.keep(outcome)
-        told(piece, outcome)
-        outcomes.append(outcome)
+    with contextlib.closing(Launcher(machine, book.out)) as launcher:
+        for piece in pieces:
+            outcome = book.outcome(piece.name)
+            if outcome is None or outcome.state != DONE:
+                outcome = _unable(piece, book, pieces, outcomes, budget)
+                if outcome is None:
+                    told(piece, None)
+                    outcome = _run(piece, book, launcher, look, budget)
+                if outcome.state not in {WAITS, LATER}:
+                    book.keep(outcome)
+            told(piece, outcome)
+            outcomes.append(outcome)
     return outcomes
 
 
-def _run(piece: Piece, book: Book, machine: Machine, look: Callable[[], None]) -> Outcome:
+def expected_s(piece: Piece, book: Book, pieces: Sequence[Piece]) -> float:
+    """Return the seconds that a piece takes on this machine: the table's, corrected by the pieces that are done."""
+    done = [(each.expected_s, outcome) for each in pieces if (outcome := book.outcome(each.name)) and outcome.state == DONE]
+    return piece.expected_s * correction((seconds, outcome.seconds) for seconds, outcome in done)
+
+
+def _unable(piece: Piece, book: Book, pieces: Sequence[Piece], outcomes: Sequence[Outcome], budget: Budget) -> Outcome | None:
+    """Return why a piece is not begun; None: it is. outcomes: of the pieces before it."""
     missing = [name for name in piece.needs if not book.is_done(name)]
     if missing:
-        return Outcome(piece=piece.name, state=WAITS, seconds=0.0, said=f"for {', '.join(missing)}")
-    began_s, cpu_began_s = time.monotonic(), _cpu_s()
+        later = {outcome.piece for outcome in outcomes if outcome.state == LATER}
+        state = LATER if later.issuperset(missing) else WAITS
+        return Outcome(piece=piece.name, state=state, seconds=0.0, said=f"for {', '.join(missing)}")
+    takes_s = expected_s(piece, book, pieces)
+    if budget.suffices(takes_s):
+        return None
+    said = f"not begun: {takes_s:.0f} s are expected, {budget.left_s:.0f} s are left"
+    return Outcome(piece=piece.name, state=LATER, seconds=0.0, said=said)
+
+
+def _run(piece: Piece, book: Book, launcher: Launcher, look: Callable[[], None], budget: Budget) -> Outcome:
+    began_s, cpu_began_s, limit_s = time.monotonic(), launcher.cpu_s, piece.limit_s
     for _ in range(MOST_TURNS):
-        code = _process(piece, book, machine, look)
+        limit_s = min(piece.limit_s, budget.left_s)
+        code = _process(replace(piece, limit_s=limit_s), book, launcher, look)
         if code != MORE:
             break
-    state = {0: DONE, SKIPPED: SKIP, None: HUNG}.get(code, FAILED)
-    said = f"ended after {piece.limit_s:.0f} s" if code is None else _last_line(book.log(piece.name))
+    ran_out = limit_s < piece.limit_s
+    state = {0: DONE, SKIPPED: SKIP, None: LATER if ran_out else HUNG}.get(code, FAILED)
+    said = _last_line(book.log(piece.name))
+    if code is None:
+        said = "the time is over; what it measured is kept" if ran_out else f"ended after {limit_s:.0f} s"
     if state == FAILED:
         said = f"{_how(code)}: {said}; the whole of it: {book.log(piece.name)}"
-    seconds, cpu_s = round(time.monotonic() - began_s, 1), round(_cpu_s() - cpu_began_s, 1)
-    return Outcome(piece=piece.name, state=state, seconds=seconds, cpu_s=cpu_s, said=said)
+    seconds, cpu_s = round(time.monotonic() - began_s, 1), round(launcher.cpu_s - cpu_began_s, 1)
+    return Outcome(piece=piece.name, state=state, seconds=seconds, cpu_s=cpu_s, said=said, driver=book.machine.driver)
 
 
-def _cpu_s() -> float:
-    """Of all processes that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def difference(columns: Mapping[str, str], machine: Machine) -> str:
+    """Return how recorded columns differ from this machine, in words; empty: figures of both may stand beside one another."""
+    before, now = identity_of(columns), machine.identity
+    return ", ".join(f"{key} {before[key] or 'unknown'}, now {value}" for key, value in now.items() if before[key] != value)
 
 
-def _process(piece: Piece, book: Book, machine: Machine, look: Callable[[], None]) -> int | None:
-    """Its exit code; None: it was ended, for its time was over."""
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **piece.environment}
-    if not machine.on_gpu:
-        environment |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    with _written(book.out):
-        log = book.log(piece.name).open("ab")
-    with log:
-        process = subprocess.Popen(
-            piece.command(machine, book.out),
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            return _wait(process, piece.limit_s, look)
-        finally:
-            _end(process)
+def machine_in(out: Path) -> Machine | None:
+    """Return the machine whose results a folder holds; None: it holds none."""
+    return machine_from(_read(out / MACHINE))
 
 
-def _wait(process: subprocess.Popen[bytes], limit_s: float, look: Callable[[], None]) -> int | None:
+def _process(piece: Piece, book: Book, launcher: Launcher, look: Callable[[], None]) -> int | None:
+    """Return its exit code; None: it was ended, for its time was over."""
+    with written(book.out):
+        process = launcher.start(piece, book.log(piece.name))
+    try:
+        return _wait(process, piece.limit_s, look)
+    finally:
+        _end(process)
+        launcher.ended(process)
+
+
+def _wait(process: Process, limit_s: float, look: Callable[[], None]) -> int | None:
     ends_s = time.monotonic() + limit_s
     while time.monotonic() < ends_s:
         look()
@@ -178,7 +203,7 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float, look: Callable[[], N
     return None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Process) -> None:
     """It, and all that it has started."""
     if process.poll() is None:
         _signal(process, signal.SIGINT)
@@ -186,12 +211,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(ENDS_WITHIN_S)
     _signal(process, signal.SIGKILL)
     process.wait()
-    if process.stdin:
-        with contextlib.suppress(OSError):
-            process.stdin.close()
 
 
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def _signal(process: Process, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
@@ -217,7 +239,7 @@ def _read(file: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _written(out: Path) -> Iterator[None]:
+def written(out: Path) -> Iterator[None]:
     """Raises: `ConfigurationError` in place of `OSError`."""
     try:
         yield

@@ -32,7 +32,7 @@ def run(task: Task, name: str) -> None:
 
 
 def _figures(policy: Policy, mode: Mode, task: Task) -> dict[str, float]:
-    answers, seconds = (12, 1.0) if task.is_toy else (200, 15.0)
+    answers, seconds = (12, 1.0) if task.is_toy else (200, 4.0)
     base = measure(policy, SEQ, answers=answers, seconds=seconds)
     own = measure(policy, mode, frame_s=base.interval_s / mode.workers, answers=answers, seconds=seconds)
     return {

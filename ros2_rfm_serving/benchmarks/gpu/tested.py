@@ -12,7 +12,7 @@ from ros2_rfm_serving.benchmarks.gpu.child import Skip, Task
 
 FOLDER = Path("test/gpu")
 """Of the repository, which is no part of an installation"""
-CPU_REQUESTS, REQUESTS = 400, 10_000
+CPU_REQUESTS, REQUESTS = 400, 2_000
 """Of the test of memory"""
 NONE_RAN = 5
 """pytest's exit code when it has found no test"""

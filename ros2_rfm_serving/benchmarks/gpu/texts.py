@@ -12,14 +12,14 @@ from typing import Any
 from ros2_rfm_serving.benchmarks.gpu import vlm
 from ros2_rfm_serving.benchmarks.gpu.child import Skip, Task
 from ros2_rfm_serving.benchmarks.gpu.machine import Machine
-from ros2_rfm_serving.benchmarks.gpu.profiled import fill
+from ros2_rfm_serving.benchmarks.gpu.profiled import TOY_ARRIVALS, fill
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.engines.text import answers
 from ros2_rfm_serving.engines.text.completion import Completion
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import CatalogueEntry
-from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.profiles import ARRIVALS, Profile
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract
 
 PUBLISHED = {"qwen2_5_vl_7b": "Qwen2.5-VL-7B-Instruct", "qwen2_5_vl_3b": "Qwen2.5-VL-3B-Instruct"}
@@ -38,7 +38,15 @@ def run(task: Task, name: str) -> None:
     if not (has_vllm or task.is_toy):
         raise Skip("vLLM is not installed here: a text model's latency is that of its server")
     load = _vllm if has_vllm else _plain
-    fill(task, name, model_of(task.machine, name), partial(load, task, folder, name), ("fixed",), toy_sizes=(1,))
+    fill(
+        task,
+        name,
+        model_of(task.machine, name),
+        partial(load, task, folder, name),
+        ("fixed",),
+        (1,),
+        TOY_ARRIVALS if task.is_toy else ARRIVALS,
+    )
 
 
 def model_of(machine: Machine, name: str) -> str:

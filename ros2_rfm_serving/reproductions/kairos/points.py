@@ -26,7 +26,7 @@ from ros2_rfm_serving.reproductions.kairos.traces import Outcome, Pace, Trace
 from ros2_rfm_serving.reproductions.kairos.workloads import WORKLOADS
 from ros2_rfm_serving.server.dispatch import DispatchPolicy, EngineView, Waiting
 from ros2_rfm_serving.server.dispatch.wait_ratio import BUCKETS, WaitRatio
-from ros2_rfm_serving.simulation.events import source
+from ros2_rfm_serving.virtual_time.events import source
 
 LOADS = (0.5, 0.8, 1.0, 1.25, 1.5)
 """Rates of arrival, as shares of what the edge can do of a workload with static horizons."""

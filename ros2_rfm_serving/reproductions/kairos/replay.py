@@ -14,8 +14,8 @@ from ros2_rfm_serving.profiles import FixedService
 from ros2_rfm_serving.reproductions.kairos.traces import Outcome, Pace, Trace, TraceRobot
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
 from ros2_rfm_serving.server.dispatch import DispatchPolicy
-from ros2_rfm_serving.simulation.events import Events, source
 from ros2_rfm_serving.types import SYSTEM1, EngineReply, ObservationRequest, SessionGrant, SessionRequest
+from ros2_rfm_serving.virtual_time.events import Events, source
 
 MAX_BATCH_SIZE = 16
 JITTER = 0.05

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Protocol
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.types import (
     SYSTEM1,
     ExecutionReport,
@@ -22,6 +21,7 @@ from ros2_rfm_serving.types import (
     SessionRequest,
     empty,
 )
+from ros2_rfm_serving.virtual_time.events import Events
 
 COLUMNS = ("policy", "value", "task", "seed", "success", "executed")
 NO_STATE = empty(0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 
 from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.ros.node import clock as process_clock
 from ros2_rfm_serving.ros.node.middleware import use_profile
 from ros2_rfm_serving.ros.node.parameters import Spec
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, HELP_FLAGS, Ending, end_with_parent, leave
@@ -34,8 +34,7 @@ LOOK_PERIOD_S = 0.1
 """Of looking whether the process was asked to end."""
 NO_PARAMETERS: Mapping[str, Spec] = MappingProxyType({})
 T = TypeVar("T")
-clock = time.monotonic
-"""The one clock of a process. The brain never reads it; nodes pass its readings on."""
+clock = process_clock.clock
 
 
 def share() -> Path:

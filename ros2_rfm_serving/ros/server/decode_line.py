@@ -11,7 +11,7 @@ from pathlib import Path
 from time import thread_time
 from typing import Any, NamedTuple
 
-from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.clock import clock
 from ros2_rfm_serving.server.fair import FairQueue
 
 NICENESS = 10

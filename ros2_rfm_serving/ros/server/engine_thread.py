@@ -11,8 +11,8 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.ros.server.loading import closed
+from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.ros.node.clock import clock
 from ros2_rfm_serving.ros.server.runs import Runs
 from ros2_rfm_serving.server import Ended, ModelServer, Work
 from ros2_rfm_serving.types import Reply, RequestId
@@ -22,6 +22,14 @@ ERROR_PAUSE_S = 0.1
 """After an error that nobody foresaw: it may come again at once, and again."""
 Publish = Callable[[list[Reply], list[RequestId]], None]
 """Replies, and requests that the engine failed to answer"""
+
+
+def closed(engine: Engine, log: Callable[[str], None]) -> None:
+    """Close an engine, which is foreign code: what it raises is logged."""
+    try:
+        engine.close()
+    except (Exception, SystemExit):
+        log(f"the engine cannot be closed:\n{traceback.format_exc()}")
 
 
 class EngineThread:

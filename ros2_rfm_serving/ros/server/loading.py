@@ -16,6 +16,7 @@ from ros2_rfm_serving.engines.registry import build_engine
 from ros2_rfm_serving.errors import ModelError, RfmError
 from ros2_rfm_serving.factory.catalogue import AT_START
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.server.engine_thread import closed
 from ros2_rfm_serving.ros.server.settings import ServerParams
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.capacity import max_sessions
@@ -152,14 +153,6 @@ class Loading:
 def _at(options: Mapping[str, Any]) -> str:
     """The precision that is asked for, in words."""
     return f" at {options['dtype']}" if options.get("dtype") else ""
-
-
-def closed(engine: Engine, log: Callable[[str], None]) -> None:
-    """Foreign code: what it raises is logged."""
-    try:
-        engine.close()
-    except (Exception, SystemExit):
-        log(f"the engine cannot be closed:\n{traceback.format_exc()}")
 
 
 def _overflow(params: ServerParams, placement: Placement, contract: ModelContract, log: Callable[[str], None]) -> tuple[Tier, ...]:

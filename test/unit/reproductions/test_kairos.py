@@ -26,7 +26,6 @@ from ros2_rfm_serving.reproductions.kairos.sweep import (
 from ros2_rfm_serving.reproductions.kairos.traces import Outcome, Pace, TraceRobot, cut_anew, load_traces, write_traces
 from ros2_rfm_serving.reproductions.kairos.workloads import WORKLOADS
 from ros2_rfm_serving.server.horizon import outlooks
-from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.types import (
     NO_VALUES,
     SYSTEM1,
@@ -41,6 +40,7 @@ from ros2_rfm_serving.types import (
     SessionRequest,
     empty,
 )
+from ros2_rfm_serving.virtual_time.events import Events
 from test.unit.fakes import SERVED
 from test.unit.reproductions.recordings import PUSH, TRACE, WORKLOAD, recorded
 

@@ -27,11 +27,11 @@ from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Fleet, Order, Planned, PlanOrder, plan
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.simulation.day import DayReport, live_through
-from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.simulation.guests import Turnover
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
 from ros2_rfm_serving.types import SYSTEM1, Schedule
+from ros2_rfm_serving.virtual_time.events import Events
 from test.unit.simulation.promises import Promises
 
 LEASE_S = 60.0

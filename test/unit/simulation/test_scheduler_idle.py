@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ros2_rfm_serving.scheduler import Planned
-from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 from ros2_rfm_serving.simulation.scheduler import NoBook, SimulatedScheduler
+from ros2_rfm_serving.virtual_time.events import Events
 
 WORK = 0.02
 

@@ -17,8 +17,8 @@ from ros2_rfm_serving.profiles.arrivals import FLEET_PERIOD, Fleet, Load, OpenLo
 from ros2_rfm_serving.profiles.measure import measure, rates_hz
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
 from ros2_rfm_serving.simulation import Crash, Report, simulate
-from ros2_rfm_serving.simulation.under_load import LawEngine, SteppedSubject, law_subject
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, Schedule
+from ros2_rfm_serving.virtual_time.under_load import LawEngine, SteppedSubject, law_subject
 from test.unit.simulation.simulated import SERVICE_S, T_ACT_S, balanced, factory, models, run, schedule
 from test.unit.stepping import FakeStepping
 

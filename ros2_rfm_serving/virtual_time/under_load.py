@@ -21,9 +21,9 @@ from ros2_rfm_serving.profiles.arrivals import Fleet, Load, Sent
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Work
 from ros2_rfm_serving.server.dispatch import StepCosts
 from ros2_rfm_serving.server.rehearsal import step_costs
-from ros2_rfm_serving.simulation.events import Events
-from ros2_rfm_serving.simulation.rounds import Answers, Rounds
 from ros2_rfm_serving.types import SYSTEM1, InferenceRequest, ObservationRequest, RequestId, SessionRequest
+from ros2_rfm_serving.virtual_time.events import Events
+from ros2_rfm_serving.virtual_time.rounds import Answers, Rounds
 
 Clock = Callable[[], float]
 """Seconds"""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ros2_rfm_serving.server import EngineLoop, Work
-from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.types import EngineReply
+from ros2_rfm_serving.virtual_time.events import Events
 
 Answers = Sequence[EngineReply | None]
 
