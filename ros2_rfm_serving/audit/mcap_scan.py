@@ -182,7 +182,7 @@ def _take(file: BinaryIO, found: Scanned, code: int, at: int, length: int) -> No
 def _library(header: bytes) -> str:
     """Return the name of the program that wrote a file; empty where its header is damaged."""
     try:
-        return Header.read(ReadDataStream(BytesIO(header))).library
+        return str(Header.read(ReadDataStream(BytesIO(header))).library)
     except (McapError, struct.error, UnicodeDecodeError):
         return ""
 

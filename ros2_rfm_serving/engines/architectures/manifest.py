@@ -95,26 +95,6 @@ class Recrop(_Part):
     area: bool = False
     """As OpenCV's INTER_AREA resizes; else bilinear with antialiasing, as torchvision does"""
 
-    @property
-    def centre(self) -> tuple[float, ...]:
-        """Values that become 0, line after line."""
-        return tuple(low + width / 2 if own else low for low, width, own in self._columns())
-
-    @property
-    def deviation(self) -> tuple[float, ...]:
-        """Distances that become 1, line after line."""
-        return tuple(width / 2 if own else width for _, width, own in self._columns())
-
-    def _columns(self) -> Iterator[tuple[float, float, bool]]:
-        """Yield offset, scale and whether it is a range, of each number."""
-        ranged = self.ranged * self.lines or (False,) * len(self.offset)
-        return zip(self.offset, self.scale, ranged, strict=True)
-
-
-def ranges_of(low: Sequence[float], width: Sequence[float], precision: Literal["float32", "float64"] = "float32") -> Affine:
-    """Return the scaling of ranges to [-1, 1]. Both are numbers of `precision`, computed as the checkpoint's library does."""
-    return Affine(offset=tuple(low), scale=tuple(width), ranged=(True,) * len(low), precision=precision)
-
 
 class Images(_Part):
     """From what a robot sends to what a network sees."""

@@ -72,4 +72,5 @@ class CommandTrail:
                 break
             before, found, began_s = found, command, at_s
         share = np.float32(min(max((time_s - began_s) / period_s, 0.0), 1.0))
-        return before + self._columns.change(found, before) * share
+        way: Array = self._columns.change(found, before)
+        return before + way * share
