@@ -199,6 +199,9 @@ def is_loopback(host: str) -> bool:
 class _Choice(BaseModel):
     message: dict[str, Any]
     finish_reason: Any = None
+    native_finish_reason: Any = None
+    """OpenRouter's: as the server behind it has it."""
+    stop_reason: Any = None
     logprobs: Any = None
 
 
@@ -206,9 +209,11 @@ class _Answer(BaseModel):
     choices: tuple[_Choice, ...] = Field(min_length=1)
 
 
-THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks", "thoughts")
-"""Fields of a message that hold thoughts: of llama.cpp, SGLang, LMDeploy and DeepSeek; of vLLM and Ollama; of OpenRouter and
-LiteLLM."""
+_OF_THOUGHT = re.compile(r"^(?!.*signature).*(?:think|reasoning|thought|analysis|\bcot\b|summary)", re.IGNORECASE)
+"""In names of fields and of kinds of parts that hold thoughts: `reasoning_content` (llama.cpp, SGLang, LMDeploy, DeepSeek),
+`reasoning` (vLLM, Ollama), `reasoning_details` (OpenRouter), `thinking_blocks` (LiteLLM), `thought` (Gemini), `reasoningContent`
+(Bedrock: the last two are of their native interfaces, as a gateway may hand them on). Gemini's answers have a `thoughtSignature`
+too, which is no thought."""
 
 
 def completion_of(content: bytes) -> Completion:
@@ -217,13 +222,17 @@ def completion_of(content: bytes) -> Completion:
         choice = _Answer.model_validate_json(content).choices[0]
     except ValidationError as error:
         raise ModelError("the server's answer is no chat completion") from error
-    message, reason = choice.message, _reason(choice.finish_reason)
+    message, reasons = choice.message, [_reason(choice.finish_reason), _reason(choice.native_finish_reason)]
+    if not any(reasons):
+        reasons = [_reason(choice.stop_reason)]  # beside a `finish_reason`, vLLM has a string there that ended the text
+    reason = next(filter(was_cut_off, reasons), reasons[0])
     parts = list(_parts(message.get("content")))
+    fields = [name for name in message if name != "content" and _OF_THOUGHT.search(name)]
     return Completion(
         text="".join(text for kind, text in parts if kind == "text"),
         ended=not was_cut_off(reason),
         tokens=tuple(_tokens(choice.logprobs)),
-        has_reasoning=any(_says_something(message.get(field)) for field in THOUGHTS) or any(kind == "thought" for kind, _ in parts),
+        has_reasoning=any(_says_something(message[name]) for name in fields) or any(kind == "thought" for kind, _ in parts),
         refusal=bool(message.get("refusal")) or any(kind == "refusal" for kind, _ in parts),
         reason=reason[:40],
     )
@@ -235,25 +244,37 @@ def _says_something(thoughts: Any) -> bool:
 
 
 def _reason(finish: Any) -> str:
-    """Return a server's word for the end: SGLang's own interface has an object with a `type`."""
-    found = finish.get("type") if isinstance(finish, dict) else finish
+    """Return a server's word for the end: SGLang's own interface has an object with a `type`; of a list, the first counts."""
+    if isinstance(finish, list):
+        finish = finish[0] if finish else None
+    found = finish.get("type", finish.get("reason")) if isinstance(finish, dict) else finish
     return found if isinstance(found, str) else ""
 
 
 def _parts(content: Any) -> Iterator[tuple[str, str]]:
     """Yield what a message consists of: kind (`text`, `thought`, `refusal`) and text. Mistral's content is a list of parts with
-    thoughts among them (mistralai/client-python 05629d2, `ThinkChunk`); OpenAI's has refusals among them."""
+    thoughts among them (mistralai/client-python 05629d2, `ThinkChunk`); OpenAI's has refusals among them; Gemini's parts are of one
+    kind, and those that are thoughts have the flag `thought`."""
+    strings = 0
     for part in content if isinstance(content, list) else [content]:
         if isinstance(part, str):
-            yield "text", part
+            yield "text", part if not strings else f"\n{part}"
+            strings += 1
         elif isinstance(part, dict):
-            kind, text = str(part.get("type", "text")), part.get("text")
-            if kind in ("text", "output_text") and isinstance(text, str):
-                yield "text", text
-            elif kind == "refusal":
-                yield "refusal", ""
-            elif re.search("think|reason|thought|summary", kind):
-                yield "thought", ""
+            yield from _part(part)
+
+
+def _part(part: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    kind, text = str(part.get("type") or "text").lower(), part.get("text")
+    if isinstance(text, dict):  # OpenAI's assistants
+        text = text.get("value")
+    marked = any(_OF_THOUGHT.search(name) and (value is True or text is None) for name, value in part.items())
+    if kind == "refusal":
+        yield "refusal", ""
+    elif marked or _OF_THOUGHT.search(kind):
+        yield "thought", ""
+    elif kind in ("text", "output_text") and isinstance(text, str):
+        yield "text", text
 
 
 def _tokens(logprobs: Any) -> Iterator[tuple[str, float]]:

@@ -2,10 +2,11 @@
 
 Read in: vLLM 0.33.0 (`vllm/entrypoints/openai/chat_completion/protocol.py`: `reasoning`; `v1/engine/__init__.py`: finish
 reasons), llama.cpp (`tools/server/server-common.cpp`, `common/chat.cpp`: `reasoning_content`), SGLang 002e9bf
-(`srt/parser/reasoning_parser.py`), Ollama fb30760 (`openai/openai.go`: `reasoning`, no `finish_reason` where it has none),
-TGI db931fc (`router/src/lib.rs`: `eos_token`, `stop_sequence`), LMDeploy 1263d5c, Mistral's client 05629d2 (`ThinkChunk`,
-`model_length`), OpenAI's client e43b422 (`refusal`, `content_filter`); LM Studio's tracker, issue 1773 (the answer stands in the
-thoughts); messages of refusals as the trackers of OpenHands (1083), holoviz/lumen (1087) and LM Studio (169) have them.
+(`srt/parser/reasoning_parser.py`), Ollama fb30760 (`openai/openai.go`: `reasoning`, no `finish_reason` where it has none), TGI
+db931fc (`router/src/lib.rs`: `eos_token`, `stop_sequence`), LMDeploy 1263d5c, Mistral's client 05629d2 (`ThinkChunk`,
+`model_length`), OpenAI's client e43b422 (`refusal`, `content_filter`); LM Studio's tracker, issue 1773 (the answer stands in
+the thoughts), public clients of Gemini, Bedrock, Cohere and OpenRouter (reasons; `native_finish_reason`; parts of the native
+interfaces); messages of refusals as the trackers of OpenHands (1083), holoviz/lumen (1087) and LM Studio (169) have them.
 """
 
 from __future__ import annotations
@@ -66,6 +67,16 @@ ANSWERING: dict[str, Callable[[str], Turn]] = {
     "parts with thoughts of other names": lambda a: completes(
         {"content": [{"type": "reasoning", "text": THOUGHT}, {"type": "redacted_thinking"}, {**part(a), "type": "output_text"}]}
     ),
+    "Gemini's own parts, handed on by a gateway": lambda a: completes(
+        {"content": [{**part(THOUGHT), "thought": True}, {**part(a), "thoughtSignature": "x"}]}
+    ),
+    "Bedrock's own parts, handed on by a gateway": lambda a: completes(
+        {"content": [{"reasoningContent": {"reasoningText": {"text": THOUGHT}}}, {"text": a}]}
+    ),
+    "parts whose kinds are of other letters": lambda a: completes(
+        {"content": [{"type": "Thinking", "text": THOUGHT}, {"type": "TEXT", "text": a}, {"type": None, "text": ""}]}
+    ),
+    "a text with annotations": lambda a: completes({"content": [{"type": "text", "text": {"value": a, "annotations": []}}]}),
     "an answer in several parts": lambda a: completes({"content": [part(a[:5]), part(a[5:])]}),
     "parts that are strings": lambda a: completes({"content": [a]}),
     "no reasoning parser": lambda a: completes({"content": f"<think>\n{THOUGHT}\n</think>\n\n{a}"}),
@@ -91,6 +102,9 @@ WITHOUT_ANSWER: dict[str, tuple[Turn, str]] = {
     ),
     "OpenAI, refused": (completes({"content": None, "refusal": "I can't help with that."}), "refused"),
     "Azure, filtered": (completes({"content": "safe"}, "content_filter"), "cut off"),
+    "OpenRouter, cut off": (completes({"content": "safe"}, "stop", native_finish_reason="MAX_TOKENS"), "cut off"),
+    "a name for the end elsewhere": (completes({"content": "safe"}, None, stop_reason="max_tokens"), "cut off"),
+    "a list of reasons": (completes({"content": "safe"}, ["length"]), "cut off"),
     "Gemini, cut off": (completes({"content": "safe"}, "MAX_TOKENS"), "cut off"),
     "nothing at all": (completes({"content": None}), "no text"),
     "a call of a tool": (completes({"content": None, "tool_calls": [{"function": {"name": "plan"}}]}, "tool_calls"), "no text"),
@@ -112,12 +126,20 @@ def test_where_there_is_no_answer_there_is_neither_verdict_nor_plan(turn: Turn, 
     assert isinstance(refused, UnusableAnswerError) and reason in str(refused)
 
 
-CUT_OFF = """length max_tokens MAX_TOKENS model_length maxTokens max_output_tokens token_limit time_limit context_length_exceeded
-model_context_window_exceeded content_filter abort error cancelled repetition insufficient_system_resource SAFETY refusal"""
-ENDED = "stop STOP eos eos_token stop_sequence end_turn end-of-text COMPLETE finished tool_calls function_call done unheard_of"
+CUT_OFF = """length max_tokens MAX_TOKENS model_length maxTokens max_output_tokens token_limit time_limit
+context_length_exceeded model_context_window_exceeded content_filter abort error cancelled repetition
+insufficient_system_resource SAFETY refusal LANGUAGE MALFORMED_FUNCTION_CALL MODEL_ARMOR USER_CANCEL ERROR_TOXIC
+guardrail_intervened pause_turn unload"""
+CUT_OFF_BY_ITS_MEANING = """out_of_tokens num_predict preempted policy_violation kv_cache_full oom deadline server_shutdown
+loop_detected network_error truncation"""
+ENDED = """stop STOP eos eos_token stop_sequence end_turn end-of-text COMPLETE finished tool_calls function_call done unheard_of
+stop_tokens im_end"""
 
 
-@pytest.mark.parametrize(("reason", "cut_off"), [(r, r in CUT_OFF.split()) for r in [*CUT_OFF.split(), *ENDED.split(), ""]])
+REASONS = dict.fromkeys(f"{CUT_OFF} {CUT_OFF_BY_ITS_MEANING}".split(), True) | dict.fromkeys([*ENDED.split(), ""], False)
+
+
+@pytest.mark.parametrize(("reason", "cut_off"), REASONS.items())
 def test_only_names_for_being_cut_off_mean_that(reason: str, cut_off: bool) -> None:
     assert was_cut_off(reason) is cut_off
     assert judged(completes({"content": "safe"}, reason or None)).verdict == ("" if cut_off else "safe")
