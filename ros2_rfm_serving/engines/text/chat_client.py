@@ -40,6 +40,7 @@ _NOT_TAKEN = (
     "(?:(?:un|not |n't )(?:supported?|permitted|allowed|recogni[sz]ed|known)|only the default|extra (?:inputs|fields)|deprecat"
     "|must be|should be|invalid)"
 )
+NO_IMAGES = "the model takes no images: write `cameras: []` in its entry"
 _IMAGES = "(?:images?|vision|multi-?modal|mmproj)"
 
 
@@ -59,7 +60,7 @@ HINTS = (
             rf"(?:not support|no|not a) ?{_IMAGES}",
             "content must be a string",
         ),
-        "the model takes no images: write `cameras: []` in its entry",
+        NO_IMAGES,
     ),
     (_says("chat_template_kwargs"), "leave `chat_template_kwargs` out"),
 )
@@ -73,10 +74,10 @@ class Refused(ModelError):
 
     is_public = True
 
-    def __init__(self, status: int, said: str = "") -> None:
-        """said: by the server, to be read for a fix and never repeated."""
+    def __init__(self, status: int, said: str = "", fix: str = "") -> None:
+        """said: by the server, to be read for a fix and never repeated. fix: one that was found otherwise."""
         self.status = status
-        self.fix = next((fix for pattern, fix in HINTS if pattern.search(said)), "") if status not in MEANINGS else ""
+        self.fix = fix or (next((fix for pattern, fix in HINTS if pattern.search(said)), "") if status not in MEANINGS else "")
         super().__init__(f"the server answers with status {status}; {self.fix or MEANINGS.get(status, 'its log says why')}")
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -181,7 +182,7 @@ def warmed(script: Script, **options: Any) -> OpenAIEngine:
         return judge
 
 
-@pytest.mark.parametrize("status", [400, 422, 500, 501, 502])
+@pytest.mark.parametrize("status", [400, 404, 415, 422, 500, 501, 502])
 def test_a_server_that_fails_in_a_form_that_it_does_not_know_is_loaded_without(
     status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -218,6 +219,34 @@ def test_a_refusal_names_the_one_key_that_helps(unknown: str, said: str, fix: st
         warmed(refuses(unknown, 400, said))
     assert raised.value.is_public and "loc" not in str(raised.value)
     warmed(refuses(unknown, 400, said), **mended)
+
+
+NEEDS = {
+    "token_limit: max_completion_tokens": lambda body: "max_tokens" not in body,
+    "temperature: null": lambda body: "temperature" not in body,
+    "seed: null": lambda body: "seed" not in body,
+    "system_role: false": lambda body: body["messages"][0]["role"] != "system",
+    "cameras: []": lambda body: "image_url" not in json.dumps(body),
+    "leave `chat_template_kwargs` out": lambda body: "chat_template_kwargs" not in body,
+    "leave `extra` out": lambda body: "top_k" not in body,
+}
+
+
+@pytest.mark.parametrize(("keys", "status"), [((key,), 400) for key in NEEDS] + [(("temperature: null", "seed: null"), 404)])
+def test_the_keys_that_help_are_named_whatever_the_refusal_says(keys: tuple[str, ...], status: int) -> None:
+    def script(body: dict[str, Any], number: int) -> Turn:
+        return says(SAFE) if all(NEEDS[key](body) for key in keys) else Turn(b"bad request", status)
+
+    with pytest.raises(ModelError, match=".* and .*".join(map(re.escape, keys))) as raised:
+        warmed(script, chat_template_kwargs={"enable_thinking": False}, extra={"top_k": 1})
+    assert not any(key in str(raised.value) for key in NEEDS if key not in keys)
+
+
+@pytest.mark.parametrize("times", [4, 1000])
+def test_no_key_is_named_where_none_was_the_reason(times: int) -> None:
+    """The server refuses everything, for good or for a while."""
+    with pytest.raises(ModelError, match="its log says why"):
+        warmed(lambda body, i: Turn(b"bad request", 500) if i < times else says(SAFE))
 
 
 def test_a_model_without_a_system_role_or_without_eyes_is_told_so() -> None:
