@@ -12,6 +12,8 @@ import math
 import os
 import random
 import re
+import socket
+import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -175,23 +177,37 @@ class _Busy(Exception):
 
 
 def proxy_variable(base_url: str) -> str:
-    """Return the environment variable whose proxy stands before a server; empty: none, or the server is on this machine."""
+    """Return the environment variable whose proxy stands before a server; empty: none, or the server is on this machine, or
+    NO_PROXY exempts it."""
     url = httpx.URL(base_url)
-    if is_loopback(url.host):
+    if is_loopback(url.host) or urllib.request.proxy_bypass_environment(url.netloc.decode()):  # type: ignore[attr-defined]
         return ""
     names = (f"{url.scheme}_proxy", "all_proxy")
     return next((found for name in names for found in (name, name.upper()) if os.environ.get(found)), "")
 
 
+_NAMES_OF_THIS_MACHINE = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host is this machine: no proxy can stand before it."""
-    if host.rstrip(".").lower() == "localhost" or host.rstrip(".").lower().endswith(".localhost"):
+    plain = host.strip("[]").rstrip(".").lower()
+    if plain in _NAMES_OF_THIS_MACHINE or plain.endswith(".localhost"):
         return True
     try:
-        address = ipaddress.ip_address(host.strip("[]"))
+        address = ipaddress.ip_address(plain)
     except ValueError:
-        return False
+        return _is_short_for_loopback(plain)
+    address = getattr(address, "ipv4_mapped", None) or address
     return address.is_loopback or address.is_unspecified
+
+
+def _is_short_for_loopback(host: str) -> bool:
+    """Whether a host is an address of this machine in a form that only the C library reads, such as `127.1`."""
+    try:
+        return host[:1].isdigit() and socket.inet_aton(host)[0] == 127
+    except OSError:
+        return False
 
 
 # --- what an answer looks like ----------------------------------------------------------------------------------------------

@@ -334,10 +334,34 @@ def test_a_server_on_this_machine_is_asked_without_a_proxy(proxies: pytest.Monke
     assert judged(says("safe")).verdict == "safe"
 
 
-@pytest.mark.parametrize(("host", "is_here"), [("localhost", True), ("127.8.0.1", True), ("::1", True), ("judge.localhost", True)])
+@pytest.mark.parametrize(
+    ("host", "is_here"),
+    [
+        ("localhost", True),
+        ("127.8.0.1", True),
+        ("::1", True),
+        ("judge.localhost", True),
+        ("127.1", True),
+        ("127.0.0.1.", True),
+        ("[::ffff:127.0.0.1]", True),
+        ("ip6-localhost", True),
+        ("localhost.localdomain", True),
+    ],
+)
 def test_which_hosts_are_this_machine(host: str, is_here: bool) -> None:
     assert is_loopback(host) is is_here
     assert not is_loopback("gpu-2") and not is_loopback("192.168.1.2") and not is_loopback("localhost.example.org")
+
+
+@pytest.mark.parametrize("exempt", ["gpu-2.invalid", ".invalid", "*", "gpu-1, gpu-2.invalid:8000"])
+def test_a_proxy_that_does_not_hold_for_a_server_is_not_blamed(proxies: pytest.MonkeyPatch, exempt: str) -> None:
+    proxies.setenv("HTTP_PROXY", "gopher://127.0.0.1:9")
+    proxies.setenv("NO_PROXY", exempt)
+    judge = build_engine(spec(base_url="http://gpu-2.invalid:8000/v1", max_retries=0))
+    with pytest.raises(ModelError, match="the connection failed") as raised:
+        judge.infer([request()])
+    judge.close()
+    assert "proxy" not in str(raised.value)
 
 
 def test_a_proxy_before_a_server_elsewhere_is_named(proxies: pytest.MonkeyPatch) -> None:
