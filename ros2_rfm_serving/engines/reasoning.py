@@ -7,8 +7,9 @@ stand in the text, between marks that differ from model to model. The marks were
 is Open WebUI's, and clients of several models drop `<antthinking>`. Other names of tags (`<rationale>`, `<begin_think>`) are here
 for what they mean; no model was seen to write them.
 
-Three rules hold for all of them. A closing mark without an opening one ends thoughts that the chat template has opened: what stands
-before it is no answer. An opening mark without its closing one begins thoughts that were cut off. Of two answers, the last counts.
+Four rules hold for all of them. A closing mark without an opening one ends thoughts that the chat template has opened: what
+stands before it is no answer. An opening mark without its closing one begins thoughts that were cut off. Of two answers, the last
+counts. Thoughts behind an answer may take it back, so that it is none.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 
 _THOUGHT = (
     r"(?:think(?:ing)?|thoughts?|reason(?:ing)?|reflect(?:ion)?|analysis|scratch_?pad|cot|chain_of_thoughts?|monologue|rationale"
-    r"|deliberation|critique|planning|explanation|observations?|commentary|internal|思考(?:过程)?)"
+    r"|deliberation|planning|internal|思考(?:过程)?)"
 )
 _TAG = rf"(?:[a-z]{{1,20}}[:_-]|ant|inner|self|my)?{_THOUGHT}(?:[:_-][\w:.-]{{1,60}}|process)?"
 """`think`, `seed:think`, `mm:think`, `longcat_think`, `think:opensource`, `thought` (EXAONE Deep), `REASONING` (LLaVA-CoT),
@@ -89,6 +90,8 @@ class Parts:
     """Marks of thoughts stand in it, be they empty."""
     is_cut_off: bool = False
     """It ends within its thoughts."""
+    has_second_thoughts: bool = False
+    """Thoughts stand behind its answer, which they may take back."""
 
 
 def parts_of(text: str) -> Parts:
@@ -96,6 +99,7 @@ def parts_of(text: str) -> Parts:
     kept: list[str] = []
     inside = ""  # the kind of mark that ends what is being skipped; empty: an answer is being read
     has_reasoning = False
+    answered = 0  # pieces of an answer when the last thoughts ended
     start = position = 0
     plain = text.translate(_LOOKALIKES)
     while found := _MARKS.search(plain, position):
@@ -105,24 +109,28 @@ def parts_of(text: str) -> Parts:
         name, _, side = kind.rpartition("_")
         key = f"tag {_stem(found[kind])}" if name == "tag" else name
         if kind in ("final", "answer"):
-            has_reasoning, inside, kept = has_reasoning or bool("".join(kept).strip()), "", []
+            has_reasoning, inside, kept, answered = has_reasoning or bool("".join(kept).strip()), "", [], 0
         elif kind == "box_open":
-            kept = kept if inside else []
+            kept, answered = (kept, answered) if inside else ([], 0)
         elif kind == "tag_empty":
             has_reasoning = True
         elif kind == "channel" or (side == "open" and not inside):
             has_reasoning, inside = True, key or kind
             if kind == "fence_open":
                 position = _end_of_fence(text, position)
-                inside = "" if position < len(text) else inside
+                inside, answered = "" if position < len(text) else inside, len(kept)
         elif side == "close" and kind != "box_close" and inside in ("", key):
             has_reasoning, kept, inside = True, kept if inside else [], ""
+            answered = len(kept)
         elif kind == "token_end" and inside == "token":
             inside = "end of a message"
         start = position
     if not inside:
         kept.append(text[start:])
-    return _bare(Parts(answer=_plain("\n".join(kept)), has_reasoning=has_reasoning, is_cut_off=bool(inside)))
+    second = bool(_plain("".join(kept[:answered]))) and not _plain("".join(kept[answered:]))
+    return _bare(
+        Parts(answer=_plain("\n".join(kept)), has_reasoning=has_reasoning, is_cut_off=bool(inside), has_second_thoughts=second)
+    )
 
 
 def _stem(tag: str) -> str:

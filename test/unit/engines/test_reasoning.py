@@ -105,6 +105,18 @@ def test_thoughts_without_an_end_are_an_answer_that_was_cut_off(begin: str, end:
             assert "cut off" in reply_of(OPTIONS, SAFETY, Completion(text=text, ended=ended)).violation
 
 
+@form
+@pytest.mark.parametrize(
+    "name", ["Open WebUI", "DeepSeek R1, Qwen3, GLM, MiniMax-M2", "Magistral", "Kimi", "a fence", "Cohere Command"]
+)
+def test_second_thoughts_take_an_answer_back(begin: str, end: str, name: str) -> None:
+    """With thoughts before the answer as well, or without."""
+    first, behind = FORMS[name][0], FORMS[name][1].removesuffix("<|START_RESPONSE|>")
+    for text in (f"safe\n{first}No, unsafe: somebody is near.{behind}", f"{begin}a{end}safe\n{first}unsafe{behind}\n<|im_end|>"):
+        assert verdict_of(text) == ""
+    assert plan_of(f"{PLAN}\n{first}The user wants another cup.{behind}") == []
+
+
 NO_OPENING = [name for name in FORMS if name not in ("a fence", "another fence", "Inkling", "Solar Open")]
 
 
