@@ -4,8 +4,8 @@ A server with a reasoning parser puts thoughts into fields or content parts of t
 stand in the text, between marks that differ from model to model. The marks were read in the parsers of vLLM 0.33.0
 (`vllm/reasoning`, `vllm/parser`), SGLang 002e9bf (`srt/parser/reasoning_parser.py`) and LMDeploy 1263d5c
 (`docs/en/llm/api_server_reasoning.md`), and in the chat templates of models without a parser there. `<details type="reasoning">`
-is Open WebUI's, and clients of several models drop `<antthinking>`. Other names of tags (`<rationale>`, `<begin_think>`) are here
-for what they mean; no model was seen to write them.
+is Open WebUI's, and one public client drops `<antthinking>`: both were read in public code, not in their makers'. Other names of
+tags (`<rationale>`, `<begin_think>`) are here for what they mean; no model was seen to write them.
 
 Four rules hold for all of them. A closing mark without an opening one ends thoughts that the chat template has opened: what
 stands before it is no answer. An opening mark without its closing one begins thoughts that were cut off. Of two answers, the last

@@ -229,8 +229,8 @@ class _Answer(BaseModel):
 _OF_THOUGHT = re.compile(r"^(?!.*signature).*(?:think|reasoning|thought|analysis|\bcot\b|summary)", re.IGNORECASE)
 """In names of fields and of kinds of parts that hold thoughts: `reasoning_content` (llama.cpp, SGLang, LMDeploy, DeepSeek),
 `reasoning` (vLLM, Ollama), `reasoning_details` (OpenRouter), `thinking_blocks` (LiteLLM), `thought` (Gemini), `reasoningContent`
-(Bedrock: the last two are of their native interfaces, as a gateway may hand them on). Gemini's answers have a `thoughtSignature`
-too, which is no thought."""
+(Bedrock). The last two are of native interfaces, as a gateway may hand them on; Gemini's was read in public clients, Bedrock's
+was not read. Gemini's answers have a `thoughtSignature` too, which is no thought."""
 
 
 def completion_of(content: bytes) -> Completion:
@@ -283,7 +283,7 @@ def _parts(content: Any) -> Iterator[tuple[str, str]]:
 
 def _part(part: dict[str, Any]) -> Iterator[tuple[str, str]]:
     kind, text = str(part.get("type") or "text").lower(), part.get("text")
-    if isinstance(text, dict):  # OpenAI's assistants
+    if isinstance(text, dict):  # {"value": ..., "annotations": [...]}
         text = text.get("value")
     marked = any(_OF_THOUGHT.search(name) and (value is True or text is None) for name, value in part.items())
     if kind == "refusal":

@@ -5,8 +5,9 @@ reasons), llama.cpp (`tools/server/server-common.cpp`, `common/chat.cpp`: `reaso
 (`srt/parser/reasoning_parser.py`), Ollama fb30760 (`openai/openai.go`: `reasoning`, no `finish_reason` where it has none), TGI
 db931fc (`router/src/lib.rs`: `eos_token`, `stop_sequence`), LMDeploy 1263d5c, Mistral's client 05629d2 (`ThinkChunk`,
 `model_length`), OpenAI's client e43b422 (`refusal`, `content_filter`); LM Studio's tracker, issue 1773 (the answer stands in
-the thoughts), public clients of Gemini, Bedrock, Cohere and OpenRouter (reasons; `native_finish_reason`; parts of the native
-interfaces); messages of refusals as the trackers of OpenHands (1083), holoviz/lumen (1087) and LM Studio (169) have them.
+the thoughts), public code that asks Gemini, Bedrock, Cohere and OpenRouter (reasons; `native_finish_reason`; Gemini's parts
+with `thought`; the parts of Bedrock, a text with annotations and kinds in other letters were not read, they are variations);
+messages of refusals as the trackers of OpenHands (1083), holoviz/lumen (1087) and LM Studio (169) have them.
 """
 
 from __future__ import annotations
