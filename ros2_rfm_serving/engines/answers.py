@@ -78,10 +78,21 @@ def checked(contract: ModelContract, answer: Any) -> Answer:
         return error
 
 
+def _can_be_sent(text: str) -> bool:
+    """Whether a text can be written to a message: JSON may name half a character (`\\ud800`), which Python keeps."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _as_promised(contract: ModelContract, answer: EngineReply) -> EngineReply:
     """Raises: `EngineError`."""
     if not (isinstance(answer.verdict, str) and isinstance(answer.text, str) and isinstance(answer.violation, str)):
         raise EngineError(f"verdict and text are words, not {type(answer.verdict).__name__} and {type(answer.text).__name__}")
+    if not all(map(_can_be_sent, (answer.verdict, answer.text))):
+        raise EngineError("verdict or text has half a character, which no message can hold")
     if type(answer.execution_horizon) is not int or answer.execution_horizon < 0:
         _check_horizon(answer.execution_horizon)
     if answer.phases is not NO_PHASES:

@@ -1,12 +1,15 @@
 """Separation of what a model thinks from what it answers, for every form in which thoughts are published.
 
-A server with a reasoning parser puts thoughts into fields or content parts of their own (`chat_client.py`). Without one they stand
-in the text, between marks that differ from model to model. The marks were read in the parsers of vLLM 0.33.0 (`vllm/reasoning`,
-`vllm/parser`), SGLang 002e9bf (`srt/parser/reasoning_parser.py`) and LMDeploy 1263d5c (`docs/en/llm/api_server_reasoning.md`), and
-in the chat templates of models without a parser there.
+A server with a reasoning parser puts thoughts into fields or content parts of their own (`chat_client.py`). Without one they
+stand in the text, between marks that differ from model to model. The marks were read in the parsers of vLLM 0.33.0
+(`vllm/reasoning`, `vllm/parser`), SGLang 002e9bf (`srt/parser/reasoning_parser.py`) and LMDeploy 1263d5c
+(`docs/en/llm/api_server_reasoning.md`), and in the chat templates of models without a parser there. `<details type="reasoning">`
+is Open WebUI's, and one public client drops `<antthinking>`: both were read in public code, not in their makers'. Other names of
+tags (`<rationale>`, `<begin_think>`) are here for what they mean; no model was seen to write them.
 
-Three rules hold for all of them. A closing mark without an opening one ends thoughts that the chat template has opened: what stands
-before it is no answer. An opening mark without its closing one begins thoughts that were cut off. Of two answers, the last counts.
+Four rules hold for all of them. A closing mark without an opening one ends thoughts that the chat template has opened: what
+stands before it is no answer. An opening mark without its closing one begins thoughts that were cut off. Of two answers, the last
+counts. Thoughts behind an answer may take it back, so that it is none.
 """
 
 from __future__ import annotations
@@ -14,14 +17,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_THOUGHT = r"(?:think(?:ing)?|thoughts?|reason(?:ing)?|reflect(?:ion)?|analysis|scratch_?pad|cot|chain_of_thought|inner_monologue)"
-_TAG = rf"(?:[a-z]+[:_-])?{_THOUGHT}(?:[:_-][\w:.-]+)?"
-"""`think`, `seed:think`, `mm:think`, `longcat_think`, `think:opensource`, `thought` (EXAONE Deep), `REASONING` (LLaVA-CoT)."""
+_THOUGHT = (
+    r"(?:think(?:ing)?|thoughts?|reason(?:ing)?|reflect(?:ion)?|analysis|scratch_?pad|cot|chain_of_thoughts?|monologue|rationale"
+    r"|deliberation|planning|internal|思考(?:过程)?)"
+)
+_TAG = rf"(?:[a-z]{{1,20}}[:_-]|ant|inner|self|my)?{_THOUGHT}(?:[:_-][\w:.-]{{1,60}}|process)?"
+"""`think`, `seed:think`, `mm:think`, `longcat_think`, `think:opensource`, `thought` (EXAONE Deep), `REASONING` (LLaVA-CoT),
+`antThinking`, `inner_monologue`."""
+_BEGIN, _END = r"(?:begin|start)(?:_of)?[_ -]", r"(?:end|stop|close)(?:_of)?[_ -]"
 _LEFT, _RIGHT = r"(?:<|&lt;)\s{0,3}", r"\s{0,3}(?:>|&gt;)"
 _OF_THOUGHT = r"(?:think(?:ing)?|thoughts?|reasoning)"
 
 _MARKS = re.compile(
-    "(?=[<&[◁`Hh])(?:"  # what a mark begins with: elsewhere nothing is tried
+    "(?=[<&[◁`~Hh])(?:"  # what a mark begins with: elsewhere nothing is tried
     + "|".join(
         (
             # Harmony (gpt-oss): every message has a channel, and `final` alone is the answer.
@@ -30,6 +38,7 @@ _MARKS = re.compile(
             r"(?P<channel><\|channel\|>)",
             # Cohere Command, Open Thoughts, Inkling, Kimi K3, Solar, Granite: marks that begin the answer, whatever was open.
             r"(?P<answer><\|START_(?:RESPONSE|TEXT)\|>|<\|(?:begin|start)_of_(?:solution|answer|response)\|>|<\|content_text\|>|<\|content\|>"
+            r"|<\|(?:response|answer|solution|final(?:_answer)?)\|>"
             r"|<\|open\|>\s{0,3}response\s{0,3}<\|sep\|>|\bHere(?: is|['\u2019]s) my response:)",
             r"(?P<k3_open><\|open\|>\s{0,3}think\s{0,3}<\|sep\|>)|(?P<k3_close><\|close\|>\s{0,3}think\s{0,3}<\|sep\|>)",
             r"(?P<gemma_open><\|channel>\s{0,3}\w{0,20})|(?P<gemma_close><channel\|>)",
@@ -39,12 +48,14 @@ _MARKS = re.compile(
             rf"(?P<token_open><\|[\w:]{{0,40}}{_OF_THOUGHT}[\w:]{{0,20}}\|>)",
             r"(?P<token_end><\|end(?:_message)?\|>)",
             r"(?P<granite_open>\bHere(?: is|['\u2019]s) my thought process:)",
-            r"(?P<bracket_open>\[(?:THINK|THINKING|REASONING|unused16)\])|(?P<bracket_close>\[(?:/(?:THINK|THINKING|REASONING)|unused17)\])",
+            rf"(?P<bracket_open>\[(?:(?:{_BEGIN})?{_THOUGHT}|unused16)\])|(?P<bracket_close>\[(?:(?:/|{_END}){_THOUGHT}|unused17)\])",
             r"(?P<kimi_open>◁\s{0,3}think(?:ing)?\s{0,3}▷)|(?P<kimi_close>◁\s{0,3}/\s{0,3}think(?:ing)?\s{0,3}▷)",
-            rf"(?P<fence_open>```[ \t]{{0,3}}{_THOUGHT}[ \t]{{0,3}}\n)",
+            rf"(?P<fence_open>(?:```|~~~)[ \t]{{0,3}}{_THOUGHT}[ \t]{{0,3}}\n)",
+            # Open WebUI folds thoughts up: `<details type="reasoning" done="true">`.
+            rf"(?P<details_open>{_LEFT}details\b[^<>\n]{{0,120}}{_RIGHT})|(?P<details_close>{_LEFT}/details{_RIGHT})",
             rf"(?P<tag_empty>{_LEFT}{_TAG}\s{{0,3}}/{_RIGHT})",
-            rf"{_LEFT}/\s{{0,3}}(?P<tag_close>{_TAG}){_RIGHT}",
-            rf"{_LEFT}(?P<tag_open>{_TAG})(?:\s[^<>\n]{{0,80}})?{_RIGHT}",
+            rf"{_LEFT}(?:/\s{{0,3}}|{_END})(?P<tag_close>{_TAG}){_RIGHT}",
+            rf"{_LEFT}(?:{_BEGIN})?(?P<tag_open>{_TAG})(?:\s[^<>\n]{{0,80}})?{_RIGHT}",
             rf"(?P<box_open>{_LEFT}(?:answer|response|output|final|final_answer|conclusion|solution|plan|subgoals|steps){_RIGHT})",
             rf"(?P<box_close>{_LEFT}/\s{{0,3}}(?:answer|response|output|final|final_answer|conclusion|solution|plan|subgoals|steps){_RIGHT})",
         )
@@ -52,7 +63,9 @@ _MARKS = re.compile(
     + ")",
     re.IGNORECASE,
 )
-_FENCE_END = re.compile(r"\n[ \t]*```")
+_FENCE_END = re.compile(r"\n[ \t]*(?:```|~~~)")
+_LOOKALIKES = str.maketrans("\uff1c\uff1e⟨⟩〈〉\uff3b\uff3d【】\uff5c▁", "<><><>[][]|_")
+"""Characters that some models write their marks with; each stands for one, so that positions stay."""
 
 _ENDS_OF_TURN = re.compile(
     r"<\|(?:im_end|eot|eot_id|eom|eom_id|endoftext|end_of_text|return|end_of_turn|end_of_msg|end_of_response|endofresponse"
@@ -77,6 +90,8 @@ class Parts:
     """Marks of thoughts stand in it, be they empty."""
     is_cut_off: bool = False
     """It ends within its thoughts."""
+    has_second_thoughts: bool = False
+    """Thoughts stand behind its answer, which they may take back."""
 
 
 def parts_of(text: str) -> Parts:
@@ -84,32 +99,38 @@ def parts_of(text: str) -> Parts:
     kept: list[str] = []
     inside = ""  # the kind of mark that ends what is being skipped; empty: an answer is being read
     has_reasoning = False
+    answered = 0  # pieces of an answer when the last thoughts ended
     start = position = 0
-    while found := _MARKS.search(text, position):
+    plain = text.translate(_LOOKALIKES)
+    while found := _MARKS.search(plain, position):
         kind, position = str(found.lastgroup), found.end()
         if not inside:
             kept.append(text[start : found.start()])
         name, _, side = kind.rpartition("_")
         key = f"tag {_stem(found[kind])}" if name == "tag" else name
         if kind in ("final", "answer"):
-            has_reasoning, inside, kept = has_reasoning or bool("".join(kept).strip()), "", []
+            has_reasoning, inside, kept, answered = has_reasoning or bool("".join(kept).strip()), "", [], 0
         elif kind == "box_open":
-            kept = kept if inside else []
+            kept, answered = (kept, answered) if inside else ([], 0)
         elif kind == "tag_empty":
             has_reasoning = True
         elif kind == "channel" or (side == "open" and not inside):
             has_reasoning, inside = True, key or kind
             if kind == "fence_open":
                 position = _end_of_fence(text, position)
-                inside = "" if position < len(text) else inside
+                inside, answered = "" if position < len(text) else inside, len(kept)
         elif side == "close" and kind != "box_close" and inside in ("", key):
             has_reasoning, kept, inside = True, kept if inside else [], ""
+            answered = len(kept)
         elif kind == "token_end" and inside == "token":
             inside = "end of a message"
         start = position
     if not inside:
         kept.append(text[start:])
-    return _bare(Parts(answer=_plain("\n".join(kept)), has_reasoning=has_reasoning, is_cut_off=bool(inside)))
+    second = bool(_plain("".join(kept[:answered]))) and not _plain("".join(kept[answered:]))
+    return _bare(
+        Parts(answer=_plain("\n".join(kept)), has_reasoning=has_reasoning, is_cut_off=bool(inside), has_second_thoughts=second)
+    )
 
 
 def _stem(tag: str) -> str:
@@ -144,4 +165,6 @@ def _bare(parts: Parts) -> Parts:
 
 def has_marks(text: str) -> bool:
     """Whether marks of thoughts stand in a text."""
-    return any(found.lastgroup not in ("box_open", "box_close", "token_end") for found in _MARKS.finditer(text))
+    return any(
+        found.lastgroup not in ("box_open", "box_close", "token_end") for found in _MARKS.finditer(text.translate(_LOOKALIKES))
+    )

@@ -220,6 +220,8 @@ def _answer_in(completion: Completion) -> tuple[str, str]:
         return parts.answer, "the model refused"
     if parts.is_cut_off or (thinks and not completion.ended and not parts.answer):
         return parts.answer, "it was cut off in its thoughts: raise `max_tokens`, or turn them off (`chat_template_kwargs`)"
+    if parts.has_second_thoughts:
+        return parts.answer, "thoughts stand behind the answer"
     if not completion.ended:
         return parts.answer, f"it was cut off ({completion.reason or 'by its limit'}): raise `max_tokens`"
     if len(parts.answer) > MAX_TEXT_CHARACTERS:

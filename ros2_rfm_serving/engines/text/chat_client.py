@@ -12,6 +12,8 @@ import math
 import os
 import random
 import re
+import socket
+import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +42,7 @@ _NOT_TAKEN = (
     "(?:(?:un|not |n't )(?:supported?|permitted|allowed|recogni[sz]ed|known)|only the default|extra (?:inputs|fields)|deprecat"
     "|must be|should be|invalid)"
 )
+NO_IMAGES = "the model takes no images: write `cameras: []` in its entry"
 _IMAGES = "(?:images?|vision|multi-?modal|mmproj)"
 
 
@@ -59,7 +62,7 @@ HINTS = (
             rf"(?:not support|no|not a) ?{_IMAGES}",
             "content must be a string",
         ),
-        "the model takes no images: write `cameras: []` in its entry",
+        NO_IMAGES,
     ),
     (_says("chat_template_kwargs"), "leave `chat_template_kwargs` out"),
 )
@@ -73,10 +76,10 @@ class Refused(ModelError):
 
     is_public = True
 
-    def __init__(self, status: int, said: str = "") -> None:
-        """said: by the server, to be read for a fix and never repeated."""
+    def __init__(self, status: int, said: str = "", fix: str = "") -> None:
+        """said: by the server, to be read for a fix and never repeated. fix: one that was found otherwise."""
         self.status = status
-        self.fix = next((fix for pattern, fix in HINTS if pattern.search(said)), "") if status not in MEANINGS else ""
+        self.fix = fix or (next((fix for pattern, fix in HINTS if pattern.search(said)), "") if status not in MEANINGS else "")
         super().__init__(f"the server answers with status {status}; {self.fix or MEANINGS.get(status, 'its log says why')}")
 
 
@@ -174,23 +177,37 @@ class _Busy(Exception):
 
 
 def proxy_variable(base_url: str) -> str:
-    """Return the environment variable whose proxy stands before a server; empty: none, or the server is on this machine."""
+    """Return the environment variable whose proxy stands before a server; empty: none, or the server is on this machine, or
+    NO_PROXY exempts it."""
     url = httpx.URL(base_url)
-    if is_loopback(url.host):
+    if is_loopback(url.host) or urllib.request.proxy_bypass_environment(url.netloc.decode()):  # type: ignore[attr-defined]
         return ""
     names = (f"{url.scheme}_proxy", "all_proxy")
     return next((found for name in names for found in (name, name.upper()) if os.environ.get(found)), "")
 
 
+_NAMES_OF_THIS_MACHINE = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host is this machine: no proxy can stand before it."""
-    if host.rstrip(".").lower() == "localhost" or host.rstrip(".").lower().endswith(".localhost"):
+    plain = host.strip("[]").rstrip(".").lower()
+    if plain in _NAMES_OF_THIS_MACHINE or plain.endswith(".localhost"):
         return True
     try:
-        address = ipaddress.ip_address(host.strip("[]"))
+        address = ipaddress.ip_address(plain)
     except ValueError:
-        return False
+        return _is_short_for_loopback(plain)
+    address = getattr(address, "ipv4_mapped", None) or address
     return address.is_loopback or address.is_unspecified
+
+
+def _is_short_for_loopback(host: str) -> bool:
+    """Whether a host is an address of this machine in a form that only the C library reads, such as `127.1`."""
+    try:
+        return host[:1].isdigit() and socket.inet_aton(host)[0] == 127
+    except OSError:
+        return False
 
 
 # --- what an answer looks like ----------------------------------------------------------------------------------------------
@@ -199,6 +216,9 @@ def is_loopback(host: str) -> bool:
 class _Choice(BaseModel):
     message: dict[str, Any]
     finish_reason: Any = None
+    native_finish_reason: Any = None
+    """OpenRouter's: as the server behind it has it."""
+    stop_reason: Any = None
     logprobs: Any = None
 
 
@@ -206,9 +226,11 @@ class _Answer(BaseModel):
     choices: tuple[_Choice, ...] = Field(min_length=1)
 
 
-THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks", "thoughts")
-"""Fields of a message that hold thoughts: of llama.cpp, SGLang, LMDeploy and DeepSeek; of vLLM and Ollama; of OpenRouter and
-LiteLLM."""
+_OF_THOUGHT = re.compile(r"^(?!.*signature).*(?:think|reasoning|thought|analysis|\bcot\b|summary)", re.IGNORECASE)
+"""In names of fields and of kinds of parts that hold thoughts: `reasoning_content` (llama.cpp, SGLang, LMDeploy, DeepSeek),
+`reasoning` (vLLM, Ollama), `reasoning_details` (OpenRouter), `thinking_blocks` (LiteLLM), `thought` (Gemini), `reasoningContent`
+(Bedrock). The last two are of native interfaces, as a gateway may hand them on; Gemini's was read in public clients, Bedrock's
+was not read. Gemini's answers have a `thoughtSignature` too, which is no thought."""
 
 
 def completion_of(content: bytes) -> Completion:
@@ -217,13 +239,17 @@ def completion_of(content: bytes) -> Completion:
         choice = _Answer.model_validate_json(content).choices[0]
     except ValidationError as error:
         raise ModelError("the server's answer is no chat completion") from error
-    message, reason = choice.message, _reason(choice.finish_reason)
+    message, reasons = choice.message, [_reason(choice.finish_reason), _reason(choice.native_finish_reason)]
+    if not any(reasons):
+        reasons = [_reason(choice.stop_reason)]  # beside a `finish_reason`, vLLM has a string there that ended the text
+    reason = next(filter(was_cut_off, reasons), reasons[0])
     parts = list(_parts(message.get("content")))
+    fields = [name for name in message if name != "content" and _OF_THOUGHT.search(name)]
     return Completion(
         text="".join(text for kind, text in parts if kind == "text"),
         ended=not was_cut_off(reason),
         tokens=tuple(_tokens(choice.logprobs)),
-        has_reasoning=any(_says_something(message.get(field)) for field in THOUGHTS) or any(kind == "thought" for kind, _ in parts),
+        has_reasoning=any(_says_something(message[name]) for name in fields) or any(kind == "thought" for kind, _ in parts),
         refusal=bool(message.get("refusal")) or any(kind == "refusal" for kind, _ in parts),
         reason=reason[:40],
     )
@@ -235,25 +261,37 @@ def _says_something(thoughts: Any) -> bool:
 
 
 def _reason(finish: Any) -> str:
-    """Return a server's word for the end: SGLang's own interface has an object with a `type`."""
-    found = finish.get("type") if isinstance(finish, dict) else finish
+    """Return a server's word for the end: SGLang's own interface has an object with a `type`; of a list, the first counts."""
+    if isinstance(finish, list):
+        finish = finish[0] if finish else None
+    found = finish.get("type", finish.get("reason")) if isinstance(finish, dict) else finish
     return found if isinstance(found, str) else ""
 
 
 def _parts(content: Any) -> Iterator[tuple[str, str]]:
     """Yield what a message consists of: kind (`text`, `thought`, `refusal`) and text. Mistral's content is a list of parts with
-    thoughts among them (mistralai/client-python 05629d2, `ThinkChunk`); OpenAI's has refusals among them."""
+    thoughts among them (mistralai/client-python 05629d2, `ThinkChunk`); OpenAI's has refusals among them; Gemini's parts are of one
+    kind, and those that are thoughts have the flag `thought`."""
+    strings = 0
     for part in content if isinstance(content, list) else [content]:
         if isinstance(part, str):
-            yield "text", part
+            yield "text", part if not strings else f"\n{part}"
+            strings += 1
         elif isinstance(part, dict):
-            kind, text = str(part.get("type", "text")), part.get("text")
-            if kind in ("text", "output_text") and isinstance(text, str):
-                yield "text", text
-            elif kind == "refusal":
-                yield "refusal", ""
-            elif re.search("think|reason|thought|summary", kind):
-                yield "thought", ""
+            yield from _part(part)
+
+
+def _part(part: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    kind, text = str(part.get("type") or "text").lower(), part.get("text")
+    if isinstance(text, dict):  # {"value": ..., "annotations": [...]}
+        text = text.get("value")
+    marked = any(_OF_THOUGHT.search(name) and (value is True or text is None) for name, value in part.items())
+    if kind == "refusal":
+        yield "refusal", ""
+    elif marked or _OF_THOUGHT.search(kind):
+        yield "thought", ""
+    elif kind in ("text", "output_text") and isinstance(text, str):
+        yield "text", text
 
 
 def _tokens(logprobs: Any) -> Iterator[tuple[str, float]]:

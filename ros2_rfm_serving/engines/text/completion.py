@@ -24,15 +24,23 @@ class Completion:
 
 
 _FROM_OUTSIDE = (
-    "length max maximum limit exceeded overflow window truncated incomplete unfinished partial context budget repetition "
-    "filter filtered blocked blocklist prohibited safety recitation spii guardrail moderation refusal sensitive abort "
-    "aborted cancel canceled cancelled interrupted timeout time error failed failure insufficient"
+    "length maxlength max maximum limit exceeded exhausted overflow full window truncated truncation cutoff cut incomplete "
+    "unfinished partial context budget quota predict out repetition loop language malformed filter filtered blocked "
+    "blocklist prohibited safety recitation spii guardrail moderation moderated refusal rejected flagged policy violation "
+    "harmful toxic toxicity nsfw armor jailbreak sensitive abort aborted cancel canceled cancelled interrupted preempted "
+    "evicted killed terminated disconnected shutdown overloaded unload expired deadline timeout time network oom memory "
+    "user error failed failure insufficient pause paused"
 )
 _CUT_OFF = frozenset(_FROM_OUTSIDE.split())
-"""Words of the names for an end that came from outside. Names that were read: `length` (OpenAI, llama.cpp, Ollama, TGI db931fc),
-`abort`, `error`, `repetition` (vLLM 0.33.0), `model_length`, `error` (Mistral 05629d2), `parse_error`, `abort` (LMDeploy 1263d5c),
-`content_filter` (OpenAI e43b422), `max_tokens`, `refusal`, `model_context_window_exceeded` (Anthropic), `MAX_TOKENS`, `SAFETY`,
-`RECITATION` (Gemini), `insufficient_system_resource` (DeepSeek), `token_limit`, `time_limit`, `cancelled` (watsonx)."""
+"""Words of the names for an end that came from outside.
+
+Names that were read in sources: `length` (OpenAI, llama.cpp, Ollama, TGI db931fc), `abort`, `error`, `repetition` (vLLM 0.33.0),
+`model_length`, `error` (Mistral 05629d2), `parse_error`, `abort` (LMDeploy 1263d5c), `content_filter` (OpenAI e43b422),
+`max_tokens`, `refusal`, `model_context_window_exceeded` (Anthropic), `MAX_TOKENS`, `SAFETY`, `RECITATION` (Gemini),
+`insufficient_system_resource` (DeepSeek), `token_limit`, `time_limit`, `cancelled` (watsonx). Names that were read in public
+clients of a service, or in its reference: `LANGUAGE`, `MALFORMED_FUNCTION_CALL`, `MODEL_ARMOR` (Gemini), `ERROR_TOXIC`,
+`USER_CANCEL`, `TIMEOUT` (Cohere), `guardrail_intervened` (Bedrock), `pause_turn` (Anthropic), `unload` (Ollama). The other words
+are here for what they mean; no server was seen to use them."""
 
 
 def was_cut_off(reason: str) -> bool:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import logging
 import os
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import httpx
@@ -23,7 +25,7 @@ from ros2_rfm_serving.engines.reasoning import parts_of
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
 from ros2_rfm_serving.engines.text import answers as text
 from ros2_rfm_serving.engines.text import plans as plan_text
-from ros2_rfm_serving.engines.text.chat_client import ChatClient, ClientConfig, Refused, proxy_variable
+from ros2_rfm_serving.engines.text.chat_client import MEANINGS, NO_IMAGES, ChatClient, ClientConfig, Refused, proxy_variable
 from ros2_rfm_serving.engines.text.completion import Completion
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, UnusableAnswerError
 from ros2_rfm_serving.loop_thread import LoopThread
@@ -132,11 +134,14 @@ class OpenAIEngine(Engine):
             if dialect.constraint in ignored:
                 continue
             try:
-                asked = self._client.complete(self._body(request, dialect), self._options.warm_up_timeout_s)
+                body = _body(self._options, self._contract, request, dialect)
+                asked = self._client.complete(body, self._options.warm_up_timeout_s)
                 completion = self._thread.call(asked, self._options.warm_up_timeout_s + SLACK_S)
             except Refused as refused:
-                if refused.status not in _NOT_UNDERSTOOD or dialect == dialects[-1]:
+                if not _may_be_a_form(refused.status):
                     raise
+                if dialect == dialects[-1]:
+                    raise self._with_a_fix(refused, request, dialect) from refused.__cause__
                 problems.append(f"status {refused.status} to {_described(dialect)}")
                 continue
             problem = self._problem_with(dialect, request.id.component, completion)
@@ -146,6 +151,35 @@ class OpenAIEngine(Engine):
             problems.append(problem)
             ignored.add(dialect.constraint)
         raise UnusableAnswerError(self._not_ready(request.id.component, problems))
+
+    def _with_a_fix(self, refused: Refused, request: InferenceRequest, dialect: Dialect) -> Refused:
+        """Return a refusal with the keys that would have helped, if its text names none: whatever the server's words are, they are
+        tried, each by itself and two at a time."""
+        remedies = [] if refused.fix else [remedy for remedy in _REMEDIES if remedy.changes(self._options, self._contract)]
+        deadline_s = time.monotonic() + self._options.warm_up_timeout_s
+        for chosen in itertools.chain(itertools.combinations(remedies, 1), itertools.combinations(remedies, 2)):
+            if self._is_taken(self._remedied(request, dialect, chosen), deadline_s):
+                if self._is_taken(self._remedied(request, dialect, ()), deadline_s):
+                    break  # its refusal was not about the form, and has passed
+                return Refused(refused.status, fix=" and ".join(remedy.fix for remedy in chosen))
+        return refused
+
+    def _is_taken(self, body: dict[str, Any], deadline_s: float) -> bool:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0.0:
+            return False
+        try:
+            self._thread.call(self._client.complete(body, left_s), left_s + SLACK_S)
+        except ModelError:
+            return False
+        return True
+
+    def _remedied(self, request: InferenceRequest, dialect: Dialect, remedies: Sequence[_Remedy]) -> dict[str, Any]:
+        options, contract = self._options, self._contract
+        for remedy in remedies:
+            options = options.model_copy(update=remedy.options)
+            contract = replace(contract, cameras=()) if remedy.without_cameras else contract
+        return _body(options, contract, request, dialect)
 
     def _settle(self, dialect: Dialect, completion: Completion, problems: Sequence[str]) -> None:
         self.dialect = dialect
@@ -197,28 +231,30 @@ class OpenAIEngine(Engine):
 
     async def _answer(self, request: InferenceRequest) -> EngineReply | ModelError:
         try:
-            completion = await self._client.complete(self._body(request, self.dialect), self._options.timeout_s)
+            body = _body(self._options, self._contract, request, self.dialect)
+            completion = await self._client.complete(body, self._options.timeout_s)
             return text.reply_of(self._options, request.id.component, completion)
         except ModelError as error:
             return error
 
-    def _body(self, request: InferenceRequest, dialect: Dialect) -> dict[str, Any]:
-        options, component = self._options, request.id.component
-        judges = not text.plans(component)
-        as_json = dialect.constraint == "json_schema"
-        chat = text.messages(options, self._contract, request, _picture, as_json=as_json)
-        return {
-            "model": options.model or self._contract.model,
-            "messages": chat if options.system_role else _without_system_role(chat),
-            options.token_limit: options.max_tokens,
-            **({} if options.temperature is None else {"temperature": options.temperature}),
-            **({} if options.seed is None else {"seed": options.seed}),
-            **({"chat_template_kwargs": options.chat_template_kwargs} if options.chat_template_kwargs else {}),
-            **(_constrained(dialect.constraint, options.words(component)) if judges else {}),
-            **(_by_schema("plan", plan_text.SCHEMA) if as_json and not judges else {}),
-            **({"logprobs": True} if judges and dialect.logprobs else {}),
-            **options.extra,
-        }
+
+def _body(options: OpenAIOptions, contract: ModelContract, request: InferenceRequest, dialect: Dialect) -> dict[str, Any]:
+    component = request.id.component
+    judges = not text.plans(component)
+    as_json = dialect.constraint == "json_schema"
+    chat = text.messages(options, contract, request, _picture, as_json=as_json)
+    return {
+        "model": options.model or contract.model,
+        "messages": chat if options.system_role else _without_system_role(chat),
+        options.token_limit: options.max_tokens,
+        **({} if options.temperature is None else {"temperature": options.temperature}),
+        **({} if options.seed is None else {"seed": options.seed}),
+        **({"chat_template_kwargs": options.chat_template_kwargs} if options.chat_template_kwargs else {}),
+        **(_constrained(dialect.constraint, options.words(component)) if judges else {}),
+        **(_by_schema("plan", plan_text.SCHEMA) if as_json and not judges else {}),
+        **({"logprobs": True} if judges and dialect.logprobs else {}),
+        **options.extra,
+    }
 
 
 def _without_system_role(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -226,13 +262,38 @@ def _without_system_role(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**user, "content": [{"type": "text", "text": system["content"]}, *user["content"]]}]
 
 
-_NOT_UNDERSTOOD = {
-    httpx.codes.BAD_REQUEST,
-    httpx.codes.UNPROCESSABLE_ENTITY,
-    httpx.codes.NOT_IMPLEMENTED,
-    httpx.codes.INTERNAL_SERVER_ERROR,  # llama.cpp and others fail in a form that they do not know
-    httpx.codes.BAD_GATEWAY,  # as a gateway tells the same of the server behind it
-}
+@dataclass(frozen=True, kw_only=True)
+class _Remedy:
+    """A key of the model's entry that may help with a server that refuses everything."""
+
+    fix: str
+    options: dict[str, Any] = field(default_factory=dict)
+    without_cameras: bool = False
+
+    def changes(self, options: OpenAIOptions, contract: ModelContract) -> bool:
+        return any(getattr(options, key) != value for key, value in self.options.items()) or (
+            self.without_cameras and bool(contract.cameras)
+        )
+
+
+_REMEDIES = (
+    _Remedy(fix="write `token_limit: max_completion_tokens`", options={"token_limit": "max_completion_tokens"}),
+    _Remedy(fix="write `token_limit: max_tokens`", options={"token_limit": "max_tokens"}),
+    _Remedy(fix="write `temperature: null`", options={"temperature": None}),
+    _Remedy(fix="write `seed: null`", options={"seed": None}),
+    _Remedy(fix="write `system_role: false`", options={"system_role": False}),
+    _Remedy(fix="leave `chat_template_kwargs` out", options={"chat_template_kwargs": {}}),
+    _Remedy(fix="leave `extra` out", options={"extra": {}}),
+    _Remedy(fix=NO_IMAGES, without_cameras=True),
+)
+
+
+def _may_be_a_form(status: int) -> bool:
+    """Whether a status may be about the form of a request: llama.cpp and others fail (500) in one that they do not know, and a
+    gateway tells the same (502) of the server behind it; OpenRouter answers 404 when no provider takes the request's parameters."""
+    if status >= httpx.codes.INTERNAL_SERVER_ERROR:
+        return status <= httpx.codes.BAD_GATEWAY
+    return status == httpx.codes.NOT_FOUND or status not in {*MEANINGS, httpx.codes.REQUEST_TIMEOUT}
 
 
 def _described(dialect: Dialect) -> str:

@@ -23,6 +23,7 @@ SCHEMA = {
 }
 MAX_SUBGOALS = 64
 MAX_SUBGOAL_CHARACTERS = 300
+_BLANK = " \t\r\n\ufeff\u200b"
 
 
 class UnreadablePlan(ValueError):
@@ -31,10 +32,12 @@ class UnreadablePlan(ValueError):
 
 def read_plan(text: str) -> tuple[str, ...]:
     """Return the subgoals that are left, in order; none: nothing is left. Raises: `UnreadablePlan`."""
-    text = _without_fence(text.replace("\u2019", "'").strip())
+    text = _without_fence(text.replace("\u2019", "'").strip(_BLANK))
     if not text:
         raise UnreadablePlan("there is no text")
-    subgoals = _from_json(text) if _holds_json(text) else _from_lines(text)
+    subgoals = list(_from_json(text) if _holds_json(text) else _from_lines(text))
+    while subgoals and _is_end(subgoals[-1]):
+        del subgoals[-1]
     if len(subgoals) > MAX_SUBGOALS:
         raise UnreadablePlan(f"it has {len(subgoals)} subgoals, more than {MAX_SUBGOALS}")
     return tuple(_checked(subgoal) for subgoal in subgoals)
@@ -44,67 +47,127 @@ def read_plan(text: str) -> tuple[str, ...]:
 
 _LABELS = (
     "thoughts?|thinking|reason(?:ing)?|analysis|observation|rationale|explanation|notes?|user|assistant|system|task"
-    "|errors?|warning|exception"
+    "|errors?|warning|exception|traceback|remember|double-check"
+    "|(?:[\\w-]+ ){0,2}(?:state|status|situation|scene|goal|plan|answer|output|result|conclusion|summary|context|images?)"
 )
-_HESITATIONS = "ok(?:ay)?|so|hmm+|well|alright|wait|actually|maybe|perhaps|but|however|therefore|thus|sure|certainly|yes|no|sorry"
+_HESITATIONS = "so|but|yes|no|ok|actually"
+_MORE_HESITATIONS = "okay|hmm+|well|alright|maybe|perhaps|however|therefore|thus|sure|certainly|sorry"
+_DESPAIR = (
+    "unable|cannot|can't|could not|not sure|unclear|unfortunately|apolog(?:y|ies|i[sz]e)|my apologies|thanks?|you're welcome|got it"
+    "|understood|seems|looks like|appears|given|since|because|considering|based on|as an ai|currently|think|analysis|that's all"
+    r"|to-?do|etc|e\.g\.|i\.e\.|step[- ]by[- ]step|the (?:first|next|last|final) (?:step|sub-?goal|action)"
+    "|internal server error|rate limit|service unavailable|bad gateway|gateway time-?out|too many requests|model not found"
+)
 _OF_A_SPEAKER = "need|should|will|think|must|have|can|could|cannot|can't|am|are|see|would|want|know|do|don't"
+_OF_A_USER = (
+    "is|was|wants?|wanted|asks?|asked|needs?|says?|said|would|has|wishes|requests?|requested|instruct(?:s|ed)|told|gave|mention(?:s|ed)"
+    "|provided|expects?|seems|might|may|just|also"
+)
 _SUBJECTS = "task|goal|request|instruction|prompt|plan|images?|cameras?|picture|history|robot"
+_CHECKS = (
+    "ensure|make sure|verify|check|confirm|see|wait|hold|keep|watch|inspect|test|leave|determine|monitor|observe|detect|find|look"
+    "|ask"
+)
+_CONJUNCTIONS = "until|that|if|whether|when|while|what|which|where|who|how|once|so|as|because|before|after|unless"
+_BEFORE_A_CLAUSE = ("until", "that", "if", "whether", "when", "while", "what", "which", "where", "once", "sure", "ensure")
+_SUBORDINATE = "".join(f"(?<!{word} )" for word in _BEFORE_A_CLAUSE)
+_USERS_ELSEWHERE = (
+    "用户(?:想|要|希望|需要|让|说|请求|的)|嗯|我(?:需要|应该|们|要|会|想)|让我|ユーザー(?:は|が)|사용자(?:는|가)"
+    "|usuario (?:quiere|pide|desea|necesita)|utilisateur (?:veut|demande|souhaite)|nutzer (?:möchte|will|wünscht|bittet)"
+    "|usuário (?:quer|pede|deseja)|пользователь (?:хочет|просит)"
+)
+"""What the thoughts of models begin with that think in the languages of their makers or of their users."""
 _THOUGHT = re.compile(
-    rf"^(?:{_HESITATIONS})(?:[,.!:;]|\s+(?:the|i|we|let|so|this|that|it|there)\b|$)"
-    rf"|^(?:{_LABELS}|traceback)\s*:"
-    r"|^(?:null|none|true|false|undefined|error|safe|unsafe|ongoing|failed)[.!]*$"
-    r"|\b(?:the user|user's|let me|let's|let us|step by step)\b"
+    rf"^(?:{_HESITATIONS})(?:[,.!:;]|\s+(?:the|i|we|let|so|this|that|it|there)\b|$)|^(?:{_MORE_HESITATIONS})\b"
+    r"|^wait(?:[,!:;]|\.\s+\S|\s+(?:the|i|we|so|this|that|it|there)\b)"
+    rf"|^(?:{_LABELS})\s*:|^(?:{_DESPAIR})(?!\w)"
+    r"|^(?:null|true|false|undefined|error|safe|unsafe|ongoing|failed|\[object object\])[.!]*$"
+    rf"|(?:^|[,.;:]\s*)(?:\w+ )?(?:the )?user (?:{_OF_A_USER})\b"
+    r"|\buser's (?:request|instruction|task|goal|intent(?:ion)?|question|message|prompt|query)\b"
+    r"|\b(?:let me|let's|let us|step by step)\b"
     rf"|\b(?:i|we|you)(?:'(?:m|ll|ve|d|re)|\s+(?:{_OF_A_SPEAKER}))\b"
-    rf"|\bthe (?:{_SUBJECTS}) (?:is|are|was|says?|shows?|asks?|wants?|seems?|states?|needs?|should|has|must)\b"
+    rf"|{_SUBORDINATE}\bthe (?:{_SUBJECTS}) (?:is|are|was|says?|shows?|asks?|wants?|seems?|states?|needs?|should|has|must)\b"
+    rf"|^.{{0,12}}(?:{_USERS_ELSEWHERE})"
     r"|\?$",
     re.IGNORECASE,
 )
 """Words that no imperative begins with or holds, and that thoughts, apologies and explanations do."""
 _STATEMENT = re.compile(
-    r"^(?:(?!(?:until|that|if|whether|when|while|what|which|where|once|so)\b)[\w'-]+ ){1,5}(?:is|are|was|were)\b", re.IGNORECASE
+    rf"^(?!(?:{_CHECKS})\b)(?:(?!(?:{_CONJUNCTIONS})\b)[\w'-]+ ){{1,5}}(?:is|are|was|were)\b"
+    r"|^(?:the|an?|this|that|both|all|each|cameras?|robot)\s(?:(?!to\b)[\w'-]+ ){0,3}"
+    r"(?:has|have|seems?|looks?|appears?|wants?|needs?|shows?|holds?|must|should|can|could|would|will|might|requires?|contains?|means?)\b"
+    r"|^(?:i|it|there|he|she|they|we|you)\b",
+    re.IGNORECASE,
 )
 _PRONOUNS = "the|a|an|this|that|these|those|there|it|its|it's|i|we|you|he|she|they|my|our|his|her|their|your"
-_OPENINGS = (
-    "since|because|given|as|based|considering|although|though|currently|looking|seeing|judging|assuming|analy[sz]ing|understanding"
-)
-_QUESTIONS = "which|what|why|how|who|where|is|are|was|were|has|have|unfortunately|please note"
+_OPENINGS = "as|although|though|looking|seeing|judging|assuming|analy[sz]ing|understanding"
+_QUESTIONS = "which|what|why|how|who|where|is|are|was|were|has|have|please note"
 _NO_IMPERATIVE = re.compile(
-    rf"^(?:{_PRONOUNS}|{_OPENINGS}|{_QUESTIONS}|(?:in|from|on) the (?:image|picture|photo|scene|camera)s?)\b", re.IGNORECASE
+    rf"^(?:{_PRONOUNS}|{_OPENINGS}|{_QUESTIONS}|(?:in|from|on) the (?:image|picture|photo|scene|camera)s?)\b"
+    r"|^[\d#]|[。\uff01\uff1f]\s*\S",
+    re.IGNORECASE,
 )
 """Words with which a statement or a question begins. Of lines that no list and no schema vouches for, none may."""
-_CODE = re.compile(r"[{}|<>\\`]|\w\(|=|;\s*$|^\s*(?:import|def|class|return|from)\s")
+_CODE = re.compile(
+    r"[{}|\\`]|[<>](?!\s?\d)|\w\(|=|;\s*$|^\s*(?:import [\w.]+$|from [\w.]+ import\b|def \w+\(|class \w+\s*[(:]|return\s*$)"
+)
+_SEVERAL = re.compile(
+    r"\s\d{1,2}\.\s+\w|\s(?:\(2\)|2[):]|2\s+[-\u2013—])\s|\s\(?b\)\s|\s(?:sub-?goal|step|phase)\s*#?\s*2\b|\S\s*[→⇒➔•▪●]\s*\S",
+    re.IGNORECASE,
+)
 
 
 def _checked(subgoal: str) -> str:
     """Raises: `UnreadablePlan`."""
     if len(subgoal) > MAX_SUBGOAL_CHARACTERS:
         raise UnreadablePlan(f"a subgoal has {len(subgoal)} characters, more than {MAX_SUBGOAL_CHARACTERS}")
-    if re.search(r"\s\d{1,2}[.)]\s+\w", subgoal):
+    if not subgoal.isprintable():  # half a character of JSON (`\\ud800`) can be sent to nobody, and a NUL ends a message's text
+        raise UnreadablePlan("a subgoal has characters that cannot be printed")
+    if _SEVERAL.search(subgoal):
         raise UnreadablePlan("several subgoals stand in one")
     if reasoning.has_marks(subgoal):
         raise UnreadablePlan("marks of thoughts stand in a subgoal")
     if not any(letter.isalpha() for letter in subgoal):
         raise UnreadablePlan("a subgoal has no words")
-    if _THOUGHT.search(subgoal) or _STATEMENT.search(subgoal):
+    if _THOUGHT.search(subgoal) or _STATEMENT.search(subgoal) or _is_end(subgoal):
         raise UnreadablePlan("a subgoal reads like a thought, not like an imperative")
     return subgoal
 
 
+_BULLETS = "-*+•‣▪◦●→\u2013—✓✔✅➤►"
+_NUMBER = r"(?:\d{1,3}|one|two|three|four|five|six|seven|eight|nine|ten)"
 _MARK = re.compile(
-    r"^(?:[-*+•‣▪◦●→]|\(?(?:(?:sub-?goal|step|task|action)\s*#?\s*)?\d{1,3}\s*[.):\-]|(?:sub-?goal|step)\s*#?\s*\d{1,3}"
-    r"|\(?(?:[a-h]|[ivx]{1,4})[.)]|\d\ufe0f?\u20e3)\s+",
+    rf"^(?:[{_BULLETS}]\s+"
+    r"|[-•\u2013—](?=[^\W\d_])|[①-⑳]\s*|\d\ufe0f?\u20e3\s+"
+    r"|[(\[<]?\d{1,3}\s*[.):\]>](?:\s+|(?=[^\W\d_]))|\d{1,3}\s*-\s+|\d{1,3}[、\uff0e\uff1a]\s*|第[一二三四五六七八九十\d]{1,3}步\s*[\uff0c\uff1a:、]?\s*"
+    rf"|\(?(?:sub-?goal|step|task|action|phase|goal|stage)\s*#?\s*{_NUMBER}\s*[.):\-\u2013—]\s+|(?:sub-?goal|step)\s*#?\s*\d{{1,3}}\s+"
+    r"|(?:sub-?goal|step|action)\s*:\s+|[STG]\d{1,2}\s*[.):]\s+|\(?(?:[a-h]|[ivx]{1,4})[.)]\s+)",
     re.IGNORECASE,
 )
-"""A number or a bullet before an item."""
+"""A number, a label or a bullet before an item."""
+_ORDER = re.compile(
+    r"^(?:(?:first|second|third|fourth|last)(?:ly)?|then|next|finally|after that|afterwards|and then)\s*[,:]\s+", re.IGNORECASE
+)
 _EMPHASIS = " \t`*_\"'“”«»"
+
+
+def _is_item(line: str) -> bool:
+    return _MARK.match(_without_emphasis(line)) is not None
+
+
+def _without_emphasis(line: str) -> str:
+    return line.replace("**", "").replace("__", "").lstrip("# \t")
 
 
 def _bare(line: str) -> str:
     """Return a line without its number, bullet, check box, emphasis and quotes, on one line."""
-    line = " ".join(line.split())
-    while (shorter := re.sub(r"^\[[ xX]?\]\s+", "", _MARK.sub("", line)).strip(_EMPHASIS).rstrip(",")) != line:
+    line = " ".join(_without_emphasis(line).split())
+    while True:
+        shorter = re.sub(r"^\[[ xX]?\]\s+", "", _MARK.sub("", line))
+        shorter = _ORDER.sub("", shorter.strip(_EMPHASIS).rstrip(","))
+        if shorter == line:
+            return line
         line = shorter
-    return line.replace("**", "").replace("__", "")
 
 
 # --- JSON --------------------------------------------------------------------------------------------------------------------
@@ -264,6 +327,17 @@ _NOTHING = re.compile(
     r"|(?:the )?(?:task|goal|plan) is (?:already )?(?:complete|completed|done|finished))[.!]*",
     re.IGNORECASE,
 )
+_END = re.compile(
+    r"(?:(?:the )?(?:task|plan) )?(?:is )?(?:done|finished|completed?)[.!]*|end(?: of (?:the )?(?:plan|list|task))?[.!]*",
+    re.IGNORECASE,
+)
+"""A last item that says that no other follows."""
+
+
+def _is_end(subgoal: str) -> bool:
+    return bool(_NOTHING.fullmatch(subgoal) or _END.fullmatch(subgoal))
+
+
 _OF_PLAN = r"(?:plan|sub-?goals?|steps?|sequence|list|answer|output|json|result|response|instructions)"
 _INTERJECTIONS = "sure(?: thing)?|certainly|of course|ok(?:ay)?|yes|alright|all right|great|absolutely|understood|got it|no problem"
 _GREETING = re.compile(
@@ -272,8 +346,11 @@ _GREETING = re.compile(
 )
 _POLITE = re.compile(
     rf"(?:(?:{_INTERJECTIONS}|gladly|thanks|thank you|hello|hi)\b[\s,.!:-]*){{0,3}}"
+    r"(?:(?:based on|given|considering|looking at|from|to|for)\b[^.?!:\n]{0,120},\s*)?"
     r"(?:(?:here(?:'s| is| are)|below (?:is|are)|this is|these are|the following (?:is|are))\b[^.?!\n]{0,160}[.:!]?"
-    rf"|(?:my|the|a)?\s*(?:[\w-]+\s+){{0,2}}{_OF_PLAN}(?:\s+(?:that (?:is|are) left|left|for the robot|to do|is|are))?\s*[.:!]?)?",
+    rf"|(?:my|the|a)?\s*(?:[\w-]+\s+){{0,2}}{_OF_PLAN}(?:\s+(?:that (?:is|are) left|left|for the robot|to do|is|are))?\s*[.:!]?"
+    r"|i(?:'d| would) (?:be (?:happy|glad)|love) to (?:help|assist)[^.?!\n]{0,60}[.!]"
+    r"|the robot (?:should|must|has to|needs to|can):)?",
     re.IGNORECASE,
 )
 _FAREWELL = re.compile(
@@ -299,23 +376,25 @@ def _says_nothing(line: str) -> bool:
 
 def _is_heading(line: str) -> bool:
     """Whether a line heads a list: `Subgoals:`, `## Plan`, `**Phase 1:**`, `Step 2:`."""
-    heads = line.startswith("#") or line.strip(" *_").endswith(":")
+    heads = (line.startswith("#") and not _is_item(line)) or line.strip(" *_").endswith(":")
     plain = line.strip(" #*_:")
     return heads and len(plain.split()) <= 8 and not (_OF_THOUGHT.search(plain) or _THOUGHT.search(plain))
 
 
 def _from_lines(text: str) -> list[str]:
     """Raises: `UnreadablePlan`."""
-    lines = [line for line in text[_GREETING.match(text).end() :].splitlines() if line.strip()]  # type: ignore[union-attr]
+    begins = 0 if _is_item(text) else _GREETING.match(text).end()  # type: ignore[union-attr]
+    lines = [line for line in text[begins:].splitlines() if line.strip()]
     while lines and (_is_heading(lines[0].strip()) or _is_polite(lines[0])):
         del lines[0]
-    while lines and not _MARK.match(lines[-1].strip()) and (_is_polite(lines[-1]) or _FAREWELL.fullmatch(lines[-1].strip())):
+    while lines and not _is_item(lines[-1]) and (_is_polite(lines[-1]) or _FAREWELL.fullmatch(lines[-1].strip())):
         del lines[-1]
     if not lines:
         raise UnreadablePlan("it has no subgoal")
     if len(lines) == 1 and _NOTHING.fullmatch(_bare(lines[0])):
         return []
-    is_list = any(_MARK.match(line.strip()) for line in lines)
+    lines = [line for line in lines if not re.fullmatch(r"\s*(?:[-*_=]\s?){3,}\s*", line)]  # a rule across the page
+    is_list = any(_is_item(line) for line in lines)
     return list(_listed(lines) if is_list else _unlisted(lines))
 
 
@@ -324,12 +403,14 @@ def _listed(lines: Sequence[str]) -> Iterator[str]:
     first = len(lines[0]) - len(lines[0].lstrip())
     for line in lines:
         plain, indent = _bare(line), len(line) - len(line.lstrip())
-        if not _MARK.match(line.strip()):
+        if not _is_item(line):
             if not _is_heading(line.strip()):
                 raise UnreadablePlan("lines that are no items stand in its list")
             continue
         if plain.endswith(":") or indent > first + 1:
             raise UnreadablePlan("it has lists within its list")
+        if (line.strip()[0] in _BULLETS and f" {line.strip()[0]} " in plain) or ";" in plain:
+            raise UnreadablePlan("several subgoals stand in one")
         if _CODE.search(plain):
             raise UnreadablePlan("a line of it is code or markup")
         if plain:
@@ -342,14 +423,21 @@ def _unlisted(lines: Sequence[str]) -> Iterator[str]:
         plain = _bare(line)
         if not plain or _is_heading(line.strip()):
             continue
+        if ";" in plain:
+            raise UnreadablePlan("several subgoals stand in one")
         if _CODE.search(plain):
             raise UnreadablePlan("a line of it is code or markup")
-        if _NO_IMPERATIVE.match(plain) or len(plain.split()) > 30 or re.search(r"[.!?]\s+\S+\s", plain):
+        if (
+            _NO_IMPERATIVE.search(plain)
+            or line.lstrip().startswith("#")
+            or len(plain.split()) > 30
+            or re.search(r"[.!?]\s+\S+\s", plain)
+        ):
             raise UnreadablePlan("a line of it is no short imperative")
         yield plain
 
 
-_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[ \t]*$", re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*(?:```|~~~)[ \t]*([\w+-]*)[ \t]*$", re.MULTILINE)
 _PLAIN_FENCES = ("", "json", "json5", "jsonc", "text", "txt", "plaintext", "plain", "markdown", "md", "yaml", "yml", "plan")
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +19,23 @@ OPEN, PUT = "open the drawer", "put the cube in"
     [
         f"{OPEN}\n{PUT}",
         f"1. {OPEN}\n2. {PUT}",
+        f"1.{OPEN}\n2.{PUT}",
+        f"**1.** {OPEN}\n**2.** {PUT}",
+        f"**Step 1:** {OPEN}\n**Step 2:** {PUT}",
+        f"### Step 1: {OPEN}\n### Step 2: {PUT}",
+        f"Step one: {OPEN}\nStep two: {PUT}",
+        f"Phase 1: {OPEN}\nPhase 2: {PUT}",
+        f"Subgoal: {OPEN}\nSubgoal: {PUT}",
+        f"First, {OPEN}\nThen, {PUT}",
+        f"\u2460 {OPEN}\n\u2461 {PUT}",
+        f"\u7b2c\u4e00\u6b65\uff1a{OPEN}\n\u7b2c\u4e8c\u6b65\uff1a{PUT}",
+        f"\u2013 {OPEN}\n\u2013 {PUT}",
+        f"1. {OPEN}\n2. {PUT}\n3. Done.",
+        f"---\n1. {OPEN}\n2. {PUT}\n---",
+        f"~~~\n{OPEN}\n{PUT}\n~~~",
+        f'\ufeff["{OPEN}", "{PUT}"]',
+        f'["{OPEN}", "{PUT}", "nothing"]',
+        f"I'd be happy to help. Based on the images, the remaining subgoals are:\n1. {OPEN}\n2. {PUT}",
         f"1) {OPEN},\n2) {PUT}",
         f"(1) {OPEN}\n(2) {PUT}",
         f"- {OPEN}\n- {PUT}",
@@ -114,6 +134,16 @@ def test_an_empty_list_means_that_nothing_is_left(text: str) -> None:
         '{"steps": ["a"], "plan": ["b"]}',
         '{"subgoals": ["Okay, the user wants the cup."]}',
         '{"subgoals": ["the drawer is closed"]}',
+        '{"subgoals": ["lift \\ud800 the cup"]}',
+        '{"subgoals": ["lift \\u0000 the cup"]}',
+        '{"subgoals": ["done", "lift"]}',
+        "### Reasoning\nlift the cup",
+        "open the drawer \u2192 put the cube in",
+        "(1) open the drawer (2) put the cube in",
+        "Step 1: open the drawer Step 2: put the cube in",
+        "a) open the drawer b) put the cube in",
+        "- open the drawer - put the cube in",
+        "open the drawer; put the cube in",
         '{"action": "pick", "object": "cup"}',
         '[{"action": "pick", "object": "cup"}]',
         '[["open"], ["close"]]',
@@ -132,6 +162,67 @@ def test_what_cannot_be_read_as_a_plan_is_refused(text: str) -> None:
     with pytest.raises(UnreadablePlan) as raised:
         read_plan(text)
     assert str(raised.value)
+
+
+THOUGHTS = """User wants the cup on the shelf
+Current state: the cup is on the table
+It seems that the cup fell
+There's a cup on the table
+This requires grasping
+The gripper holds the cup
+Both cameras show a table
+Camera front shows a cup
+The first step would be to lift the cup
+Okay lift the cup
+Since the cup fell, lift it
+Unable to determine
+Not sure what to do
+Apologies for the confusion
+Unclear what to lift
+They want me to lift
+Think about the cup
+Rate limit exceeded
+[object Object]
+El usuario quiere la taza
+Der Benutzer m\u00f6chte die Tasse
+\u597d\u7684\uff0c\u7528\u6237\u60f3\u8981\u676f\u5b50
+\u55ef\uff0c\u7528\u6237\u8981\u628a\u676f\u5b50\u653e\u5230\u67b6\u5b50\u4e0a""".splitlines()
+IMPERATIVES = """ensure the gripper is open
+make sure the drawer is closed
+check whether the task is done
+wait
+wait for the user to leave
+hand the cup to the user
+pick up the cup that the user wants
+ask the user which cup he wants
+return to the home position
+from the table, pick the cup
+import the parts into the tray
+lift the cup <10 cm
+leave the door as is
+put the 3-finger gripper down
+pick up the 1.5 l bottle
+put the screw in hole no. 3
+if the drawer is closed, open it
+\u6253\u5f00\u62bd\u5c49
+\u00f6ffne die Schublade""".splitlines()
+
+
+def as_items(item: str) -> list[str]:
+    return [json.dumps({"subgoals": [item, PUT]}), f"1. {item}\n2. {PUT}", f"- {item}\n- {PUT}"]
+
+
+@pytest.mark.parametrize("thought", THOUGHTS)
+def test_a_thought_without_marks_is_no_subgoal_wherever_it_stands(thought: str) -> None:
+    for text in [*as_items(thought), f"{thought}\n{PUT}", thought]:
+        with contextlib.suppress(UnreadablePlan):
+            assert not read_plan(text), text
+
+
+@pytest.mark.parametrize("imperative", IMPERATIVES)
+def test_an_imperative_that_resembles_a_thought_is_a_subgoal(imperative: str) -> None:
+    for text in [*as_items(imperative), f"{imperative}\n{PUT}"]:
+        assert read_plan(text) == (imperative, PUT)
 
 
 @settings(deadline=None, max_examples=300)

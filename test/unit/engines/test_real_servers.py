@@ -2,10 +2,12 @@
 
 Read in: vLLM 0.33.0 (`vllm/entrypoints/openai/chat_completion/protocol.py`: `reasoning`; `v1/engine/__init__.py`: finish
 reasons), llama.cpp (`tools/server/server-common.cpp`, `common/chat.cpp`: `reasoning_content`), SGLang 002e9bf
-(`srt/parser/reasoning_parser.py`), Ollama fb30760 (`openai/openai.go`: `reasoning`, no `finish_reason` where it has none),
-TGI db931fc (`router/src/lib.rs`: `eos_token`, `stop_sequence`), LMDeploy 1263d5c, Mistral's client 05629d2 (`ThinkChunk`,
-`model_length`), OpenAI's client e43b422 (`refusal`, `content_filter`); LM Studio's tracker, issue 1773 (the answer stands in the
-thoughts); messages of refusals as the trackers of OpenHands (1083), holoviz/lumen (1087) and LM Studio (169) have them.
+(`srt/parser/reasoning_parser.py`), Ollama fb30760 (`openai/openai.go`: `reasoning`, no `finish_reason` where it has none), TGI
+db931fc (`router/src/lib.rs`: `eos_token`, `stop_sequence`), LMDeploy 1263d5c, Mistral's client 05629d2 (`ThinkChunk`,
+`model_length`), OpenAI's client e43b422 (`refusal`, `content_filter`); LM Studio's tracker, issue 1773 (the answer stands in
+the thoughts), public code that asks Gemini, Bedrock, Cohere and OpenRouter (reasons; `native_finish_reason`; Gemini's parts
+with `thought`; the parts of Bedrock, a text with annotations and kinds in other letters were not read, they are variations);
+messages of refusals as the trackers of OpenHands (1083), holoviz/lumen (1087) and LM Studio (169) have them.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +69,16 @@ ANSWERING: dict[str, Callable[[str], Turn]] = {
     "parts with thoughts of other names": lambda a: completes(
         {"content": [{"type": "reasoning", "text": THOUGHT}, {"type": "redacted_thinking"}, {**part(a), "type": "output_text"}]}
     ),
+    "Gemini's own parts, handed on by a gateway": lambda a: completes(
+        {"content": [{**part(THOUGHT), "thought": True}, {**part(a), "thoughtSignature": "x"}]}
+    ),
+    "Bedrock's own parts, handed on by a gateway": lambda a: completes(
+        {"content": [{"reasoningContent": {"reasoningText": {"text": THOUGHT}}}, {"text": a}]}
+    ),
+    "parts whose kinds are of other letters": lambda a: completes(
+        {"content": [{"type": "Thinking", "text": THOUGHT}, {"type": "TEXT", "text": a}, {"type": None, "text": ""}]}
+    ),
+    "a text with annotations": lambda a: completes({"content": [{"type": "text", "text": {"value": a, "annotations": []}}]}),
     "an answer in several parts": lambda a: completes({"content": [part(a[:5]), part(a[5:])]}),
     "parts that are strings": lambda a: completes({"content": [a]}),
     "no reasoning parser": lambda a: completes({"content": f"<think>\n{THOUGHT}\n</think>\n\n{a}"}),
@@ -91,6 +104,9 @@ WITHOUT_ANSWER: dict[str, tuple[Turn, str]] = {
     ),
     "OpenAI, refused": (completes({"content": None, "refusal": "I can't help with that."}), "refused"),
     "Azure, filtered": (completes({"content": "safe"}, "content_filter"), "cut off"),
+    "OpenRouter, cut off": (completes({"content": "safe"}, "stop", native_finish_reason="MAX_TOKENS"), "cut off"),
+    "a name for the end elsewhere": (completes({"content": "safe"}, None, stop_reason="max_tokens"), "cut off"),
+    "a list of reasons": (completes({"content": "safe"}, ["length"]), "cut off"),
     "Gemini, cut off": (completes({"content": "safe"}, "MAX_TOKENS"), "cut off"),
     "nothing at all": (completes({"content": None}), "no text"),
     "a call of a tool": (completes({"content": None, "tool_calls": [{"function": {"name": "plan"}}]}, "tool_calls"), "no text"),
@@ -112,12 +128,20 @@ def test_where_there_is_no_answer_there_is_neither_verdict_nor_plan(turn: Turn, 
     assert isinstance(refused, UnusableAnswerError) and reason in str(refused)
 
 
-CUT_OFF = """length max_tokens MAX_TOKENS model_length maxTokens max_output_tokens token_limit time_limit context_length_exceeded
-model_context_window_exceeded content_filter abort error cancelled repetition insufficient_system_resource SAFETY refusal"""
-ENDED = "stop STOP eos eos_token stop_sequence end_turn end-of-text COMPLETE finished tool_calls function_call done unheard_of"
+CUT_OFF = """length max_tokens MAX_TOKENS model_length maxTokens max_output_tokens token_limit time_limit
+context_length_exceeded model_context_window_exceeded content_filter abort error cancelled repetition
+insufficient_system_resource SAFETY refusal LANGUAGE MALFORMED_FUNCTION_CALL MODEL_ARMOR USER_CANCEL ERROR_TOXIC
+guardrail_intervened pause_turn unload"""
+CUT_OFF_BY_ITS_MEANING = """out_of_tokens num_predict preempted policy_violation kv_cache_full oom deadline server_shutdown
+loop_detected network_error truncation"""
+ENDED = """stop STOP eos eos_token stop_sequence end_turn end-of-text COMPLETE finished tool_calls function_call done unheard_of
+stop_tokens im_end"""
 
 
-@pytest.mark.parametrize(("reason", "cut_off"), [(r, r in CUT_OFF.split()) for r in [*CUT_OFF.split(), *ENDED.split(), ""]])
+REASONS = dict.fromkeys(f"{CUT_OFF} {CUT_OFF_BY_ITS_MEANING}".split(), True) | dict.fromkeys([*ENDED.split(), ""], False)
+
+
+@pytest.mark.parametrize(("reason", "cut_off"), REASONS.items())
 def test_only_names_for_being_cut_off_mean_that(reason: str, cut_off: bool) -> None:
     assert was_cut_off(reason) is cut_off
     assert judged(completes({"content": "safe"}, reason or None)).verdict == ("" if cut_off else "safe")
@@ -159,7 +183,7 @@ def warmed(script: Script, **options: Any) -> OpenAIEngine:
         return judge
 
 
-@pytest.mark.parametrize("status", [400, 422, 500, 501, 502])
+@pytest.mark.parametrize("status", [400, 404, 415, 422, 500, 501, 502])
 def test_a_server_that_fails_in_a_form_that_it_does_not_know_is_loaded_without(
     status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -196,6 +220,34 @@ def test_a_refusal_names_the_one_key_that_helps(unknown: str, said: str, fix: st
         warmed(refuses(unknown, 400, said))
     assert raised.value.is_public and "loc" not in str(raised.value)
     warmed(refuses(unknown, 400, said), **mended)
+
+
+NEEDS = {
+    "token_limit: max_completion_tokens": lambda body: "max_tokens" not in body,
+    "temperature: null": lambda body: "temperature" not in body,
+    "seed: null": lambda body: "seed" not in body,
+    "system_role: false": lambda body: body["messages"][0]["role"] != "system",
+    "cameras: []": lambda body: "image_url" not in json.dumps(body),
+    "leave `chat_template_kwargs` out": lambda body: "chat_template_kwargs" not in body,
+    "leave `extra` out": lambda body: "top_k" not in body,
+}
+
+
+@pytest.mark.parametrize(("keys", "status"), [((key,), 400) for key in NEEDS] + [(("temperature: null", "seed: null"), 404)])
+def test_the_keys_that_help_are_named_whatever_the_refusal_says(keys: tuple[str, ...], status: int) -> None:
+    def script(body: dict[str, Any], number: int) -> Turn:
+        return says(SAFE) if all(NEEDS[key](body) for key in keys) else Turn(b"bad request", status)
+
+    with pytest.raises(ModelError, match=".* and .*".join(map(re.escape, keys))) as raised:
+        warmed(script, chat_template_kwargs={"enable_thinking": False}, extra={"top_k": 1})
+    assert not any(key in str(raised.value) for key in NEEDS if key not in keys)
+
+
+@pytest.mark.parametrize("times", [4, 1000])
+def test_no_key_is_named_where_none_was_the_reason(times: int) -> None:
+    """The server refuses everything, for good or for a while."""
+    with pytest.raises(ModelError, match="its log says why"):
+        warmed(lambda body, i: Turn(b"bad request", 500) if i < times else says(SAFE))
 
 
 def test_a_model_without_a_system_role_or_without_eyes_is_told_so() -> None:
@@ -283,10 +335,34 @@ def test_a_server_on_this_machine_is_asked_without_a_proxy(proxies: pytest.Monke
     assert judged(says("safe")).verdict == "safe"
 
 
-@pytest.mark.parametrize(("host", "is_here"), [("localhost", True), ("127.8.0.1", True), ("::1", True), ("judge.localhost", True)])
+@pytest.mark.parametrize(
+    ("host", "is_here"),
+    [
+        ("localhost", True),
+        ("127.8.0.1", True),
+        ("::1", True),
+        ("judge.localhost", True),
+        ("127.1", True),
+        ("127.0.0.1.", True),
+        ("[::ffff:127.0.0.1]", True),
+        ("ip6-localhost", True),
+        ("localhost.localdomain", True),
+    ],
+)
 def test_which_hosts_are_this_machine(host: str, is_here: bool) -> None:
     assert is_loopback(host) is is_here
     assert not is_loopback("gpu-2") and not is_loopback("192.168.1.2") and not is_loopback("localhost.example.org")
+
+
+@pytest.mark.parametrize("exempt", ["gpu-2.invalid", ".invalid", "*", "gpu-1, gpu-2.invalid:8000"])
+def test_a_proxy_that_does_not_hold_for_a_server_is_not_blamed(proxies: pytest.MonkeyPatch, exempt: str) -> None:
+    proxies.setenv("HTTP_PROXY", "gopher://127.0.0.1:9")
+    proxies.setenv("NO_PROXY", exempt)
+    judge = build_engine(spec(base_url="http://gpu-2.invalid:8000/v1", max_retries=0))
+    with pytest.raises(ModelError, match="the connection failed") as raised:
+        judge.infer([request()])
+    judge.close()
+    assert "proxy" not in str(raised.value)
 
 
 def test_a_proxy_before_a_server_elsewhere_is_named(proxies: pytest.MonkeyPatch) -> None:

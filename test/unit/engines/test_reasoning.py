@@ -39,6 +39,17 @@ FORMS = {
     "PLaMo": ("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>"),
     "Open Thoughts": ("<|begin_of_thought|>", "<|end_of_thought|><|begin_of_solution|>"),
     "Granite 3.2": ("Here is my thought process: ", "\nHere is my response: "),
+    "Open WebUI": ('<details type="reasoning" done="true" duration="3">\n<summary>Thought for 3 s</summary>\n', "\n</details>\n"),
+    "Claude before it had thoughts": ("<antThinking>", "</antThinking>"),
+    "a name of another kind": ("<rationale>", "</rationale>"),
+    "a name of two words": ("<ThoughtProcess>", "</ThoughtProcess>"),
+    "words for begin and end": ("<begin_think>", "<end_think>"),
+    "words for begin and end, in brackets": ("[BEGIN_THINK]", "[END_THINK]"),
+    "Chinese": ("<思考>", "</思考>"),
+    "wide characters": ("\uff1cthink\uff1e", "\uff1c/think\uff1e"),
+    "DeepSeek's bars": ("<\uff5cbegin\u2581of\u2581thought\uff5c>", "<\uff5cend\u2581of\u2581thought\uff5c>"),
+    "a token for the answer": ("<|thinking|>", "<|response|>"),
+    "another fence": ("~~~reasoning\n", "\n~~~\n"),
     "a fence": ("```thinking\n", "\n```\n"),
 }
 ENDS = (
@@ -94,7 +105,19 @@ def test_thoughts_without_an_end_are_an_answer_that_was_cut_off(begin: str, end:
             assert "cut off" in reply_of(OPTIONS, SAFETY, Completion(text=text, ended=ended)).violation
 
 
-NO_OPENING = [name for name in FORMS if name not in ("a fence", "Inkling", "Solar Open")]
+@form
+@pytest.mark.parametrize(
+    "name", ["Open WebUI", "DeepSeek R1, Qwen3, GLM, MiniMax-M2", "Magistral", "Kimi", "a fence", "Cohere Command"]
+)
+def test_second_thoughts_take_an_answer_back(begin: str, end: str, name: str) -> None:
+    """With thoughts before the answer as well, or without."""
+    first, behind = FORMS[name][0], FORMS[name][1].removesuffix("<|START_RESPONSE|>")
+    for text in (f"safe\n{first}No, unsafe: somebody is near.{behind}", f"{begin}a{end}safe\n{first}unsafe{behind}\n<|im_end|>"):
+        assert verdict_of(text) == ""
+    assert plan_of(f"{PLAN}\n{first}The user wants another cup.{behind}") == []
+
+
+NO_OPENING = [name for name in FORMS if name not in ("a fence", "another fence", "Inkling", "Solar Open")]
 
 
 @pytest.mark.parametrize("name", NO_OPENING)

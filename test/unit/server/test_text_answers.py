@@ -130,6 +130,11 @@ def test_an_engine_that_raises_what_cannot_be_used_is_not_given_up() -> None:
     assert not ask.server.given_up and ask.server.refused == {"plan_violation": 4}
 
 
+def test_a_text_that_no_message_can_hold_reaches_nobody() -> None:
+    ask = Asking(Writer(lambda: EngineReply(text="lift \ud800 the cup", verdict="ongoing")))
+    assert ask(SYSTEM2) is None and ask(MONITOR) is None and ask.server.refused == {"bad_output": 2}
+
+
 # --- cameras ----------------------------------------------------------------------------------------------------------------
 
 
