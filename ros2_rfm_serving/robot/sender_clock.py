@@ -31,6 +31,8 @@ CATCH_UP, UNSTEADY = 4.0, 10.0
 after so many."""
 HISTORY = 24
 """Windows from which the pace follows."""
+BURST = 4.0
+"""Readings whose stamps are further apart than this many times their arrivals are a backlog."""
 PACES = (1e-3, 1e3)
 """Others are none: such a straight line is chance."""
 
@@ -88,6 +90,15 @@ class Bucket:
         self.last_stamp_s = point.stamp_s
 
 
+class Former(NamedTuple):
+    """The line from before two stamps that were ahead of it: they may have been out of line both."""
+
+    line: Line
+    settled: bool
+    until_s: float
+    """Readings that are on it again before this time, by our clock, show that the clock was not set."""
+
+
 class Fit(NamedTuple):
     """The line that a window's readings are on by themselves."""
 
@@ -121,10 +132,18 @@ class SenderClock:
         self._jitter_s = self._excess_s = self._spacing_s = 0.0
         self._late_since_s = math.inf
         self._early: deque[Point] = deque(maxlen=3)
+        self._confirmed = False
+        """A second reading was on the line."""
+        self._contradiction: Point | None = None
+        """The last reading, if it is on the line that may hold instead of this one."""
+        self._former: Former | None = None
         self._clear()
 
     def _clear(self) -> None:
         self._window: deque[Bucket] = deque()
+        self._last_late_s = 0.0
+        self._held: Point | None = None
+        """A reading that is much less late than the one before it; the next one shows whether its stamp is out of line."""
         self._history: deque[Point] = deque(maxlen=HISTORY)
 
     # --- what is known of it ---
@@ -146,6 +165,11 @@ class SenderClock:
 
     # --- readings ---
 
+    def begin(self, stamp_s: float, taken_s: float) -> None:
+        """Begin anew with a reading of which it is known when it was taken."""
+        self.forget()
+        self._line, self._confirmed = Line(stamp_s, taken_s, 1.0), True
+
     def taken_s(self, stamp_s: float, now_s: float) -> float:
         """Return when the reading was taken, at most `now_s`. stamp_s: by its sender's clock; 0: none, the arrival counts."""
         if stamp_s == 0.0 or not math.isfinite(stamp_s):
@@ -164,9 +188,43 @@ class SenderClock:
             return
         if late_s <= self._tolerance_s:
             self._early.clear()
+            self._confirmed = self._confirmed or point != (line.stamp_s, line.now_s)
+        elif self._rests_on_outliers(point, line, late_s):
+            return
         if late_s < 0.0:
             self._line = Line(point.stamp_s, point.now_s, line.pace)
-        self._collect(point)
+        if self._is_in_line(point, late_s):
+            self._collect(point)
+
+    def _rests_on_outliers(self, point: Point, line: Line, late_s: float) -> bool:
+        """Return True if the line rests on stamps that were out of line, as two readings show; another line holds from now on.
+
+        That is the line from before, or a new one if the very first stamp was out of line."""
+        former = self._former
+        if former and point.now_s > former.until_s:
+            self._former = former = None
+        behind = former.line if former else line.shifted(late_s) if not self._confirmed and late_s > self._window_s else None
+        if behind is None or abs(behind.late_s(point)) > self._tolerance_s:
+            self._contradiction = None
+            return False
+        before, self._contradiction = self._contradiction, point
+        if before is None or abs(behind.late_s(before)) > self._tolerance_s or not _is_no_backlog(before, point):
+            return False
+        self._line, self._settled, self._late_since_s = behind, former.settled if former else False, math.inf
+        self.num_changes -= 1 if former else 0
+        self._confirmed, self._contradiction, self._former = True, None, None
+        self._clear()
+        return True
+
+    def _is_in_line(self, point: Point, late_s: float) -> bool:
+        """A stamp that is followed by an earlier one counts for nothing, so that a window of late readings is even."""
+        held, self._held = self._held, None
+        if held and held.stamp_s < point.stamp_s:
+            self._collect(held)
+        last_late_s, self._last_late_s = self._last_late_s, late_s
+        if self._tolerance_s < late_s < last_late_s - self._window_s:
+            self._held = point
+        return self._held is None
 
     @property
     def _tolerance_s(self) -> float:
@@ -197,8 +255,10 @@ class SenderClock:
             self._collect(point)
 
     def _begin(self, line: Line) -> None:
-        """Nothing from before counts any more."""
-        self._line, self._settled, self._late_since_s = line, False, math.inf
+        """Nothing from before counts any more, unless readings are on the line from before again at once."""
+        if self._line and self._confirmed:
+            self._former = Former(self._line, self._settled, line.now_s + self._window_s)
+        self._line, self._settled, self._late_since_s, self._confirmed = line, False, math.inf, True
         self.num_changes += 1
         self._early.clear()
         self._clear()
@@ -335,6 +395,11 @@ class SenderClock:
         self._spacing_s = self._stamps_apart_s()
         self.num_changes += 1
         self._history.clear()
+
+
+def _is_no_backlog(before: Point, after: Point) -> bool:
+    """What was held back comes in one go."""
+    return 0.0 < after.stamp_s - before.stamp_s < BURST * (after.now_s - before.now_s)
 
 
 def _pace(points: Sequence[Point]) -> float:

@@ -11,6 +11,7 @@ LASTS_S = 1.0
 AGAIN_S = 60.0
 """The same reason is logged no more often."""
 MAX_REASONS = 64
+"""Reasons that are logged within that time."""
 
 
 @dataclass
@@ -48,6 +49,8 @@ class Refusals:
         if now_s - self._logged_s.get(kind, -math.inf) < AGAIN_S:
             return
         if len(self._logged_s) >= MAX_REASONS:
-            self._logged_s.clear()
+            self._logged_s = {known: at_s for known, at_s in self._logged_s.items() if now_s - at_s < AGAIN_S}
+            if len(self._logged_s) >= MAX_REASONS:
+                return
         self._logged_s[kind] = now_s
         self._warn(f"{self._robot}: readings are refused: {problem}")
