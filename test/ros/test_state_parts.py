@@ -312,3 +312,19 @@ def test_stamps_that_cannot_be_used_are_not_used(make_parts: Callable[..., Parts
     rig.published = 10**9  # whatever the stamps are
     rig.work()
     rig.wait(lambda: rig.values("r1").get("time_source front") == "arrival", "the source of its times")
+
+
+def test_a_topic_that_is_published_with_another_type_is_named(make_parts: Callable[..., PartsRig]) -> None:
+    """By a process of its own: no message of it ever arrives, and the robot knows why."""
+    rig, other = make_parts("state_size:=7"), rclpy.Context()
+    rclpy.init(context=other)
+    try:
+        driver = rclpy.create_node("driver", context=other)
+        driver.create_publisher(WrenchStamped, "/r1/imu/data", qos.SENSOR)
+        rig.bring_up()
+        problem = "/r1/imu/data is published as geometry_msgs/msg/WrenchStamped, and not as sensor_msgs/msg/Imu"
+        rig.wait(lambda: rig.values("r1").get("type_problem imu") == problem, "the type in diagnostics")
+        assert "type_problem wrench" not in rig.values("r1")
+        driver.destroy_node()
+    finally:
+        other.try_shutdown()

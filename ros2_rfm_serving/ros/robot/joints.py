@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray, Float64MultiArray
 
 from ros2_rfm_serving.errors import BadMessageError
@@ -104,6 +105,11 @@ class StateConfig:
         joints = self.num_joint_values if StatePart.JOINTS in self.parts else 0
         messages = sum(FORMATS[part].size(self.fields_of_part(part)) for part in self.parts if part in FORMATS)
         return self.size - joints - messages
+
+    def message_type(self, part: StatePart) -> type:
+        if part is StatePart.JOINTS:
+            return JointState  # type: ignore[no-any-return]
+        return self.array_message if part is StatePart.ARRAY else FORMATS[part].type
 
     @property
     def array_message(self) -> type:
