@@ -189,6 +189,26 @@ def test_what_is_wrong_with_one_message_of_two_is_not_called_missing() -> None:
     assert made.problem == "the position of joint 'grip' is nan in /joint_states"
 
 
+@pytest.mark.parametrize(
+    ("last_s", "problem"),
+    [
+        (2.0, "joint 'grip' in /joint_states was measured 1.0 s ago, by its stamp"),
+        (1.0, "joint 'grip' came last in /joint_states 1.0 s ago, and others come"),
+    ],
+)
+def test_a_joint_whose_publisher_is_gone_is_not_called_old_by_its_stamp(last_s: float, problem: str) -> None:
+    """The arm is published all the time; the gripper repeats its first reading until `last_s`."""
+    made, _ = reader(size=2, parts=(StatePart.JOINTS,), joints=("arm", "grip"), max_age_s=0.5)
+    for index in range(11):
+        now_s = 1.0 + 0.1 * index
+        if now_s <= last_s:
+            grip = joint_state({"grip": 1.0})
+            grip.header.stamp.sec = 7
+            made.take_joints(grip, now_s)
+        made.take_joints(joint_state({"arm": 1.0}), now_s)
+    assert made.problem == problem
+
+
 # --- parameters ---------------------------------------------------------------------------------------------------------------
 
 ROBOT = {"action_names": ["x"], "cameras": ["front"], "state_parts": ["joint_states", "odometry"], "joints": ["a", "b"]}
