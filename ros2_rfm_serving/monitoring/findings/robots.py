@@ -89,8 +89,10 @@ def refused_readings(look: Look) -> Iterator[Finding]:
     """Messages come, and the robot cannot use them."""
     for robot, said in _sensing(look):
         newest = said[-1]
-        problems = {f"camera {camera}": newest.values.get(f"image_problem {camera}", "") for camera in newest.named("image_age_s")}
-        if not any(_is_old(said, part) for part, _ in _parts(newest)):
+        cameras = [camera for camera in newest.named("image_age_s") if _is_published(newest, camera)]
+        problems = {f"camera {camera}": newest.values.get(f"image_problem {camera}", "") for camera in cameras}
+        parts = [part for part, _ in _parts(newest)]
+        if any(_is_published(newest, part) for part in parts) and not any(_is_old(said, part) for part in parts):
             problems["its state"] = newest.values.get("state_problem", "")
         yield from _other_types(robot, newest)
         for sensor, problem in problems.items():

@@ -268,6 +268,15 @@ def refused_images(look: Look) -> None:
     says(look, "arm_1: robot", image_age_s__front=math.inf, image_problem__front=problem, **published("front"))
 
 
+def refused_and_gone(look: Look) -> None:
+    """Both were refused, and nothing comes any more: that is what is wrong now."""
+    gone = {"arrival_age_s": 30.0, "reading_age_s": 30.0}
+    says(
+        look, "arm_1: robot", state_age_s=30.0, state_problem="joint 'a' has no velocity in /j", **published("joint_states", **gone)
+    )
+    says(look, "arm_1: robot", image_age_s__front=math.inf, image_problem__front="not a PNG", **published("front", **gone))
+
+
 def repeated_images(look: Look) -> None:
     says(look, "arm_1: robot", ERROR, "old", image_age_s__front=9.0, **published("front", reading_age_s=9.0))
 
@@ -423,6 +432,7 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (refused_images, [("refused readings", "arm_1")]),
     (wrong_camera_type, [("refused readings", "arm_1")]),
     (wrong_array_type, [("refused readings", "arm_1")]),
+    (refused_and_gone, [("dead camera", "arm_1"), ("dead joint states", "arm_1")]),
     (repeated_images, [("old readings", "arm_1")]),
     (late_joints, [("old readings", "arm_1")]),
     (silent_part, [("dead joint states", "arm_1")]),
