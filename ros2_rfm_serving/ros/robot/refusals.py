@@ -15,7 +15,7 @@ MAX_REASONS = 64
 
 
 @dataclass
-class Refusal:
+class LastingRefusal:
     problem: str = ""
     since_s: float = math.inf
 
@@ -25,7 +25,7 @@ class Refusals:
 
     def __init__(self, robot: str, warn: Callable[[str], object]) -> None:
         self._robot, self._warn = robot, warn
-        self._current: dict[str, Refusal] = {}
+        self._current: dict[str, LastingRefusal] = {}
         self._logged_s: dict[str, float] = {}
 
     def note(self, sensor: str, problem: str, now_s: float, *, at_once: bool = True) -> None:
@@ -34,7 +34,7 @@ class Refusals:
             if sensor in self._current:
                 del self._current[sensor]
             return
-        current = self._current.setdefault(sensor, Refusal(since_s=now_s))
+        current = self._current.setdefault(sensor, LastingRefusal(since_s=now_s))
         current.problem = problem
         if at_once or now_s - current.since_s >= LASTS_S:
             self._log(problem, now_s)
