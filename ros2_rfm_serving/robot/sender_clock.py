@@ -31,6 +31,8 @@ CATCH_UP, UNSTEADY = 4.0, 10.0
 after so many."""
 HISTORY = 24
 """Windows from which the pace follows."""
+BURST = 4.0
+"""Readings whose stamps are further apart than this many times their arrivals are a backlog."""
 PACES = (1e-3, 1e3)
 """Others are none: such a straight line is chance."""
 
@@ -44,7 +46,7 @@ class Point(NamedTuple):
     """When it arrived, by ours."""
 
 
-class Line(NamedTuple):
+class ArrivalLine(NamedTuple):
     """The earliest arrival of each stamp."""
 
     stamp_s: float
@@ -59,8 +61,8 @@ class Line(NamedTuple):
     def late_s(self, point: Point) -> float:
         return point.now_s - self.due_s(point.stamp_s)
 
-    def shifted(self, by_s: float) -> Line:
-        return Line(self.stamp_s, self.now_s + by_s, self.pace)
+    def shifted(self, by_s: float) -> ArrivalLine:
+        return ArrivalLine(self.stamp_s, self.now_s + by_s, self.pace)
 
 
 class Bucket:
@@ -76,7 +78,7 @@ class Bucket:
         self.excess_s = 0.0
         """How much later than the best one the others came, all together."""
 
-    def add(self, point: Point, line: Line, most_s: float) -> None:
+    def add(self, point: Point, line: ArrivalLine, most_s: float) -> None:
         """most_s: one reading out of line counts as no more than this."""
         later_s = line.late_s(point) - line.late_s(self.best)
         if later_s < 0.0:
@@ -88,6 +90,15 @@ class Bucket:
         self.last_stamp_s = point.stamp_s
 
 
+class FormerLine(NamedTuple):
+    """The line from before two stamps that were ahead of it: they may have been out of line both."""
+
+    line: ArrivalLine
+    settled: bool
+    until_s: float
+    """Readings that are on it again before this time, by our clock, show that the clock was not set."""
+
+
 class Fit(NamedTuple):
     """The line that a window's readings are on by themselves."""
 
@@ -97,7 +108,7 @@ class Fit(NamedTuple):
     span_s: float
     """From the first to the last arrival."""
 
-    def growth(self, line: Line) -> float:
+    def growth(self, line: ArrivalLine) -> float:
         """s per s by which readings come later and later by another line; 0: no more than by chance."""
         growth = 1.0 - self.pace / line.pace
         return growth if abs(growth) * self.span_s > max(2.0 * self.spread_s, DEVICE_DRIFT * self.span_s) else 0.0
@@ -115,16 +126,24 @@ class SenderClock:
 
     def forget(self) -> None:
         """Begin anew, as with a sender that was never received."""
-        self._line: Line | None = None
+        self._line: ArrivalLine | None = None
         self._last_stamp_s = math.nan
         self._settled, self._simulated_s = False, -math.inf
         self._jitter_s = self._excess_s = self._spacing_s = 0.0
         self._late_since_s = math.inf
         self._early: deque[Point] = deque(maxlen=3)
+        self._confirmed = False
+        """A second reading was on the line."""
+        self._contradiction: Point | None = None
+        """The last reading, if it is on the line that may hold instead of this one."""
+        self._former: FormerLine | None = None
         self._clear()
 
     def _clear(self) -> None:
         self._window: deque[Bucket] = deque()
+        self._last_late_s = 0.0
+        self._held: Point | None = None
+        """A reading that is much less late than the one before it; the next one shows whether its stamp is out of line."""
         self._history: deque[Point] = deque(maxlen=HISTORY)
 
     # --- what is known of it ---
@@ -146,33 +165,72 @@ class SenderClock:
 
     # --- readings ---
 
+    def begin(self, stamp_s: float, taken_s: float) -> None:
+        """Begin anew with a reading of which it is known when it was taken."""
+        self.forget()
+        self._line, self._confirmed = ArrivalLine(stamp_s, taken_s, 1.0), True
+
     def taken_s(self, stamp_s: float, now_s: float) -> float:
         """Return when the reading was taken, at most `now_s`. stamp_s: by its sender's clock; 0: none, the arrival counts."""
         if stamp_s == 0.0 or not math.isfinite(stamp_s):
             return now_s
         if self._line is None:
-            self._line = Line(stamp_s, now_s, 1.0)
+            self._line = ArrivalLine(stamp_s, now_s, 1.0)
         if stamp_s != self._last_stamp_s:  # else it is the same reading again
             self._last_stamp_s = stamp_s
             self._receive(Point(stamp_s, now_s), self._line)
         return min(now_s, self._line.due_s(stamp_s))
 
-    def _receive(self, point: Point, line: Line) -> None:
+    def _receive(self, point: Point, line: ArrivalLine) -> None:
         late_s = line.late_s(point)
         if late_s < -self._tolerance_s:
             self._on_early(point, line)
             return
         if late_s <= self._tolerance_s:
             self._early.clear()
+            self._confirmed = self._confirmed or point != (line.stamp_s, line.now_s)
+        elif self._rests_on_outliers(point, line, late_s):
+            return
         if late_s < 0.0:
-            self._line = Line(point.stamp_s, point.now_s, line.pace)
-        self._collect(point)
+            self._line = ArrivalLine(point.stamp_s, point.now_s, line.pace)
+        if self._is_in_line(point, late_s):
+            self._collect(point)
+
+    def _rests_on_outliers(self, point: Point, line: ArrivalLine, late_s: float) -> bool:
+        """Return True if the line rests on stamps that were out of line, as two readings show; another line holds from now on.
+
+        That is the line from before, or a new one if the very first stamp was out of line."""
+        former = self._former
+        if former and point.now_s > former.until_s:
+            self._former = former = None
+        behind = former.line if former else line.shifted(late_s) if not self._confirmed and late_s > self._window_s else None
+        if behind is None or abs(behind.late_s(point)) > self._tolerance_s:
+            self._contradiction = None
+            return False
+        before, self._contradiction = self._contradiction, point
+        if before is None or abs(behind.late_s(before)) > self._tolerance_s or not _is_no_backlog(before, point):
+            return False
+        self._line, self._settled, self._late_since_s = behind, former.settled if former else False, math.inf
+        self.num_changes -= 1 if former else 0
+        self._confirmed, self._contradiction, self._former = True, None, None
+        self._clear()
+        return True
+
+    def _is_in_line(self, point: Point, late_s: float) -> bool:
+        """A stamp that is followed by an earlier one counts for nothing, so that a window of late readings is even."""
+        held, self._held = self._held, None
+        if held and held.stamp_s < point.stamp_s:
+            self._collect(held)
+        last_late_s, self._last_late_s = self._last_late_s, late_s
+        if self._tolerance_s < late_s < last_late_s - self._window_s:
+            self._held = point
+        return self._held is None
 
     @property
     def _tolerance_s(self) -> float:
         return max(TOLERANCE * self._window_s, self._jitter_s)
 
-    def _on_early(self, point: Point, line: Line) -> None:
+    def _on_early(self, point: Point, line: ArrivalLine) -> None:
         """No way takes less than no time: the clock was set forward, or runs faster, unless this stamp is out of line alone."""
         early = self._early
         if early and point.stamp_s <= early[-1].stamp_s:
@@ -182,13 +240,13 @@ class SenderClock:
         agree_s = self._tolerance_s if self._settled else 0.5 * self._window_s
         if len(early) > 1 and abs(ahead_s[-1] - ahead_s[-2]) <= agree_s:
             best = early[-1] if ahead_s[-1] >= ahead_s[-2] else early[-2]
-            self._on_earlier(Line(*best, line.pace), point, ahead_s[-1])
+            self._on_earlier(ArrivalLine(*best, line.pace), point, ahead_s[-1])
         elif len(early) == 3 and abs(ahead_s[0] - 2.0 * ahead_s[1] + ahead_s[2]) <= self._tolerance_s:
             pace = _pace(early)
             if PACES[0] < pace < PACES[1]:
-                self._begin(Line(*point, pace))
+                self._begin(ArrivalLine(*point, pace))
 
-    def _on_earlier(self, line: Line, point: Point, ahead_s: float) -> None:
+    def _on_earlier(self, line: ArrivalLine, point: Point, ahead_s: float) -> None:
         if self._settled or ahead_s > self._window_s:
             self._begin(line)
         else:  # the first readings were late, or the pace is not known yet
@@ -196,9 +254,11 @@ class SenderClock:
             self._early.clear()
             self._collect(point)
 
-    def _begin(self, line: Line) -> None:
-        """Nothing from before counts any more."""
-        self._line, self._settled, self._late_since_s = line, False, math.inf
+    def _begin(self, line: ArrivalLine) -> None:
+        """Nothing from before counts any more, unless readings are on the line from before again at once."""
+        if self._line and self._confirmed:
+            self._former = FormerLine(self._line, self._settled, line.now_s + self._window_s)
+        self._line, self._settled, self._late_since_s, self._confirmed = line, False, math.inf, True
         self.num_changes += 1
         self._early.clear()
         self._clear()
@@ -337,6 +397,11 @@ class SenderClock:
         self._history.clear()
 
 
+def _is_no_backlog(before: Point, after: Point) -> bool:
+    """What was held back comes in one go."""
+    return 0.0 < after.stamp_s - before.stamp_s < BURST * (after.now_s - before.now_s)
+
+
 def _pace(points: Sequence[Point]) -> float:
     """Return the median pace between any two readings (Theil and Sen): a third of them may be late without moving it."""
     pairs = [(after.stamp_s - before.stamp_s, after.now_s - before.now_s) for before, after in combinations(points, 2)]
@@ -361,12 +426,12 @@ def _fit(points: Sequence[Point]) -> Fit | None:
     pace = _pace(points)
     if not PACES[0] < pace < PACES[1]:
         return None
-    line = Line(*points[0], pace)
+    line = ArrivalLine(*points[0], pace)
     late_s = sorted(map(line.late_s, points))
     furthest_s = late_s[-2] if len(late_s) > 5 else late_s[-1]  # one that is late by itself does not count
     return Fit(pace, furthest_s - late_s[0], points[-1].now_s - points[0].now_s)
 
 
-def _line_below(points: Iterable[Point], pace: float) -> Line:
+def _line_below(points: Iterable[Point], pace: float) -> ArrivalLine:
     """Return the line of this pace that no reading is before."""
-    return Line(*min(points, key=lambda point: point.now_s - point.stamp_s / pace), pace)
+    return ArrivalLine(*min(points, key=lambda point: point.now_s - point.stamp_s / pace), pace)

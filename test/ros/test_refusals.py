@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ros2_rfm_serving.ros.robot.refusals import AGAIN_S, LASTS_S, Refusals
+import random
+
+from ros2_rfm_serving.ros.robot.refusals import AGAIN_S, LASTS_S, MAX_REASONS, Refusals
 
 
 def test_a_reason_is_logged_once_and_told_while_it_lasts() -> None:
@@ -27,3 +29,15 @@ def test_what_is_incomplete_for_a_moment_is_no_news() -> None:
     assert not logged
     made.note("", "joint 'b' is missing", 0.2 + LASTS_S, at_once=False)
     assert len(logged) == 1
+
+
+def test_reasons_that_differ_every_time_do_not_flood_the_log() -> None:
+    """A driver that puts noise into the format of its images, at 30 Hz for half a minute."""
+    logged: list[str] = []
+    made = Refusals("arm_1", logged.append)
+    noise = random.Random(1)
+    for index in range(900):
+        made.note("front", "format " + "".join(noise.choices("abcdefgh", k=12)), index / 30.0)
+    assert len(logged) <= MAX_REASONS
+    made.note("", "joint 'b' is missing", AGAIN_S + 31.0)
+    assert "joint 'b' is missing" in logged[-1], "and others are logged again afterwards"

@@ -296,3 +296,14 @@ def test_all_cameras_or_none() -> None:
     assert sorted(pair.received_s) == [1.0, 2.0]
     pair.forget()
     assert pair.images is None
+
+
+@pytest.mark.parametrize("sender", ["png", "16UC1; compressedDepth png", "jpeg"])
+def test_broken_images_have_one_reason_and_not_another_one_each(sender: str) -> None:
+    """Each is refused with the same text, so that the log has it once."""
+    reasons = set()
+    for _ in range(3):
+        eye = Eye()
+        eye.refuse(compressed(bytes(40), sender), "bad_image")
+        reasons.add(eye.set.problems["eye"])
+    assert len(reasons) == 1 and " at 0x" not in reasons.pop()

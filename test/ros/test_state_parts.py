@@ -189,6 +189,26 @@ def test_what_is_wrong_with_one_message_of_two_is_not_called_missing() -> None:
     assert made.problem == "the position of joint 'grip' is nan in /joint_states"
 
 
+@pytest.mark.parametrize(
+    ("last_s", "problem"),
+    [
+        (2.0, "joint 'grip' in /joint_states was measured 1.0 s ago, by its stamp"),
+        (1.0, "joint 'grip' came last in /joint_states 1.0 s ago, and others come"),
+    ],
+)
+def test_a_joint_whose_publisher_is_gone_is_not_called_old_by_its_stamp(last_s: float, problem: str) -> None:
+    """The arm is published all the time; the gripper repeats its first reading until `last_s`."""
+    made, _ = reader(size=2, parts=(StatePart.JOINTS,), joints=("arm", "grip"), max_age_s=0.5)
+    for index in range(11):
+        now_s = 1.0 + 0.1 * index
+        if now_s <= last_s:
+            grip = joint_state({"grip": 1.0})
+            grip.header.stamp.sec = 7
+            made.take_joints(grip, now_s)
+        made.take_joints(joint_state({"arm": 1.0}), now_s)
+    assert made.problem == problem
+
+
 # --- parameters ---------------------------------------------------------------------------------------------------------------
 
 ROBOT = {"action_names": ["x"], "cameras": ["front"], "state_parts": ["joint_states", "odometry"], "joints": ["a", "b"]}
@@ -312,3 +332,19 @@ def test_stamps_that_cannot_be_used_are_not_used(make_parts: Callable[..., Parts
     rig.published = 10**9  # whatever the stamps are
     rig.work()
     rig.wait(lambda: rig.values("r1").get("time_source front") == "arrival", "the source of its times")
+
+
+def test_a_topic_that_is_published_with_another_type_is_named(make_parts: Callable[..., PartsRig]) -> None:
+    """By a process of its own: no message of it ever arrives, and the robot knows why."""
+    rig, other = make_parts("state_size:=7"), rclpy.Context()
+    rclpy.init(context=other)
+    try:
+        driver = rclpy.create_node("driver", context=other)
+        driver.create_publisher(WrenchStamped, "/r1/imu/data", qos.SENSOR)
+        rig.bring_up()
+        problem = "/r1/imu/data is published as geometry_msgs/msg/WrenchStamped, and not as sensor_msgs/msg/Imu"
+        rig.wait(lambda: rig.values("r1").get("type_problem imu") == problem, "the type in diagnostics")
+        assert "type_problem wrench" not in rig.values("r1")
+        driver.destroy_node()
+    finally:
+        other.try_shutdown()

@@ -49,7 +49,7 @@ def changed_model(look: Look) -> Iterator[Finding]:
 def dead_camera(look: Look) -> Iterator[Finding]:
     for robot, said in _sensing(look):
         for camera, age_s in said[-1].named("image_age_s").items():
-            if not _is_dead(said, f"image_age_s {camera}") or _is_published(said[-1], camera):
+            if not _is_dead(said, f"image_age_s {camera}") or _is_published(said[-1], camera) or _type_problem(said[-1], camera):
                 continue
             topic = said[-1].values.get(f"image_topic {camera}", "")
             yield Finding(
@@ -67,8 +67,9 @@ def dead_joints(look: Look) -> Iterator[Finding]:
     for robot, said in _sensing(look):
         if not _is_dead(said, "state_age_s"):
             continue
-        silent = [part for part, _ in _parts(said[-1]) if not _is_published(said[-1], part)]
-        if not silent and _parts(said[-1]):
+        parts = [part for part, _ in _parts(said[-1])]
+        silent = [part for part in parts if not _is_published(said[-1], part) and not _type_problem(said[-1], part)]
+        if not silent and parts:
             continue
         age_s, topics = said[-1].number("state_age_s"), said[-1].values.get("state_topics", "")
         if silent:
@@ -88,9 +89,12 @@ def refused_readings(look: Look) -> Iterator[Finding]:
     """Messages come, and the robot cannot use them."""
     for robot, said in _sensing(look):
         newest = said[-1]
-        problems = {f"camera {camera}": newest.values.get(f"image_problem {camera}", "") for camera in newest.named("image_age_s")}
-        if not any(_is_old(said, part) for part, _ in _parts(newest)):
+        cameras = [camera for camera in newest.named("image_age_s") if _is_published(newest, camera)]
+        problems = {f"camera {camera}": newest.values.get(f"image_problem {camera}", "") for camera in cameras}
+        parts = [part for part, _ in _parts(newest)]
+        if any(_is_published(newest, part) for part in parts) and not any(_is_old(said, part) for part in parts):
             problems["its state"] = newest.values.get("state_problem", "")
+        yield from _other_types(robot, newest)
         for sensor, problem in problems.items():
             if problem and not problem.startswith("nothing came on"):
                 yield Finding(
@@ -99,6 +103,17 @@ def refused_readings(look: Look) -> Iterator[Finding]:
                     evidence=(f"messages come, and {robot} refuses them for {sensor}: {problem}",),
                     mend="the sections State and Cameras of docs/integrate.md say what a robot takes, and which keys change that",
                 )
+
+
+def _other_types(robot: str, newest: Diagnosis) -> Iterator[Finding]:
+    """Yield the topics that are published with messages of another type than the robot subscribes to."""
+    for sensor, problem in newest.named("type_problem").items():
+        yield Finding(
+            cause="refused readings",
+            about=robot,
+            evidence=(f"{robot} receives nothing of {sensor}: {problem}",),
+            mend="set the type in the robot's file (`camera_types`, `state_type`), or the topic to one of that type",
+        )
 
 
 def old_readings(look: Look) -> Iterator[Finding]:
@@ -146,6 +161,11 @@ def _is_old(said: list[Diagnosis], sensor: str) -> bool:
         and one.values.get(f"time_source {sensor}") != "arrival"
         for one in said
     )
+
+
+def _type_problem(said: Diagnosis, sensor: str) -> str:
+    """Return why nothing of a topic comes although it is published; empty: that is not known."""
+    return said.values.get(f"type_problem {sensor}", "")
 
 
 def _parts(said: Diagnosis) -> list[tuple[str, str]]:

@@ -46,6 +46,8 @@ from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.types import Reply, RobotState, TaskOutcome, TaskPhase
 
 T = TypeVar("T")
+SILENT_S = 2.0
+"""A topic without a message for so long may have a publisher of another type."""
 WATCHDOG_PERIODS = 2.0
 """Control periods between two ticks without a new state."""
 
@@ -169,12 +171,24 @@ class RobotBody:
         }
         for part, times in reader.times.items():
             found |= times.values(now_s) | {f"topic {part.value}": reader.topics[part]}
+            found |= self._mismatch(times, reader.topics[part], self.settings.io.state.message_type(part), now_s)
         for camera in self.settings.io.cameras:
             found[f"image_age_s {camera.name}"] = ages_s[camera.name]
             found[f"image_topic {camera.name}"] = self._topic(camera.topic)
             found[f"image_problem {camera.name}"] = self._refusals.lasting(camera.name, now_s)
             found |= self._pictures[camera.name].values(now_s)
+            found |= self._mismatch(self._pictures[camera.name], self._topic(camera.topic), camera.message_type, now_s)
         return found
+
+    def _mismatch(self, times: ReadingTimes, topic: str, message_type: type, now_s: float) -> dict[str, object]:
+        """Return what a silent topic is published as, where that is another type than the robot subscribes to."""
+        if now_s - times.arrived_s <= SILENT_S:
+            return {}
+        wanted = f"{message_type.__module__.partition('.')[0]}/msg/{message_type.__name__}"
+        published = {one.topic_type for one in self._node.get_publishers_info_by_topic(topic)} - {wanted}
+        if not published:
+            return {}
+        return {f"type_problem {times.name}": f"{topic} is published as {', '.join(sorted(published))}, and not as {wanted}"}
 
     # --- what it is made of ---
 

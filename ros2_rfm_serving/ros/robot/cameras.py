@@ -169,6 +169,8 @@ def open_png(data: memoryview) -> PIL.Image.Image:
     """By its header; nothing is decoded yet. Raises: `BadMessageError`."""
     try:
         image = PIL.Image.open(io.BytesIO(data), formats=["PNG"])
+    except PIL.UnidentifiedImageError as error:  # its text has an address, which differs for every image
+        raise BadMessageError("bad_image", f"not a PNG, in {len(data)} bytes") from error
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
         raise BadMessageError("bad_image", f"not a PNG: {error}") from error
     if image.width * image.height > MAX_PIXELS:

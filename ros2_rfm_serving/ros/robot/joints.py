@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray, Float64MultiArray
 
 from ros2_rfm_serving.errors import BadMessageError
@@ -104,6 +105,11 @@ class StateConfig:
         joints = self.num_joint_values if StatePart.JOINTS in self.parts else 0
         messages = sum(FORMATS[part].size(self.fields_of_part(part)) for part in self.parts if part in FORMATS)
         return self.size - joints - messages
+
+    def message_type(self, part: StatePart) -> type:
+        if part is StatePart.JOINTS:
+            return JointState  # type: ignore[no-any-return]
+        return self.array_message if part is StatePart.ARRAY else FORMATS[part].type
 
     @property
     def array_message(self) -> type:
@@ -283,6 +289,8 @@ class JointReader:
     def forget(self) -> None:
         self._values = {name: np.full(len(self._names), np.nan) for name in JOINT_FIELDS}
         self._received_s = np.full(len(self._names), -np.inf)
+        """[joints] when each was measured."""
+        self._arrived_s = np.full(len(self._names), -np.inf)
         self._renewed: set[int] = set()
 
     def age_s(self, now_s: float) -> float:
@@ -308,7 +316,7 @@ class JointReader:
             self._problems.pop(column, None)
         for name, (_, where), values in taken:
             self._values[name][where] = values
-        self._received_s[self._columns] = taken_s
+        self._received_s[self._columns], self._arrived_s[self._columns] = taken_s, now_s
         self._renewed.update(columns)
         if self.age_s(now_s) > self._max_age_s:
             raise BadMessageError("incomplete_state", self._missing(now_s))
@@ -356,6 +364,9 @@ class JointReader:
         joint, received_s = self._names[column], float(self._received_s[column])
         if column in self._problems:
             return self._problems[column]
+        arrived_s = float(self._arrived_s[column])
+        if now_s - self._max_age_s > arrived_s > -math.inf:
+            return f"joint {joint!r} came last in {self._topic} {now_s - arrived_s:.1f} s ago, and others come"
         if received_s > -math.inf:
             return f"joint {joint!r} in {self._topic} was measured {now_s - received_s:.1f} s ago, by its stamp"
         return f"joint {joint!r} is missing in {self._topic}; {did_you_mean(joint, self._others)}"

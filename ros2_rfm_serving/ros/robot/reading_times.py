@@ -29,6 +29,33 @@ MAX_SOURCES = 64
 """Publishers on one topic that are told apart; more are messages that name other joints every time."""
 
 
+class Sender:
+    """One of the publishers on a topic."""
+
+    __slots__ = ("_arrived_s", "_is_simulated", "_max_age_s", "_stamp_s", "_taken_s", "_was_old", "clock")
+
+    def __init__(self, max_age_s: float) -> None:
+        self._max_age_s = max_age_s
+        self.clock = SenderClock(max_age_s)
+        self._is_simulated = False
+        """Its last stamp was of the time of `/clock`."""
+        self._stamp_s = self._arrived_s = self._taken_s = math.nan
+        """Of its last reading; `_arrived_s`: when it came first."""
+        self._was_old = False
+
+    def taken_s(self, stamp_s: float, now_s: float, by_clock_s: float | None) -> float:
+        """Return when a reading was taken. by_clock_s: the same by `/clock`; None: its stamp is not of that time."""
+        if by_clock_s is None and self._is_simulated and self._was_old:  # a stuck sensor does not become new by being even older
+            self.clock.begin(self._stamp_s, self._taken_s)
+        self._is_simulated = by_clock_s is not None
+        taken_s = self.clock.taken_s(stamp_s, now_s) if by_clock_s is None else by_clock_s
+        if stamp_s != self._stamp_s:
+            self._stamp_s, self._arrived_s = stamp_s, now_s
+        self._taken_s = min(taken_s, self._arrived_s)
+        self._was_old = now_s - self._taken_s > self._max_age_s
+        return self._taken_s
+
+
 class ReadingTimes:
     """Of one sensor. One thread."""
 
@@ -40,9 +67,9 @@ class ReadingTimes:
         self.taken_last_s = -math.inf
         """When the last reading was taken."""
         self._max_age_s, self._by_arrival, self._simulated = max_age_s, by_arrival, simulated
-        self._senders: dict[tuple[str, ...], SenderClock] = {}
+        self._senders: dict[tuple[str, ...], Sender] = {}
         self._source = "arrival"
-        self._sender: SenderClock | None = None
+        self._sender: Sender | None = None
 
     def taken_s(self, message: Any, now_s: float, sender: tuple[str, ...] = ()) -> float:
         """Return when a reading was taken that has just arrived. sender: of several on one topic, each with its own clock."""
@@ -56,14 +83,15 @@ class ReadingTimes:
         if self._by_arrival or stamp_s == 0.0:
             self._source = "arrival"
             return now_s
-        if self._simulated is not None and (taken_s := self._simulated.taken_s(stamp_s, now_s)) is not None:
-            self._source = CLOCK
-            return taken_s
+        found = self._sender = self._senders.get(sender) or self._new_sender(sender)
+        by_clock_s = None if self._simulated is None else self._simulated.taken_s(stamp_s, now_s)
+        self._source = "stamp" if by_clock_s is None else CLOCK
+        return found.taken_s(stamp_s, now_s, by_clock_s)
+
+    def _new_sender(self, sender: tuple[str, ...]) -> Sender:
         if len(self._senders) > MAX_SOURCES:
             self._senders.clear()
-        self._source = "stamp"
-        self._sender = self._senders.setdefault(sender, SenderClock(self._max_age_s))
-        return self._sender.taken_s(stamp_s, now_s)
+        return self._senders.setdefault(sender, Sender(self._max_age_s))
 
     def values(self, now_s: float) -> dict[str, object]:
         """For `/diagnostics`."""
@@ -75,7 +103,8 @@ class ReadingTimes:
         if self._source == CLOCK and self._simulated is not None:
             pace, offset_s, changes = self._simulated.pace, self._simulated.offset_s(now_s), 0
         elif self._source == "stamp" and self._sender is not None:
-            pace, offset_s, changes = self._sender.pace, self._sender.offset_s(now_s), self._sender.num_changes
+            sender = self._sender.clock
+            pace, offset_s, changes = sender.pace, sender.offset_s(now_s), sender.num_changes
         else:
             return found
         ahead_s = offset_s + now_s - time.time()

@@ -11,10 +11,11 @@ LASTS_S = 1.0
 AGAIN_S = 60.0
 """The same reason is logged no more often."""
 MAX_REASONS = 64
+"""Reasons that are logged within that time."""
 
 
 @dataclass
-class Refusal:
+class LastingRefusal:
     problem: str = ""
     since_s: float = math.inf
 
@@ -24,7 +25,7 @@ class Refusals:
 
     def __init__(self, robot: str, warn: Callable[[str], object]) -> None:
         self._robot, self._warn = robot, warn
-        self._current: dict[str, Refusal] = {}
+        self._current: dict[str, LastingRefusal] = {}
         self._logged_s: dict[str, float] = {}
 
     def note(self, sensor: str, problem: str, now_s: float, *, at_once: bool = True) -> None:
@@ -33,7 +34,7 @@ class Refusals:
             if sensor in self._current:
                 del self._current[sensor]
             return
-        current = self._current.setdefault(sensor, Refusal(since_s=now_s))
+        current = self._current.setdefault(sensor, LastingRefusal(since_s=now_s))
         current.problem = problem
         if at_once or now_s - current.since_s >= LASTS_S:
             self._log(problem, now_s)
@@ -48,6 +49,8 @@ class Refusals:
         if now_s - self._logged_s.get(kind, -math.inf) < AGAIN_S:
             return
         if len(self._logged_s) >= MAX_REASONS:
-            self._logged_s.clear()
+            self._logged_s = {known: at_s for known, at_s in self._logged_s.items() if now_s - at_s < AGAIN_S}
+            if len(self._logged_s) >= MAX_REASONS:
+                return
         self._logged_s[kind] = now_s
         self._warn(f"{self._robot}: readings are refused: {problem}")

@@ -302,8 +302,28 @@ def refused_images(look: Look) -> None:
     says(look, "arm_1: robot", image_age_s__front=math.inf, image_problem__front=problem, **published("front"))
 
 
+def refused_and_gone(look: Look) -> None:
+    """Both were refused, and nothing comes any more: that is what is wrong now."""
+    gone = {"arrival_age_s": 30.0, "reading_age_s": 30.0}
+    says(
+        look, "arm_1: robot", state_age_s=30.0, state_problem="joint 'a' has no velocity in /j", **published("joint_states", **gone)
+    )
+    says(look, "arm_1: robot", image_age_s__front=math.inf, image_problem__front="not a PNG", **published("front", **gone))
+
+
 def repeated_images(look: Look) -> None:
     says(look, "arm_1: robot", ERROR, "old", image_age_s__front=9.0, **published("front", reading_age_s=9.0))
+
+
+def wrong_camera_type(look: Look) -> None:
+    problem = "/front is published as sensor_msgs/msg/Image, and not as sensor_msgs/msg/CompressedImage"
+    values = published("front", arrival_age_s=math.inf, reading_age_s=math.inf, type_problem=problem)
+    says(look, "arm_1: robot", image_age_s__front=math.inf, **values)
+
+
+def wrong_array_type(look: Look) -> None:
+    values = published("array", arrival_age_s=9.0, reading_age_s=9.0, type_problem="/array is published as another type")
+    says(look, "arm_1: robot", state_age_s=9.0, **values)
 
 
 def late_joints(look: Look) -> None:
@@ -449,6 +469,9 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (camera_never, [("dead camera", "arm_1")]),
     (refused_joints, [("refused readings", "arm_1")]),
     (refused_images, [("refused readings", "arm_1")]),
+    (wrong_camera_type, [("refused readings", "arm_1")]),
+    (wrong_array_type, [("refused readings", "arm_1")]),
+    (refused_and_gone, [("dead camera", "arm_1"), ("dead joint states", "arm_1")]),
     (repeated_images, [("old readings", "arm_1")]),
     (late_joints, [("old readings", "arm_1")]),
     (silent_part, [("dead joint states", "arm_1")]),

@@ -307,6 +307,42 @@ def test_pace_and_offset_are_known() -> None:
     assert clock.num_changes == 0
 
 
+def readings_with_outliers(
+    rate_hz: float, share: float, by_s: float, *, set_back_s: float = 0.0
+) -> list[tuple[float, float, bool]]:
+    """(stamp, arrival, is out of line) for 40 s; the first stamp is out of line; the clock is set back after 20 s."""
+    rng, made = random.Random(5), []
+    for index in range(round(40.0 * rate_hz)):
+        t = index / rate_hz
+        is_outlier = index == 0 or rng.random() < share
+        out_s = (by_s or rng.uniform(1.0, 100.0)) if is_outlier else 0.0
+        made.append((1e6 + t + out_s - (set_back_s if t >= 20.0 else 0.0), BEGUN_S + t + rng.uniform(0.0, 0.003), is_outlier))
+    return made
+
+
+@pytest.mark.parametrize("rate_hz", [30.0, 200.0])
+@pytest.mark.parametrize(("share", "by_s"), [(0.0, 1e5), (0.02, 5.0), (0.1, 5.0), (0.1, 0.7), (0.2, 0.0)])
+def test_stamps_that_are_ahead_again_and_again_cost_no_more_than_themselves(rate_hz: float, share: float, by_s: float) -> None:
+    """A driver stamps some readings, the first among them, by another clock: always as far ahead, or each by another amount."""
+    clock, refused, num_outliers = SenderClock(MAX_AGE_S), 0, 0
+    for stamp_s, now_s, is_outlier in readings_with_outliers(rate_hz, share, by_s):
+        is_old = now_s - clock.taken_s(stamp_s, now_s) > MAX_AGE_S
+        num_outliers += is_outlier
+        refused += is_old and not is_outlier
+    assert refused <= max(2, 0.3 * num_outliers)
+
+
+@pytest.mark.parametrize("rate_hz", [30.0, 200.0])
+@pytest.mark.parametrize("share", [0.02, 0.1])
+@pytest.mark.parametrize("set_back_s", [1.0, 50.0])
+def test_stamps_out_of_line_do_not_prolong_a_change(rate_hz: float, share: float, set_back_s: float) -> None:
+    clock, old_s = SenderClock(MAX_AGE_S), []
+    for stamp_s, now_s, is_outlier in readings_with_outliers(rate_hz, share, 0.0, set_back_s=set_back_s):
+        if now_s - clock.taken_s(stamp_s, now_s) > MAX_AGE_S and not is_outlier and now_s > BEGUN_S + 1.0:
+            old_s.append(now_s - BEGUN_S - 20.0)
+    assert all(0.0 <= seconds < MAX_AGE_S + 0.15 for seconds in old_s)
+
+
 @pytest.mark.parametrize("max_age_s", [0.05, 0.2, 3.0, 1e9])
 def test_other_ages_that_are_allowed(max_age_s: float) -> None:
     clock = SenderClock(max_age_s)
