@@ -62,9 +62,9 @@ def _side(processor: Json, kwargs: dict[str, Any], key: str) -> int:
 
 def told_of(recrop: Recrop) -> str:
     """Return what the importer says of it."""
-    first = {"letterbox": "padded to a square", "stretch": "stretched to a square", "square": "refused unless they are square"}
+    first = {"letterbox": "padded to a square", "stretch": "stretched to a square", "square": "refused"}
     library = "albumentations" if recrop.area else "torchvision"
     return (
-        f"pictures that are not square are {first[recrop.shape]}; all are resized to {recrop.side_px}, cropped to {recrop.crop_px} "
-        f"and resized again, by Isaac-GR00T's recipe for {library}"
+        f"pictures that are not square are {first[recrop.shape]}; pictures are resized to {recrop.side_px}, cropped to "
+        f"{recrop.crop_px} and resized again, by Isaac-GR00T's recipe for {library}"
     )

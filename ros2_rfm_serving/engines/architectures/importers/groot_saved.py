@@ -10,7 +10,14 @@ from torch import Tensor
 from ros2_rfm_serving.engines.architectures.groot_n1_6 import GrootN16, GrootN16Config
 from ros2_rfm_serving.engines.architectures.importers.base import Imported, Wishes
 from ros2_rfm_serving.engines.architectures.importers.files import Json, read_json, tokenizer_file
-from ros2_rfm_serving.engines.architectures.importers.groot_columns import Key, Precision, Statistics, inputs_of, joined
+from ros2_rfm_serving.engines.architectures.importers.groot_columns import (
+    Key,
+    Precision,
+    Statistics,
+    inputs_of,
+    joined,
+    require_one_line,
+)
 from ros2_rfm_serving.engines.architectures.importers.groot_pictures import told_of
 from ros2_rfm_serving.engines.architectures.importers.groot_relative import relative_keys, sources_of
 from ros2_rfm_serving.engines.architectures.importers.shards import read_weights
@@ -139,6 +146,7 @@ def _columns(saved: Saved, modalities: dict[str, Any]) -> Columns:
         return told.scaled(name, mode, bounds if group == part else ("min", "max"))
 
     state, action = ([scaled(part, str(name)) for name in modalities[part]["modality_keys"]] for part in ("state", "action"))
+    require_one_line(statistics.file, f"{tag}.state", state)
     relative = sources_of(saved.processor, tag, counted, state, action) if counted else ()
     return Columns(state, action, relative)
 

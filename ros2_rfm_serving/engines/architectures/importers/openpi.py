@@ -7,6 +7,7 @@ in the checkpoint: cameras, names of actions, the size of the state, whether pi0
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,9 @@ def recognises(folder: Path) -> bool:
 
 
 def _is_trained_by_openpi(folder: Path) -> bool:
-    """Return whether it has what `train_pytorch.py` saves."""
-    return (folder / WEIGHTS).is_file() and any((folder / name).is_file() for name in PICKLES)
+    """Return whether it has what `train_pytorch.py` saves, of which a copy may lack the pickles."""
+    beside = any((folder / name).is_file() for name in PICKLES) or any((folder / "assets").rglob(STATS))
+    return (folder / WEIGHTS).is_file() and beside
 
 
 def _is_orbax(folder: Path) -> bool:
@@ -207,9 +209,13 @@ def affine_of(stats: Json, key: str, columns: int, *, quantiles: bool) -> Affine
         values: Any = own.get(name)
         if not isinstance(values, list) or len(values) < columns:
             raise ModelError(f"{stats.file}: norm_stats.{key}.{name} has fewer than {columns} numbers: {values!r}")
+        if wrong := [value for value in values[:columns] if not isinstance(value, int | float) or not math.isfinite(value)]:
+            raise ModelError(f"{stats.file}: norm_stats.{key}.{name}: finite numbers are expected, it has {wrong[0]!r}")
         return [float(value) for value in values[:columns]]
 
     if quantiles:
         low, high = of("q01"), of("q99")
+        if any(b < a for a, b in zip(low, high, strict=True)):
+            raise ModelError(f"{stats.file}: norm_stats.{key}: q99 is below q01")
         return ranges_of(low, [b - a + EPS for a, b in zip(low, high, strict=True)], "float64")
     return Affine(offset=tuple(of("mean")), scale=tuple(std + EPS for std in of("std")), precision="float64")
