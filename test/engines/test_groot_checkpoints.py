@@ -20,7 +20,7 @@ from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.engines.architectures import bundle
 from ros2_rfm_serving.engines.architectures.manifest import Manifest
 from ros2_rfm_serving.engines.architectures.normaliser import Normaliser
-from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.errors import BadMessageError, ModelError
 from test.engines.parity import common
 
 Change = Callable[[dict[str, Any]], Any]
@@ -264,6 +264,7 @@ def _pose(kwargs: dict[str, Any], own: dict[str, Any]) -> None:
         (lambda kwargs, own: own["action"].update(delta_indices=[0, 2, 4]), "action.delta_indices is [0, 2, 4]: only"),
         (lambda kwargs, own: own["action"].update(delta_indices=[-1, 0, 1]), "action.delta_indices is [-1, 0, 1]: only"),
         (lambda kwargs, own: own["action"].update(delta_indices=[]), "action.delta_indices is []: only"),
+        (lambda kwargs, own: own["action"].pop("delta_indices"), "action.delta_indices is None: only"),
         (
             lambda kwargs, own: own["action"].update(delta_indices=list(range(50))),
             "delta_indices is [0, 1, 2, 3, 4, 5, ..]: 50 actions, of a network that gives 7",
@@ -306,6 +307,17 @@ def test_statistics_that_do_not_fit_their_key_are_refused_by_its_name(
 ) -> None:
     edited(later / "statistics.json", lambda content: change(content["libero_panda"]))
     assert message in said(run(later, tmp_path / "b"))
+
+
+def test_a_picture_of_another_shape_is_refused_for_itself_before_it_is_in_a_batch(later: Path, tmp_path: Path) -> None:
+    """Albumentations without letterbox keep a picture's shape, and a network of squares takes it for another."""
+    processor(later, lambda kwargs, own: kwargs.update(use_albumentations=True))
+    result = run(later, tmp_path / "b")
+    assert "pictures that are not square are refused;" in said(result)
+    policy = common.policy_of(tmp_path / "b")
+    assert policy.fit_image(np.zeros((48, 48, 3), np.uint8)).shape == (48, 48, 3)
+    with pytest.raises(BadMessageError, match="64 x 48 pixels"):
+        policy.fit_image(np.zeros((48, 64, 3), np.uint8))
 
 
 def test_options_of_another_importer_are_refused_not_passed_over(later: Path, tmp_path: Path) -> None:

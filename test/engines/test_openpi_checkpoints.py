@@ -78,6 +78,16 @@ def test_a_pi05_is_taken_to_have_its_state_in_its_prompt_and_that_is_said(
     assert NO_STATE in (tmp_path / "b" / "MODEL_CARD.md").read_text()
 
 
+def test_what_a_completed_configuration_says_of_the_prompt_counts(source: Path, tmp_path: Path) -> None:
+    config = json.loads((source / "config.json").read_text()) | {"discrete_state_input": False}
+    (source / "config.json").write_text(json.dumps(config))
+    assert run(source, tmp_path / "b").exit_code == 0
+    assert processing_of(tmp_path / "b").prompt.template == "{instruction}\n"
+    assert "config.json: discrete_state_input is false, which the option contradicts" in said(
+        run(source, tmp_path / "c", "--discrete-state-input")
+    )
+
+
 @pytest.mark.parametrize("kind", ["pi0_openpi", "pi05_openpi"])
 def test_a_checkpoint_of_train_pytorch_is_imported_with_the_length_of_its_chunk(kind: str, tmp_path: Path) -> None:
     trained = as_trained(common.checkpoint(common.read(kind), tmp_path / "29999"))

@@ -135,7 +135,7 @@ def _tag_of(metadata: Json, tag: str) -> str:
     if not tag and len(known) == 1:
         tag = known[0]
     if tag not in known:
-        raise ModelError(f"{metadata.file}: which embodiment? Say one of {', '.join(known) or 'none that is known'}, not {tag!r}")
+        raise ModelError(f"{metadata.file}: which embodiment? --kind {tag!r} is none of {', '.join(known) or 'none that is known'}")
     return tag
 
 

@@ -180,7 +180,9 @@ def robot_of(statistics: Json, robots: Json, tag: str) -> str:
     if not tag and len(known) == 1:
         tag = known[0]
     if tag not in known:
-        raise ModelError(f"{statistics.file}: which embodiment? Say one of {', '.join(known) or 'none that is known'}, not {tag!r}")
+        raise ModelError(
+            f"{statistics.file}: which embodiment? --kind {tag!r} is none of {', '.join(known) or 'none that is known'}"
+        )
     return tag
 
 
@@ -217,7 +219,7 @@ def _require_indices(processor: Json, tag: str, modalities: dict[str, Any], chun
         if modalities[part].get("delta_indices", [0]) != [0]:
             what = "histories of observations are not supported, only the newest, [0]"
             raise ModelError(_wrong_indices(processor, tag, part, modalities, what))
-    indices = modalities["action"]["delta_indices"]
+    indices = modalities["action"].get("delta_indices") or []
     if indices != list(range(len(indices))) or not indices:
         what = "only a chunk that begins now and takes every step is supported, [0, 1, 2, ..]"
         raise ModelError(_wrong_indices(processor, tag, "action", modalities, what))
