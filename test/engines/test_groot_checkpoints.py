@@ -20,7 +20,7 @@ from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.engines.architectures import bundle
 from ros2_rfm_serving.engines.architectures.manifest import Manifest
 from ros2_rfm_serving.engines.architectures.normaliser import Normaliser
-from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.errors import BadMessageError, ModelError
 from test.engines.parity import common
 
 Change = Callable[[dict[str, Any]], Any]
@@ -117,13 +117,13 @@ def test_every_mode_of_a_data_config_is_scaled_as_its_normalizer_scales(gr1: Pat
 
     metadata(gr1, still)
     keys = "a:min_max,b:q99,c:mean_std"
-    assert run(gr1, tmp_path / "b", "--state-keys", f"{keys},d:binary", "--action-keys", "a:min_max,c:mean_std").exit_code == 0
+    assert run(gr1, tmp_path / "b", "--state-keys", f"{keys},d:binary", "--action-keys", keys).exit_code == 0
     made = manifest_of(tmp_path / "b").processing
     state = np.array([1.7, 0.5, 2.5, 0.9, 1.7, 0.9, 0.6], np.float32)
     theirs = [2 * (1.7 + 2) / 5 - 1, 0.0, 1.0, 0.9, (1.7 - 0.2) / 0.4, 0.9, 1.0]
     np.testing.assert_allclose(Normaliser(made.state, 7).normalized(state), theirs, atol=1e-6)
-    back = Normaliser(made.action, 4).denormalized(np.array([1.5, 1.5, 1.5, 1.5], np.float32))
-    np.testing.assert_allclose(back, [(1.5 + 1) / 2 * 5 - 2, 0.5, 1.5 * 0.4 + 0.2, 1.5], atol=1e-6)
+    back = Normaliser(made.action, 6).denormalized(np.full(6, 1.5, np.float32))
+    np.testing.assert_allclose(back, [(1.5 + 1) / 2 * 5 - 2, 0.5, (1.5 + 1) / 2 * 3 - 1, 0.5, 1.5 * 0.4 + 0.2, 0.5], atol=1e-6)
 
 
 def test_a_binary_action_is_one_or_nothing(gr1: Path, tmp_path: Path) -> None:
@@ -264,6 +264,7 @@ def _pose(kwargs: dict[str, Any], own: dict[str, Any]) -> None:
         (lambda kwargs, own: own["action"].update(delta_indices=[0, 2, 4]), "action.delta_indices is [0, 2, 4]: only"),
         (lambda kwargs, own: own["action"].update(delta_indices=[-1, 0, 1]), "action.delta_indices is [-1, 0, 1]: only"),
         (lambda kwargs, own: own["action"].update(delta_indices=[]), "action.delta_indices is []: only"),
+        (lambda kwargs, own: own["action"].pop("delta_indices"), "action.delta_indices is None: only"),
         (
             lambda kwargs, own: own["action"].update(delta_indices=list(range(50))),
             "delta_indices is [0, 1, 2, 3, 4, 5, ..]: 50 actions, of a network that gives 7",
@@ -292,6 +293,10 @@ def test_what_no_bundle_does_is_refused_by_the_key_of_the_processor(
     ("change", "message"),
     [
         (lambda own: own["state"].pop("arm"), "statistics.json: libero_panda.state.arm is missing"),
+        (
+            lambda own: own["state"]["arm"].update(min=[[0.0] * 4] * 2, max=[[1.0] * 4] * 2),
+            "libero_panda.state.arm: a list of numbers is expected, it has 2 lists",
+        ),
         (lambda own: own["action"]["arm"].pop("max"), "statistics.json: libero_panda.action.arm.max is missing"),
         (lambda own: own["state"]["arm"].update(max=[1.0]), "libero_panda.state.arm: min has 4 numbers, max has 1 numbers"),
         (lambda own: own["state"]["arm"].update(max=[float("nan")] * 4), "libero_panda.state.arm.max: finite numbers"),
@@ -304,8 +309,20 @@ def test_statistics_that_do_not_fit_their_key_are_refused_by_its_name(
     assert message in said(run(later, tmp_path / "b"))
 
 
+def test_a_picture_of_another_shape_is_refused_for_itself_before_it_is_in_a_batch(later: Path, tmp_path: Path) -> None:
+    """Albumentations without letterbox keep a picture's shape, and a network of squares takes it for another."""
+    processor(later, lambda kwargs, own: kwargs.update(use_albumentations=True))
+    result = run(later, tmp_path / "b")
+    assert "pictures that are not square are refused;" in said(result)
+    policy = common.policy_of(tmp_path / "b")
+    assert policy.fit_image(np.zeros((48, 48, 3), np.uint8)).shape == (48, 48, 3)
+    with pytest.raises(BadMessageError, match="64 x 48 pixels"):
+        policy.fit_image(np.zeros((48, 64, 3), np.uint8))
+
+
 def test_options_of_another_importer_are_refused_not_passed_over(later: Path, tmp_path: Path) -> None:
-    for words in (("--state-keys", "arm"), ("--action-keys", "arm"), ("--assets", "droid"), ("--no-discrete-state-input",)):
+    given = "--state-keys arm,--action-keys arm,--assets droid,--no-discrete-state-input,--state-size 5,--state-words 32"
+    for words in (option.split() for option in given.split(",")):
         message = said(run(later, tmp_path / "b", *words))
         assert "checkpoints have no use for it" in message and words[0].replace("--no-", "--") in message
     assert "--cameras: 1 for a network with 2: front, wrist" in said(run(later, tmp_path / "b", "--cameras", "head"))

@@ -78,6 +78,16 @@ def test_a_pi05_is_taken_to_have_its_state_in_its_prompt_and_that_is_said(
     assert NO_STATE in (tmp_path / "b" / "MODEL_CARD.md").read_text()
 
 
+def test_what_a_completed_configuration_says_of_the_prompt_counts(source: Path, tmp_path: Path) -> None:
+    config = json.loads((source / "config.json").read_text()) | {"discrete_state_input": False}
+    (source / "config.json").write_text(json.dumps(config))
+    assert run(source, tmp_path / "b").exit_code == 0
+    assert processing_of(tmp_path / "b").prompt.template == "{instruction}\n"
+    assert "config.json: discrete_state_input is false, which the option contradicts" in said(
+        run(source, tmp_path / "c", "--discrete-state-input")
+    )
+
+
 @pytest.mark.parametrize("kind", ["pi0_openpi", "pi05_openpi"])
 def test_a_checkpoint_of_train_pytorch_is_imported_with_the_length_of_its_chunk(kind: str, tmp_path: Path) -> None:
     trained = as_trained(common.checkpoint(common.read(kind), tmp_path / "29999"))
@@ -95,8 +105,15 @@ def test_a_checkpoint_of_train_pytorch_is_imported_with_the_length_of_its_chunk(
     bundle.load(tmp_path / "b")
 
 
-def test_a_checkpoint_of_train_pytorch_is_recognised_by_what_lies_beside_its_weights(source: Path, tmp_path: Path) -> None:
-    assert "how many actions a chunk has is not in it: give --chunk-length" in said(run(as_trained(source), tmp_path / "b"))
+@pytest.mark.parametrize("lost", [(), ("optimizer.pt",), ("optimizer.pt", "metadata.pt")])
+def test_a_checkpoint_of_train_pytorch_is_recognised_by_what_lies_beside_its_weights(
+    lost: tuple[str, ...], source: Path, tmp_path: Path
+) -> None:
+    """The optimizer is twice as large as the model, so that copies lack it."""
+    trained = as_trained(source)
+    for name in lost:
+        (trained / name).unlink()
+    assert "how many actions a chunk has is not in it: give --chunk-length" in said(run(trained, tmp_path / "b"))
 
 
 def test_a_length_that_contradicts_the_checkpoint_is_refused(source: Path, tmp_path: Path) -> None:
@@ -164,3 +181,20 @@ def test_columns_that_never_moved_are_scaled_as_openpi_scales_them(source: Path,
     for state in (low.astype(np.float32), high.astype(np.float32), np.linspace(-1, 1, len(low), dtype=np.float32)):
         theirs = (state - low) / (high - low + 1e-6) * 2.0 - 1.0
         np.testing.assert_allclose(ours.normalized(state), theirs, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q01": [float("nan")] * 6}, "norm_stats.json: norm_stats.state.q01: finite numbers are expected, it has nan"),
+        ({"q99": ["1.0"] * 6}, "norm_stats.state.q99: finite numbers are expected, it has '1.0'"),
+        ({"q99": [-9.0] * 6}, "norm_stats.state: q99 is below q01"),
+    ],
+)
+def test_statistics_that_scale_nothing_are_refused_by_file_and_key(
+    change: dict[str, list[object]], message: str, source: Path, tmp_path: Path
+) -> None:
+    stats = json.loads((source / STATS).read_text())
+    stats["norm_stats"]["state"].update(change)
+    (source / STATS).write_text(json.dumps(stats))
+    assert message in said(run(source, tmp_path / "b"))

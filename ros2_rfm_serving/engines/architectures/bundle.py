@@ -24,6 +24,9 @@ from ros2_rfm_serving.errors import ModelError
 BY_DEVIATION = frozenset({"pi0", "smolvla"})
 """Architectures whose checkpoints are scaled by mean and deviation as their authors train them."""
 
+PER_NUMBER = frozenset({"constant", "unscaled"})
+"""Flags of an `Affine` that each line of a chunk has for itself."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
@@ -170,8 +173,8 @@ def _require_columns(manifest: Manifest, folder: Path) -> None:
                 raise ModelError(f"{folder / CONFIG}: processing.{key}.{name} {has}")
         if len(affine.offset) != len(affine.scale):
             raise ModelError(f"{folder / CONFIG}: processing.{key}: offset and scale are given together, or neither is")
-        for name in ("ranged", "constant", "binary", "unclipped"):
-            flags, count = getattr(affine, name), (affine.lines if name == "constant" else 1) * columns if affine.scale else 0
+        for name in ("ranged", "constant", "unscaled", "binary", "unclipped"):
+            flags, count = getattr(affine, name), (affine.lines if name in PER_NUMBER else 1) * columns if affine.scale else 0
             if flags and len(flags) != count:
                 raise ModelError(f"{folder / CONFIG}: processing.{key}.{name} has {len(flags)} flags for {count} columns")
     if processing.relative and len(processing.relative) != num_actions:

@@ -39,6 +39,9 @@ class Affine(_Part):
     constant: tuple[bool, ...] = ()
     """Numbers, as many as `scale` has, whose column is 0 for the model whatever its value is, and is scaled on its way back all the
     same; empty: none"""
+    unscaled: tuple[bool, ...] = ()
+    """Numbers, as many as `scale` has, whose column the model reads as it is and whose scale counts on its way back alone, as some
+    columns of GR00T N1.5 that never moved; empty: none"""
     binary: tuple[bool, ...] = ()
     """Columns that are 1 above 0.5 and else 0, both ways; empty: none"""
     precision: Literal["float32", "float64"] = "float32"

@@ -25,7 +25,10 @@ class Normaliser:
         self._scale = np.array(affine.scale or [1.0] * lines * columns, self._dtype).reshape(lines, columns)
         ranged = _flags(affine.ranged, columns)
         self._gain, self._shift = np.where(ranged, 2, 1).astype(np.float32), np.where(ranged, -1, 0).astype(np.float32)
-        self._varies = (self._scale != 0) & ~_flags(affine.constant, lines * columns).reshape(lines, columns)
+        constant, self._unscaled = (
+            _flags(flags, lines * columns).reshape(lines, columns) for flags in (affine.constant, affine.unscaled)
+        )
+        self._varies = (self._scale != 0) & ~constant & ~self._unscaled
         self._binary = _flags(affine.binary, columns)
         self._limit, self._limit_back = (_limits(clip, affine.unclipped, columns) for clip in (affine.clip, affine.clip_back))
 
@@ -36,6 +39,7 @@ class Normaliser:
         moved = self._gain * (values.astype(self._dtype) - offset)
         normal: Numbers = np.divide(moved, scale, out=np.zeros_like(moved), where=varies)
         np.add(normal, self._shift, out=normal, where=varies)
+        np.copyto(normal, values, where=self._unscaled[lines])
         if self._limit is not None:
             np.clip(normal, -self._limit, self._limit, out=normal)
         return np.where(self._binary, values > HALF, normal) if self._binary.any() else normal

@@ -6,6 +6,7 @@ Weights are not kept: they are drawn from their names and a seed, here and there
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import tempfile
@@ -20,6 +21,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
+
+with contextlib.suppress(ModuleNotFoundError):  # not every environment has torchvision
+    from test.engines import operators  # noqa: F401  before transformers, which looks for torchvision
 
 from ros2_rfm_serving.engines.architectures.engine import load_architecture
 from ros2_rfm_serving.engines.architectures.importers.base import Wishes

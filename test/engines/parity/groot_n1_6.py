@@ -85,6 +85,8 @@ PROCESSOR = {
     "processor_kwargs": {
         "modality_configs": {TAG: MODALITIES},
         "shortest_image_edge": PIXELS,
+        "image_target_size": [PIXELS, PIXELS],
+        "image_crop_size": [PIXELS, PIXELS],
         "crop_fraction": 1.0,
         "formalize_language": True,
         "use_percentiles": False,

@@ -191,7 +191,8 @@ def main() -> int:
     told = options(__doc__, "reference").parse_args()
     model = reference(told.reference)
     processor = json.loads(json.dumps(PROCESSOR))
-    processor["processor_kwargs"]["shortest_image_edge"] = PIXELS
+    sizes = {"image_target_size": [PIXELS, PIXELS], "image_crop_size": [PIXELS, PIXELS]}
+    processor["processor_kwargs"] |= {"shortest_image_edge": PIXELS, **sizes}
     given = inputs(len(CAMERAS), STATE, LENGTH, COLUMNS, (PIXELS, PIXELS))
     drawn = np.random.default_rng(SEED).uniform(-1, 1, (len(INSTRUCTIONS), OVERLAP, ACTIONS))
     prefix = torch.from_numpy(drawn.astype(np.float32))

@@ -7,6 +7,7 @@ Clones, bare or not; of each the files at the revision below are run, with what 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import subprocess
 import sys
@@ -43,20 +44,20 @@ def main(openpi: str, lerobot: str, groot: str) -> int:
     given = {name: values.astype(np.float32) for name, values in given.items()}
     told = {
         "given": {name: values.tolist() for name, values in given.items()},
-        "pi0_openpi": _openpi(_source(openpi, OPENPI, "src/openpi/transforms.py"), given, quantiles=False),
-        "pi05_openpi": _openpi(_source(openpi, OPENPI, "src/openpi/transforms.py"), given, quantiles=True),
-        "pi0": _lerobot(_source(lerobot, LEROBOT, "src/lerobot/processor/relative_action_processor.py"), given),
+        "pi0_openpi": _openpi(source_of(openpi, OPENPI, "src/openpi/transforms.py"), given, quantiles=False),
+        "pi05_openpi": _openpi(source_of(openpi, OPENPI, "src/openpi/transforms.py"), given, quantiles=True),
+        "pi0": _lerobot(source_of(lerobot, LEROBOT, "src/lerobot/processor/relative_action_processor.py"), given),
         "groot": _groot(groot, given),
     }
     FILE.write_text(json.dumps(told, separators=(",", ":")) + "\n")
     return 0
 
 
-def _source(clone: str, revision: str, path: str) -> str:
+def source_of(clone: str, revision: str, path: str) -> str:
     return subprocess.run(["git", "-C", clone, "show", f"{revision}:{path}"], capture_output=True, text=True, check=True).stdout
 
 
-def _run(source: str, **names: Any) -> SimpleNamespace:
+def definitions_of(source: str, **names: Any) -> SimpleNamespace:
     """Its definitions, without its imports."""
     tree = ast.parse(source)
     tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
@@ -78,9 +79,8 @@ def _said(forth: Callable[[int], Any], back: Callable[[int], Any]) -> dict[str, 
     return {"robot": [np.asarray(forth(i)).tolist() for i in rows], "model": [np.asarray(back(i)).tolist() for i in rows]}
 
 
-def _openpi(source: str, given: dict[str, Any], *, quantiles: bool) -> dict[str, Any]:
-    import dataclasses
-
+def openpi_transforms(source: str) -> SimpleNamespace:
+    """Return the definitions of openpi's `transforms.py`."""
     empty = mock.MagicMock()
     names = {
         "dataclasses": dataclasses,
@@ -89,7 +89,13 @@ def _openpi(source: str, given: dict[str, Any], *, quantiles: bool) -> dict[str,
         "runtime_checkable": lambda c: c,
         "TypeVar": mock.MagicMock(),
     }
-    code = _run(source, at=empty, _normalize=empty, _tokenizer=empty, jax=empty, traverse_util=empty, image_tools=empty, **names)
+    return definitions_of(
+        source, at=empty, _normalize=empty, _tokenizer=empty, jax=empty, traverse_util=empty, image_tools=empty, **names
+    )
+
+
+def _openpi(source: str, given: dict[str, Any], *, quantiles: bool) -> dict[str, Any]:
+    code = openpi_transforms(source)
     stats = SimpleNamespace(**{name: np.array(values) for name, values in statistics(len(NAMES)).items()})
     normalize, unnormalize = code.Normalize(None), code.Unnormalize(None)
     into = normalize._normalize_quantile if quantiles else normalize._normalize
@@ -108,7 +114,7 @@ def _openpi(source: str, given: dict[str, Any], *, quantiles: bool) -> dict[str,
 def _lerobot(source: str, given: dict[str, Any]) -> dict[str, Any]:
     registry = SimpleNamespace(register=lambda name: lambda own: own)
     names: dict[str, Any] = {"ProcessorStep": object, "ProcessorStepRegistry": registry, "dataclass": dataclass, "field": field}
-    code = _run(source, torch=torch, Any=Any, **names)
+    code = definitions_of(source, torch=torch, Any=Any, **names)
     step = code.RelativeActionsProcessorStep(enabled=True, exclude_joints=["Grip"], action_names=list(NAMES))
     mask = step._build_mask(len(NAMES))
     mean, std = (torch.tensor(statistics(len(NAMES))[name]) for name in ("mean", "std"))
@@ -153,7 +159,7 @@ def _groot(clone: str, given: dict[str, Any]) -> dict[str, Any]:
         if path == "types":
             sys.modules["gr00t.data.embodiment_tags"] = mock.MagicMock()
         module = sys.modules[name] = ModuleType(name)
-        exec(compile(_source(clone, GROOT, f"gr00t/data/{path}.py"), name, "exec"), module.__dict__)
+        exec(compile(source_of(clone, GROOT, f"gr00t/data/{path}.py"), name, "exec"), module.__dict__)
         if path == "types":
             sys.modules["gr00t.configs.data.embodiment_configs"] = module
     processor = sys.modules["gr00t.data.state_action.state_action_processor"].__dict__["StateActionProcessor"]

@@ -66,9 +66,20 @@ def test_albumentations_without_letterbox_keep_a_pictures_shape_so_that_others_t
         recropped(torch.zeros(480, 640, 3, dtype=torch.uint8), recrop)
 
 
-@pytest.mark.parametrize("kwargs", [{"use_albumentations": True, "shortest_image_edge": None}])
-def test_a_recipe_without_a_size_is_refused(kwargs: dict[str, Any]) -> None:
-    with pytest.raises(ModelError, match="shortest_image_edge and image_target_size: one of them is needed"):
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        (
+            {"use_albumentations": True, "shortest_image_edge": None},
+            "shortest_image_edge and image_target_size: one of them is needed",
+        ),
+        ({}, "image_target_size and image_crop_size: torchvision's recipe needs both"),
+        (TORCHVISION | {"image_crop_size": None}, "torchvision's recipe needs both"),
+        (ALBUMENTATIONS | {"crop_fraction": None}, "both are needed where crop_fraction is null"),
+    ],
+)
+def test_a_recipe_without_a_size_is_refused(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=rf"processor_config\.json: .*{message}"):
         recipe(kwargs)
 
 

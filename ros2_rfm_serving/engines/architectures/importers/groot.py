@@ -18,7 +18,14 @@ from ros2_rfm_serving.engines.architectures.importers.decoder_weights import (
     siglip_sizes,
 )
 from ros2_rfm_serving.engines.architectures.importers.files import Json, is_of_type, read_json, tokenizer_file
-from ros2_rfm_serving.engines.architectures.importers.groot_columns import MODES, Key, Statistics, inputs_of, joined
+from ros2_rfm_serving.engines.architectures.importers.groot_columns import (
+    MODES,
+    Key,
+    Statistics,
+    inputs_of,
+    joined,
+    require_one_line,
+)
 from ros2_rfm_serving.engines.architectures.importers.shards import read_weights
 from ros2_rfm_serving.engines.architectures.importers.tokens import token_id
 from ros2_rfm_serving.engines.architectures.manifest import Manifest, Processing, Promise
@@ -128,7 +135,7 @@ def _tag_of(metadata: Json, tag: str) -> str:
     if not tag and len(known) == 1:
         tag = known[0]
     if tag not in known:
-        raise ModelError(f"{metadata.file}: which embodiment? Say one of {', '.join(known) or 'none that is known'}, not {tag!r}")
+        raise ModelError(f"{metadata.file}: which embodiment? --kind {tag!r} is none of {', '.join(known) or 'none that is known'}")
     return tag
 
 
@@ -162,6 +169,7 @@ def _keys(metadata: Json, tag: str, part: str, wished: Sequence[str]) -> list[Ke
         key = Statistics(metadata.file, where, statistics[name], "float32", close=False).scaled(name, mode, bounds)
         _require_columns(metadata, f"{tag}.modalities.{part}.{name}", modalities.get(name) or {}, key)
         found.append(key)
+    require_one_line(metadata.file, f"{tag}.statistics.{part}", found)
     return found
 
 

@@ -31,6 +31,8 @@ class Key(NamedTuple):
     ranged: NDArray[np.bool_]
     """[columns]"""
     constant: NDArray[np.bool_]
+    unscaled: NDArray[np.bool_]
+    """As of `Affine`, [lines, columns] like `constant`"""
     mode: str
     clipped: bool
     """Whether normalised values are cut to [-1, 1] where the others are"""
@@ -65,22 +67,24 @@ class Statistics:
         if (width < 0).any():
             raise ModelError(f"{self._file}: {self._where}: {bounds[1]} is below {bounds[0]}")
         still = np.isclose(high, low) if self._close else width == 0
-        if mode == "q99" and not self._close:  # N1.5 leaves such columns as they are, where it gives 0 to those of min_max
-            as_is = (width == 0)[0]
-            return Key(name, np.where(as_is, 0, low), np.where(as_is, 1, width), ~as_is, np.zeros_like(still), mode, True)
-        return Key(name, low, width, np.ones(low.shape[1], bool), still, mode, self._close)
+        none, ranged = np.zeros_like(still), np.ones(low.shape[1], bool)
+        if mode == "q99" and not self._close:  # N1.5 gives 0 to such columns of min_max, and themselves to those of q99
+            return Key(name, low, width, ranged, none, still, mode, True)
+        return Key(name, low, width, ranged, still, none, mode, self._close)
 
     def _deviations(self, name: str) -> Key:
-        """Columns without a deviation are left as they are."""
+        """Leave columns without a deviation as they are; N1.5 gives their mean on the way back, later releases leave them again."""
         mean, std = self._pair("mean", "std")
         if (std < 0).any():
             raise ModelError(f"{self._file}: {self._where}: std is below 0")
-        offset, scale = np.where(std == 0, 0, mean), np.where(std == 0, 1, std)
-        return Key(name, offset, scale, np.zeros(mean.shape[1], bool), np.zeros_like(std, bool), "mean_std", False)
+        none, still = np.zeros_like(std, bool), std == 0
+        if self._close:
+            mean, std, still = np.where(still, 0, mean), np.where(still, 1, std), none
+        return Key(name, mean, std, np.zeros(mean.shape[1], bool), none, still, "mean_std", False)
 
     def _plain(self, name: str, mode: str, columns: int) -> Key:
         zero, none = np.zeros((1, columns), self._precision), np.zeros((1, columns), bool)
-        return Key(name, zero, zero + 1, none[0], none, mode, False)
+        return Key(name, zero, zero + 1, none[0], none, none, mode, False)
 
     def _pair(self, one: str, other: str) -> tuple[Numbers, Numbers]:
         first, second = self._array(one), self._array(other)
@@ -105,6 +109,12 @@ def _size(values: Numbers) -> str:
     return " x ".join(map(str, values.shape if values.shape[0] > 1 else values.shape[1:])) + " numbers"
 
 
+def require_one_line(file: Path, where: str, keys: Sequence[Key]) -> None:
+    """Refuse statistics that differ from step to step, of which a state has one. Raises: `ModelError`."""
+    if several := next((key for key in keys if len(key.offset) > 1), None):
+        raise ModelError(f"{file}: {where}.{several.name}: a list of numbers is expected, it has {len(several.offset)} lists")
+
+
 def joined(keys: Sequence[Key], precision: Precision, where: str) -> Affine:
     """Return the scaling of all columns, key after key. where: file and key, for the error where chunks have several lengths.
 
@@ -125,13 +135,14 @@ def joined(keys: Sequence[Key], precision: Precision, where: str) -> Affine:
         found = tuple(own for key in keys for own in [key.mode == name] * key.num_columns)
         return found if any(found) else ()
 
-    constant = over([key.constant for key in keys])
+    constant, unscaled = over([key.constant for key in keys]), over([key.unscaled for key in keys])
     unclipped = tuple(not key.clipped for key in keys for _ in range(key.num_columns))
     return Affine(
         offset=tuple(over([key.offset for key in keys]).tolist()),
         scale=tuple(over([key.scale for key in keys]).tolist()),
         ranged=tuple(bool(own) for key in keys for own in key.ranged),
         constant=tuple(constant.tolist()) if constant.any() else (),
+        unscaled=tuple(unscaled.tolist()) if unscaled.any() else (),
         binary=flags("binary"),
         unclipped=unclipped if any(unclipped) else (),
         precision=precision,
@@ -145,6 +156,7 @@ def doubled(key: Key) -> Key:
         offset=np.concatenate([key.offset, key.offset], axis=1),
         scale=np.concatenate([key.scale, key.scale], axis=1),
         constant=np.concatenate([key.constant, key.constant], axis=1),
+        unscaled=np.concatenate([key.unscaled, key.unscaled], axis=1),
         ranged=np.concatenate([key.ranged, key.ranged]),
     )
 

@@ -29,8 +29,9 @@ def recrop_of(processor: Json, default_edge: int, *, stretches: bool) -> Recrop:
     edge = kwargs.get("shortest_image_edge", default_edge)
     target, crop = (_side(processor, kwargs, key) for key in ("image_target_size", "image_crop_size"))
     if not albumentations:
-        side = target or int(edge or default_edge)
-        crop_px = crop or side
+        side, crop_px = target, crop
+        if not side or not crop_px:
+            raise ModelError(f"{processor.file}: image_target_size and image_crop_size: torchvision's recipe needs both")
         if crop_px > side:
             raise ModelError(f"{processor.file}: image_crop_size: {crop_px}, of pictures of {side}")
         return Recrop(side_px=side, crop_px=crop_px, shape="letterbox" if boxed else "stretch")
@@ -38,8 +39,10 @@ def recrop_of(processor: Json, default_edge: int, *, stretches: bool) -> Recrop:
     if not side:
         raise ModelError(f"{processor.file}: shortest_image_edge and image_target_size: one of them is needed")
     fraction = kwargs.get("crop_fraction", CROP_FRACTION)
+    if fraction is None and not (crop and target):
+        raise ModelError(f"{processor.file}: image_target_size and image_crop_size: both are needed where crop_fraction is null")
     if fraction is None:
-        fraction = (crop or side) / (target or side)
+        fraction = crop / target
     if not 0 < float(fraction) <= 1:
         raise ModelError(f"{processor.file}: crop_fraction: {fraction!r}, above 0 and at most 1 is expected")
     shape: Literal["letterbox", "stretch", "square"] = (
@@ -62,9 +65,9 @@ def _side(processor: Json, kwargs: dict[str, Any], key: str) -> int:
 
 def told_of(recrop: Recrop) -> str:
     """Return what the importer says of it."""
-    first = {"letterbox": "padded to a square", "stretch": "stretched to a square", "square": "refused unless they are square"}
+    first = {"letterbox": "padded to a square", "stretch": "stretched to a square", "square": "refused"}
     library = "albumentations" if recrop.area else "torchvision"
     return (
-        f"pictures that are not square are {first[recrop.shape]}; all are resized to {recrop.side_px}, cropped to {recrop.crop_px} "
-        f"and resized again, by Isaac-GR00T's recipe for {library}"
+        f"pictures that are not square are {first[recrop.shape]}; pictures are resized to {recrop.side_px}, cropped to "
+        f"{recrop.crop_px} and resized again, by Isaac-GR00T's recipe for {library}"
     )

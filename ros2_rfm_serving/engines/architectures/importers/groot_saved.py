@@ -10,7 +10,14 @@ from torch import Tensor
 from ros2_rfm_serving.engines.architectures.groot_n1_6 import GrootN16, GrootN16Config
 from ros2_rfm_serving.engines.architectures.importers.base import Imported, Wishes
 from ros2_rfm_serving.engines.architectures.importers.files import Json, read_json, tokenizer_file
-from ros2_rfm_serving.engines.architectures.importers.groot_columns import Key, Precision, Statistics, inputs_of, joined
+from ros2_rfm_serving.engines.architectures.importers.groot_columns import (
+    Key,
+    Precision,
+    Statistics,
+    inputs_of,
+    joined,
+    require_one_line,
+)
 from ros2_rfm_serving.engines.architectures.importers.groot_pictures import told_of
 from ros2_rfm_serving.engines.architectures.importers.groot_relative import relative_keys, sources_of
 from ros2_rfm_serving.engines.architectures.importers.shards import read_weights
@@ -139,6 +146,7 @@ def _columns(saved: Saved, modalities: dict[str, Any]) -> Columns:
         return told.scaled(name, mode, bounds if group == part else ("min", "max"))
 
     state, action = ([scaled(part, str(name)) for name in modalities[part]["modality_keys"]] for part in ("state", "action"))
+    require_one_line(statistics.file, f"{tag}.state", state)
     relative = sources_of(saved.processor, tag, counted, state, action) if counted else ()
     return Columns(state, action, relative)
 
@@ -172,7 +180,9 @@ def robot_of(statistics: Json, robots: Json, tag: str) -> str:
     if not tag and len(known) == 1:
         tag = known[0]
     if tag not in known:
-        raise ModelError(f"{statistics.file}: which embodiment? Say one of {', '.join(known) or 'none that is known'}, not {tag!r}")
+        raise ModelError(
+            f"{statistics.file}: which embodiment? --kind {tag!r} is none of {', '.join(known) or 'none that is known'}"
+        )
     return tag
 
 
@@ -209,7 +219,7 @@ def _require_indices(processor: Json, tag: str, modalities: dict[str, Any], chun
         if modalities[part].get("delta_indices", [0]) != [0]:
             what = "histories of observations are not supported, only the newest, [0]"
             raise ModelError(_wrong_indices(processor, tag, part, modalities, what))
-    indices = modalities["action"]["delta_indices"]
+    indices = modalities["action"].get("delta_indices") or []
     if indices != list(range(len(indices))) or not indices:
         what = "only a chunk that begins now and takes every step is supported, [0, 1, 2, ..]"
         raise ModelError(_wrong_indices(processor, tag, "action", modalities, what))

@@ -33,13 +33,16 @@ IMPORTERS = {
 """In this order they are asked whether they recognise a folder."""
 GROOTS_OF_PROCESSORS = frozenset({"groot_n1_6", "groot_n1_7"})
 HEEDED = {
+    "kind": frozenset(IMPORTERS) - {"lerobot"},
+    "state_size": frozenset({"openpi"}),
+    "state_words": frozenset({"lerobot"}),
     "assets": frozenset({"openpi"}),
     "chunk_length": frozenset({"openpi"}),
     "discrete_state_input": frozenset({"openpi"}),
     "state_keys": frozenset({"groot"}),
     "action_keys": frozenset({"groot"}),
 }
-"""Options that some importers alone read: for others they are refused, not passed over"""
+"""Options that some importers alone read; other importers refuse them"""
 CARD = "MODEL_CARD.md"
 MALFORMED = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 """What values of another kind raise where an importer reads them; it names file and key itself where it can."""
@@ -81,7 +84,8 @@ def require_heeded(importer: str, wishes: Wishes) -> None:
         if importer in importers or (not given and given is not False):
             continue
         option = f"--{field.replace('_', '-')}"
-        why = "their processor_config.json says its keys and their order" if importer in GROOTS_OF_PROCESSORS else "leave it out"
+        own_keys = importer in GROOTS_OF_PROCESSORS and field in ("state_keys", "action_keys")
+        why = "their processor_config.json says its keys and their order" if own_keys else "leave it out"
         raise ModelError(f"{option}: {importer!r} checkpoints have no use for it, {', '.join(sorted(importers))} alone: {why}")
 
 

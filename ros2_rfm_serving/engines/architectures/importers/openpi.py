@@ -7,6 +7,7 @@ in the checkpoint: cameras, names of actions, the size of the state, whether pi0
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ STATE_IN_PROMPT = (
     "the state is in the prompt, openpi's default for pi0.5 (the checkpoint does not say it); a model that was trained with "
     "discrete_state_input=False, as pi05_libero was, wants --no-discrete-state-input"
 )
-NO_STATE_IN_PROMPT = "the prompt is the instruction alone, without the state, as --no-discrete-state-input said"
+NO_STATE_IN_PROMPT = "the prompt is the instruction alone, without the state (discrete_state_input is false)"
 
 
 def recognises(folder: Path) -> bool:
@@ -56,8 +57,9 @@ def recognises(folder: Path) -> bool:
 
 
 def _is_trained_by_openpi(folder: Path) -> bool:
-    """Return whether it has what `train_pytorch.py` saves."""
-    return (folder / WEIGHTS).is_file() and any((folder / name).is_file() for name in PICKLES)
+    """Return whether it has what `train_pytorch.py` saves, of which a copy may lack the pickles."""
+    beside = any((folder / name).is_file() for name in PICKLES) or any((folder / "assets").rglob(STATS))
+    return (folder / WEIGHTS).is_file() and beside
 
 
 def _is_orbax(folder: Path) -> bool:
@@ -121,7 +123,8 @@ def read(folder: Path, wishes: Wishes) -> Imported:
     promise = _promise(config, stats, wishes)
     images = own.images.model_copy(update={"absent": len(CAMERAS) - len(promise.cameras), "antialias": True})
     longest = config.count("max_token_len", own.prompt.max_tokens)
-    prompt = _prompt(own.prompt, kind, wishes).model_copy(update={"clean": True, "max_tokens": longest})
+    state_in_prompt = _state_in_prompt(config, kind, wishes)
+    prompt = _prompt(own.prompt, kind, state_in_prompt).model_copy(update={"clean": True, "max_tokens": longest})
     manifest = Manifest(
         architecture=kind,
         network=network.model_dump(mode="json"),
@@ -140,24 +143,38 @@ def read(folder: Path, wishes: Wishes) -> Imported:
         weights=weights,
         tokenizer=tokenizer.read_text(encoding="utf-8"),
         files=tuple(dict.fromkeys((config.file, folder / WEIGHTS, stats.file, tokenizer))),
-        notes=(*NOTES, *_notes(kind, wishes, stats, longest)),
+        notes=(*NOTES, *_notes(kind, state_in_prompt, stats, longest)),
     )
 
 
-def _prompt(own: Prompt, kind: str, wishes: Wishes) -> Prompt:
-    """Return the prompt that was trained. Raises: `ModelError` where pi0 is said to have its state in it."""
-    if kind != "pi05":
-        if wishes.discrete_state_input:
-            raise ModelError("--discrete-state-input: pi0 has its state beside its prompt, never in it; leave the option out")
+def _state_in_prompt(config: Json, kind: str, wishes: Wishes) -> bool | None:
+    """Return whether the state is in the prompt; None: neither the checkpoint nor an option says it. The converter does not write
+    it, but its `config.json` may have been completed.
+
+    Raises: `ModelError` where the two contradict each other, or pi0 is said to have its state in its prompt.
+    """
+    saved, wished = config.get("discrete_state_input"), wishes.discrete_state_input
+    if kind != "pi05" and wished:
+        raise ModelError("--discrete-state-input: pi0 has its state beside its prompt, never in it; leave the option out")
+    if saved is not None and not isinstance(saved, bool):
+        raise ModelError(f"{config.file}: discrete_state_input: true or false is expected, it is {saved!r}")
+    if None not in (saved, wished) and saved != wished:
+        raise ModelError(f"{config.file}: discrete_state_input is {str(saved).lower()}, which the option contradicts: leave it out")
+    return saved if wished is None else wished
+
+
+def _prompt(own: Prompt, kind: str, state_in_prompt: bool | None) -> Prompt:
+    """Return the prompt that was trained."""
+    if kind != "pi05" or state_in_prompt is not False:
         return own
-    return own if wishes.discrete_state_input is not False else Pi0.prompt().model_copy(update={"max_tokens": own.max_tokens})
+    return Pi0.prompt().model_copy(update={"max_tokens": own.max_tokens})
 
 
-def _notes(kind: str, wishes: Wishes, stats: Json, max_tokens: int) -> list[str]:
+def _notes(kind: str, state_in_prompt: bool | None, stats: Json, max_tokens: int) -> list[str]:
     """Return what was assumed because the checkpoint does not say it."""
     notes = [f"statistics: {stats.file.parent.name}", f"prompts have at most {max_tokens} tokens (max_token_len)"]
     if kind == "pi05":
-        notes.append(NO_STATE_IN_PROMPT if wishes.discrete_state_input is False else STATE_IN_PROMPT)
+        notes.append(NO_STATE_IN_PROMPT if state_in_prompt is False else STATE_IN_PROMPT)
     return notes
 
 
@@ -207,9 +224,13 @@ def affine_of(stats: Json, key: str, columns: int, *, quantiles: bool) -> Affine
         values: Any = own.get(name)
         if not isinstance(values, list) or len(values) < columns:
             raise ModelError(f"{stats.file}: norm_stats.{key}.{name} has fewer than {columns} numbers: {values!r}")
+        if wrong := [value for value in values[:columns] if not isinstance(value, int | float) or not math.isfinite(value)]:
+            raise ModelError(f"{stats.file}: norm_stats.{key}.{name}: finite numbers are expected, it has {wrong[0]!r}")
         return [float(value) for value in values[:columns]]
 
     if quantiles:
         low, high = of("q01"), of("q99")
+        if any(b < a for a, b in zip(low, high, strict=True)):
+            raise ModelError(f"{stats.file}: norm_stats.{key}: q99 is below q01")
         return ranges_of(low, [b - a + EPS for a, b in zip(low, high, strict=True)], "float64")
     return Affine(offset=tuple(of("mean")), scale=tuple(std + EPS for std in of("std")), precision="float64")
