@@ -36,6 +36,8 @@ HEEDED = {
     "kind": frozenset(IMPORTERS) - {"lerobot"},
     "state_size": frozenset({"openpi"}),
     "state_words": frozenset({"lerobot"}),
+    "raw_units": frozenset({"lerobot"}),
+    "release": frozenset({"lerobot"}),
     "assets": frozenset({"openpi"}),
     "chunk_length": frozenset({"openpi"}),
     "discrete_state_input": frozenset({"openpi"}),
@@ -80,8 +82,7 @@ def import_checkpoint(source: Path, target: Path, wishes: Wishes, importer: str 
 def require_heeded(importer: str, wishes: Wishes) -> None:
     """Raises: `ModelError` for an option that the importer would not read."""
     for field, importers in HEEDED.items():
-        given = getattr(wishes, field)
-        if importer in importers or (not given and given is not False):
+        if importer in importers or getattr(wishes, field) == getattr(Wishes(), field):
             continue
         option = f"--{field.replace('_', '-')}"
         own_keys = importer in GROOTS_OF_PROCESSORS and field in ("state_keys", "action_keys")
