@@ -41,6 +41,8 @@ class Story:
     names: tuple[str, ...] = ()
     rate_hz: float = math.nan
     """Declared; NaN: not known."""
+    is_delta: tuple[bool, ...] = ()
+    """[A] columns that hold displacements, as declared."""
     offset_s: float = 0.0
     """ROS time less the robot's clock."""
     images: tuple[EncodedImage, ...] = ()
@@ -86,6 +88,8 @@ class Story:
     def _begin(self, made_of: Any) -> None:
         self.names = tuple(_inside(made_of, "action_names") or ())
         self.rate_hz = float(_inside(made_of, "control_rate_hz") or self.rate_hz)
+        types = _inside(made_of, "command_types") or [_inside(made_of, "command_type")] * len(self.names)
+        self.is_delta = tuple(isinstance(kind, Mapping) and kind.get("member") == "DELTA" for kind in types)
 
     def _tick(self, record: Mapping[str, Any]) -> Iterator[Episode]:
         why = record.get("why") or {}
@@ -163,7 +167,8 @@ class Story:
         )
 
     def _on_clock(self, frames: list[Frame]) -> list[Frame]:
-        found = on_clock(frames, self.rate_hz)
+        known = len(self.is_delta) == len(frames[0].action)
+        found = on_clock(frames, self.rate_hz, self.is_delta if known else ())
         self.skipped.resampled["repeated, for a command that came later than the control rate says"] += found.num_repeated
         self.skipped.resampled["left out, for commands came faster than the control rate says"] += found.num_dropped
         return found.frames
