@@ -46,6 +46,9 @@ def served_by(kind: str) -> str:
 
 RUN = "train_config.json"
 """What a training run writes beside a checkpoint"""
+PADDED_STATE = 32
+"""Columns of the state in pi0.5's prompt up to 0.4.4: the default of its step, which saves no configuration in checkpoints."""
+RELEASES = ("0.4", "0.5", "0.6")
 
 
 def is_of_0_4(config: Mapping[str, Any], run: Mapping[str, Any] | None) -> bool | None:

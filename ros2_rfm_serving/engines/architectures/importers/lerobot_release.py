@@ -10,14 +10,10 @@ from typing import NamedTuple
 
 from ros2_rfm_serving.engines.architectures.importers.base import Wishes
 from ros2_rfm_serving.engines.architectures.importers.files import Json, read_json
-from ros2_rfm_serving.engines.lerobot_format import RUN, is_of_0_4
+from ros2_rfm_serving.engines.lerobot_format import PADDED_STATE, RELEASES, RUN, is_of_0_4
 from ros2_rfm_serving.errors import ModelError
 
-PADDED_STATE = 32
-"""Columns of the state in the prompt up to 0.4.4: the step's default, which no checkpoint changes, for it saves no configuration"""
 DARKER = -1.0
-RELEASES = ("0.4", "0.5", "0.6")
-
 ASSUMED = "taken for LeRobot 0.4's: borders of images that are not square are -1, not black; give --release 0.5 if 0.5.0 trained it"
 
 
