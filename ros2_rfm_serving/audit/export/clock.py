@@ -23,6 +23,8 @@ PAUSE_S, PAUSE_STEPS = 0.5, 2.5
 belong to one motion, so nothing is put between them."""
 FEWEST_STEPS = 4
 """Of an episode that is long enough to have a usual step."""
+SLOWEST_PERIODS = 10
+"""Commands that usually are further apart follow no clock of this rate, and resampling would multiply them."""
 
 
 class OnClock(NamedTuple):
@@ -43,7 +45,7 @@ def on_clock(frames: Sequence[Frame], rate_hz: float, is_delta: Sequence[bool] =
     chosen: list[int] = []
     times_s = np.array([frame.t_s for frame in frames])
     steps_s = np.diff(times_s)
-    step_s = max(1.0 / rate_hz, float(np.median(steps_s)) if len(steps_s) >= FEWEST_STEPS else 0.0)
+    step_s = max(1.0 / rate_hz, _usual(steps_s))
     cuts = np.flatnonzero(steps_s > max(PAUSE_S, PAUSE_STEPS * step_s)) + 1
     for motion in np.split(np.arange(len(frames)), cuts):
         chosen += [int(motion[0]) + index for index in _indices(times_s[motion], rate_hz)]
@@ -53,6 +55,16 @@ def on_clock(frames: Sequence[Frame], rate_hz: float, is_delta: Sequence[bool] =
         num_repeated=int((counts - 1).clip(min=0).sum()),
         num_dropped=int((counts == 0).sum()),
     )
+
+
+def is_too_slow(frames: Sequence[Frame], rate_hz: float) -> bool:
+    """Return whether the commands follow no clock of this rate."""
+    return _usual(np.diff([frame.t_s for frame in frames])) > SLOWEST_PERIODS / rate_hz
+
+
+def _usual(steps_s: npt.NDArray[np.float64]) -> float:
+    """Return the median; 0: there are too few to have one."""
+    return float(np.median(steps_s)) if len(steps_s) >= FEWEST_STEPS else 0.0
 
 
 def _with_displacements(frames: Sequence[Frame], chosen: Sequence[int], is_delta: npt.NDArray[np.bool_]) -> list[Frame]:

@@ -13,7 +13,7 @@ from ros2_rfm_serving.audit.export.clock import frames_per_second
 from ros2_rfm_serving.audit.export.episodes import episodes
 from ros2_rfm_serving.audit.export.frames import Skipped, same_shape, shape_of
 from ros2_rfm_serving.audit.export.labels import SCORE, STATUS, Labels
-from ros2_rfm_serving.audit.export.story import NO_EPISODE, NO_FRAME, NO_IMAGE
+from ros2_rfm_serving.audit.export.story import NO_CLOCK, NO_EPISODE, NO_FRAME, NO_IMAGE, NO_RATE
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.config import CommandType
 from test.unit.audit.story import EPOCH_S, Log, picture, request, robot, row, sensors, tick, transition
@@ -271,6 +271,17 @@ def test_nothing_is_put_into_a_pause() -> None:
     commanded(log, [1.0, 1.1, 1.2, 9.0, 9.1])
     ((episode,), _) = read(log)
     assert len(episode.frames) == 5
+
+
+def test_commands_that_follow_no_clock_of_the_rate_are_left_out_and_not_multiplied() -> None:
+    log = robot(rate_hz=50.0)
+    commanded(log, [10.0 * step for step in range(20)])
+    found, skipped = read(log)
+    assert not found and skipped.left_out == {NO_CLOCK: 1}
+    log = robot(rate_hz=float("inf"))
+    commanded(log, [1.0 + step / 10 for step in range(20)])
+    found, skipped = read(log, rate_hz=float("inf"))
+    assert not found and skipped.left_out == {NO_RATE: 1}
 
 
 def test_a_robot_that_declares_no_rate_is_left_out_unless_the_user_knows_it() -> None:
