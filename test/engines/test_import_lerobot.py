@@ -47,7 +47,7 @@ def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 def step(source: Path, name: str, **config: Any) -> None:
-    """Changes a step of the preprocessor."""
+    """Change a step of the preprocessor."""
 
     def change(content: dict[str, Any]) -> None:
         (own,) = (step for step in content["steps"] if step["registry_name"] == name)
@@ -73,7 +73,7 @@ RELATIVE = ("relative_actions_processor", "absolute_actions_processor")
 
 
 def of_release(source: Path, before_0_5_1: bool, run: dict[str, Any] | None = None) -> Path:
-    """As LeRobot before 0.5.1 saved it: no key and no step of relative actions."""
+    """Make a checkpoint what LeRobot before 0.5.1 saved: it has no key and no step of relative actions."""
     if before_0_5_1:
         edit(
             source / "config.json", lambda c: without(c, "use_relative_actions", "relative_exclude_joints", "action_feature_names")

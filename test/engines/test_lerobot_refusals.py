@@ -180,7 +180,7 @@ def test_fewer_solver_steps_when_asked(checkpoints: dict[str, Path], kind: str) 
 
 
 def copied(source: Path, target: Path, **config: Any) -> Path:
-    """With changes to its configuration."""
+    """Return a copy of a checkpoint with changes to its configuration."""
     shutil.copytree(source, target, dirs_exist_ok=True)
     file = target / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | config))
@@ -188,7 +188,7 @@ def copied(source: Path, target: Path, **config: Any) -> Path:
 
 
 def fine_tuned(source: Path, target: Path, rename_map: dict[str, str]) -> Path:
-    """Of a base with three cameras, which its configuration keeps."""
+    """Return a fine-tune of a base with three cameras, which its configuration keeps."""
     shape = {"type": "VISUAL", "shape": [3, 48, 64]}
     config = json.loads((source / "config.json").read_text())
     visual = {f"observation.images.camera{number}": shape for number in (1, 2, 3)}

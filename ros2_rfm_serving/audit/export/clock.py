@@ -22,7 +22,7 @@ PAUSE_S, PAUSE_STEPS = 0.5, 2.5
 """Commands that are further apart than both, steps being periods of the rate or the episode's median if that is longer, do not
 belong to one motion, so nothing is put between them."""
 FEWEST_STEPS = 4
-"""Of an episode that is long enough to have a usual step."""
+"""An episode with fewer steps has no usual one."""
 SLOWEST_PERIODS = 10
 """Commands that usually are further apart follow no clock of this rate, and resampling would multiply them."""
 

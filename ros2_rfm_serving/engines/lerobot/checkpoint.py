@@ -73,7 +73,7 @@ class LeRobotOptions(BaseModel):
     cameras: tuple[str, ...] = ()
     """As the robot names them, in the policy's order; else those that the checkpoint was trained with"""
     release: str = Field(default="", pattern=r"^(0\.[456](\.\d+)?)?$")
-    """Of the LeRobot that trained a pi0 or pi0.5, where the checkpoint does not say so: `0.4` or `0.5`."""
+    """LeRobot's release that trained a pi0 or pi0.5, where the checkpoint does not say so: `0.4` or `0.5`."""
     raw_units: bool = False
     """Without statistics, states and actions are the network's own numbers, as LeRobot takes them."""
     vlm: str = ""
@@ -155,16 +155,18 @@ def _folder(model: str, options: LeRobotOptions, models_folder: Path) -> Path:
 def _why(error: Exception, config: Any, options: LeRobotOptions, folder: Path) -> str:
     """Return what helps where a tokenizer or a language model of the hub is missing, else what went wrong."""
     backbone = getattr(config, "vlm_model_name", "")
-    told = str(error)
+    message = str(error)
     if any(isinstance(cause, OSError) for cause in _causes(error)):
         for name, option, files in (
             *((name, "tokenizer", "tokenizer*") for name in _tokenizers(folder)),
             (backbone, "vlm", "*.json"),
         ):
-            if name and name in told and not getattr(options, option):
+            if name and name in message and not getattr(options, option):
                 how = f" (hf download {name} --include '{files}' --local-dir DIR)" if name.count("/") == 1 else ""
                 return f"{name!r} cannot be had from the hub: give options.{option}, a folder with it{how}"
-    return f"cannot be loaded as {config.type!r} by LeRobot {RELEASE}: {told.splitlines()[0] if told else type(error).__name__}"
+    return (
+        f"cannot be loaded as {config.type!r} by LeRobot {RELEASE}: {message.splitlines()[0] if message else type(error).__name__}"
+    )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

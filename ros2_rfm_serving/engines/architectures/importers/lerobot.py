@@ -100,11 +100,11 @@ def read(folder: Path, wishes: Wishes) -> Imported:
 
 def _tokenizer(folder: Path, config: Json, processors: Processors, wishes: Wishes) -> Path:
     """Return its file: the wished one, else that of the checkpoint, else that of its language model. Raises: `ModelError`."""
-    told = processors.tokenizer()
-    own = told.get("folder")
+    step = processors.tokenizer()
+    own = step.get("folder")
     if wishes.tokenizer is None and own is not None and (own / TOKENIZER).is_file():
         return Path(own / TOKENIZER)
-    named = "" if own is not None else str(told.get("tokenizer_name") or "")
+    named = "" if own is not None else str(step.get("tokenizer_name") or "")
     published = str(config.get("vlm_model_name") or TOKENIZERS.get(config.text("type"), ""))
     return tokenizer_file(folder, wishes.tokenizer, named or published)
 

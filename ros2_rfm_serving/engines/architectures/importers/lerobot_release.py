@@ -1,4 +1,4 @@
-"""Which LeRobot trained a checkpoint of pi0 or pi0.5, where that changes what the network was shown.
+"""Rules that tell which LeRobot trained a checkpoint of pi0 or pi0.5, for releases show different inputs to the network.
 
 Up to 0.4.4 pi0.5's prompt had the state with its padding (`Pi05PrepareStateTokenizerProcessorStep`), and images that are not square
 got borders of -1 where black is 0 (`resize_with_pad_torch`); both ended with 0.5.0.
@@ -21,7 +21,7 @@ class Release(NamedTuple):
     of_0_4: bool
     """LeRobot 0.4 trained it"""
     note: str = ""
-    """What was assumed"""
+    """Assumption, for the card; empty: none"""
 
 
 def release_of(config: Json, kind: str, state_size: int, wishes: Wishes) -> Release:
