@@ -1,4 +1,4 @@
-"""What LeRobot's files say, whoever reads them: names of features, cameras, policy types, and the folders of a training run.
+"""Rules of LeRobot's files: names of features, cameras, policy types, and the folders of a training run.
 
 Read in LeRobot 0.4.0, 0.4.4, 0.5.0, 0.5.1, 0.6.0 and 0.6.1 as they are on the package index, and at 7427f31.
 """
@@ -45,7 +45,10 @@ def served_by(kind: str) -> str:
 
 
 RUN = "train_config.json"
-"""What a training run writes beside a checkpoint"""
+"""File that a training run writes beside a checkpoint"""
+PADDED_STATE = 32
+"""Columns of the state in pi0.5's prompt up to 0.4.4: the default of its step, which saves no configuration in checkpoints."""
+RELEASES = ("0.4", "0.5", "0.6")
 
 
 def is_of_0_4(config: Mapping[str, Any], run: Mapping[str, Any] | None) -> bool | None:

@@ -47,7 +47,7 @@ def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 def step(source: Path, name: str, **config: Any) -> None:
-    """Changes a step of the preprocessor."""
+    """Change a step of the preprocessor."""
 
     def change(content: dict[str, Any]) -> None:
         (own,) = (step for step in content["steps"] if step["registry_name"] == name)
@@ -73,7 +73,7 @@ RELATIVE = ("relative_actions_processor", "absolute_actions_processor")
 
 
 def of_release(source: Path, before_0_5_1: bool, run: dict[str, Any] | None = None) -> Path:
-    """As LeRobot before 0.5.1 saved it: no key and no step of relative actions."""
+    """Make a checkpoint what LeRobot before 0.5.1 saved: it has no key and no step of relative actions."""
     if before_0_5_1:
         edit(
             source / "config.json", lambda c: without(c, "use_relative_actions", "relative_exclude_joints", "action_feature_names")
@@ -164,6 +164,8 @@ def state_words_first(content: dict[str, Any]) -> None:
             lambda s: edit(s / "policy_preprocessor.json", lambda c: c["steps"].append({"class": "my.Step", "config": {}})),
             "'my.Step' that is not registered with LeRobot by name: neither a bundle nor the engine",
         ),
+        (lambda s: edit(s / "config.json", lambda c: c.update(min_period=0.01)), "min_period is 0.01, a bundle embeds time with"),
+        (lambda s: edit(s / "config.json", lambda c: c.update(max_period=2.0)), "max_period is 2.0, a bundle embeds time with"),
         (lambda s: edit(s / "config.json", lambda c: c.update(type="sac")), "'sac', which is not imported: it predicts no action"),
         (
             lambda s: edit(s / "config.json", lambda c: c.update(type="evo1")),
@@ -177,6 +179,14 @@ def test_what_no_bundle_does_is_refused_by_its_name(source: Path, change: Callab
     with pytest.raises(ModelError) as refused:
         imported(source)
     assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize("source", ["smolvla"], indirect=True)
+def test_a_key_that_is_not_there_has_lerobots_default(source: Path) -> None:
+    """Every other layer attends to itself in all releases."""
+    saved = imported(source).network
+    edit(source / "config.json", lambda c: without(c, "self_attn_every_n_layers"))
+    assert imported(source).network["self_every"] == saved["self_every"] == 2
 
 
 # --- cameras ---------------------------------------------------------------------------------------------------------------

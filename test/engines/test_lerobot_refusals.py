@@ -180,7 +180,7 @@ def test_fewer_solver_steps_when_asked(checkpoints: dict[str, Path], kind: str) 
 
 
 def copied(source: Path, target: Path, **config: Any) -> Path:
-    """With changes to its configuration."""
+    """Return a copy of a checkpoint with changes to its configuration."""
     shutil.copytree(source, target, dirs_exist_ok=True)
     file = target / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | config))
@@ -188,7 +188,7 @@ def copied(source: Path, target: Path, **config: Any) -> Path:
 
 
 def fine_tuned(source: Path, target: Path, rename_map: dict[str, str]) -> Path:
-    """Of a base with three cameras, which its configuration keeps."""
+    """Return a fine-tune of a base with three cameras, which its configuration keeps."""
     shape = {"type": "VISUAL", "shape": [3, 48, 64]}
     config = json.loads((source / "config.json").read_text())
     visual = {f"observation.images.camera{number}": shape for number in (1, 2, 3)}
@@ -284,12 +284,49 @@ def test_a_missing_tokenizer_is_named_with_the_option(
         built("pi0", checkpoints["pi0"], tokenizer="")
 
 
-def test_a_prompt_that_the_installed_release_makes_otherwise_is_refused(checkpoints: dict[str, Path], tmp_path: Path) -> None:
-    """A run of the other release wrote `train_config.json`, and no relative actions are in `config.json` yet."""
+def of_another_release(source: Path, target: Path, *, run: bool) -> Path:
+    """Return a checkpoint without relative actions in `config.json`. run: `train_config.json` tells the other release."""
     of_0_4 = lerobot_checkpoint.RELEASE.startswith("0.4.")
-    folder = copied(checkpoints["pi05"], tmp_path)
+    folder = copied(source, target)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({key: value for key, value in config.items() if "relative" not in key}))
-    (folder / "train_config.json").write_text(json.dumps({"cudnn_deterministic": False} if of_0_4 else {"use_rabc": False}))
-    with pytest.raises(ModelError, match=r"trained it, and 0\.\d\.\d is installed, which makes another prompt: `rfm import`"):
-        built("pi05", folder)
+    if run:
+        (folder / "train_config.json").write_text(json.dumps({"cudnn_deterministic": False} if of_0_4 else {"use_rabc": False}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "differs"), [("pi05", "the state in its prompt and the borders of its images"), ("pi0", "the borders of its images")]
+)
+def test_what_the_installed_release_shows_otherwise_is_refused(
+    checkpoints: dict[str, Path], tmp_path: Path, kind: str, differs: str
+) -> None:
+    """A run of the other release wrote `train_config.json`, and no relative actions are in `config.json` yet."""
+    folder = of_another_release(checkpoints[kind], tmp_path, run=True)
+    with pytest.raises(ModelError, match=rf"trained it, and 0\.\d\.\d is installed, which differs in {differs}: `rfm import`"):
+        built(kind, folder)
+    assert built(kind, folder, release=lerobot_checkpoint.RELEASE).contract.cameras == tiny.CAMERAS
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+def test_a_release_that_nothing_says_is_never_assumed_silently(
+    checkpoints: dict[str, Path], tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = of_another_release(checkpoints[kind], tmp_path, run=False)
+    if lerobot_checkpoint.RELEASE.startswith("0.4."):
+        assert built(kind, folder).contract.cameras == tiny.CAMERAS
+        assert "it is taken for 0.4's (options.release)" in caplog.text
+    else:
+        with pytest.raises(ModelError, match=r"0\.4 or 0\.5\.0 trained it.*give options\.release"):
+            built(kind, folder)
+    caplog.clear()
+    built(kind, folder, release=lerobot_checkpoint.RELEASE)
+    assert "options.release" not in caplog.text
+
+
+def test_a_rename_of_one_camera_leaves_the_others_of_its_data_set(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    folder = fine_tuned(checkpoints["smolvla"], tmp_path / "tuned", {"wrist": "camera2", "front": "camera1"})
+    named = {"observation.images.left": "observation.images.camera1"}
+    assert built("smolvla", folder, rename_map=named).contract.cameras == ("left", "camera2")
+    third = {"observation.images.top": "observation.images.camera3"}
+    assert built("smolvla", folder, rename_map=third).contract.cameras == ("camera1", "camera2", "top")

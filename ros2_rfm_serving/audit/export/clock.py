@@ -7,6 +7,7 @@ episode whose commands came at another pace would be learned too fast or too slo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +18,13 @@ from ros2_rfm_serving.errors import ConfigurationError
 
 TOLERANCE = 0.01
 """Clocks that differ by less than this share are the same."""
-GAP_PERIODS = 2.5
-"""Commands that are further apart do not belong to one motion, so nothing is put between them."""
+PAUSE_S, PAUSE_STEPS = 0.5, 2.5
+"""Commands that are further apart than both, steps being periods of the rate or the episode's median if that is longer, do not
+belong to one motion, so nothing is put between them."""
+FEWEST_STEPS = 4
+"""An episode with fewer steps has no usual one."""
+SLOWEST_PERIODS = 10
+"""Commands that usually are further apart follow no clock of this rate, and resampling would multiply them."""
 
 
 class OnClock(NamedTuple):
@@ -31,19 +37,46 @@ class OnClock(NamedTuple):
     """Commands that came faster than the rate."""
 
 
-def on_clock(frames: Sequence[Frame], rate_hz: float) -> OnClock:
-    """Return the frames, resampled by the nearest command in time wherever their own times run away from the rate."""
+def on_clock(frames: Sequence[Frame], rate_hz: float, is_delta: Sequence[bool] = ()) -> OnClock:
+    """Return the frames, resampled by the nearest command in time wherever their own times run away from the rate.
+
+    is_delta: [A] columns that hold displacements; empty: none. A displacement is made once, so none is repeated or lost.
+    """
     chosen: list[int] = []
     times_s = np.array([frame.t_s for frame in frames])
-    cuts = np.flatnonzero(np.diff(times_s) > GAP_PERIODS / rate_hz) + 1
+    steps_s = np.diff(times_s)
+    step_s = max(1.0 / rate_hz, _usual(steps_s))
+    cuts = np.flatnonzero(steps_s > max(PAUSE_S, PAUSE_STEPS * step_s)) + 1
     for motion in np.split(np.arange(len(frames)), cuts):
         chosen += [int(motion[0]) + index for index in _indices(times_s[motion], rate_hz)]
     counts = np.bincount(chosen, minlength=len(frames)) if chosen else np.zeros(len(frames), int)
     return OnClock(
-        frames=[frames[index] for index in chosen],
+        frames=_with_displacements(frames, chosen, np.asarray(is_delta, bool)),
         num_repeated=int((counts - 1).clip(min=0).sum()),
         num_dropped=int((counts == 0).sum()),
     )
+
+
+def is_too_slow(frames: Sequence[Frame], rate_hz: float) -> bool:
+    """Return whether the commands follow no clock of this rate."""
+    return _usual(np.diff([frame.t_s for frame in frames])) > SLOWEST_PERIODS / rate_hz
+
+
+def _usual(steps_s: npt.NDArray[np.float64]) -> float:
+    """Return the median; 0: there are too few to have one."""
+    return float(np.median(steps_s)) if len(steps_s) >= FEWEST_STEPS else 0.0
+
+
+def _with_displacements(frames: Sequence[Frame], chosen: Sequence[int], is_delta: npt.NDArray[np.bool_]) -> list[Frame]:
+    """Return the chosen frames, each with the displacements of all commands since the chosen one before it."""
+    if not is_delta.any() or list(chosen) == list(range(len(frames))):
+        return [frames[index] for index in chosen]
+    ends = [*chosen[:-1], len(frames) - 1]
+    made: list[Frame] = []
+    for index, since, until in zip(chosen, [-1, *ends[:-1]], ends, strict=True):
+        moved = sum((frames[each].action for each in range(since + 1, until + 1)), np.zeros_like(frames[index].action))
+        made.append(replace(frames[index], action=np.where(is_delta, moved, frames[index].action)))
+    return made
 
 
 def _indices(times_s: npt.NDArray[np.float64], rate_hz: float) -> list[int]:

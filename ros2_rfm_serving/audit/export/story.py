@@ -11,7 +11,7 @@ import numpy as np
 
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.chain import Page, records
-from ros2_rfm_serving.audit.export.clock import on_clock
+from ros2_rfm_serving.audit.export.clock import SLOWEST_PERIODS, is_too_slow, on_clock
 from ros2_rfm_serving.audit.export.frames import Episode, Frame, Skipped, Source
 from ros2_rfm_serving.audit.export.labels import Labels
 from ros2_rfm_serving.audit.log import real
@@ -22,6 +22,7 @@ from ros2_rfm_serving.types import SYSTEM1, EncodedImage
 NO_IMAGE, NO_EPISODE = "no image of that time was recorded, or none that can be decoded", "no request told which episode it is"
 NO_FRAME = "none of whose commands could become a frame"
 NO_RATE = "whose recording does not declare the robot's control_rate_hz: give --rate-hz"
+NO_CLOCK = f"whose commands usually came more than {SLOWEST_PERIODS} periods of the control rate apart"
 AT_WORK = frozenset({"EXECUTING", "STOPPED", "WAITING"})
 """Phases of a task in which the robot is moved by what its brain says."""
 Blob = Callable[[str], bytes | None]
@@ -41,6 +42,8 @@ class Story:
     names: tuple[str, ...] = ()
     rate_hz: float = math.nan
     """Declared; NaN: not known."""
+    is_delta: tuple[bool, ...] = ()
+    """[A] columns that hold displacements, as declared."""
     offset_s: float = 0.0
     """ROS time less the robot's clock."""
     images: tuple[EncodedImage, ...] = ()
@@ -86,6 +89,8 @@ class Story:
     def _begin(self, made_of: Any) -> None:
         self.names = tuple(_inside(made_of, "action_names") or ())
         self.rate_hz = float(_inside(made_of, "control_rate_hz") or self.rate_hz)
+        types = _inside(made_of, "command_types") or [_inside(made_of, "command_type")] * len(self.names)
+        self.is_delta = tuple(isinstance(kind, Mapping) and kind.get("member") == "DELTA" for kind in types)
 
     def _tick(self, record: Mapping[str, Any]) -> Iterator[Episode]:
         why = record.get("why") or {}
@@ -147,9 +152,9 @@ class Story:
         frames, self.frames = self.frames, []
         number, self.number, self.images = self.number, 0, ()
         commands, self.num_commands = self.num_commands, 0
-        if not frames or not self.rate_hz > 0:
+        if problem := self._problem(frames):
             if number and commands:
-                self.skipped.episodes[NO_FRAME if not frames else NO_RATE] += 1
+                self.skipped.episodes[problem] += 1
             return None
         since_s, until_s = frames[0].t_s + self.offset_s, frames[-1].t_s + self.offset_s
         return Episode(
@@ -162,8 +167,17 @@ class Story:
             success=self.labels.success(self.robot, number, since_s, until_s),
         )
 
+    def _problem(self, frames: list[Frame]) -> str:
+        """Return why an episode of these frames is left out; empty: it is not."""
+        if not frames:
+            return NO_FRAME
+        if not (self.rate_hz > 0 and math.isfinite(self.rate_hz)):
+            return NO_RATE
+        return NO_CLOCK if is_too_slow(frames, self.rate_hz) else ""
+
     def _on_clock(self, frames: list[Frame]) -> list[Frame]:
-        found = on_clock(frames, self.rate_hz)
+        known = len(self.is_delta) == len(frames[0].action)
+        found = on_clock(frames, self.rate_hz, self.is_delta if known else ())
         self.skipped.resampled["repeated, for a command that came later than the control rate says"] += found.num_repeated
         self.skipped.resampled["left out, for commands came faster than the control rate says"] += found.num_dropped
         return found.frames

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from importlib import metadata
@@ -23,6 +24,7 @@ from ros2_rfm_serving.engines.lerobot_format import (
     CHUNKLESS,
     CONFIG,
     IMPORTED,
+    PADDED_STATE,
     POSTPROCESSOR,
     PREPROCESSOR,
     RUN,
@@ -41,6 +43,7 @@ from ros2_rfm_serving.errors import ModelError
 LOADING = (AttributeError, ImportError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError)
 """Errors of LeRobot's loaders"""
 RELEASE = metadata.version("lerobot")
+_log = logging.getLogger(__name__)
 LACK_CAMERAS = (*IMPORTED, "pi0_fast", "xvla")
 """Types that go on without an image feature that is not there (0.4.4 and 0.6.1, where their code looks for `missing_img_keys`)"""
 
@@ -69,6 +72,8 @@ class LeRobotOptions(BaseModel):
     """A robot's feature -> the policy's, `observation.images.front: observation.images.camera1`; in place of the checkpoint's."""
     cameras: tuple[str, ...] = ()
     """As the robot names them, in the policy's order; else those that the checkpoint was trained with"""
+    release: str = Field(default="", pattern=r"^(0\.[456](\.\d+)?)?$")
+    """LeRobot's release that trained a pi0 or pi0.5, where the checkpoint does not say so: `0.4` or `0.5`."""
     raw_units: bool = False
     """Without statistics, states and actions are the network's own numbers, as LeRobot takes them."""
     vlm: str = ""
@@ -105,7 +110,7 @@ def load(model: str, options: LeRobotOptions, models_folder: Path) -> Checkpoint
     config = _config(model, options, folder)
     names, rate_hz = _names_and_rate(model, options, config.action_feature.shape[0])
     cameras = _cameras(model, config, options, folder)
-    _require_its_release(model, config, folder)
+    _require_its_release(model, config, options, folder, cameras)
     try:
         pi_gemma.provide(config.type)
         policy = get_policy_class(config.type)(config)
@@ -150,16 +155,18 @@ def _folder(model: str, options: LeRobotOptions, models_folder: Path) -> Path:
 def _why(error: Exception, config: Any, options: LeRobotOptions, folder: Path) -> str:
     """Return what helps where a tokenizer or a language model of the hub is missing, else what went wrong."""
     backbone = getattr(config, "vlm_model_name", "")
-    told = str(error)
+    message = str(error)
     if any(isinstance(cause, OSError) for cause in _causes(error)):
         for name, option, files in (
             *((name, "tokenizer", "tokenizer*") for name in _tokenizers(folder)),
             (backbone, "vlm", "*.json"),
         ):
-            if name and name in told and not getattr(options, option):
+            if name and name in message and not getattr(options, option):
                 how = f" (hf download {name} --include '{files}' --local-dir DIR)" if name.count("/") == 1 else ""
                 return f"{name!r} cannot be had from the hub: give options.{option}, a folder with it{how}"
-    return f"cannot be loaded as {config.type!r} by LeRobot {RELEASE}: {told.splitlines()[0] if told else type(error).__name__}"
+    return (
+        f"cannot be loaded as {config.type!r} by LeRobot {RELEASE}: {message.splitlines()[0] if message else type(error).__name__}"
+    )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -180,10 +187,15 @@ def _cameras(model: str, config: Any, options: LeRobotOptions, folder: Path) -> 
     """Raises: `ModelError`."""
     steps = read_json(folder / PREPROCESSOR)["steps"]
     saved = [(step.get("config") or {}).get("rename_map") or {} for step in steps]
-    rename_map = options.rename_map or {robot: policy for names in saved for robot, policy in names.items()}
+    own_map = {robot: policy for names in saved for robot, policy in names.items()}
+    rename_map = options.rename_map or own_map
     features = list(config.image_features)
     try:
-        found = cameras_of(features, rename_map, _with_statistics(folder, steps), options.cameras)
+        found = cameras_of(features, own_map, _with_statistics(folder, steps), options.cameras)
+        if options.rename_map:
+            trained = {camera.feature for camera in found} | set(options.rename_map.values())
+            kept = [feature for feature in features if feature in trained]
+            found = cameras_of(kept, rename_map, () if options.cameras else features, options.cameras)
         if config.type in LACK_CAMERAS or options.cameras:
             missing = len(cameras_of(features, {}, (), ())) - len(found)
             if missing and config.type not in LACK_CAMERAS:
@@ -205,20 +217,36 @@ def _with_statistics(folder: Path, steps: list[dict[str, Any]]) -> set[str]:
     return found
 
 
-def _require_its_release(model: str, config: Any, folder: Path) -> None:
-    """Accept a pi0.5 whose prompt the installed LeRobot makes as the one did that trained it. Raises: `ModelError`."""
-    state = config.robot_state_feature
-    if config.type != "pi05" or state is None or state.shape[0] >= config.max_state_dim:
+def _require_its_release(model: str, config: Any, options: LeRobotOptions, folder: Path, cameras: Sequence[Camera]) -> None:
+    """Accept a pi0 or pi0.5 to which the installed LeRobot shows what the one showed that trained it. Raises: `ModelError`."""
+    differs = _differs_by_release(config, cameras)
+    if not differs:
         return
     run = folder / RUN
     of_0_4 = is_of_0_4(read_json(folder / CONFIG), read_json(run) if run.is_file() else None)
+    of_0_4 = options.release.startswith("0.4") if options.release else of_0_4
     installed_0_4 = RELEASE.startswith("0.4.")
-    if of_0_4 is not None and of_0_4 != installed_0_4:
-        trained = "0.4, whose prompt has the state with its padding" if of_0_4 else "0.5 or later, whose prompt has the state alone"
+    unsaid = f"{model!r}: {folder / CONFIG}: LeRobot 0.4 or 0.5.0 trained it, which differ in {differs}, and no {RUN} says which"
+    if of_0_4 is None and not installed_0_4:
+        raise ModelError(f"{unsaid}: give options.release, 0.4 or 0.5")
+    if of_0_4 is None:
+        _log.warning("%s: it is taken for 0.4's (options.release)", unsaid)
+    elif of_0_4 != installed_0_4:
+        trained = "0.4" if of_0_4 else "0.5 or later"
         raise ModelError(
-            f"{model!r}: {folder / CONFIG}: LeRobot {trained}, trained it, and {RELEASE} is installed, which makes another prompt: "
-            "`rfm import` makes a bundle that has the right one"
+            f"{model!r}: {folder / CONFIG}: LeRobot {trained} trained it, and {RELEASE} is installed, which differs in {differs}: "
+            "`rfm import` makes a bundle that has the right ones"
         )
+
+
+def _differs_by_release(config: Any, cameras: Sequence[Camera]) -> str:
+    """Return what LeRobot 0.4 shows to a policy otherwise than 0.5 and later do; empty: nothing."""
+    state = config.robot_state_feature
+    shapes = [config.image_features[camera.feature].shape[-2:] for camera in cameras]
+    padded = config.type == "pi05" and state is not None and state.shape[0] < PADDED_STATE
+    bordered = config.type in ("pi0", "pi05") and any(height != width for height, width in shapes)
+    differences = {"the state in its prompt": padded, "the borders of its images": bordered}
+    return " and ".join(name for name, holds in differences.items() if holds)
 
 
 def _require_statistics(folder: Path, before: Any, after: Any) -> None:

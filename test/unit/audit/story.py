@@ -47,8 +47,9 @@ def picture(camera: str, data: bytes = b"j" * 100) -> EncodedImage:
     return EncodedImage(camera=camera, format="jpeg", data=data)
 
 
-def robot(name: str = "push_1", rate_hz: float = 10.0, names: tuple[str, ...] = NAMES) -> Log:
-    config = {"~": "robot.config:RobotConfig", "action_names": list(names), "control_rate_hz": rate_hz}
+def robot(name: str = "push_1", rate_hz: float = 10.0, names: tuple[str, ...] = NAMES, **more: Any) -> Log:
+    """Return the log of a robot that has just begun. more: other keys of its configuration, as recordings have them."""
+    config = {"~": "robot.config:RobotConfig", "action_names": list(names), "control_rate_hz": rate_hz} | codec.plain(more)
     return Log(f"robot/{name}", "robot", {"config": config})
 
 

@@ -13,8 +13,9 @@ from ros2_rfm_serving.audit.export.clock import frames_per_second
 from ros2_rfm_serving.audit.export.episodes import episodes
 from ros2_rfm_serving.audit.export.frames import Skipped, same_shape, shape_of
 from ros2_rfm_serving.audit.export.labels import SCORE, STATUS, Labels
-from ros2_rfm_serving.audit.export.story import NO_EPISODE, NO_FRAME, NO_IMAGE
+from ros2_rfm_serving.audit.export.story import NO_CLOCK, NO_EPISODE, NO_FRAME, NO_IMAGE, NO_RATE
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.robot.config import CommandType
 from test.unit.audit.story import EPOCH_S, Log, picture, request, robot, row, sensors, tick, transition
 
 JPEG = simplejpeg.encode_jpeg(np.zeros((16, 24, 3), np.uint8))
@@ -209,7 +210,7 @@ def test_a_data_set_has_the_declared_rate_whole_or_not(rate_hz: float) -> None:
     assert len(episode.frames) == 25 and not any(skipped.resampled.values())
 
 
-PACED = [(30.0, 25.0), (30.0, 50.0), (12.5, 10.0), (20.0, 19.0), (33.3, 25.0), (2.5, 2.0)]
+PACED = [(30.0, 25.0), (30.0, 50.0), (12.5, 10.0), (20.0, 19.0), (33.3, 25.0), (2.5, 2.0), (30.0, 10.0), (12.5, 4.0), (0.4, 0.1)]
 """Declared rates, and the pace of the commands."""
 
 
@@ -240,11 +241,47 @@ def test_jitter_leaves_frames_as_they_are_and_a_missed_period_holds_the_nearest(
     assert len(episode.frames) == 40 and skipped.resampled.total() == 1
 
 
+@pytest.mark.parametrize("paced_hz", [7.0, 15.0, 24.0, 70.0])
+@pytest.mark.parametrize(
+    "declared",
+    [{"command_type": CommandType.DELTA}, {"command_types": (CommandType.DELTA, CommandType.POSITION)}],
+)
+def test_resampled_displacements_are_neither_repeated_nor_lost(paced_hz: float, declared: dict[str, object]) -> None:
+    """A displacement is made once, so the robot moved by the sum of all of them."""
+    log = robot(rate_hz=20.0, **declared)
+    commanded(log, [1.0 + step / paced_hz for step in range(50)])
+    ((episode,), skipped) = read(log)
+    assert any(skipped.resampled.values())
+    moved = np.cumsum([frame.action[0] for frame in episode.frames])
+    assert moved[-1] == sum(range(50)) and abs(len(moved) / 20.0 - 50 / paced_hz) < 0.15
+    assert all(frame.action.dtype == np.float32 for frame in episode.frames)
+
+
+def test_short_interruptions_keep_their_time() -> None:
+    rng = np.random.default_rng(5)
+    log = robot(rate_hz=30.0)
+    times_s = 1.0 + np.cumsum(rng.choice([1.0, 2.6, 6.0], 200, p=[0.6, 0.3, 0.1])) / 30.0
+    commanded(log, times_s.tolist())
+    ((episode,), _) = read(log)
+    assert abs(len(episode.frames) / 30.0 / (times_s[-1] - times_s[0]) - 1.0) < 0.01
+
+
 def test_nothing_is_put_into_a_pause() -> None:
     log = robot(rate_hz=10.0)
     commanded(log, [1.0, 1.1, 1.2, 9.0, 9.1])
     ((episode,), _) = read(log)
     assert len(episode.frames) == 5
+
+
+def test_commands_that_follow_no_clock_of_the_rate_are_left_out_and_not_multiplied() -> None:
+    log = robot(rate_hz=50.0)
+    commanded(log, [10.0 * step for step in range(20)])
+    found, skipped = read(log)
+    assert not found and skipped.left_out == {NO_CLOCK: 1}
+    log = robot(rate_hz=float("inf"))
+    commanded(log, [1.0 + step / 10 for step in range(20)])
+    found, skipped = read(log, rate_hz=float("inf"))
+    assert not found and skipped.left_out == {NO_RATE: 1}
 
 
 def test_a_robot_that_declares_no_rate_is_left_out_unless_the_user_knows_it() -> None:

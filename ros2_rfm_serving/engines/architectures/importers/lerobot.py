@@ -12,7 +12,7 @@ from ros2_rfm_serving.engines.architectures.importers import pi_weights, smolvla
 from ros2_rfm_serving.engines.architectures.importers.base import Imported, Wishes
 from ros2_rfm_serving.engines.architectures.importers.files import Json, read_json, read_tensors, tokenizer_file
 from ros2_rfm_serving.engines.architectures.importers.lerobot_processors import Processors
-from ros2_rfm_serving.engines.architectures.importers.lerobot_release import DARKER, PADDED_STATE, Release, release_of
+from ros2_rfm_serving.engines.architectures.importers.lerobot_release import DARKER, Release, release_of
 from ros2_rfm_serving.engines.architectures.manifest import (
     TOKENIZER,
     Images,
@@ -27,6 +27,7 @@ from ros2_rfm_serving.engines.lerobot_format import (
     ADAPTER,
     CONFIG,
     IMPORTED,
+    PADDED_STATE,
     WEIGHTS,
     cameras_of,
     names_of,
@@ -45,6 +46,8 @@ UNSERVED = {
     "add_image_special_tokens": "its images stand between special tokens, which is not served here; use the engine `lerobot`",
 }
 """Keys of a configuration that have to be false."""
+PERIODS = {"min_period": 4e-3, "max_period": 4.0}
+"""Least and longest period of the embedding of time, the same in all releases and in openpi (`layers.time_embedding`)"""
 
 
 def recognises(folder: Path) -> bool:
@@ -62,6 +65,11 @@ def read(folder: Path, wishes: Wishes) -> Imported:
     for key, why in UNSERVED.items():
         if config.get(key):
             raise ModelError(f"{config.file}: {key} is true: {why}")
+    for key, published in PERIODS.items():
+        if config.content.get(key, published) != published:
+            raise ModelError(
+                f"{config.file}: {key} is {config.get(key)!r}, a bundle embeds time with {published}; use the engine `lerobot`"
+            )
     processors = Processors(folder)
     weights_of = smolvla_weights if kind == "smolvla" else pi_weights
     tokenizer = _tokenizer(folder, config, processors, wishes)
@@ -92,11 +100,11 @@ def read(folder: Path, wishes: Wishes) -> Imported:
 
 def _tokenizer(folder: Path, config: Json, processors: Processors, wishes: Wishes) -> Path:
     """Return its file: the wished one, else that of the checkpoint, else that of its language model. Raises: `ModelError`."""
-    told = processors.tokenizer()
-    own = told.get("folder")
+    step = processors.tokenizer()
+    own = step.get("folder")
     if wishes.tokenizer is None and own is not None and (own / TOKENIZER).is_file():
         return Path(own / TOKENIZER)
-    named = "" if own is not None else str(told.get("tokenizer_name") or "")
+    named = "" if own is not None else str(step.get("tokenizer_name") or "")
     published = str(config.get("vlm_model_name") or TOKENIZERS.get(config.text("type"), ""))
     return tokenizer_file(folder, wishes.tokenizer, named or published)
 

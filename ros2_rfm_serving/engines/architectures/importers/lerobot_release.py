@@ -1,4 +1,4 @@
-"""Which LeRobot trained a checkpoint of pi0 or pi0.5, where that changes what the network was shown.
+"""Rules that tell which LeRobot trained a checkpoint of pi0 or pi0.5, for releases show different inputs to the network.
 
 Up to 0.4.4 pi0.5's prompt had the state with its padding (`Pi05PrepareStateTokenizerProcessorStep`), and images that are not square
 got borders of -1 where black is 0 (`resize_with_pad_torch`); both ended with 0.5.0.
@@ -10,14 +10,10 @@ from typing import NamedTuple
 
 from ros2_rfm_serving.engines.architectures.importers.base import Wishes
 from ros2_rfm_serving.engines.architectures.importers.files import Json, read_json
-from ros2_rfm_serving.engines.lerobot_format import RUN, is_of_0_4
+from ros2_rfm_serving.engines.lerobot_format import PADDED_STATE, RELEASES, RUN, is_of_0_4
 from ros2_rfm_serving.errors import ModelError
 
-PADDED_STATE = 32
-"""Columns of the state in the prompt up to 0.4.4: the step's default, which no checkpoint changes, for it saves no configuration"""
 DARKER = -1.0
-RELEASES = ("0.4", "0.5", "0.6")
-
 ASSUMED = "taken for LeRobot 0.4's: borders of images that are not square are -1, not black; give --release 0.5 if 0.5.0 trained it"
 
 
@@ -25,7 +21,7 @@ class Release(NamedTuple):
     of_0_4: bool
     """LeRobot 0.4 trained it"""
     note: str = ""
-    """What was assumed"""
+    """Assumption, for the card; empty: none"""
 
 
 def release_of(config: Json, kind: str, state_size: int, wishes: Wishes) -> Release:

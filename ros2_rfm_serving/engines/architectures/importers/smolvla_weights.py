@@ -32,7 +32,7 @@ def read(kind: str, tensors: dict[str, Tensor], config: Json, backbone: Path) ->
     """
     weights = renamed(tensors, _rules(last_layer(tensors, rf"{_TEXT}\.layers\.(\d+)\.")), config.file.parent / "model.safetensors")
     text, vision = _backbone(weights, config, backbone)
-    mode, self_every = config.get("attention_mode") or "cross_attn", config.count("self_attn_every_n_layers", 0)
+    mode, self_every = config.get("attention_mode") or "cross_attn", config.count("self_attn_every_n_layers", 2)
     sizes: dict[str, Any] = {
         "chunk_length": config.get("chunk_size") or 50,
         "action_columns": config.get("max_action_dim") or 32,
