@@ -5,9 +5,10 @@ from __future__ import annotations
 import array
 import enum
 import importlib
+import re
 import traceback
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,6 +27,8 @@ from ros2_rfm_serving.ros.wire.convert import put
 from ros2_rfm_serving.types import Array
 
 TRAJECTORY_FIELDS = ("positions", "velocities", "accelerations", "effort")
+OBSERVERS = re.compile(r"/((_ros2cli_|rosbag2_|rqt_|plotjuggler|foxglove_bridge)[^/]*|rfm_foxglove|recorder)$")
+"""Nodes that watch topics, and execute nothing: `ros2 topic`, recorders and displays, also ours."""
 TWIST_AXES = tuple(f"{part}.{axis}" for part in ("linear", "angular") for axis in "xyz")
 
 
@@ -214,7 +217,7 @@ class TwistSink(TopicSink):
 
     def __init__(self, node: Node, config: SinkConfig, topic: str) -> None:
         self.message = TwistStamped if config.stamped else Twist
-        self.message = self._fitting(subscribers(node, topic))
+        self.message = self._fitting(takers(subscribers(node, topic)))
         super().__init__(node, config, topic)
         self._axes = [axis.split(".") for axis in config.twist_axes]
 
@@ -256,6 +259,12 @@ def subscribers(node: Node, topic: str) -> dict[str, list[str]]:
         namespace = endpoint.node_namespace.rstrip("/")
         found.setdefault(endpoint.topic_type, []).append(f"{namespace}/{endpoint.node_name}")
     return found
+
+
+def takers(nodes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the subscribers that execute what they get, by type: without those that only watch."""
+    found = {kind: [name for name in names if not OBSERVERS.search(name)] for kind, names in nodes.items()}
+    return {kind: names for kind, names in found.items() if names}
 
 
 class _Guarded:
