@@ -44,9 +44,9 @@ JTC_PARAMETERS = (
     "interpolation_method",
     "speed_scaling.state_interface",
 )
-"""Of a joint_trajectory_controller, each of which is asked for alone: an rclcpp node answers with nothing at all when it lacks one
-of several. `open_loop_control` was there until 4.x, `interpolate_from_desired_state` is since 4.22.0, the scaling of its speed since
-5.3.0, and `allow_trajectory_replacement` since 6.8.0."""
+"""Of a joint_trajectory_controller. Each is asked for alone: an rclcpp node that lacks one of several answers with nothing at all
+(`parameter_service.cpp`). `open_loop_control` was there until 4.x; new are `interpolate_from_desired_state` (since 4.22.0), the
+scaling of its speed (5.3.0), and `allow_trajectory_replacement` (6.8.0)."""
 
 
 class CommandTopic:
@@ -213,7 +213,8 @@ class CommandTopic:
         joined = any(map(found.get, ("allow_trajectory_replacement", "interpolate_from_desired_state", "open_loop_control")))
         if not joined and (is_chunk or (slow and config.trajectory_field == "positions")):
             known = [name for name in ("interpolate_from_desired_state", "open_loop_control") if found.get(name) is not None]
-            fix = f"set its {(known or ['allow_trajectory_replacement'])[0]} to true" + ("" if is_chunk else ", or trajectory_time_s to 0")
+            fix = f"set its {known[0] if known else 'allow_trajectory_replacement'} to true"
+            fix += "" if is_chunk else ", or trajectory_time_s to 0"
             effect = "an arm that lags is set back at each of them" if is_chunk else "an arm that lags creeps"
             wrong.append(f"it sets out from the measured position with each trajectory, so that {effect}: {fix}")
         if is_chunk and found.get("interpolation_method") == "none":
