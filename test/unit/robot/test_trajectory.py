@@ -26,7 +26,7 @@ Values = npt.NDArray[np.float64]
 LOWER, UPPER, VELOCITY, ACCELERATION = -2.0, 2.0, 1.0, 5.0
 CHUNK_LENGTH = 20
 NUM_CHUNKS = int(os.environ.get("RFM_TRAJECTORY_CHUNKS", "120"))
-"""By default few, for the suite; thousands were tried."""
+"""By default few, for the suite. Thousands take longer than a test may: `--timeout 0` with them."""
 CONFIG = RobotConfig(
     name="r1",
     action_names=NAMES,
