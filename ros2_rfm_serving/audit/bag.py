@@ -21,6 +21,8 @@ from ros2_rfm_serving.errors import RfmError
 
 PAGE, OBSERVATION, PICTURE = "rfm_serving/msg/AuditPage", "rfm_serving/msg/Observation", "sensor_msgs/msg/CompressedImage"
 CHUNKS_KEPT = 8
+ZSTD = b"\x28\xb5\x2f\xfd"
+"""How a compressed message begins; one that is not compressed begins with a zero, the first byte of CDR."""
 
 
 class Message(NamedTuple):
@@ -143,6 +145,8 @@ class Bag:
         found, problem = self._chunk(chunk)
         if problem:
             self.damages[problem] = None
+        if found and found[0][2].startswith(ZSTD):
+            raise _convertible(chunk.path.parent, f"each message of {chunk.path.name} is compressed (compression_mode: MESSAGE)")
         return found
 
     def _page(self, data: bytes, chunk: ChunkAt) -> Page | None:
@@ -178,6 +182,8 @@ def files_of(path: Path) -> list[Path]:
     Raises: `RfmError`.
     """
     if path.is_file():
+        if path.name.endswith((".db3", ".db3.zstd")):
+            raise _convertible(path.parent, "its files are SQLite's (*.db3)")
         return [path]
     found = sorted(path.glob("*.mcap"), key=_number)
     if not found:
@@ -201,6 +207,8 @@ def _check_compression(path: Path) -> None:
 
 def _convertible(folder: Path, reason: str) -> RfmError:
     """Return the error for a recording that another tool rewrites so that it can be read here."""
+    if not (folder / bag_metadata.METADATA).exists():
+        reason = f"{reason}, and its {bag_metadata.METADATA}, which a converter needs, is missing: copy the whole folder"
     command = mcap_scan.convert_command(str(folder), f"{folder}_mcap")
     return RfmError(f"{folder}: {reason}, which is not read here; convert it: {command}")
 

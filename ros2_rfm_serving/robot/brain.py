@@ -289,16 +289,17 @@ class RobotBrain(RobotTasks):
         elif not planner.keeps(command, now_s):
             by, stopped = self._motor.by, self._holds_for == STOPPED
             to_pose = None if by in (By.ROW, By.PART) else stopped and self._supervision.to_safe_pose and not self.paused
+            measured = sensors.positions if sensors is not None else None
             ahead, is_whole = commands_ahead(
                 self._motor,
                 planner.num_ahead,
                 self._talk.due.rows_left,
-                sensors.positions if sensors is not None else None,
+                measured,
                 1.0 / self.config.control_rate_hz,
                 now_s,
                 to_pose=to_pose,
             )
-            trajectory = planner.plan([command, *ahead], now_s, is_whole=is_whole)
+            trajectory = planner.plan([command, *ahead], now_s, is_whole=is_whole, measured=measured)
         planner.is_under_way = planner.is_moving(now_s)
         return trajectory
 

@@ -19,6 +19,15 @@ def published(
     return values
 
 
+def counted_on(
+    values: npt.NDArray[np.float64], before: npt.NDArray[np.float64], turns: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """[A] Return the same angles, as the numbers that are nearest to those before. turns: [A] one turn; 0: the column has none."""
+    way, turn = values - before, np.where(turns > 0.0, turns, 1.0)
+    nearest: npt.NDArray[np.float64] = np.where(turns > 0.0, before + way - turn * np.round(way / turn), values)
+    return nearest
+
+
 def check_stop(
     columns: ActionColumns, meaning: CommandType | None, offset: tuple[float, ...], what: str, *, zeroes: bool = False
 ) -> None:

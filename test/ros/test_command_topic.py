@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import rclpy
-from geometry_msgs.msg import TwistStamped
+from geometry_msgs.msg import Twist, TwistStamped
+from rcl_interfaces.srv import GetParameters
 from rclpy.lifecycle import TransitionCallbackReturn
 from rclpy.node import Node
 from rclpy.parameter import Parameter
@@ -68,11 +69,17 @@ def robot(**parameters: object) -> Iterator[Rig]:
         rclpy.try_shutdown()
 
 
-def elsewhere() -> Node:
+def elsewhere(name: str = "driver") -> Node:
     """A node with a participant of its own: in one, a topic has one type."""
     context = rclpy.Context()
     rclpy.init(context=context)
-    return Node("driver", context=context)
+    return Node(name, context=context)
+
+
+def leave(*nodes: Node) -> None:
+    for node in nodes:
+        node.destroy_node()
+        rclpy.try_shutdown(context=node.context)
 
 
 def problem(rig: Rig) -> str:
@@ -80,10 +87,20 @@ def problem(rig: Rig) -> str:
 
 
 def controller(**parameters: object) -> Node:
-    """A node as a joint_trajectory_controller is on the graph: its topic and its parameters."""
-    made = Node("arm", parameter_overrides=[Parameter(name, value=value) for name, value in parameters.items()])
+    """A node as a joint_trajectory_controller is on the graph: its topic and its parameters.
+
+    As with rclcpp (`parameter_service.cpp`), a question for several parameters one of which is not declared has an empty answer.
+    """
+    made = Node("arm", start_parameter_services=False)
     for name, value in parameters.items():
         made.declare_parameter(name, value)
+
+    def answer(request: GetParameters.Request, response: GetParameters.Response) -> GetParameters.Response:
+        if all(made.has_parameter(name) for name in request.names):
+            response.values = [made.get_parameter(name).get_parameter_value() for name in request.names]
+        return response
+
+    made.create_service(GetParameters, "/arm/get_parameters", answer)
     made.create_subscription(JointTrajectory, "/arm/joint_trajectory", lambda message: None, 1)
     return made
 
@@ -95,7 +112,9 @@ JTC = {
     "allow_nonzero_velocity_at_trajectory_end": False,
     "interpolate_from_desired_state": False,
 }
-NEW_JTC = {**JTC, "allow_trajectory_replacement": True}
+NEW_JTC = {**JTC, "allow_trajectory_replacement": True, "interpolation_method": "splines", "speed_scaling.state_interface": ""}
+OLD_JTC = {**{name: value for name, value in JTC.items() if name != "interpolate_from_desired_state"}, "open_loop_control": False}
+"""Before ros2_controllers 4.22.0, in Humble among others."""
 
 
 @pytest.mark.parametrize(
@@ -128,8 +147,7 @@ def test_commands_that_nobody_takes_are_a_warning(
         if not parameters and "as trajectory" not in says[0]:
             rig.peer.create_subscription(Float64MultiArray, "/r1/out", lambda message: None, 1)
             rig.wait(lambda: "command_problem" in rig.values("r1") and not problem(rig), "its end")
-        other.destroy_node()
-        rclpy.try_shutdown(context=other.context)
+        leave(other)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +162,12 @@ def test_commands_that_nobody_takes_are_a_warning(
         ({**POSITIONS, **TRAJECTORY, "trajectory_time_s": 0.2}, NEW_JTC, []),
         ({**POSITIONS, **TRAJECTORY}, {**NEW_JTC, "joints": ["x", "elbow"]}, ["its joints are elbow, x", "sink_joints"]),
         (CHUNK, NEW_JTC, []),
+        (CHUNK, {**NEW_JTC, "allow_trajectory_replacement": False}, ["is set back", "interpolate_from_desired_state to true"]),
+        (CHUNK, {**OLD_JTC, "joints": ["y", "x"]}, ["is set back", "open_loop_control to true"]),
+        (CHUNK, {**OLD_JTC, "open_loop_control": True}, []),
+        ({**POSITIONS, **TRAJECTORY}, {**OLD_JTC, "joints": ["x"]}, ["its joints are x, and commands have x, y"]),
+        (CHUNK, {**NEW_JTC, "interpolation_method": "none"}, ["jumps from point to point", "splines"]),
+        (CHUNK, {**NEW_JTC, "speed_scaling.state_interface": "speed/factor"}, ["its speed is scaled", "sink: trajectory"]),
     ],
 )
 def test_what_a_joint_trajectory_controller_refuses_is_named(
@@ -160,6 +184,51 @@ def test_what_a_joint_trajectory_controller_refuses_is_named(
             rig.wait(lambda: "command_problem" in rig.values("r1"), "diagnostics")
             rig.spin(4.0)
             assert problem(rig) == ""
+
+
+def test_a_controller_that_is_set_right_or_is_started_again_is_asked_again(ros_domain: int) -> None:
+    with robot(**{**COMMON, **CHUNK}) as rig:
+        arm = controller(**{**NEW_JTC, "allow_trajectory_replacement": False})
+        rig.nodes.append(arm)
+        rig.executor.add_node(arm)
+        rig.tested.trigger_activate()
+        rig.wait(lambda: "is set back" in problem(rig), "the warning")
+        arm.set_parameters([Parameter("allow_trajectory_replacement", value=True)])
+        rig.wait(lambda: not problem(rig), "its end")
+        rig.executor.remove_node(arm)
+        rig.nodes.remove(arm)
+        arm.destroy_node()
+        rig.wait(lambda: "nobody subscribes" in problem(rig), "the controller to be gone")
+        arm = controller(**{**NEW_JTC, "joints": ["x", "elbow"]})
+        rig.nodes.append(arm)
+        rig.executor.add_node(arm)
+        rig.wait(lambda: "its joints are elbow, x" in problem(rig), "the warning of the new one")
+
+
+@pytest.mark.parametrize("watcher", ["_ros2cli_77", "rosbag2_recorder", "rfm_foxglove"])
+def test_who_only_watches_a_topic_takes_no_commands(ros_domain: int, watcher: str) -> None:
+    """Neither alone, nor beside a controller of the other type of twists."""
+    with robot(**{**COMMON, **VELOCITIES, **TWIST}) as rig:
+        others = elsewhere(watcher), elsewhere("base")
+        others[0].create_subscription(Twist, "/base/cmd_vel", lambda message: None, 1)
+        rig.tested.trigger_activate()
+        rig.wait(lambda: f"nobody but /{watcher}, which watches, subscribes" in problem(rig), "the warning")
+        others[1].create_subscription(TwistStamped, "/base/cmd_vel", lambda message: None, 1)
+        rig.wait(lambda: "command_problem" in rig.values("r1") and not problem(rig), "its end")
+        assert [info.topic_type for info in rig.peer.get_publishers_info_by_topic("/base/cmd_vel")] == [
+            "geometry_msgs/msg/TwistStamped"
+        ]
+        leave(*others)
+
+
+def test_one_of_two_subscribers_that_takes_another_type_is_named(ros_domain: int) -> None:
+    with robot(**{**COMMON, **VELOCITIES, **TWIST}) as rig:
+        others = elsewhere("base"), elsewhere("mux")
+        others[0].create_subscription(TwistStamped, "/base/cmd_vel", lambda message: None, 1)
+        others[1].create_subscription(Twist, "/base/cmd_vel", lambda message: None, 1)
+        rig.tested.trigger_activate()
+        rig.wait(lambda: "subscribes to /base/cmd_vel as" in problem(rig) and "another topic" in problem(rig), "the warning")
+        leave(*others)
 
 
 def test_a_twist_stamped_by_another_clock_than_the_simulations_is_a_warning(ros_domain: int) -> None:

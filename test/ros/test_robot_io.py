@@ -29,6 +29,7 @@ from ros2_rfm_serving.ros.robot.cameras import CameraSet
 from ros2_rfm_serving.ros.robot.joints import StateConfig, StatePart, StateReader
 from ros2_rfm_serving.ros.robot.sinks import ChunkSink, SinkConfig, SinkKind, TwistSink, make_sink, subscribers
 from ros2_rfm_serving.ros.wire import qos
+from test.unit.robot.jtc_model import JointTrajectoryController, Point
 
 from .parameters import flat, settings
 from .pictures import BLUE, RED, decoded, halves, scene, sent
@@ -208,6 +209,30 @@ def test_the_sinks_publish_what_controllers_take(node: Node) -> None:
     assert (message.twist.linear.x, message.twist.angular.z, message.header.frame_id) == (0.5, -2.0, "base")
     assert message.header.stamp.sec > 0
     assert not node.count_publishers("/r1/out"), "close lets the publisher go"
+
+
+@pytest.mark.parametrize(("turn", "scale"), [(2 * np.pi, 1.0), (2 * np.pi, -1.0), (360.0, 0.0174533), (1.0, 2 * np.pi)])
+def test_a_continuous_joint_goes_the_short_way_in_a_trajectory_controller(node: Node, turn: float, scale: float) -> None:
+    """It goes round three times in either direction; commands jump by a turn each time, and the controller does not."""
+    config = SinkConfig(action_names=("x", "y"), kind=SinkKind.TRAJECTORY, scale=(scale, 1.0), turns=(turn, 0.0))
+    sink: Any = make_sink(node, config, "/r1/out", Counter())
+    heard: list[Any] = []
+    angles = np.concatenate([np.arange(0.0, 3.0, 0.02), np.arange(3.0, -3.0, -0.02)]) * turn
+    within = angles - turn * np.round(angles / turn)
+    commands = [np.array([angle, 3.0 - 6.0 * (n % 2)], np.float32) for n, angle in enumerate(within)]
+    sink._publish = heard.append  # what goes out, without the middleware
+    for one in commands:
+        sink.send(one, 0.05)
+    sink.close()
+    controller, at = JointTrajectoryController(2, 0.01), np.zeros(2)
+    for number, message in enumerate(heard):
+        points = [Point(0.05 * (n + 1), np.array(point.positions)) for n, point in enumerate(message.points)]
+        controller.receive(points)
+        for update in range(5):
+            moved = controller.update(0.05 * number + 0.01 * update, at)
+            assert moved is not None and abs(moved[0][0] - at[0]) < 0.02 * abs(turn * scale), (number, update)
+            at = moved[0]
+        assert message.points[0].positions[1] == commands[number][1], "others stay as they are"
 
 
 def test_a_chunk_is_published_as_positions_velocities_and_times(node: Node) -> None:

@@ -110,15 +110,15 @@ class TrajectoryPlanner:
         low, high = near.min(axis=0), near.max(axis=0)
         return bool(((command >= low - rounding) & (command <= high + rounding)).all())
 
-    def plan(self, commands: Sequence[Array], now_s: float, *, is_whole: bool) -> Trajectory:
+    def plan(self, commands: Sequence[Array], now_s: float, *, is_whole: bool, measured: Array | None = None) -> Trajectory:
         """Return the trajectory of this period's command and of those that follow it, then to a stand.
 
-        is_whole: nothing else would be commanded after them.
+        is_whole: nothing else would be commanded after them. measured: [A] where the robot is; None: not known.
         """
         if self.is_moving(now_s):
             self._fall_behind()
         else:
-            self._set_out(np.asarray(commands[0], np.float64), now_s)
+            self._set_out(np.asarray(commands[0], np.float64), now_s, measured)
         begins_s = now_s - 2.0 * self._period_s
         before = [self._command_at(begins_s + n * self._period_s) if len(self._commands) else commands[0] for n in (0, 1)]
         self._commands, self._commands_s, self._is_whole = np.array([*before, *commands], np.float64), begins_s, is_whole
@@ -150,14 +150,17 @@ class TrajectoryPlanner:
         self._origin_s += self._update_s
         self._lead_s += self._update_s
 
-    def _set_out(self, command: Values, now_s: float) -> None:
-        """Begin at rest at `command`, which lies where the robot was measured to be. A controller that was left elsewhere, such as
-        at a pose that the arm sags from, gets as long for the way there as the limits ask for."""
+    def _set_out(self, command: Values, now_s: float, measured: Array | None) -> None:
+        """Begin at rest where the controller is: where it was left, or else where the robot was measured to be. A controller that
+        is further from `command` than one period's way, such as at a pose that the arm sags from, gets as long for the way there as
+        the limits ask for."""
         rest, lead_in_s = command, self._bridge_s
-        if len(self._points):
-            way = np.abs(command - self._points[-1])
+        known = self._points[-1] if len(self._points) else measured
+        if known is not None:
+            left: Values = np.asarray(known, np.float64)
+            way = np.abs(command - left)
             if (way <= np.minimum(self._max_velocity * self._period_s, self._max_acceleration * self._period_s**2)).all():
-                rest = self._points[-1]
+                rest = left
             else:
                 limited_s = max(float((1.5 * way / self._max_velocity).max()), _root(6.0 * way / self._max_acceleration))
                 lead_in_s = max(lead_in_s, min(limited_s, LONGEST_LEAD_IN_S))

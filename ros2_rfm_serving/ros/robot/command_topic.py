@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from geometry_msgs.msg import TwistStamped
@@ -17,7 +18,7 @@ from rclpy.node import Node
 from rclpy.parameter import parameter_value_to_python
 
 from ros2_rfm_serving.ros.node.timers import Turn, turns_of
-from ros2_rfm_serving.ros.robot.sinks import CommandSink, SinkConfig, SinkKind, TopicSink, TwistSink, subscribers
+from ros2_rfm_serving.ros.robot.sinks import CommandSink, SinkConfig, SinkKind, TopicSink, TwistSink, subscribers, takers
 
 CHECK_PERIOD_S = 1.0
 PATIENT_CHECKS = 2
@@ -37,11 +38,15 @@ JTC_PARAMETERS = (
     "allow_partial_joints_goal",
     "allow_integration_in_goal_trajectories",
     "allow_nonzero_velocity_at_trajectory_end",
+    "open_loop_control",
     "interpolate_from_desired_state",
+    "allow_trajectory_replacement",
+    "interpolation_method",
+    "speed_scaling.state_interface",
 )
-"""Of a joint_trajectory_controller, since ros2_controllers 2.0; another node has none of them, and answers with nothing."""
-JTC_REPLACEMENT = ("allow_trajectory_replacement",)
-"""Of one since 6.8.0."""
+"""Of a joint_trajectory_controller. Each is asked for alone: an rclcpp node that lacks one of several answers with nothing at all
+(`parameter_service.cpp`). `open_loop_control` was there until 4.x; new are `interpolate_from_desired_state` (since 4.22.0), the
+scaling of its speed (5.3.0), and `allow_trajectory_replacement` (6.8.0)."""
 
 
 class CommandTopic:
@@ -56,12 +61,15 @@ class CommandTopic:
         self._timer: Turn | None = None
         self._clients: dict[str, Any] = {}
         """Of the parameters of each node that takes trajectories."""
+        self._asked: dict[str, int] = {}
+        """In which check such a node was last asked for its parameters."""
         self._findings: dict[str, str] = {}
         """What is wrong with the parameters of a node, by its name."""
 
     def begin(self) -> None:
         """The robot is active."""
         self._num_checks = 0
+        self._asked.clear()
         if isinstance(self._sink, TopicSink):
             self._timer = turns_of(self._node).every(CHECK_PERIOD_S, self._check)
 
@@ -72,19 +80,18 @@ class CommandTopic:
 
     def close(self) -> None:
         self.end()
-        for client in self._clients.values():
-            self._node.destroy_client(client)
-        self._clients.clear()
+        for name in list(self._clients):
+            self._forget(name)
 
     def _check(self) -> None:
         assert isinstance(self._sink, TopicSink)
         self._num_checks += 1
-        taken = subscribers(self._node, self._topic)
+        found = subscribers(self._node, self._topic)
+        taken = takers(found)
         self._sink.adapt(taken)
         if self._config.kind in (SinkKind.TRAJECTORY, SinkKind.CHUNK):
-            for name in taken.get(self._sink.type_name, ()):
-                self._ask(name)
-        if not (problem := self._graph_problem(taken)):
+            self._ask_all(taken.get(self._sink.type_name, ()))
+        if not (problem := self._graph_problem(found, taken)):
             self._report(self._parameter_problem(taken))
         elif not self.problem.startswith(problem) or self._num_checks % SIMILAR_CHECKS == 0:
             self._report(f"{problem}{self._similar()}")
@@ -100,18 +107,21 @@ class CommandTopic:
 
     # --- the graph ---
 
-    def _graph_problem(self, taken: Mapping[str, Sequence[str]]) -> str:
-        """Return what is wrong with the subscribers of the topic."""
+    def _graph_problem(self, found: Mapping[str, Sequence[str]], taken: Mapping[str, Sequence[str]]) -> str:
+        """Return what is wrong with the subscribers of the topic. found: also those that only watch."""
         assert isinstance(self._sink, TopicSink)
         kind = self._sink.type_name
         others = {name: nodes for name, nodes in taken.items() if name != kind}
         if not taken:
-            return f"nobody subscribes to {self._topic} ({kind})" if self._num_checks >= PATIENT_CHECKS else ""
-        if kind in taken:
+            watchers = sorted(set().union(*found.values()))
+            nobody = f"nobody but {', '.join(watchers)}, which watches," if watchers else "nobody"
+            return f"{nobody} subscribes to {self._topic} ({kind})" if self._num_checks >= PATIENT_CHECKS else ""
+        if not others:
             return ""
         (other, nodes), *_ = others.items()
         sinks = " or ".join(f"`sink: {sink}`" for sink in SINKS_OF.get(other, ()))
         fix = f"{sinks} sends that" if sinks else "a `sink: custom` of your own could send that"
+        fix = "give it another topic" if kind in taken else fix
         return f"{', '.join(nodes)} subscribes to {self._topic} as {other}, and commands are {kind}: {fix}"
 
     def _similar(self) -> str:
@@ -132,23 +142,41 @@ class CommandTopic:
 
     # --- parameters of a joint_trajectory_controller ---
 
-    def _ask(self, name: str) -> None:
-        """Ask a node for its parameters. Certificates grant robots no such service."""
-        if name in self._clients or os.environ.get("ROS_SECURITY_ENABLE", "").lower() == "true":
+    def _ask_all(self, names: Sequence[str]) -> None:
+        """Ask each node for its parameters, and again while they are a problem. Certificates grant robots no such service."""
+        for gone in self._clients.keys() - set(names):
+            self._forget(gone)
+        if os.environ.get("ROS_SECURITY_ENABLE", "").lower() == "true":
             return
-        client = self._clients[name] = self._node.create_client(GetParameters, f"{name}/get_parameters")
-        found: dict[str, Any] = {}
+        for name in names:
+            if name not in self._clients:
+                self._clients[name] = self._node.create_client(GetParameters, f"{name}/get_parameters")
+            asked = self._asked.get(name)
+            due = asked is None or (self._findings.get(name) and self._num_checks - asked >= SIMILAR_CHECKS)
+            if due and self._clients[name].service_is_ready():
+                self._ask(name)
 
-        def read(names: tuple[str, ...], future: Any) -> None:
-            answer = future.result() if not future.exception() else None
-            values = answer.values if answer is not None and len(answer.values) == len(names) else ()
-            found.update(zip(names, map(parameter_value_to_python, values), strict=False))
-            if names == JTC_REPLACEMENT:
+    def _ask(self, name: str) -> None:
+        self._asked[name], client = self._num_checks, self._clients[name]
+        found: dict[str, Any] = {}
+        missing = set(JTC_PARAMETERS)
+
+        def read(parameter: str, future: Any) -> None:
+            answer = None if future.cancelled() or future.exception() else future.result()
+            if answer is not None and answer.values:
+                found[parameter] = parameter_value_to_python(answer.values[0])
+            missing.discard(parameter)
+            if not missing and self._clients.get(name) is client:
                 self._findings[name] = self._refusal(name, found)
 
-        for names in (JTC_PARAMETERS, JTC_REPLACEMENT):
-            asked = client.call_async(GetParameters.Request(names=list(names)))
-            asked.add_done_callback(lambda future, names=names: read(names, future))
+        for parameter in JTC_PARAMETERS:
+            client.call_async(GetParameters.Request(names=[parameter])).add_done_callback(partial(read, parameter))
+
+    def _forget(self, name: str) -> None:
+        """Forget a node that is gone: one of its name may have other parameters."""
+        self._node.destroy_client(self._clients.pop(name))
+        self._asked.pop(name, None)
+        self._findings.pop(name, None)
 
     def _parameter_problem(self, taken: Mapping[str, Sequence[str]]) -> str:
         nodes = taken.get(getattr(self._sink, "type_name", ""), ())
@@ -174,9 +202,24 @@ class CommandTopic:
             for needed in ("allow_integration_in_goal_trajectories", "allow_nonzero_velocity_at_trajectory_end"):
                 if not found.get(needed):
                     wrong.append(f"it refuses velocities alone: set its {needed} to true")
-        slow = config.kind is SinkKind.TRAJECTORY and config.time_from_start_s > self._period_s
-        joined = found.get("allow_trajectory_replacement") or found.get("interpolate_from_desired_state")
-        if slow and config.trajectory_field == "positions" and not joined:
-            fix = "set its interpolate_from_desired_state to true, or trajectory_time_s to 0"
-            wrong.append(f"it sets out from the measured position with each command, so that an arm that lags creeps: {fix}")
+        wrong += self._motion_problems(found)
         return f"{name}: {'; '.join(wrong)}" if wrong else ""
+
+    def _motion_problems(self, found: Mapping[str, Any]) -> list[str]:
+        """Return what its parameters make of trajectories that replace one another."""
+        config, wrong = self._config, []
+        is_chunk = config.kind is SinkKind.CHUNK
+        slow = config.kind is SinkKind.TRAJECTORY and config.time_from_start_s > self._period_s
+        joined = any(map(found.get, ("allow_trajectory_replacement", "interpolate_from_desired_state", "open_loop_control")))
+        if not joined and (is_chunk or (slow and config.trajectory_field == "positions")):
+            known = [name for name in ("interpolate_from_desired_state", "open_loop_control") if found.get(name) is not None]
+            fix = f"set its {known[0] if known else 'allow_trajectory_replacement'} to true"
+            fix += "" if is_chunk else ", or trajectory_time_s to 0"
+            effect = "an arm that lags is set back at each of them" if is_chunk else "an arm that lags creeps"
+            wrong.append(f"it sets out from the measured position with each trajectory, so that {effect}: {fix}")
+        if is_chunk and found.get("interpolation_method") == "none":
+            wrong.append("it jumps from point to point: set its interpolation_method to splines")
+        if is_chunk and found.get("speed_scaling.state_interface"):
+            problem = "its speed is scaled, and a chunk that replaces a slowed one catches up faster than the limits"
+            wrong.append(f"{problem}: use `sink: trajectory`, or leave its speed_scaling.state_interface empty")
+        return wrong

@@ -193,6 +193,7 @@ def _sink(values: Values, config: RobotConfig) -> SinkConfig:
         zero_stamp=values.text("twist_stamp") == "zero",
         frame_id=values.text("twist_frame"),
         custom_class=values.text("sink_class"),
+        turns=columns.turns,
         command_types=columns.types,
     )
     what = {

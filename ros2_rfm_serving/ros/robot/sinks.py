@@ -5,12 +5,15 @@ from __future__ import annotations
 import array
 import enum
 import importlib
+import re
 import traceback
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 from geometry_msgs.msg import Twist, TwistStamped
 from rclpy.duration import Duration
 from rclpy.event_handler import PublisherEventCallbacks
@@ -20,12 +23,14 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.config import CommandType, Trajectory
-from ros2_rfm_serving.robot.output import published
+from ros2_rfm_serving.robot.output import counted_on, published
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.ros.wire.convert import put
 from ros2_rfm_serving.types import Array
 
 TRAJECTORY_FIELDS = ("positions", "velocities", "accelerations", "effort")
+OBSERVERS = re.compile(r"/((_ros2cli_|rosbag2_|rqt_|plotjuggler|foxglove_bridge)[^/]*|rfm_foxglove|recorder)$")
+"""Nodes that watch topics, and execute nothing: `ros2 topic`, recorders and displays, also ours."""
 TWIST_AXES = tuple(f"{part}.{axis}" for part in ("linear", "angular") for axis in "xyz")
 
 
@@ -66,6 +71,8 @@ class SinkConfig:
     """A stamped twist has no time: the controller takes its own."""
     custom_class: str = ""
     """`package.module:Class`, a `CommandSink` made with (node, topic, this configuration)."""
+    turns: tuple[float, ...] = ()
+    """[A] one turn of a continuous joint, in units of the command; 0: the column does not wrap; empty: none does."""
     command_types: tuple[CommandType, ...] = ()
     """[A] what each number is, for a sink of the user's own; empty: not known."""
 
@@ -130,11 +137,13 @@ class TopicSink:
         """Follow what subscribers take, where a sink can send more than one type. taken: their types, as the graph has them."""
 
     def send(self, command: Array, period_s: float) -> None:
-        values = array.array("d", published(command, self._config.scale, self._config.offset).tobytes())
-        self._publish(self._to(values, period_s))
+        self._publish(self._to(array.array("d", self._published(command).tobytes()), period_s))
 
     def close(self) -> None:
         self._node.destroy_publisher(self._publisher)
+
+    def _published(self, command: Array) -> npt.NDArray[np.float64]:
+        return published(command, self._config.scale, self._config.offset)
 
     def _publish(self, message: Any) -> None:
         self._publisher.publish(message)
@@ -160,17 +169,30 @@ class TrajectorySink(TopicSink):
     Positions are sent as two points, the second of which stays at the first: a trajectory of one point is never joined with the one
     under way, but sets out from the measured position (ros2_controllers 94e74de, `has_nontrivial_msg`), so that an arm that lags
     would get less far than its commands for ever. Velocities are one point: how far it gets is not known here.
+
+    Positions of a continuous joint count on beyond a turn: where trajectories are joined, the controller goes from number to
+    number, and from 3.1 to -3.1 that is the long way round (`blend_with_active_trajectory` wraps nothing).
     """
 
     message = JointTrajectory
 
     def __init__(self, node: Node, config: SinkConfig, topic: str) -> None:
         super().__init__(node, config, topic)
+        self._turns = np.abs(np.array(config.turns or 0.0) * np.array(config.scale or 1.0))
+        self._sent: npt.NDArray[np.float64] | None = None
+        """[A] the last positions that were published."""
         if config.trajectory_field == "velocities":
             node.get_logger().info(
                 f"{topic} gets velocities without positions: a joint_trajectory_controller takes them with"
                 " allow_integration_in_goal_trajectories and allow_nonzero_velocity_at_trajectory_end, which are false by default"
             )
+
+    def _published(self, command: Array) -> npt.NDArray[np.float64]:
+        values = super()._published(command)
+        if self._config.trajectory_field != "positions" or not self._turns.any():
+            return values
+        self._sent = values if self._sent is None else counted_on(values, self._sent, self._turns)
+        return self._sent
 
     def _to(self, values: array.array[float], period_s: float) -> Any:
         time_s, field = self._config.time_from_start_s or period_s, self._config.trajectory_field
@@ -214,7 +236,7 @@ class TwistSink(TopicSink):
 
     def __init__(self, node: Node, config: SinkConfig, topic: str) -> None:
         self.message = TwistStamped if config.stamped else Twist
-        self.message = self._fitting(subscribers(node, topic))
+        self.message = self._fitting(takers(subscribers(node, topic)))
         super().__init__(node, config, topic)
         self._axes = [axis.split(".") for axis in config.twist_axes]
 
@@ -256,6 +278,12 @@ def subscribers(node: Node, topic: str) -> dict[str, list[str]]:
         namespace = endpoint.node_namespace.rstrip("/")
         found.setdefault(endpoint.topic_type, []).append(f"{namespace}/{endpoint.node_name}")
     return found
+
+
+def takers(nodes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the subscribers that execute what they get, by type: without those that only watch."""
+    found = {kind: [name for name in names if not OBSERVERS.search(name)] for kind, names in nodes.items()}
+    return {kind: names for kind, names in found.items() if names}
 
 
 class _Guarded:

@@ -62,6 +62,20 @@ def test_one_file_of_a_folder_whose_messages_are_compressed_is_refused_too(origi
         Bag(next(folder.glob("*.mcap")))
 
 
+def test_a_file_without_its_folder_is_refused_by_what_it_is(original: Path, tmp_path: Path) -> None:
+    """Where `metadata.yaml` was left behind, the messages themselves say that they are compressed."""
+    folder = convert(original, tmp_path / "bag", "--dst-storage", "mcap", "--compress", "zstd", "--compress-mode", "message")
+    (tmp_path / "lone").mkdir()
+    lone = shutil.copy(next(folder.glob("*.mcap")), tmp_path / "lone")
+    for path in (tmp_path / "lone", Path(lone)):
+        with pytest.raises(RfmError, match=r"compression_mode: MESSAGE.*metadata\.yaml.*is missing: copy the whole folder"):
+            list(Bag(path).messages())
+        with pytest.raises(RfmError, match="compression_mode: MESSAGE"):
+            verify(Bag(path).pages)
+    with pytest.raises(RfmError, match=r"SQLite's \(\*\.db3\).*convert it:"):
+        Bag(next(convert(original, tmp_path / "other", "--dst-storage", "sqlite3").glob("*.db3")))
+
+
 def test_files_that_overlap_in_time_are_read_in_the_order_of_time(original: Path, tmp_path: Path) -> None:
     """Every second message goes to the other file, as where two recorders' files are put into one folder."""
     with next(original.glob("*.mcap")).open("rb") as file:

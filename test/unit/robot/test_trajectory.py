@@ -26,7 +26,7 @@ Values = npt.NDArray[np.float64]
 LOWER, UPPER, VELOCITY, ACCELERATION = -2.0, 2.0, 1.0, 5.0
 CHUNK_LENGTH = 20
 NUM_CHUNKS = int(os.environ.get("RFM_TRAJECTORY_CHUNKS", "120"))
-"""By default few, for the suite; thousands were tried."""
+"""By default few, for the suite. Thousands take longer than a test may: `--timeout 0` with them."""
 CONFIG = RobotConfig(
     name="r1",
     action_names=NAMES,
@@ -157,8 +157,8 @@ def check(arm: Arm) -> None:
     assert np.abs(velocities).max() <= VELOCITY * (1 + late)
     assert np.abs(np.diff(positions, axis=0)).max() <= VELOCITY * (1 + late) * update_s + 1e-9, "no jump, at a seam or elsewhere"
     changes = np.abs(np.diff(velocities, axis=0)) / update_s
-    excess = 6 * VELOCITY * (update_s + 0.001) / max(0.5 * period_s, 3 * update_s) ** 2
-    assert changes.max() <= 2 * ACCELERATION + excess
+    excess = 6 * VELOCITY * 0.001 / max(0.5 * period_s, 3 * update_s) ** 2  # of a message that took 1 ms
+    assert changes.max() <= 1.5 * ACCELERATION + excess
     assert np.quantile(changes, 0.9) <= 1.2 * ACCELERATION
     for _, trajectory in arm.trajectories:
         assert trajectory.times_s[0] > 0.0 and (np.diff(trajectory.times_s) > 0.0).all(), "no point lies in the past"
@@ -263,6 +263,19 @@ def test_a_robot_that_was_moved_by_hand_sets_out_from_where_it_is() -> None:
     arm.run(4.0)
     assert np.abs(arm.moves[0][1] - [-1.0, 1.5]).max() < 0.01
     check(arm)
+
+
+@pytest.mark.parametrize(("control_rate_hz", "controller_rate_hz"), [(5.0, 100.0), (10.0, 500.0), (100.0, 1000.0)])
+def test_the_first_motion_keeps_the_limits(control_rate_hz: float, controller_rate_hz: float) -> None:
+    """The first command is up to one period's way from where the controller holds the robot."""
+    arm = Arm(replace(CONFIG, control_rate_hz=control_rate_hz, controller_rate_hz=controller_rate_hz), jitter=0.0)
+    arm.measured = np.array([0.3, -0.2])
+    arm.rows = lambda begin: begin + np.linspace(0.2, 4.0, CHUNK_LENGTH)[:, None]
+    arm.run(2.0)
+    check(arm)
+    velocities = np.array([velocity for _, _, velocity in arm.moves])
+    assert np.abs(velocities).max() > 0.5 * VELOCITY, "it moves"
+    assert (np.abs(np.diff(velocities, axis=0)) / arm.update_s).max() <= 1.5 * ACCELERATION
 
 
 def test_a_controller_that_joins_no_trajectories_follows_too() -> None:
