@@ -18,6 +18,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.gpu)
 
 
+def pytest_configure() -> None:
+    """A GPU's convolutions round to 10 bits unless they are asked not to, in ways that differ between batches."""
+    torch.backends.cudnn.allow_tf32 = False
+
+
 @pytest.fixture(scope="session")
 def device(pytestconfig: pytest.Config) -> str:
     asked = str(pytestconfig.getoption(DEVICE))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from ros2_rfm_serving.engines.flow.device import settle
 from test.gpu import rig
 
 CHECKS = 5
@@ -57,8 +58,9 @@ def _tensors() -> int:
 
 
 def _mb(device: str) -> float:
-    """That PyTorch has taken of the device; of this process on a CPU."""
+    """Memory that tensors have of the device; of this process on a CPU."""
     if device != "cpu":
-        return torch.cuda.memory_reserved(device) / 1e6
+        settle(device)
+        return torch.cuda.memory_allocated(device) / 1e6
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / 1e6

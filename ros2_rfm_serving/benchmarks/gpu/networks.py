@@ -71,10 +71,10 @@ def parameters_of(name: str) -> int:
 def fill(network: nn.Module, seed: int) -> None:
     """What was never drawn: matrices small and random, norms 1, biases 0. Integers are packed weights, any of which is one."""
     generators: dict[torch.device, torch.Generator] = {}
+    parameters = dict(network.named_parameters(remove_duplicate=False))
     for name, weight in network.state_dict().items():
         generator = generators.setdefault(weight.device, torch.Generator(weight.device).manual_seed(seed))
-        is_parameter = name in dict(network.named_parameters(remove_duplicate=False))
-        _fill(name, weight, generator, is_parameter)
+        _fill(name, weight, generator, name in parameters)
 
 
 def _fill(name: str, weight: Tensor, generator: torch.Generator, is_parameter: bool) -> None:

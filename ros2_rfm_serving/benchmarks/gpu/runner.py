@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import signal
 import subprocess
@@ -28,6 +29,9 @@ LAST_BYTES = 4096
 MACHINE = "machine.json"
 """File of a folder of results: the machine that they are of"""
 UNLIMITED = Budget()
+PATIENCE, LEAST_PATIENCE_S = 3.0, 180.0
+"""On a GPU whose time is limited, a piece may take so many times its expected seconds, and at least so long: one that hangs must
+not cost all of the time."""
 MOST_TURNS = 50
 """Processes for one piece that says each time that there is more."""
 
@@ -113,24 +117,36 @@ def run(
     budget: Budget = UNLIMITED,
 ) -> list[Outcome]:
     """Run what is not done yet. told: called before each piece begins, and with its outcome. look: called again and again; raises
-    when this process is to end. What was skipped, failed or hung before is tried again.
+    when this process is to end. What was skipped before is tried again, and what failed or hung too, after all others.
 
     Raises: `ConfigurationError` when nothing can be written; `KeyboardInterrupt`, when what ran has ended.
     """
     outcomes: list[Outcome] = []
     with contextlib.closing(Launcher(machine, book.out)) as launcher:
-        for piece in pieces:
+        for piece in _by_turns(pieces, book):
             outcome = book.outcome(piece.name)
             if outcome is None or outcome.state != DONE:
                 outcome = _unable(piece, book, pieces, outcomes, budget)
                 if outcome is None:
                     told(piece, None)
-                    outcome = _run(piece, book, launcher, look, budget)
+                    limited = machine.on_gpu and budget.ends_s < math.inf
+                    patience_s = max(LEAST_PATIENCE_S, PATIENCE * expected_s(piece, book, pieces)) if limited else math.inf
+                    outcome = _run(piece, book, launcher, look, budget, patience_s)
                 if outcome.state not in {WAITS, LATER}:
                     book.keep(outcome)
             told(piece, outcome)
             outcomes.append(outcome)
     return outcomes
+
+
+def _by_turns(pieces: Sequence[Piece], book: Book) -> list[Piece]:
+    """Return those that failed or hung in an earlier run after the others that measure: they may do so again."""
+
+    def rank(piece: Piece) -> int:
+        outcome = book.outcome(piece.name)
+        return 2 if not piece.measures else int(outcome is not None and outcome.state in {FAILED, HUNG})
+
+    return sorted(pieces, key=rank)
 
 
 def expected_s(piece: Piece, book: Book, pieces: Sequence[Piece]) -> float:
@@ -153,18 +169,22 @@ def _unable(piece: Piece, book: Book, pieces: Sequence[Piece], outcomes: Sequenc
     return Outcome(piece=piece.name, state=LATER, seconds=0.0, said=said)
 
 
-def _run(piece: Piece, book: Book, launcher: Launcher, look: Callable[[], None], budget: Budget) -> Outcome:
+def _run(piece: Piece, book: Book, launcher: Launcher, look: Callable[[], None], budget: Budget, patience_s: float) -> Outcome:
+    """patience_s: the most that all of its processes may take together."""
     began_s, cpu_began_s, limit_s = time.monotonic(), launcher.cpu_s, piece.limit_s
+    ran_out = False
     for _ in range(MOST_TURNS):
-        limit_s = min(piece.limit_s, budget.left_s)
+        own_s = min(piece.limit_s, max(0.0, began_s + patience_s - time.monotonic()))
+        limit_s = min(own_s, budget.left_s)
+        ran_out = limit_s < own_s
         code = _process(replace(piece, limit_s=limit_s), book, launcher, look)
         if code != MORE:
             break
-    ran_out = limit_s < piece.limit_s
     state = {0: DONE, SKIPPED: SKIP, None: LATER if ran_out else HUNG}.get(code, FAILED)
     said = _last_line(book.log(piece.name))
     if code is None:
-        said = "the time is over; what it measured is kept" if ran_out else f"ended after {limit_s:.0f} s"
+        spent_s = time.monotonic() - began_s
+        said = "the time is over; what it measured is kept" if ran_out else f"ended after {spent_s:.0f} s; what it measured is kept"
     if state == FAILED:
         said = f"{_how(code)}: {said}; the whole of it: {book.log(piece.name)}"
     seconds, cpu_s = round(time.monotonic() - began_s, 1), round(launcher.cpu_s - cpu_began_s, 1)

@@ -132,8 +132,8 @@ class SmolVla(Architecture):
         tokens = torch.cat([images.flatten(1, 2) * scale, words * scale, state], dim=1)
         seen = observation.seen.repeat_interleave(images.shape[2], dim=1)
         known = torch.cat([seen, observation.words, torch.ones_like(seen[:, :1])], dim=1)
-        later = torch.zeros(known.shape[1], dtype=torch.bool, device=known.device)
-        later[-1] = True
+        places = torch.arange(known.shape[1], device=known.device)
+        later = places == known.shape[1] - 1  # `later[-1] = True` would copy from the host, which no graph records
         return tokens, known, later
 
     def _read(self, block: nn.Module, keys: Tensor, values: Tensor) -> KeysValues:

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.benchmarks.gpu import report, runner
 from ros2_rfm_serving.benchmarks.gpu.budget import Budget, correction
+from ros2_rfm_serving.benchmarks.gpu.child import MORE
 from ros2_rfm_serving.benchmarks.gpu.pieces import KERNELS, Piece, pieces
 from ros2_rfm_serving.benchmarks.gpu.speeds import BATCHES
 from ros2_rfm_serving.benchmarks.gpu.tested import REQUESTS
-from test.unit.benchmarks.test_gpu_runner import CPU, program
+from test.unit.benchmarks.test_gpu_runner import CPU, GPU, program
 
 GPU_MINUTES = 25.0
 
@@ -109,3 +110,29 @@ def test_each_piece_prints_its_expected_seconds(
 def test_no_minutes_begin_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report.gpu(device="cpu", out=tmp_path / "out", minutes=0.0, bundle=tmp_path / "gpu.tar.gz", piece=["tests-graphs"])
     assert "1 later" in capsys.readouterr().out and (tmp_path / "gpu.tar.gz").exists()
+
+
+def test_a_piece_that_hangs_on_a_gpu_costs_little_of_the_time_and_comes_last_in_the_next_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "LEAST_PATIENCE_S", 1.0)
+    hangs = program("hangs", "import time; time.sleep(600)", limit_s=570.0)
+    fails, after = program("fails", "raise ValueError"), program("after", "")
+    plan = replace(program("plan", "", needs=("hangs",)), measures=False)
+    book = runner.Book(tmp_path, GPU)
+    with book.held():
+        first = runner.run([hangs, fails], book, GPU, lambda *_: None, budget=Budget.of(10.0))
+        assert [outcome.state for outcome in first] == ["hung", "failed"] and first[0].seconds < 60.0
+        second = runner.run([hangs, fails, after, plan], book, GPU, lambda *_: None, budget=Budget.of(10.0))
+    assert [outcome.piece for outcome in second] == ["after", "hangs", "fails", "plan"]
+
+
+def test_a_piece_that_goes_on_in_new_processes_on_a_gpu_does_not_take_all_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "LEAST_PATIENCE_S", 2.0)
+    endless = program("endless", f"import sys, time; time.sleep(0.3); sys.exit({MORE})")
+    book = runner.Book(tmp_path, GPU)
+    with book.held():
+        (outcome,) = runner.run([endless], book, GPU, lambda *_: None, budget=Budget.of(10.0))
+    assert outcome.state == "hung" and outcome.said.endswith("s; what it measured is kept")
