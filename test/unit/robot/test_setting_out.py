@@ -282,5 +282,5 @@ def test_whatever_starts_it_anew_it_keeps_its_velocities_and_accelerations(
     cell = Cell(config(rate_hz, max_acceleration, ladder, build), Arm(lag_s, damping), age_s, seed, build)
     for event, share in events:
         cell.happen(event, share)
-    cell.run(1.0)
+    cell.run(2.0)
     assert cell.commands.count > 10
