@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,23 @@ def _check(factory: Factory, name: str, model: str, model_hz: float) -> None:
     problem = other_rate(rate_hz / own.number("interpolation", 1), model_hz)
     if not problem or task.execution.accept_other_rate or own.parameters.get(ACCEPT) is True:
         return
-    interpolates = own.parameters.get("command_type", "delta") != "delta"
-    fix = rate_fix(rate_hz, model_hz, interpolates=interpolates, accept=f"{name}.execution.{ACCEPT}")
+    fix = rate_fix(rate_hz, model_hz, interpolates=_interpolates(own), accept=f"{name}.execution.{ACCEPT}")
     times = rate_hz / own.number("interpolation", 1) / model_hz
     problem = f"{model}: {problem}: every motion would be {times:.3g} times as fast ({file.name})"
     key = f"{name}.world.control_rate_hz" if task.world else "control_rate_hz"
     raise ConfigurationError(problem, file=factory.file if task.world else str(file), key=key, fix=fix)
+
+
+def _interpolates(own: RobotFile) -> bool:
+    """Return whether no column is a displacement, by `command_type` and its exceptions in `command_types`."""
+    default, given = own.parameters.get("command_type", "delta"), own.parameters.get("command_types") or []
+    written = [str(entry).rpartition("=") for entry in given] if isinstance(given, list) else []
+    patterns = [pattern for pattern, equals, _ in written if equals]
+    actions = own.parameters.get("action_names") or []
+    kinds = {kind for _, _, kind in written}
+    if not written or (patterns and not all(any(fnmatchcase(str(name), one) for one in patterns) for name in actions)):
+        kinds.add(default)
+    return "delta" not in kinds
 
 
 def _control_rate_hz(task: Task, own: RobotFile) -> float:

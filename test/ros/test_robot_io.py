@@ -23,6 +23,7 @@ from std_msgs.msg import Float32MultiArray, Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.robot.columns import ActionColumns
 from ros2_rfm_serving.robot.config import Trajectory
 from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.robot.cameras import CameraSet
@@ -396,8 +397,9 @@ def test_the_foreign_robot_is_mapped_onto_the_model(repository: Path, node: Node
 
     topic, action = f"/r1/{read.io.sink.topic}", np.array([0.1, -1.0, 0.5, 0.75], np.float32)
     sink = make_sink(node, read.io.sink, topic, refused)
-    message = received(node, JointTrajectory, lambda: sink.send(action, 0.05), topic)
-    assert message.points[0].velocities.tolist() == pytest.approx([0.02, -0.2, 0.1, 75.0])
+    message = received(node, Float64MultiArray, lambda: sink.send(action, 0.05), topic)
+    assert list(message.data) == pytest.approx([0.02, -0.2, 0.1, 75.0])
+    assert ActionColumns.of(read.config).stopped(action).tolist() == [0.0, 0.0, 0.0, 0.75], "a stop opens no gripper"
     repeat(node, lambda: sink.send(action, 0.05), lambda: actions)
     assert all(np.allclose(taken, action) for taken in actions)
     sink.close()

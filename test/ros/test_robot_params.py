@@ -219,10 +219,6 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
         "a chunk takes each number as a position",
     ),
     ({"sink": "chunk", "command_type": "delta"}, "command_type", "a chunk takes each number as a position"),
-    ({"sink": "chunk", "command_types": ["y=gripper"]}, "command_types", "which would average y"),
-    ({"sink": "chunk", "command_types": ["position", "binary"]}, "command_types", "which would average y"),
-    ({"sink": "chunk", "continuous_joints": ["x"]}, "continuous_joints", "the long way round"),
-    ({"sink": "chunk", "continuous_joints": ["b=360.0"]}, "continuous_joints", "the long way round"),
     ({"sink": "chunk"}, "limits.max_velocity", "braking to a stand"),
     ({"sink": "chunk", "limits.max_velocity": [1.0, 1.0]}, "limits.max_acceleration", "braking to a stand"),
     (

@@ -294,7 +294,7 @@ class Motor:
             if self._config.tick_is_step:  # ticks jitter: the next step begins with its tick
                 self.step_ends_s = now_s + (self._parts - 0.5) * self._period_s
             assert self._shaper is not None
-            self._interpolator.aim(self._shaper.last, action)
+            self._interpolator.aim(self._shaper.before_average, action)
             part = self._interpolator.next()
             assert part is not None
             action = part
@@ -322,14 +322,15 @@ class Motor:
         steps = self._config.blend_steps
         if self._at_seam:
             self._eased_steps = 0
-        if self._at_rest or self._last is None or self._eased_steps >= steps:
+        last = self._shaper.before_average if self._shaper else self._last
+        if self._at_rest or last is None or self._eased_steps >= steps:
             return action
         self._eased_steps += 1
         columns, share = self._columns, np.float32(self._eased_steps / (steps + 1))
-        way: Array = columns.change(action, self._last)
-        eased = self._last + way * share
+        way: Array = columns.change(action, last)
+        eased = last + way * share
         if columns.has_wraps:
-            eased = columns.written(eased, self._last, action)
+            eased = columns.written(eased, last, action)
         return np.where(columns.is_binary, action, eased) if columns.has_binary else eased
 
     def fall_back(self, positions: Array | None, now_s: float, *, to_pose: bool = False) -> Array | None:

@@ -101,6 +101,12 @@ class CommandShaper:
         return None if self._last is None else self._last.astype(np.float32)
 
     @property
+    def before_average(self) -> Array | None:
+        """[A] the last command as it was before the jerk was limited, from which motions are planned on: `last` lags behind it.
+        Without such a limit it is `last`."""
+        return self.last if self._ahead is None else self._ahead.last
+
+    @property
     def needs_position(self) -> bool:
         """Its limits count from where the robot is."""
         return self._needs_position

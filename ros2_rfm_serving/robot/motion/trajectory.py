@@ -12,6 +12,10 @@ the curve is the one that was sent before: position and velocity are continuous,
 A joint_trajectory_controller that replaces a trajectory sets out from where the old one was one update ago (ros2_controllers
 94e74de, `blend_with_active_trajectory` samples at `traj_time_` before that moves on). So each new trajectory is later by one
 update, and the lead, which grows by that, shrinks again as fast as `CATCH_UP` and the limits allow.
+
+A continuous joint goes the shortest way, and its numbers go on beyond its border: a controller interpolates between plain numbers.
+One that was activated anew counts whole turns away when it sets out (`joints_angle_wraparound_`, the same commit). A binary column
+only has values that were commanded, without a velocity; the controller goes from one to the next in one control period.
 """
 
 from __future__ import annotations
@@ -23,7 +27,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from ros2_rfm_serving.robot.columns import ActionColumns
 from ros2_rfm_serving.robot.config import RobotConfig, Trajectory
+from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.robot.motion.shaping import CommandShaper
 from ros2_rfm_serving.types import Array
 
@@ -76,13 +82,14 @@ class TrajectoryPlanner:
 
     def reconfigure(self, config: RobotConfig) -> None:
         """Let other limits and another horizon count from the next plan on."""
-        limits = replace(config.limits, max_jerk=())  # commands keep it already; braking need not
-        self._shaper = CommandShaper(limits, config.command_type, self._num_actions, self._period_s)
+        columns = self._columns = ActionColumns.of(config)
+        counting = ActionColumns.made(columns.kind, columns.names, types=columns.types)
+        self._shaper = CommandShaper(_counting(config.limits, columns), counting, self._num_actions, self._period_s)
         self.num_ahead = max(3, math.ceil(config.trajectory_horizon_s / self._period_s))
         """Commands that a plan consists of."""
         infinite = (math.inf,) * self._num_actions
-        self._max_velocity = np.array(config.limits.max_velocity or infinite)
-        self._max_acceleration = np.array(config.limits.max_acceleration or infinite)
+        self._max_velocity = np.where(columns.is_binary, math.inf, config.limits.max_velocity or infinite)
+        self._max_acceleration = np.where(columns.is_binary, math.inf, config.limits.max_acceleration or infinite)
         self.is_outdated = True
 
     def is_moving(self, now_s: float) -> bool:
@@ -98,7 +105,9 @@ class TrajectoryPlanner:
         """Return whether the trajectory under way still holds for this command, and for long enough."""
         rounding = 1e-5 * np.maximum(1.0, np.abs(command))
         if not self.is_moving(now_s):
-            return not self.is_outdated and len(self._points) > 0 and bool((np.abs(command - self._points[-1]) <= rounding).all())
+            if self.is_outdated or not len(self._points):
+                return False
+            return bool((np.abs(self._columns.change(command, self._points[-1])) <= rounding).all())
         if self.is_outdated or not len(self._commands):
             return False
         at = (now_s - self._commands_s) / self._period_s
@@ -107,8 +116,9 @@ class TrajectoryPlanner:
         first, last = max(0, math.floor(at - JITTER_PERIODS)), math.ceil(at + JITTER_PERIODS)
         near = self._commands[first : last + 1]
         near = near if len(near) else self._commands[-1:]
-        low, high = near.min(axis=0), near.max(axis=0)
-        return bool(((command >= low - rounding) & (command <= high + rounding)).all())
+        away = self._columns.change(near, near[0])
+        here = self._columns.change(command, near[0])
+        return bool(((here >= away.min(axis=0) - rounding) & (here <= away.max(axis=0) + rounding)).all())
 
     def plan(self, commands: Sequence[Array], now_s: float, *, is_whole: bool, measured: Array | None = None) -> Trajectory:
         """Return the trajectory of this period's command and of those that follow it, then to a stand.
@@ -120,8 +130,12 @@ class TrajectoryPlanner:
         else:
             self._set_out(np.asarray(commands[0], np.float64), now_s, measured)
         begins_s = now_s - 2.0 * self._period_s
-        before = [self._command_at(begins_s + n * self._period_s) if len(self._commands) else commands[0] for n in (0, 1)]
-        self._commands, self._commands_s, self._is_whole = np.array([*before, *commands], np.float64), begins_s, is_whole
+        if len(self._commands):
+            before = [self._command_at(begins_s + n * self._period_s) for n in (0, 1)]
+        else:
+            before = [self._points[-1] + self._columns.change(np.asarray(commands[0], np.float64), self._points[-1])] * 2
+        self._commands = self._columns.unwrapped(np.array([*before, *commands], np.float64))
+        self._commands_s, self._is_whole = begins_s, is_whole
         self.is_outdated = False
         begin = self._first_free(now_s)
         if missing := max(0, begin - len(self._points)):  # it stays at its end until then
@@ -157,10 +171,12 @@ class TrajectoryPlanner:
         rest, lead_in_s = command, self._bridge_s
         known = self._points[-1] if len(self._points) else measured
         if known is not None:
-            left: Values = np.asarray(known, np.float64)
-            way = np.abs(command - left)
+            switches = self._columns.is_binary
+            left: Values = np.where(np.isfinite(known), known, command)
+            rest = left + self._columns.change(command, left)
+            way = np.where(switches, 0.0, np.abs(rest - left))
             if (way <= np.minimum(self._max_velocity * self._period_s, self._max_acceleration * self._period_s**2)).all():
-                rest = left
+                rest = np.where(switches, rest, left)
             else:
                 limited_s = max(float((1.5 * way / self._max_velocity).max()), _root(6.0 * way / self._max_acceleration))
                 lead_in_s = max(lead_in_s, min(limited_s, LONGEST_LEAD_IN_S))
@@ -193,12 +209,14 @@ class TrajectoryPlanner:
         first = self._first_knot(now_s)
         times_s = np.array([self._knot_s(knot) - now_s for knot in range(first, len(self._points) - 1)])
         before, after = self._points[first:-1], self._points[first + 1 :]
-        return Trajectory(times_s, 0.5 * (before + after), (after - before) / self._period_s)
+        switches = self._columns.is_binary
+        positions, velocities = 0.5 * (before + after), (after - before) / self._period_s
+        return Trajectory(times_s, np.where(switches, after, positions), np.where(switches, 0.0, velocities))
 
     def _braked(self, points: list[Values]) -> list[Values]:
         """Return `points`, [A] each, followed by those that brake to a stand; the last two are equal."""
         points, max_change = list(points), self._max_acceleration * self._period_s**2
-        step = points[-1] - points[-2]
+        step = np.where(self._columns.is_binary, 0.0, points[-1] - points[-2])
         while step.any():
             step = step - np.clip(step, -max_change, max_change)
             points.append(points[-1] + step)
@@ -220,13 +238,24 @@ class TrajectoryPlanner:
         return self._origin_s + point * self._period_s
 
     def _command_at(self, time_s: float) -> Values:
-        """Return the planned command at this time, on a straight line between two of them."""
+        """Return the planned command at this time, on a straight line between two of them, or the nearer one of a binary column."""
         at = min(max((time_s - self._commands_s) / self._period_s, 0.0), len(self._commands) - 1.0)
         before = min(int(at), max(0, len(self._commands) - 2))
         after = min(before + 1, len(self._commands) - 1)
         first, second = self._commands[before], self._commands[after]
-        commanded: Values = first + (second - first) * (at - before)
+        nearer = first if at - before < 0.5 else second
+        commanded: Values = np.where(self._columns.is_binary, nearer, first + (second - first) * (at - before))
         return commanded
+
+
+def _counting(limits: Limits, columns: ActionColumns) -> Limits:
+    """Return the limits of control points: positions of continuous joints count on beyond their border.
+
+    Commands keep the limit of the jerk already, and braking need not.
+    """
+    lower = tuple(np.where(columns.wraps, -math.inf, limits.lower).tolist()) if limits.lower else ()
+    upper = tuple(np.where(columns.wraps, math.inf, limits.upper).tolist()) if limits.upper else ()
+    return replace(limits, lower=lower, upper=upper, max_jerk=())
 
 
 def _root(squares: Values) -> float:

@@ -12,7 +12,7 @@ from rclpy.validate_topic_name import validate_topic_name
 
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.robot.columns import ActionColumns
-from ros2_rfm_serving.robot.config import CommandType, Motion, RobotConfig
+from ros2_rfm_serving.robot.config import Motion, RobotConfig
 from ros2_rfm_serving.robot.output import check_stop
 from ros2_rfm_serving.ros.node.parameters import Values
 from ros2_rfm_serving.ros.robot.cameras import CameraConfig
@@ -203,7 +203,6 @@ def _sink(values: Values, config: RobotConfig) -> SinkConfig:
     }.get(kind, "")
     check_stop(columns, sink.meaning, sink.offset, what, zeroes=_zeroes(config))
     if kind is SinkKind.CHUNK:
-        _check_splines(values, columns)
         _check_braking(values, config)
     return sink
 
@@ -211,16 +210,6 @@ def _sink(values: Values, config: RobotConfig) -> SinkConfig:
 def _zeroes(config: RobotConfig) -> bool:
     """A rung of its ladder commands displacements of zero."""
     return any(rung.motion in (Motion.ZERO, Motion.RAMP_DOWN) for rung in config.fallback)
-
-
-def _check_splines(values: Values, columns: ActionColumns) -> None:
-    """Raises: `ConfigurationError` for columns that a spline between positions would average or turn the long way round."""
-    if columns.has_binary:
-        problem = f"a chunk is a spline through its points, which would average {columns.named({CommandType.BINARY})}"
-        raise values.wrong("command_types", problem, "give the gripper a robot of its own, or use sink: trajectory")
-    if columns.has_wraps:
-        problem = "a chunk is a spline through its points, which would turn a continuous joint the long way round"
-        raise values.wrong("continuous_joints", problem, "use sink: trajectory")
 
 
 def _check_braking(values: Values, config: RobotConfig) -> None:

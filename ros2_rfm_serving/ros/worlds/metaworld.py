@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from rclpy.node import Node
 from sensor_msgs.msg import Image, JointState
-from trajectory_msgs.msg import JointTrajectory
+from std_msgs.msg import Float64MultiArray
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.ros.wire import qos
@@ -28,14 +28,13 @@ HAND_STEP_M = 0.01
 
 
 class ForeignInterface:
-    """Raw bgr8 images with padded rows; every number of the state as a joint, in an order of its own, the hand in mm; a
-    trajectory of velocities, the hand in m/s and the gripper in per cent. Each under another name."""
+    """Raw bgr8 images with padded rows; every number of the state as a joint, in an order of its own, the hand in mm;
+    commands for one controller of several interfaces, the velocities of the hand in m/s and the gripper's effort in per cent."""
 
     CAMERA_TOPICS: ClassVar[Mapping[str, str]] = {"side": "vendor/cam_left/image_raw", "front": "vendor/cam_top/image_raw"}
     PADDING_BYTES = 13
     JOINTS = tuple(f"obs_{i:02}" for i in range(STATE_SIZE))
     IN_MM = ("obs_00", "obs_01", "obs_02")
-    COMMANDED_JOINTS = ("hand_x", "hand_y", "hand_z", "gripper_percent")
 
     def __init__(self, node: Node, name: Callable[[str], str], commanded: Commanded, period_s: float) -> None:
         self._images = {
@@ -46,8 +45,8 @@ class ForeignInterface:
         self._names = [self.JOINTS[i] for i in self._order]
         self._unit = np.array([1000.0 if joint in self.IN_MM else 1.0 for joint in self.JOINTS])
         self._full_scale = np.array([HAND_STEP_M / period_s] * 3 + [100.0])
-        topic = name("vendor/arm_controller/joint_trajectory")
-        node.create_subscription(JointTrajectory, topic, lambda message: commanded(self._action(message)), qos.COMMAND)
+        topic = name("vendor/arm_controller/commands")
+        node.create_subscription(Float64MultiArray, topic, lambda message: commanded(self._action(message)), qos.COMMAND)
 
     def publish_state(self, arm: MetaworldArm, stamp: Any) -> None:
         joints = JointState(name=self._names, position=(arm.state * self._unit)[self._order].tolist())
@@ -65,13 +64,10 @@ class ForeignInterface:
             self._images[camera].publish(image)
 
     def _action(self, message: Any) -> Array | None:
-        if len(message.points) != 1 or set(message.joint_names) != set(self.COMMANDED_JOINTS):
+        values = np.asarray(message.data, np.float64)
+        if values.shape != self._full_scale.shape:
             return None
-        velocities = np.asarray(message.points[0].velocities, np.float64)
-        if velocities.shape != (len(self.COMMANDED_JOINTS),):
-            return None
-        order = [message.joint_names.index(joint) for joint in self.COMMANDED_JOINTS]
-        return action_of((velocities[order] / self._full_scale).astype(np.float32), len(ACTION_NAMES))
+        return action_of((values / self._full_scale).astype(np.float32), len(ACTION_NAMES))
 
 
 def make_interface(

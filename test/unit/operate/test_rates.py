@@ -72,6 +72,21 @@ def test_interpolation_bridges_a_multiple_and_is_named_as_the_fix(rate_hz: float
     assert "interpolation" not in caught.value.fix, "there is nothing between two displacements"
 
 
+@pytest.mark.parametrize(
+    ("types", "interpolates"),
+    [
+        ({"command_type": "position", "command_types": ["grip=delta"]}, False),
+        ({"command_type": "delta", "command_types": ["grip=gripper"]}, False),
+        ({"command_type": "delta", "command_types": ["j*=position", "grip=gripper"]}, True),
+        ({"command_types": ["velocity", "gripper"]}, True),
+    ],
+)
+def test_the_fix_knows_types_per_column(types: dict[str, Any], interpolates: bool, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        checked(tmp_path, 40.0, entries(tmp_path, 20.0)[3], action_names=["j1", "grip"], **types)
+    assert ("interpolation" in caught.value.fix) is interpolates
+
+
 def test_it_is_accepted_by_the_task_or_by_the_robots_file(tmp_path: Path) -> None:
     entry = entries(tmp_path, 50.0)[0]
     checked(tmp_path, 30.0, entry, {"accept_other_rate": True})

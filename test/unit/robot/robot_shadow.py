@@ -139,7 +139,8 @@ class Shadow:
     def _stand(self) -> None:
         if self.kind is not CommandType.POSITION:
             self._prev = self._zero
-        self._motion, self._speeds_xy = self._zero, [np.zeros(2)]
+        moves = self.kind is CommandType.POSITION and not self._has_been_silent  # on its way to the last command, which lasts
+        self._motion, self._speeds_xy = self._zero, [np.zeros(2), *(self._speeds_xy if moves else [])]
         self._step, self._share, self._may_stand = None, 0.0, True
         self._ladder_since_s, self._ladder_brakes_s = math.inf, 0.0
 

@@ -161,6 +161,8 @@ class World:
         """Of the control periods of `run`."""
         self.arm = np.zeros(2, np.float32)
         """Where x and y are: where commands and people have moved them."""
+        self.tags = np.zeros(len(NAMES) - 2, np.float32)
+        """Where the other columns are: nobody pushes these."""
         self.mark = 0
         """Steps that were executed before the last tick."""
         self.period = True
@@ -197,7 +199,7 @@ class World:
         self.mark = self.brain._queue.mark
         tick = self.brain.tick(self.readings, self.now_s, may_act=may_act)
         if tick.command is not None and self.config.command_type is CommandType.POSITION:
-            self.arm = tick.command[:2].copy()
+            self.arm, self.tags = tick.command[:2].copy(), tick.command[2:].copy()
         for server, opening in tick.opens:
             self._open(server, opening)
         for reset in tick.resets:
@@ -224,7 +226,7 @@ class World:
             return None
         old_s = now_s - self.config.max_observation_age_s - 0.1
         measured = np.zeros(len(NAMES), np.float32)
-        measured[:2] = self.arm
+        measured[:2], measured[2:] = self.arm, self.tags
         positions = {"nan": np.full(len(NAMES), np.nan, np.float32), "unknown": None}.get(kind, measured)
         return Sensors(
             state=np.zeros(3, np.float32),

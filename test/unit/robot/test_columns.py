@@ -355,6 +355,28 @@ def test_rates_are_limited_per_column(config: RobotConfig, seed: int) -> None:
     assert (np.abs(steps) <= hardest * PERIOD_S + 1e-5)[:, zeroed].all()
 
 
+@pytest.mark.parametrize("changes", [{}, {"interpolation": 4}, {"blend_steps": 2}, {"interpolation": 3, "blend_steps": 2}], ids=str)
+def test_a_limited_jerk_costs_its_lag_and_no_speed(changes: dict[str, Any]) -> None:
+    """Also where commands go a part of the way from the last one to the next action: that one is as late as the jerk makes it."""
+    lag_s, speed = 0.2, 0.5
+    limits = Limits(max_velocity=(2.0, math.inf), max_acceleration=(2.0, math.inf), max_jerk=(2.0 / lag_s, math.inf))
+    types, names = (POSITION, BINARY), ("joint", "grip")
+    config = droid(
+        action_names=names, command_type=POSITION, command_types=types, limits=limits, fallback=ladder("hold"), **changes
+    )
+    rig = Rig(config, np.zeros(2, np.float32))
+    for _ in range(80 * config.interpolation):
+        task = rig.brain.task
+        assert task is not None
+        executed, requests = task.executed_steps, rig.tick().requests
+        if requests:
+            rows = speed / config.step_rate_hz * (executed + 1 + np.arange(12))
+            answer = chunk(requests[0][1], np.stack([rows, np.ones(12)], axis=1).astype(np.float32))
+            assert rig.brain.reply(replace(answer, action_names=names), rig.now_s), rig.brain.refused
+    speeds = np.diff([float(command[0]) for command in rig.sent]) / PERIOD_S
+    assert np.abs(speeds[len(speeds) // 2 :] - speed).max() < 0.1 * speed, "it moves at its speed, evenly"
+
+
 def test_rows_are_not_skipped_where_one_column_is_a_displacement() -> None:
     """The state is half as fast as declared: positions would skip every second row, and its displacement with it."""
     config = droid(command_type=DELTA, command_types=(DELTA,) * 7 + (BINARY,), fallback=ladder("hold"), limits=Limits())

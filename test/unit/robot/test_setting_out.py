@@ -6,6 +6,7 @@ import math
 import random
 from collections import deque
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,37 +60,84 @@ class Arm:
         return next((one for one in reversed(self.readings) if one[0] <= before_s), self.readings[0])
 
 
+@dataclass(frozen=True)
+class Build:
+    """What a robot's columns are, besides positions of joints with two ends."""
+
+    name: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Of the configuration."""
+    max_jerk: float = math.inf
+    judged: tuple[int, ...] = (0, 1)
+    """Columns that are positions."""
+    border: float = math.inf
+    """Where the numbers of a continuous joint begin anew, with the other sign. The arm is at work there."""
+
+    @property
+    def middle(self) -> float:
+        """Return the number around which the arm is at work."""
+        return self.border if math.isfinite(self.border) else 0.0
+
+    def written(self, positions: Values) -> Values:
+        """Return the numbers of these positions, as a driver and a policy have them."""
+        return (positions + self.border) % (2.0 * self.border) - self.border if math.isfinite(self.border) else positions
+
+    def way(self, commands: Values, before: Values) -> Values:
+        """Return how far a joint goes, or has to go, from one number to another."""
+        return self.written(commands - before)
+
+
+POSITION, MOVED = CommandType.POSITION, CommandType.DELTA
+BUILDS = (
+    Build("plain"),
+    Build("gripper", {"command_types": (POSITION, CommandType.BINARY)}, judged=(0,)),
+    Build("gripper first", {"command_types": (CommandType.BINARY, POSITION), "interpolation": 2}, judged=(1,)),
+    Build("beside a displacement", {"command_types": (POSITION, MOVED), "blend_steps": 2}, judged=(0,)),
+    Build("beside a velocity", {"command_types": (CommandType.VELOCITY, POSITION)}, judged=(1,)),
+    Build("continuous", {"turns": (2.0 * math.pi,) * 2}, border=math.pi),
+    Build("continuous, interpolated", {"turns": (360.0,) * 2, "interpolation": 2, "blend_steps": 2}, border=180.0),
+    Build("jerk", {}, max_jerk=4.0),
+    Build("jerk, interpolated", {"interpolation": 3, "blend_steps": 3}, max_jerk=4.0),
+    Build("jerk, continuous", {"turns": (2.0 * math.pi,) * 2}, max_jerk=4.0, border=math.pi),
+)
+
+
 class Commands:
     """What the arm is told, judged by that alone: nobody ever pushes it, so that each command follows from the one before."""
 
-    def __init__(self, period_s: float, max_acceleration: float) -> None:
-        self._period_s, self._max_acceleration = period_s, max_acceleration
+    def __init__(self, period_s: float, max_acceleration: float, build: Build) -> None:
+        self._period_s, self._max_acceleration, self._build = period_s, max_acceleration, build
         self._last_s = -math.inf
-        self._last: Values = np.zeros(len(NAMES))
-        self._speed: Values = np.zeros(len(NAMES))
+        self._last: Values = np.full(len(build.judged), build.middle)
+        self._speed: Values = np.zeros(len(build.judged))
         self.starts = self.count = 0
 
     def sent(self, command: Array, now_s: float) -> None:
         """Judge a command: by the speed of the last one, or from rest where the arm was told nothing for longer than a period."""
+        command = command.astype(np.float64)[list(self._build.judged)]
+        assert (np.abs(command) <= self._build.border + 1e-3).all(), "no number of the driver"
+        rounding = FLOAT32 * max(1.0, self._build.middle)
         interval_s = now_s - self._last_s
         dt_s, stood = min(interval_s, self._period_s), interval_s > 1.3 * self._period_s
-        speed = (command - self._last) / dt_s
+        speed = self._build.way(command, self._last) / dt_s
         most, more = MAX_VELOCITY * (1.0 + ROUNDING), self._max_acceleration * dt_s * (1.0 + ROUNDING)
-        assert (np.abs(speed) <= most + FLOAT32 / dt_s).all(), f"{speed} at {now_s:.3f} s, {interval_s:.3f} s later"
-        smooth = [(np.abs(speed - before) <= more + 2.0 * FLOAT32 / dt_s).all() for before in (self._speed, 0.0 * self._speed)]
-        assert smooth[0] or (stood and smooth[1]), f"{self._speed} to {speed} at {now_s:.3f} s, {interval_s:.3f} s later"
+        assert (np.abs(speed) <= most + rounding / dt_s).all(), f"{speed} at {now_s:.3f} s, {interval_s:.3f} s later"
+        smooth = [(np.abs(speed - before) <= more + 2.0 * rounding / dt_s).all() for before in (self._speed, 0.0 * self._speed)]
+        holds = (command == self._last).all()  # as if nothing were commanded
+        assert smooth[0] or holds or (stood and smooth[1]), f"{self._speed} to {speed} at {now_s:.3f} s, {interval_s:.3f} s later"
         self.starts += stood
         self.count += 1
-        self._last_s, self._last, self._speed = now_s, command.astype(np.float64), speed
+        self._last_s, self._last, self._speed = now_s, command, speed
 
 
 class Cell:
     """A robot's brain, its arm, and a server, in virtual time."""
 
-    def __init__(self, config: RobotConfig, arm: Arm, age_s: float, seed: int) -> None:
-        self.config, self.arm, self.age_s, self.rng = config, arm, age_s, random.Random(seed)
+    def __init__(self, config: RobotConfig, arm: Arm, age_s: float, seed: int, build: Build = BUILDS[0]) -> None:
+        self.config, self.arm, self.age_s, self.rng, self.build = config, arm, age_s, random.Random(seed), build
+        arm.position = arm.goal = np.full(len(NAMES), build.middle)
         self.period_s = 1.0 / config.control_rate_hz
-        self.commands = Commands(self.period_s, config.limits.max_acceleration[0])
+        self.commands = Commands(self.period_s, max(a for a in config.limits.max_acceleration if a < math.inf), build)
         self.brain, self.now_s, self.epoch = RobotBrain(config), 0.0, 0
         self.latency_s, self.is_blind = 0.4 * self.period_s, False
         self.seen: Sensors | None = None
@@ -121,11 +169,12 @@ class Cell:
         self.waiting += [(now_s + self.latency_s, request) for _, request in tick.requests]
         if tick.command is not None:
             self.commands.sent(tick.command, now_s)
-            self.arm.goal = tick.command.astype(np.float64)
+            self.arm.goal = self.arm.goal + self.build.way(tick.command.astype(np.float64), self.arm.goal)
 
     def sensors(self) -> Sensors:
         if not self.is_blind or self.seen is None:
             at_s, positions = self.arm.read(self.now_s - self.age_s)
+            positions = self.build.written(positions)
             state = np.zeros(CONTRACT.state_size, np.float32)
             self.seen = Sensors(
                 state=state, state_s=at_s, images=IMAGE, images_s=self.now_s, positions=positions.astype(np.float32)
@@ -137,7 +186,7 @@ class Cell:
         goals = self.rng.choice([0.9, 0.3, 0.05]) * np.array([[self.rng.uniform(-1.0, 1.0) for _ in NAMES] for _ in range(LENGTH)])
         if self.rng.random() < 0.7:
             goals[:] = goals[0]
-        return goals.astype(np.float32)
+        return self.build.written(self.build.middle + goals).astype(np.float32)
 
     # --- what starts its motion anew ---
 
@@ -178,9 +227,19 @@ LADDERS = (
 )
 
 
-def config(rate_hz: float, max_acceleration: float, ladder: tuple[Rung, ...], **changes: object) -> RobotConfig:
-    both = (1.0,) * len(NAMES)
-    limits = Limits(lower=(-1.0,) * len(NAMES), upper=both, max_velocity=both, max_acceleration=(max_acceleration,) * len(NAMES))
+def config(rate_hz: float, max_acceleration: float, ladder: tuple[Rung, ...], build: Build = BUILDS[0]) -> RobotConfig:
+    types = build.changes.get("command_types", (POSITION,) * len(NAMES))
+    moves = [kind is POSITION for kind in types]
+    if CommandType.VELOCITY in types:
+        ladder = (Rung(Motion.RAMP_DOWN, 0.1), Rung(Motion.ZERO))
+    end = min(build.border, 1.0) if build.border == math.inf else build.border
+    limits = Limits(
+        lower=(-end,) * len(NAMES),
+        upper=(end,) * len(NAMES),
+        max_velocity=tuple(MAX_VELOCITY if it else math.inf for it in moves),
+        max_acceleration=tuple(max_acceleration if it else math.inf for it in moves),
+        max_jerk=tuple(build.max_jerk * max_acceleration if it else math.inf for it in moves) if build.max_jerk < math.inf else (),
+    )
     made = RobotConfig(
         name="r1",
         action_names=NAMES,
@@ -193,11 +252,12 @@ def config(rate_hz: float, max_acceleration: float, ladder: tuple[Rung, ...], **
         fallback=ladder,
         safe_pose=(0.0,) * len(NAMES),
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **build.changes)
 
 
 @settings(max_examples=60, deadline=None)
 @given(
+    build=st.sampled_from(BUILDS),
     rate_hz=st.sampled_from([10.0, 20.0, 50.0]),
     max_acceleration=st.sampled_from([2.0, 8.0, 30.0]),
     ladder=st.sampled_from(LADDERS),
@@ -208,6 +268,7 @@ def config(rate_hz: float, max_acceleration: float, ladder: tuple[Rung, ...], **
     events=st.lists(st.tuples(st.sampled_from(EVENTS), st.floats(0.0, 1.0)), min_size=4, max_size=12),
 )
 def test_whatever_starts_it_anew_it_keeps_its_velocities_and_accelerations(
+    build: Build,
     rate_hz: float,
     max_acceleration: float,
     ladder: tuple[Rung, ...],
@@ -218,8 +279,8 @@ def test_whatever_starts_it_anew_it_keeps_its_velocities_and_accelerations(
     events: list[tuple[str, float]],
 ) -> None:
     """`Commands` asserts on every command."""
-    cell = Cell(config(rate_hz, max_acceleration, ladder), Arm(lag_s, damping), age_s, seed)
+    cell = Cell(config(rate_hz, max_acceleration, ladder, build), Arm(lag_s, damping), age_s, seed, build)
     for event, share in events:
         cell.happen(event, share)
-    cell.run(1.0)
+    cell.run(2.0)
     assert cell.commands.count > 10

@@ -280,6 +280,20 @@ def test_a_limited_jerk_costs_a_lag_and_nothing_else() -> None:
     assert sent[-1] == pytest.approx(0.5 * PERIOD_S * (59 - 3.5), abs=1e-4)
 
 
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_a_limited_jerk_costs_no_more_where_steps_are_interpolated(parts: int) -> None:
+    """It lags behind by the half of the mean's eight periods; parts that set out from where the mean is would never arrive."""
+    made, line = shaper(CommandType.POSITION, **JERKY), Interpolator(parts)
+    made.start(array(0.0))
+    row, speed, sent = array(0.0), 0.0, []
+    for _ in range(1, 60):
+        speed = min(speed + 0.02 * parts, 0.8)
+        row = row + np.float32(speed * parts * PERIOD_S)
+        line.aim(made.before_average, row)
+        sent += [float(made.shape(part, PERIOD_S)[0]) for part in (line.next() for _ in range(parts)) if part is not None]
+    assert sent[-1] == pytest.approx(float(row[0]) - 3.5 * PERIOD_S * 0.8, abs=1e-3)
+
+
 def test_other_limits_of_the_jerk_do_not_make_a_moving_robot_jump() -> None:
     before = shaper(CommandType.POSITION, max_velocity=(2.0,), max_acceleration=(8.0,))
     before.start(array(0.0))

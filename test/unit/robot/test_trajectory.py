@@ -313,6 +313,60 @@ def test_a_recorded_robot_sends_the_same_trajectories_again() -> None:
     assert orjson.dumps(ends[0], option=orjson.OPT_SERIALIZE_NUMPY) == orjson.dumps(ends[1], option=orjson.OPT_SERIALIZE_NUMPY)
 
 
+def test_a_continuous_joint_goes_round_and_round_the_short_way() -> None:
+    """Through its border and a pause beside it: the numbers that a controller interpolates between go on."""
+    limits = replace(CONFIG.limits, lower=(-math.pi, LOWER), upper=(math.pi, UPPER))
+    arm = Arm(replace(CONFIG, limits=limits, turns=(2.0 * math.pi, 0.0)), seed=3)
+
+    def turning(begin: Values) -> Values:
+        ahead = begin[0] + 0.8 * np.arange(CHUNK_LENGTH) / CONFIG.control_rate_hz
+        return np.stack([(ahead + math.pi) % (2.0 * math.pi) - math.pi, np.full(CHUNK_LENGTH, 0.3)], axis=1)
+
+    arm.rows = turning
+    for _ in range(7):
+        arm.run(2.0)
+        arm.brain.pause(arm.now_s)
+        arm.run(0.7)
+        arm.brain.resume(arm.now_s)
+    positions = np.array([move[1] for move in arm.moves])
+    assert np.abs(np.diff(positions, axis=0)).max() <= 1.3 * VELOCITY * arm.update_s, "it never jumps, nor goes back a whole turn"
+    assert positions[-1, 0] - positions[0, 0] > 7.5, "it has gone round more than once"
+    assert max(abs(command[0]) for _, command in arm.commands) <= math.pi, "commands are the numbers of the driver"
+
+
+@pytest.mark.parametrize("types", [(CommandType.POSITION, CommandType.BINARY), (CommandType.BINARY, CommandType.POSITION)])
+def test_a_gripper_beside_an_arm_only_gets_values_of_the_policy(types: tuple[CommandType, ...]) -> None:
+    """And the arm keeps its limits, whichever column is first."""
+    rates = {kind: (VELOCITY, ACCELERATION) if kind is CommandType.POSITION else (math.inf, math.inf) for kind in types}
+    limits = replace(
+        CONFIG.limits,
+        max_velocity=tuple(rates[kind][0] for kind in types),
+        max_acceleration=tuple(rates[kind][1] for kind in types),
+    )
+    grip, joint = types.index(CommandType.BINARY), types.index(CommandType.POSITION)
+    arm = Arm(replace(CONFIG, command_type=types[0], command_types=types, limits=limits), seed=5)
+
+    def gripping(begin: Values) -> Values:
+        rows = arm._random_rows(begin)
+        rows[:, grip] = np.where(np.arange(CHUNK_LENGTH) < arm.random.integers(CHUNK_LENGTH), 0.25, 1.0)
+        return rows
+
+    arm.rows = gripping
+    for happens in (pause, cancel):
+        arm.run(6.0)
+        happens(arm)
+        arm.run(1.0)
+        arm.brain.resume(arm.now_s)
+    sent = [trajectory for _, trajectory in arm.trajectories]
+    grips = np.concatenate([trajectory.positions[:, grip] for trajectory in sent])
+    assert set(np.round(grips, 6).tolist()) == {0.25, 1.0}
+    assert not any(trajectory.velocities[:, grip].any() for trajectory in sent)
+    assert sent[-1].positions[-1, grip] == pytest.approx(float(arm.commands[-1][1][grip])), "a stop keeps the grip"
+    for trajectory in sent:
+        steps = np.diff(trajectory.velocities[:, joint]) / np.diff(trajectory.times_s)
+        assert (np.abs(trajectory.velocities[:, joint]) <= VELOCITY + 1e-9).all() and (np.abs(steps) <= ACCELERATION + 1e-6).all()
+
+
 def test_a_robot_of_single_commands_plans_nothing() -> None:
     arm = Arm(replace(CONFIG, trajectory_horizon_s=0.0)).run(2.0)
     assert arm.commands and not arm.trajectories and arm.brain.stop_trajectory(arm.now_s) is None
