@@ -54,7 +54,7 @@ def _add_ratios(rows: Rows, name: str, robots: int, row: Row) -> None:
         case = f"{robots} robots"
         if not rows.has(architecture=name, ratio=key, case=case):
             ms = [1e3 * median(getattr(run, figure) for run in row.runs[batching]) for batching in ("continuous", "fixed")]
-            goals.add(rows, key, name, (ms[0], ms[1]), "ms", case, median(row.ratios("continuous", figure)))
+            goals.add(rows, key, name, (ms[0], ms[1]), "ms", case, of_rounds=row.ratios("continuous", figure))
 
 
 def _cases(is_toy: bool, *, everything: bool) -> list[tuple[int, float]]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from ros2_rfm_serving.benchmarks.gpu.machine import Machine
 from ros2_rfm_serving.benchmarks.gpu.rows import Rows, replace
@@ -60,16 +61,31 @@ BY_KEY: Mapping[str, Goal] = {goal.key: goal for goal in GOALS}
 
 
 def add(
-    rows: Rows, key: str, architecture: str, over: tuple[float, float], unit: str, case: str = "", value: float | None = None
+    rows: Rows,
+    key: str,
+    architecture: str,
+    over: tuple[float, float],
+    unit: str,
+    case: str = "",
+    *,
+    of_rounds: Sequence[float] = (),
+    value: float | None = None,
 ) -> None:
-    """Keep a ratio of a goal. over: numerator and denominator as measured. value: where it is no quotient of these two medians."""
+    """Keep a ratio of a goal, with its spread.
+
+    over: numerator and denominator as measured. of_rounds: the ratio in each round; empty: there was one. value: the ratio; None:
+    the median of the rounds', or the quotient of the two.
+    """
     goal, (numerator, denominator) = BY_KEY[key], over
-    value = numerator / denominator if value is None else value
+    if value is None:
+        value = median(of_rounds) if of_rounds else numerator / denominator
     rows.add(
         architecture=architecture,
         ratio=key,
         case=case,
         value=value,
+        lowest=min(of_rounds, default=value),
+        highest=max(of_rounds, default=value),
         goal=goal.text,
         meets=str(goal.meets(value)),
         numerator=numerator,
@@ -92,13 +108,14 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _cell(goal: Goal, rows: Sequence[Mapping[str, str]]) -> str:
-    """All cases, each with whether it meets its goal."""
+    """All cases, each with its spread over the rounds and whether its median meets the goal."""
     texts = []
     for row in rows:
         value = float(row["value"])
         verdict = "met" if goal.meets(value) else "not met"
         case = f" ({row['case']})" if row["case"] else ""
-        texts.append(f"{value:.2f} {verdict}{case}")
+        spread = "" if row["lowest"] == row["highest"] else f" ({float(row['lowest']):.2f} to {float(row['highest']):.2f})"
+        texts.append(f"{value:.2f}{spread} {verdict}{case}")
     return "; ".join(texts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 from ros2_rfm_serving.benchmarks.gpu import goals
@@ -25,20 +25,28 @@ def run(task: Task, name: str) -> None:
     rows, batch = task.rows(goals.FILE), TOY_BATCH if task.is_toy else BATCH
     done = [key for key in ("graphs", "batch") if rows.has(architecture=name, ratio=key)]
     if len(done) < 2:
-        medians = by_turns(_sides(task, name, batch), task.is_toy)
+        ms = by_turns(_sides(task, name, batch), task.is_toy)
         if "graphs" not in done:
-            goals.add(rows, "graphs", name, (medians["eager"], medians["recorded"]), "ms", _ran(task))
+            of_rounds = _quotients(ms["eager"], ms["recorded"])
+            goals.add(rows, "graphs", name, (median(ms["eager"]), median(ms["recorded"])), "ms", _ran(task), of_rounds=of_rounds)
         if "batch" not in done:
-            rates = (1e3 * batch / medians["batch"], 1e3 / medians["recorded"])
-            goals.add(rows, "batch", name, rates, "requests/s", f"batch of {batch}" if task.is_toy else "")
+            of_rounds = [batch * quotient for quotient in _quotients(ms["recorded"], ms["batch"])]
+            rates = (1e3 * batch / median(ms["batch"]), 1e3 / median(ms["recorded"]))
+            case = f"batch of {batch}" if task.is_toy else ""
+            goals.add(rows, "batch", name, rates, "requests/s", case, of_rounds=of_rounds)
     if name == "groot_n1_7" and not rows.has(architecture=name, ratio="tensorrt"):
         task.begin(2 - len(done))
-        own = by_turns({"own": _call(_one_view(task, name), 1)}, task.is_toy)
-        goals.add(rows, "tensorrt", name, (own["own"], goals.TENSORRT_MS), "ms", _ran(task))
+        own = by_turns({"own": _call(_one_view(task, name), 1)}, task.is_toy)["own"]
+        of_rounds = [ms / goals.TENSORRT_MS for ms in own]
+        goals.add(rows, "tensorrt", name, (median(own), goals.TENSORRT_MS), "ms", _ran(task), of_rounds=of_rounds)
 
 
-def by_turns(sides: Mapping[str, Callable[[], None]], is_toy: bool) -> dict[str, float]:
-    """Return each side's latency in ms: the median of the rounds' medians. Sides take turns, so that a warm card favours none."""
+def _quotients(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    return [one / other for one, other in zip(above, below, strict=True)]
+
+
+def by_turns(sides: Mapping[str, Callable[[], None]], is_toy: bool) -> dict[str, list[float]]:
+    """Return each side's median latency in ms, round by round. Sides take turns, so that a warm card favours none."""
     rounds, calls = (TOY_ROUNDS, TOY_CALLS) if is_toy else (ROUNDS, CALLS)
     seen: dict[str, list[float]] = {side: [] for side in sides}
     for call in sides.values():
@@ -47,7 +55,7 @@ def by_turns(sides: Mapping[str, Callable[[], None]], is_toy: bool) -> dict[str,
         order = list(sides)
         for side in (*order[turn % len(order) :], *order[: turn % len(order)]):
             seen[side].append(median(_timed(sides[side]) for _ in range(calls)))
-    return {side: median(values) for side, values in seen.items()}
+    return seen
 
 
 def _timed(call: Callable[[], None]) -> float:

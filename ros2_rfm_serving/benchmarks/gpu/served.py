@@ -62,7 +62,7 @@ class Seen:
     one_s: list[float] = field(default_factory=list)
     one_hz: list[float] = field(default_factory=list)
     all_hz: list[float] = field(default_factory=list)
-    half_s: list[float] = field(default_factory=list)
+    half_s: list[list[float]] = field(default_factory=list)
     """Latency of every request at half load"""
 
 
@@ -95,22 +95,24 @@ def measured(engine: SteppingEngine, batching: str, extent: Extent) -> Seen:
             seen.one_s.append(median(one_s))
             seen.one_hz.append(one_hz)
             seen.all_hz.append(all_hz)
-        seen.half_s = rig.paced(clients, HALF * median(seen.all_hz), extent.half_load_s)
+        rate_hz, seconds = HALF * median(seen.all_hz), extent.half_load_s / extent.rounds
+        seen.half_s = [rig.paced(clients, rate_hz, seconds) for _ in range(extent.rounds)]
     return seen
 
 
 def _add(rows: Rows, name: str, batching: str, seen: Seen) -> None:
-    p50_s, p99_s = np.quantile(seen.half_s, [0.5, 0.99]).tolist()
-    of_rounds = median(all_hz / one_hz for all_hz, one_hz in zip(seen.all_hz, seen.one_hz, strict=True))
-    over_alone = median(one_s / alone_s for one_s, alone_s in zip(seen.one_s, seen.alone_s, strict=True))
+    p50_s, p99_s = np.quantile(np.concatenate(seen.half_s), [0.5, 0.99]).tolist()
+    tails = [float(np.quantile(round_s, 0.99) / np.quantile(round_s, 0.5)) for round_s in seen.half_s]
+    more = [all_hz / one_hz for all_hz, one_hz in zip(seen.all_hz, seen.one_hz, strict=True)]
+    over_alone = [one_s / alone_s for one_s, alone_s in zip(seen.one_s, seen.alone_s, strict=True)]
     found = {
-        "clients": ((median(seen.all_hz), median(seen.one_hz)), "requests/s", of_rounds),
-        "server": ((1e3 * median(seen.one_s), 1e3 * median(seen.alone_s)), "ms", over_alone),
-        "tail": ((1e3 * p99_s, 1e3 * p50_s), "ms", None),
+        "clients": ((median(seen.all_hz), median(seen.one_hz)), "requests/s", more, None),
+        "server": ((1e3 * median(seen.one_s), 1e3 * median(seen.alone_s)), "ms", over_alone, None),
+        "tail": ((1e3 * p99_s, 1e3 * p50_s), "ms", tails, p99_s / p50_s),
     }
-    for key, (over, unit, value) in found.items():
+    for key, (over, unit, of_rounds, value) in found.items():
         if not rows.has(architecture=name, ratio=key, case=batching):
-            goals.add(rows, key, name, over, unit, batching, value)
+            goals.add(rows, key, name, over, unit, batching, of_rounds=of_rounds, value=value)
 
 
 class Rig:
