@@ -206,6 +206,11 @@ def words_of_another(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(content))
 
 
+def without_a_model(folder: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).unlink()
+
+
 REFUSED: dict[str, tuple[str, Change, str]] = {
     "another policy": (LEROBOT, edited("config.json", type="act"), "config.json: type is 'act'"),
     "an adapter": (LEROBOT, edited("config.json", use_peft=True), "use_peft is true: it holds an adapter only"),
@@ -292,7 +297,7 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
         edited("config.json", input_features={"observation.state": {"type": "STATE", "shape": [500]}}),
         "contract.state_size: 500, of a network for at most 8",
     ),
-    "statistics that are no numbers": (OPENPI, stats(mean=[float("nan")] * 4), "offset.0"),
+    "statistics that are no numbers": (OPENPI, stats(mean=[float("nan")] * 4), "norm_stats.actions.mean: finite numbers"),
     "statistics that turn actions round": (OPENPI, stats(std=[-1.0] * 4), "scale.0"),
     "statistics of fewer columns": (LEROBOT, short_statistics, "processing.action.offset has 1 numbers for 4 columns"),
     "a weight that is there twice": (LEROBOT, there_twice, "a key is there twice: 'model.action_out_proj.bias'"),
@@ -306,7 +311,8 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
     ),
     "half a pixel": (LEROBOT, edited("config.json", resize_imgs_with_padding=[64.9, 64.9]), "positions for 64 x 64"),
     "names that are one word": (LEROBOT, edited("config.json", action_feature_names="xyzg"), "action_feature_names: a list"),
-    "nothing": (OPENPI, lambda f: (f / "config.json").unlink(), "no checkpoint that an importer recognises"),
+    "no length of a chunk": (OPENPI, lambda f: (f / "config.json").unlink(), "--chunk-length"),
+    "nothing": (OPENPI, without_a_model, "no checkpoint that an importer recognises"),
 }
 
 
