@@ -181,7 +181,8 @@ class FallbackLadder:
             self._sets_out, self._will_set_out = self._will_set_out, False
         self._before = None if self._sets_out else self._last
         self._last = self._now = command
-        self._keep(command)
+        if self._keeps:
+            self._kept_last = command
         self._to_pose = self._rung = None
 
     def _keep(self, command: Array) -> None:

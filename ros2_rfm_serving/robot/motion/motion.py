@@ -258,7 +258,7 @@ class Motor:
         """[A] the next part of a step under way; None: nothing is to be said until its end."""
         if not self._interpolator.pending:
             return None
-        due, pending = self._parts_due(now_s), self._interpolator.pending
+        due, pending = self._parts_due(now_s) if self._config.tick_is_step else 1, self._interpolator.pending
         part = self._interpolator.next(due)
         assert part is not None
         self._owed_s = max(0, due - pending) * self._period_s
@@ -272,7 +272,7 @@ class Motor:
             self.step_ends_s = now_s + (0.0 if self._config.tick_is_step else self._period_s)
             return None
         observed_s = self.queue.observed_s
-        due = self._parts_due(now_s)
+        due = self._parts_due(now_s) if self._config.tick_is_step else 1
         rows = 1 + (due - 1) // self._parts
         action, _ = self.queue.pop(rows)
         if not self._config.tick_is_step:
@@ -301,7 +301,7 @@ class Motor:
         return self._shaped(action, now_s, True)
 
     def _parts_due(self, now_s: float) -> int:
-        """Return the parts of steps that this command stands for; without interpolation a step is one part.
+        """Return the parts of steps that this command stands for, where ticks are steps; without interpolation a step is one part.
 
         They are more than one where the robot ticks more slowly than it was declared to, so that a motion takes the time that was
         declared. A displacement is made once, whatever the time.
@@ -312,9 +312,8 @@ class Motor:
         return self._periods(now_s) + owed
 
     def _periods(self, now_s: float) -> int:
-        """Return the control periods that a command of now stands for."""
-        makes_up = self._config.tick_is_step and not self._columns.has_delta
-        return self.pace.periods(now_s) if makes_up else 1
+        """Return the control periods that a command of now stands for, where ticks are steps."""
+        return 1 if self._columns.has_delta else self.pace.periods(now_s)
 
     def _eased(self, action: Array) -> Array:
         """[A] Over the first steps of a chunk an ever larger part of the way from the last command to the action, so that nothing
@@ -482,7 +481,7 @@ class Motor:
         self._at_rest = self._held = False
         self._wanted = command
         self._last = self._shaper.shape(command, self.pace.elapsed_s(now_s)) if self._shaper else command
-        self.pace.began(now_s, self._periods(now_s))
+        self.pace.began(now_s, self._periods(now_s) if self._config.tick_is_step else 1)
         if self._shaper is not None and self._columns.has_position:
             self._trail.add(self._last, now_s, self._config.max_observation_age_s)
         return self._last

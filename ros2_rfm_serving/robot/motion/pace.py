@@ -50,12 +50,13 @@ class Pace:
 
     def began(self, now_s: float, periods: int = 1) -> None:
         """Note that a command goes out, which stands for so many periods."""
-        period_s = self.period_s
-        if self._is_new(now_s):
+        period_s, interval_s = self.period_s, now_s - self._began_s
+        if self._due_s == -math.inf or (interval_s > GAP * period_s and self._is_new(now_s)):
             self._due_s = now_s + period_s
         else:
-            self._due_s = max(self._due_s + periods * period_s, now_s - LONGEST_BEHIND * period_s)
-        self._intervals_s.append(now_s - self._began_s)
+            due_s, latest_s = self._due_s + periods * period_s, now_s - LONGEST_BEHIND * period_s
+            self._due_s = due_s if due_s > latest_s else latest_s
+        self._intervals_s.append(interval_s)
         self._began_s = now_s
 
     def since_s(self, now_s: float) -> float:
