@@ -7,7 +7,6 @@ counted in `refused` and dropped. A body that does not tick periodically asks `n
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Tick, Trajectory
 from ros2_rfm_serving.robot.conversation.conversation import Requests
@@ -170,8 +169,8 @@ class RobotBrain(RobotTasks):
         if moved > seen.bridged:
             return "delay_not_bridged"  # whatever the delay usually is; asked anew, it may stand meanwhile
         begun_s = answered.asked.observed_s
-        chunk = self._promised(chunk, system1)
-        problem = self._motor.take(chunk, seen.mark, seen.observed_s, real_delay=real_delay, begun_s=begun_s)
+        longest = system1.contract.chunk_length if system1.contract else 0
+        problem = self._motor.take(chunk, seen.mark, seen.observed_s, real_delay=real_delay, longest=longest, begun_s=begun_s)
         if problem:
             return problem
         self._note_time(self._merged, now_s)
@@ -180,14 +179,6 @@ class RobotBrain(RobotTasks):
         self._served = self._had_chunk = True
         self._needs_chunk_since_s = math.inf
         return ""
-
-    def _promised(self, chunk: Chunk, link: Link) -> Chunk:
-        """Return the chunk without rows beyond the length that the session's contract promises, which are counted as a warning."""
-        length = link.contract.chunk_length if link.contract else 0
-        if not length or max(len(chunk.chunk_robot), len(chunk.chunk_model)) <= length:
-            return chunk
-        self._motor.gate_warnings["chunk_too_long"] += 1
-        return replace(chunk, chunk_model=chunk.chunk_model[:length], chunk_robot=chunk.chunk_robot[:length])
 
     # --- the control period ---
 

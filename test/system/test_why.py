@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ros2_rfm_serving.monitoring.findings.causes import UNANSWERED
 from test.operate.floor import ROBOT, SERVER, Floor
 
 LOOKS = 5
@@ -39,6 +40,8 @@ def test_a_factory_that_is_there_healthy_and_without_its_server(floor: Floor) ->
     done = floor.shell(f"rfm why {ROBOT} --seconds 5 --json")
     found = json.loads(done.stdout)
     assert done.returncode == 1 and not found["ok"] and found["looked_s"] >= 5.0
-    (finding,) = found["findings"]
-    assert (finding["cause"], finding["about"]) == ("server gone", SERVER), finding
+    finding, *others = found["findings"]
+    assert (finding["cause"], finding["about"]) == ("server gone", SERVER), found["findings"]
     assert finding["evidence"] and finding["mend"]
+    # What follows from the loss is not repeated beside it. A busy machine may be late with other things, too.
+    assert not {other["cause"] for other in others} & {"hung engine", "drifted profile", *UNANSWERED}, others

@@ -149,17 +149,23 @@ class Motor:
         if counter := self.gate.trained(mean, std):
             self.gate_warnings[counter] += 1
 
-    def take(self, chunk: Chunk, mark: int, observed_s: float, *, real_delay: int, begun_s: float = math.nan) -> str:
-        """A chunk for the queue. Returns the counter under which it is refused; empty: it was merged.
+    def take(
+        self, chunk: Chunk, mark: int, observed_s: float, *, real_delay: int, longest: int = 0, begun_s: float = math.nan
+    ) -> str:
+        """Merge a chunk into the queue. Return the counter under which it is refused, or an empty string when it was merged.
 
-        mark, observed_s: of the observation that its last steps saw, from which row 0 counts. begun_s: when that was taken which it
-        began with.
+        mark, observed_s: of the observation that its last steps saw, from which row 0 counts.
+        longest: number of rows that the session's contract promises, 0 for any; rows beyond it are dropped, which is counted as a
+        warning. begun_s: when the observation was taken that the chunk began with.
         """
         robot, model = chunk.chunk_robot, chunk.chunk_model
         if robot.ndim != 2 or robot.shape[1] != len(self._config.action_names) or not len(robot) or model.shape != robot.shape:
             return "bad_shape"
         if robot.size and not (np.isfinite(robot).all() and np.isfinite(model).all()):
             return "non_finite"
+        if longest and len(robot) > longest:
+            self.gate_warnings["chunk_too_long"] += 1
+            robot, model = robot[:longest], model[:longest]
         moved = min(max(real_delay, 0), max(self.queue.mark - mark, 0))
         rows = robot[moved:] if self._config.replace_queue else robot
         refused, warned = self.gate.admit(rows, self._executed_last if self._config.replace_queue else None)

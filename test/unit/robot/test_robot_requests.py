@@ -207,6 +207,21 @@ def test_a_chunk_longer_than_the_contract_is_cut(config: RobotConfig, length: in
     assert [float(command[0]) for command in commands] == [float(row) for row in range(length)]
 
 
+def test_rows_beyond_the_contract_hide_no_damage() -> None:
+    """A chunk is judged before it is cut: with fewer rows for the robot than of the model, or with NaN in a row that is cut."""
+    whole = rows(length=16)
+    nan = whole.copy()
+    nan[15, 0] = math.nan
+    for damage, counter in (
+        ({"chunk_robot": whole[:8]}, "bad_shape"),
+        ({"chunk_model": whole[:8]}, "bad_shape"),
+        ({"chunk_model": nan}, "non_finite"),
+    ):
+        rig = lasting(length=4)
+        assert not rig.brain.reply(replace(long_chunk(rig.ask()), **damage), rig.now_s)
+        assert rig.brain.refused[counter] == 1 and not rig.brain.gate_warnings
+
+
 def asked_after(rig: Rig, delay: int, length: int = 16) -> list[ObservationRequest]:
     """Requests of a robot whose answers take so many steps, until its delay is known and asked for."""
     requests = []
