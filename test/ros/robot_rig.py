@@ -125,8 +125,11 @@ class Rig:
 
     def wait(self, until: Callable[[], Any], what: str = "", seconds: float = 120.0) -> Any:
         found = eventually(until, seconds, self._turn)
-        told = {name: (robot.status and robot.status.reason) for name, robot in self.robots.items()}
-        assert found, f"waited in vain for {what}; robots say {told}"
+        statuses = {
+            name: robot.status and (robot.status.state, robot.status.phase, robot.status.reason)
+            for name, robot in self.robots.items()
+        }
+        assert found, f"waited in vain for {what}; statuses (state, phase, reason): {statuses}"
         return found
 
     def spin(self, seconds: float) -> None:
