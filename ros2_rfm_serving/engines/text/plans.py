@@ -54,7 +54,7 @@ _HESITATIONS = "so|but|yes|no|ok|actually"
 _MORE_HESITATIONS = "okay|hmm+|well|alright|maybe|perhaps|however|therefore|thus|sure|certainly|sorry"
 _DESPAIR = (
     "unable|cannot|can't|could not|not sure|unclear|unfortunately|apolog(?:y|ies|i[sz]e)|my apologies|thanks?|you're welcome|got it"
-    "|understood|seems|looks like|appears|given|since|because|considering|based on|as an ai|currently|think|analysis|that's all"
+    "|understood|seems|looks like|need to|probably|consider(?:ing)?|analy[sz]e|understand|interpret|brainstorm|recall|hm|generate|to accomplish this|appears|given|since|because|considering|based on|as an ai|currently|think|analysis|that's all"
     r"|to-?do|etc|e\.g\.|i\.e\.|step[- ]by[- ]step|the (?:first|next|last|final) (?:step|sub-?goal|action)"
     "|internal server error|rate limit|service unavailable|bad gateway|gateway time-?out|too many requests|model not found"
 )
@@ -135,6 +135,7 @@ def _checked(subgoal: str) -> str:
 
 
 _BULLETS = "-*+•‣▪◦●→\u2013—✓✔✅➤►"
+_TICKS = ("✓", "✔", "✅")
 _NUMBER = r"(?:\d{1,3}|one|two|three|four|five|six|seven|eight|nine|ten)"
 _MARK = re.compile(
     rf"^(?:[{_BULLETS}]\s+"
@@ -145,6 +146,12 @@ _MARK = re.compile(
     re.IGNORECASE,
 )
 """A number, a label or a bullet before an item."""
+_TICKED_OFF = re.compile(
+    r"^\[[xX✓✔✅]\]\s|^[☑☒]|^\s*~~.*~~\s*[.,]?$|^\[(?:done|completed?|finished)\]\s"
+    r"|[\s(\[](?:already )?(?:done|completed|finished)[)\]][.!]?$|\s[-\u2013—:]\s*(?:already )?(?:done|completed|finished|✓|✔|✅)[.!]?$",
+    re.IGNORECASE,
+)
+"""What says of an item that it is behind: a ticked box, a line through it, `(done)`."""
 _ORDER = re.compile(
     r"^(?:(?:first|second|third|fourth|last)(?:ly)?|then|next|finally|after that|afterwards|and then)\s*[,:]\s+", re.IGNORECASE
 )
@@ -153,6 +160,12 @@ _EMPHASIS = " \t`*_\"'“”«»"
 
 def _is_item(line: str) -> bool:
     return _MARK.match(_without_emphasis(line)) is not None
+
+
+def _is_ticked_off(line: str) -> bool:
+    """Whether an item says of itself that it is done."""
+    plain = _without_emphasis(line).strip()
+    return _TICKED_OFF.search(_MARK.sub("", plain)) is not None or _TICKED_OFF.search(plain) is not None
 
 
 def _without_emphasis(line: str) -> str:
@@ -173,11 +186,16 @@ def _bare(line: str) -> str:
 # --- JSON --------------------------------------------------------------------------------------------------------------------
 
 _PLAN_KEYS = (
-    "subgoals subgoal plan plans steps subtasks tasks actions goals instructions sequence todo list items remaining left "
+    "subgoals subgoal plan plans steps subtasks tasks actions goals instructions sequence todo list items remaining "
     "output answer result response final finalanswer finalplan actionplan taskplan"
 )
 _PLANS = frozenset(_PLAN_KEYS.split())
 """Keys below which a plan is published, in lower case and without marks; `remaining_subgoals` and the like as well."""
+_QUALIFIED = re.compile(
+    r"(?:remaining|ordered|next|left|new|updated|revised|robot|high_?level)"
+    r"(?:sub-?goals?|plan|steps|sub-?tasks|tasks|actions|goals|instructions|sequence)"
+)
+"""Such a key with a word before it. `left_arm_actions`, `left_objects` and `remaining_risks` are none."""
 _TEXTS = ("subgoal", "instruction", "action", "description", "task", "step", "goal", "text", "content", "command", "title", "name")
 """Keys of an object that is one subgoal, the most telling first."""
 _OTHER_KEYS = (
@@ -188,6 +206,14 @@ _OTHER_KEYS = (
 _ABOUT = frozenset(_OTHER_KEYS.split())
 """Keys that say something about a plan or a subgoal, and are none."""
 _DONE = ("done", "completed", "complete", "finished")
+_IS_DONE = (
+    *_DONE,
+    *"success successful succeeded achieved accomplished executed skipped cancelled canceled obsolete true yes 1 x".split(),
+    *_TICKS,
+)
+"""Statuses of a subgoal that is not left."""
+_BEHIND = (*_DONE, "previous", "past", "history", "executed", "object", "scene", "observ", "constraint", "avoid", "assumption")
+"""What keys begin with below which no steps of a plan stand that are left."""
 
 
 def _holds_json(text: str) -> bool:
@@ -257,15 +283,30 @@ def _subgoals(value: Any, depth: int) -> list[str]:
     plans = [key for key in value if _is_plan_key(key)]
     lists = [key for key in plans if isinstance(value[key], list | dict)] or plans
     if len(lists) == 1:
+        if _plain_key(lists[0]) != KEY and (other := _other_list(value, lists[0])):
+            raise UnreadablePlan(f"its JSON has another list beside its plan: {other}")
         return _subgoals(value[lists[0]], depth + 1)
     if lists:
         raise UnreadablePlan("its JSON has several plans")
     return _numbered(value)
 
 
+def _other_list(value: dict[Any, Any], plan: object) -> str:
+    """Return a key beside a plan below which another may stand, such as that of a second arm; empty: there is none.
+
+    The key that was asked for (`KEY`) is beyond doubt, whatever stands beside it.
+    """
+    for key, other in value.items():
+        plain = _plain_key(key)
+        about = plain in _ABOUT or plain.startswith(_BEHIND)
+        if key != plan and not about and isinstance(other, list | dict) and other:
+            return repr(str(key)[:40])
+    return ""
+
+
 def _is_plan_key(key: object) -> bool:
     plain = _plain_key(key)
-    return plain in _PLANS or (plain.startswith(("remaining", "ordered", "next", "left")) and plain.endswith("s"))
+    return plain in _PLANS or _QUALIFIED.fullmatch(plain) is not None
 
 
 def _plain_key(key: object) -> str:
@@ -298,7 +339,9 @@ def _item(item: Any) -> list[str]:
         item = item[texts[0]]
     if not isinstance(item, str):
         raise UnreadablePlan("an element of its list is no text")
-    if not item.strip() or not (plain := _bare(item)):
+    if len([line for line in item.splitlines() if line.strip()]) > 1:
+        raise UnreadablePlan("several subgoals stand in one")
+    if not item.strip() or _is_ticked_off(item) or not (plain := _bare(item)):
         return []
     if plain.endswith(":"):
         raise UnreadablePlan("an element of its list is a heading")
@@ -312,9 +355,9 @@ def _is_words(value: Any) -> bool:
 def _is_done(item: dict[Any, Any]) -> bool:
     for key, value in item.items():
         plain = _plain_key(key)
-        if plain in _DONE and value is True:
+        if plain in _DONE and value in (True, 1):
             return True
-        if plain in ("status", "state", *_DONE) and isinstance(value, str) and value.strip().lower() in (*_DONE, "true", "yes"):
+        if plain in ("status", "state", *_DONE) and isinstance(value, str) and value.strip().lower() in _IS_DONE:
             return True
     return False
 
@@ -322,7 +365,7 @@ def _is_done(item: dict[Any, Any]) -> bool:
 # --- lines -------------------------------------------------------------------------------------------------------------------
 
 _NOTHING = re.compile(
-    r"(?:nothing|none|(?:there (?:is|are) )?(?:nothing|no(?: more| further| remaining)? (?:sub-?goals?|steps?|tasks?|actions?))"
+    r"(?:nothing|none|(?:there (?:is|are) )?(?:nothing(?: more| else| further)?|none|no(?: more| further| remaining)? (?:sub-?goals?|steps?|tasks?|actions?))"
     r"(?: (?:is|are))?(?: left| remaining| to do)?|n/?a|\(empty\)|all done"
     r"|(?:the )?(?:task|goal|plan) is (?:already )?(?:complete|completed|done|finished))[.!]*",
     re.IGNORECASE,
@@ -398,9 +441,16 @@ def _from_lines(text: str) -> list[str]:
     return list(_listed(lines) if is_list else _unlisted(lines))
 
 
+def _begins_with_a_tick(line: str) -> bool:
+    plain = _without_emphasis(line).strip()
+    return _MARK.sub("", plain)[:1] in _TICKS or plain[:1] in _TICKS
+
+
 def _listed(lines: Sequence[str]) -> Iterator[str]:
     """Yield the items of a list. Raises: `UnreadablePlan`."""
     first = len(lines[0]) - len(lines[0].lstrip())
+    ticked = [_begins_with_a_tick(line) for line in lines if _is_item(line)]
+    ticks = any(ticked) and not all(ticked)  # where all begin with one, it is a bullet
     for line in lines:
         plain, indent = _bare(line), len(line) - len(line.lstrip())
         if not _is_item(line):
@@ -409,6 +459,8 @@ def _listed(lines: Sequence[str]) -> Iterator[str]:
             continue
         if plain.endswith(":") or indent > first + 1:
             raise UnreadablePlan("it has lists within its list")
+        if _is_ticked_off(line) or (ticks and _begins_with_a_tick(line)):
+            continue
         if (line.strip()[0] in _BULLETS and f" {line.strip()[0]} " in plain) or ";" in plain:
             raise UnreadablePlan("several subgoals stand in one")
         if _CODE.search(plain):
