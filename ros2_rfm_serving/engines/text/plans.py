@@ -54,8 +54,9 @@ _HESITATIONS = "so|but|yes|no|ok|actually"
 _MORE_HESITATIONS = "okay|hmm+|well|alright|maybe|perhaps|however|therefore|thus|sure|certainly|sorry"
 _DESPAIR = (
     "unable|cannot|can't|could not|not sure|unclear|unfortunately|apolog(?:y|ies|i[sz]e)|my apologies|thanks?|you're welcome|got it"
-    "|understood|seems|looks like|need to|probably|consider(?:ing)?|analy[sz]e|understand|interpret|brainstorm|recall|hm|generate|to accomplish this|appears|given|since|because|considering|based on|as an ai|currently|think|analysis|that's all"
+    "|understood|seems|looks like|appears|given|since|because|considering|based on|as an ai|currently|think|analysis|that's all"
     r"|to-?do|etc|e\.g\.|i\.e\.|step[- ]by[- ]step|the (?:first|next|last|final) (?:step|sub-?goal|action)"
+    "|need to|probably|consider(?:ing)?|analy[sz]e|understand|interpret|brainstorm|recall|hm|generate|to accomplish this"
     "|internal server error|rate limit|service unavailable|bad gateway|gateway time-?out|too many requests|model not found"
 )
 _OF_A_SPEAKER = "need|should|will|think|must|have|can|could|cannot|can't|am|are|see|would|want|know|do|don't"
@@ -148,7 +149,8 @@ _MARK = re.compile(
 """A number, a label or a bullet before an item."""
 _TICKED_OFF = re.compile(
     r"^\[[xX✓✔✅]\]\s|^[☑☒]|^\s*~~.*~~\s*[.,]?$|^\[(?:done|completed?|finished)\]\s"
-    r"|[\s(\[](?:already )?(?:done|completed|finished)[)\]][.!]?$|\s[-\u2013—:]\s*(?:already )?(?:done|completed|finished|✓|✔|✅)[.!]?$",
+    r"|[\s(\[](?:already )?(?:done|completed|finished)[)\]][.!]?$"
+    r"|\s[-\u2013—:]\s*(?:already )?(?:done|completed|finished|✓|✔|✅)[.!]?$",
     re.IGNORECASE,
 )
 """What says of an item that it is behind: a ticked box, a line through it, `(done)`."""
@@ -208,7 +210,8 @@ _ABOUT = frozenset(_OTHER_KEYS.split())
 _DONE = ("done", "completed", "complete", "finished")
 _IS_DONE = (
     *_DONE,
-    *"success successful succeeded achieved accomplished executed skipped cancelled canceled obsolete true yes 1 x".split(),
+    *("success", "successful", "succeeded", "achieved", "accomplished", "executed", "skipped", "cancelled", "canceled", "obsolete"),
+    *("true", "yes", "1", "x"),
     *_TICKS,
 )
 """Statuses of a subgoal that is not left."""
@@ -365,7 +368,8 @@ def _is_done(item: dict[Any, Any]) -> bool:
 # --- lines -------------------------------------------------------------------------------------------------------------------
 
 _NOTHING = re.compile(
-    r"(?:nothing|none|(?:there (?:is|are) )?(?:nothing(?: more| else| further)?|none|no(?: more| further| remaining)? (?:sub-?goals?|steps?|tasks?|actions?))"
+    r"(?:nothing|none|(?:there (?:is|are) )?"
+    r"(?:nothing(?: more| else| further)?|none|no(?: more| further| remaining)? (?:sub-?goals?|steps?|tasks?|actions?))"
     r"(?: (?:is|are))?(?: left| remaining| to do)?|n/?a|\(empty\)|all done"
     r"|(?:the )?(?:task|goal|plan) is (?:already )?(?:complete|completed|done|finished))[.!]*",
     re.IGNORECASE,
