@@ -182,6 +182,18 @@ def test_what_metadata_and_options_leave_open_is_refused_by_file_and_key(
     assert not (tmp_path / "b").exists()
 
 
+def test_a_rotation_that_no_data_config_turns_is_taken_where_its_mode_is_given(gr1: Path, tmp_path: Path) -> None:
+    """As RoboCasa's Panda has it: `action.end_effector_rotation: min_max`; DROID's `eef_rotation_delta` has no mode at all."""
+    metadata(gr1, lambda own: own["modalities"]["action"]["left_hand"].update(rotation_type="axis_angle"))
+    refused = run(gr1, tmp_path / "b", *ORDER)
+    assert "--action-keys ..,left_hand:min_max, or left_hand:none where it has none" in said(refused)
+    for mode, value in (("min_max", -2.0), ("none", -1.0)):
+        made = run(gr1, tmp_path / mode, *ORDER[:2], "--action-keys", f"right_arm,left_hand:{mode}")
+        assert made.exit_code == 0, said(made)
+        action = Normaliser(manifest_of(tmp_path / mode).processing.action, 2)
+        assert action.denormalized(np.array([1.0, -1.0], np.float32)).tolist() == [3.0, value]
+
+
 # --- N1.6 and N1.7: `processor_config.json` and `statistics.json` ---
 
 

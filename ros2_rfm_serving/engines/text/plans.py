@@ -30,11 +30,17 @@ class UnreadablePlan(ValueError):
     """Why a text is no plan; it never holds the text."""
 
 
-def read_plan(text: str) -> tuple[str, ...]:
-    """Return the subgoals that are left, in order; none: nothing is left. Raises: `UnreadablePlan`."""
+def read_plan(text: str, *, as_json: bool = False) -> tuple[str, ...]:
+    """Return the subgoals that are left, in order; none: nothing is left.
+
+    as_json: the server was asked for `SCHEMA` and honoured it before, so lines of text are something else than a plan.
+    Raises: `UnreadablePlan`.
+    """
     text = _without_fence(text.replace("\u2019", "'").strip(_BLANK))
     if not text:
         raise UnreadablePlan("there is no text")
+    if as_json and not _holds_json(text):
+        raise UnreadablePlan("it is not of the schema that was asked for")
     subgoals = list(_from_json(text) if _holds_json(text) else _from_lines(text))
     while subgoals and _is_end(subgoals[-1]):
         del subgoals[-1]
