@@ -290,6 +290,8 @@ def _pose(kwargs: dict[str, Any], own: dict[str, Any]) -> None:
         (lambda kwargs, own: kwargs.update(image_target_size=[64, 64], image_crop_size=[99, 99]), "image_crop_size: 99"),
         (lambda kwargs, own: kwargs.update(use_albumentations=True, crop_fraction=1.5), "crop_fraction: 1.5"),
         (lambda kwargs, own: own.pop("state"), "libero_panda.state is missing"),
+        (lambda kwargs, own: own["state"].pop("modality_keys"), "libero_panda.state.modality_keys: a list of names is expected"),
+        (lambda kwargs, own: own["video"].update(modality_keys=3), "video.modality_keys: a list of names is expected, it is 3"),
     ],
 )
 def test_what_no_bundle_does_is_refused_by_the_key_of_the_processor(
@@ -319,6 +321,21 @@ def test_statistics_that_do_not_fit_their_key_are_refused_by_its_name(
 ) -> None:
     edited(later / "statistics.json", lambda content: change(content["libero_panda"]))
     assert message in said(run(later, tmp_path / "b"))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("embodiment_id.json", lambda content: content.update(libero_panda="x"), "libero_panda: a whole number is expected"),
+        ("config.json", lambda content: content.update(max_seq_len=[]), "sizes that no GR00T has: HeadConfig.positions"),
+    ],
+)
+def test_values_of_another_kind_are_refused_by_their_file(
+    name: str, change: Change, message: str, later: Path, tmp_path: Path
+) -> None:
+    edited(later / name, change)
+    result = run(later, tmp_path / "b")
+    assert isinstance(result.exception, ModelError) and f"{name}: {message}" in said(result)
 
 
 def test_a_picture_of_another_shape_is_refused_for_itself_before_it_is_in_a_batch(later: Path, tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def first_request(contract: ModelContract, *, encoded: bool) -> InferenceRequest
 
 
 def reply_of(options: TextOptions, component: str, completion: Completion, *, as_json: bool = False) -> EngineReply:
-    """Return what a completion means. as_json: a plan was asked for by schema. Raises: `UnusableAnswerError` for what is no plan."""
+    """Return what a completion means. as_json: plans are asked for by schema. Raises: `UnusableAnswerError` for what is no plan."""
     answer, problem = _answer_in(completion)
     if plans(component):
         return EngineReply(text="\n".join(_plan_in(answer, problem, as_json=as_json)))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
 from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.groot_head import HeadConfig
@@ -28,7 +29,7 @@ from ros2_rfm_serving.engines.architectures.importers.groot_columns import (
 )
 from ros2_rfm_serving.engines.architectures.importers.shards import read_weights
 from ros2_rfm_serving.engines.architectures.importers.tokens import token_id
-from ros2_rfm_serving.engines.architectures.manifest import Manifest, Processing, Promise
+from ros2_rfm_serving.engines.architectures.manifest import Manifest, Processing, Promise, first_of
 from ros2_rfm_serving.engines.architectures.vision import VisionConfig
 from ros2_rfm_serving.errors import ModelError
 
@@ -239,3 +240,5 @@ def _network(config: Json, weights: dict[str, Tensor], robot: Robot, tokenizer: 
         )
     except KeyError as error:
         raise ModelError(f"{config.file}: {error} is missing") from error
+    except ValidationError as error:
+        raise ModelError(f"{config.file}: sizes that no GR00T has: {error.title}.{first_of(error)}") from error
