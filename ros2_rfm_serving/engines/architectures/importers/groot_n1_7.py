@@ -62,11 +62,8 @@ def _network(config: Json, weights: dict[str, Tensor], embodiment: int, tokenize
         raise ModelError(f"{config.file}: {', '.join(other)}: only {', '.join(str(wanted[key]) for key in other)} is supported")
     try:
         patch, head_size = weights["vision.patch_embed.proj.weight"], len(weights["language.blocks.0.query_norm.weight"])
-        layers, own = (
-            layers_of(weights, "vision.blocks."),
         layers = layers_of(weights, "vision.blocks.")
         own = config.map("vl_self_attention_cfg") if told.get("vl_self_attention_cfg") else {}
-        )
         deep = published.deep if layers == published.layers else tuple(range(layers_of(weights, "vision.deepstack_merger_list.")))
         language = QWEN3.model_copy(update=decoder_sizes(weights, "language.blocks", head_size) | {"rope_theta": 5e6})
         return GrootN17Config(
