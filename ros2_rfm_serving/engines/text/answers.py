@@ -20,6 +20,7 @@ from ros2_rfm_serving.engines.reasoning import parts_of
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.engines.text import plans as plan_text
 from ros2_rfm_serving.engines.text.completion import Completion
+from ros2_rfm_serving.engines.text.subgoals import UnreadablePlan
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, UnusableAnswerError
 from ros2_rfm_serving.profiles import ContinuousService
 from ros2_rfm_serving.types import (
@@ -236,7 +237,7 @@ def _plan_in(answer: str, problem: str, *, as_json: bool) -> tuple[str, ...]:
     if not problem:
         try:
             return plan_text.read_plan(answer, as_json=as_json)
-        except plan_text.UnreadablePlan as error:
+        except UnreadablePlan as error:
             problem = str(error)
     shown = answer[:MAX_TEXT_CHARACTERS]
     raise UnusableAnswerError(f"the answer is no plan: {problem}", shown, is_cut_off="cut off" in problem)

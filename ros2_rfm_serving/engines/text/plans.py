@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ros2_rfm_serving.engines import reasoning
+from ros2_rfm_serving.engines.text.subgoals import CODE, NO_IMPERATIVE, NOTHING, THOUGHT, UnreadablePlan, checked, is_end
 
 KEY = "subgoals"
 SCHEMA = {
@@ -22,12 +22,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 MAX_SUBGOALS = 64
-MAX_SUBGOAL_CHARACTERS = 300
 _BLANK = " \t\r\n\ufeff\u200b"
-
-
-class UnreadablePlan(ValueError):
-    """Why a text is no plan; it never holds the text."""
 
 
 def read_plan(text: str, *, as_json: bool = False) -> tuple[str, ...]:
@@ -42,103 +37,11 @@ def read_plan(text: str, *, as_json: bool = False) -> tuple[str, ...]:
     if as_json and not _holds_json(text):
         raise UnreadablePlan("it is not of the schema that was asked for")
     subgoals = list(_from_json(text) if _holds_json(text) else _from_lines(text))
-    while subgoals and _is_end(subgoals[-1]):
+    while subgoals and is_end(subgoals[-1]):
         del subgoals[-1]
     if len(subgoals) > MAX_SUBGOALS:
         raise UnreadablePlan(f"it has {len(subgoals)} subgoals, more than {MAX_SUBGOALS}")
-    return tuple(_checked(subgoal) for subgoal in subgoals)
-
-
-# --- what a subgoal may be ---------------------------------------------------------------------------------------------------
-
-_LABELS = (
-    "thoughts?|thinking|reason(?:ing)?|analysis|observation|rationale|explanation|notes?|user|assistant|system|task"
-    "|errors?|warning|exception|traceback|remember|double-check"
-    "|(?:[\\w-]+ ){0,2}(?:state|status|situation|scene|goal|plan|answer|output|result|conclusion|summary|context|images?)"
-)
-_HESITATIONS = "so|but|yes|no|ok|actually"
-_MORE_HESITATIONS = "okay|hmm+|well|alright|maybe|perhaps|however|therefore|thus|sure|certainly|sorry"
-_DESPAIR = (
-    "unable|cannot|can't|could not|not sure|unclear|unfortunately|apolog(?:y|ies|i[sz]e)|my apologies|thanks?|you're welcome|got it"
-    "|understood|seems|looks like|appears|given|since|because|considering|based on|as an ai|currently|think|analysis|that's all"
-    r"|to-?do|etc|e\.g\.|i\.e\.|step[- ]by[- ]step|the (?:first|next|last|final) (?:step|sub-?goal|action)"
-    "|need to|probably|consider(?:ing)?|analy[sz]e|understand|interpret|brainstorm|recall|hm|generate|to accomplish this"
-    "|internal server error|rate limit|service unavailable|bad gateway|gateway time-?out|too many requests|model not found"
-)
-_OF_A_SPEAKER = "need|should|will|think|must|have|can|could|cannot|can't|am|are|see|would|want|know|do|don't"
-_OF_A_USER = (
-    "is|was|wants?|wanted|asks?|asked|needs?|says?|said|would|has|wishes|requests?|requested|instruct(?:s|ed)|told|gave|mention(?:s|ed)"
-    "|provided|expects?|seems|might|may|just|also"
-)
-_SUBJECTS = "task|goal|request|instruction|prompt|plan|images?|cameras?|picture|history|robot"
-_CHECKS = (
-    "ensure|make sure|verify|check|confirm|see|wait|hold|keep|watch|inspect|test|leave|determine|monitor|observe|detect|find|look"
-    "|ask"
-)
-_CONJUNCTIONS = "until|that|if|whether|when|while|what|which|where|who|how|once|so|as|because|before|after|unless"
-_BEFORE_A_CLAUSE = ("until", "that", "if", "whether", "when", "while", "what", "which", "where", "once", "sure", "ensure")
-_SUBORDINATE = "".join(f"(?<!{word} )" for word in _BEFORE_A_CLAUSE)
-_USERS_ELSEWHERE = (
-    "用户(?:想|要|希望|需要|让|说|请求|的)|嗯|我(?:需要|应该|们|要|会|想)|让我|ユーザー(?:は|が)|사용자(?:는|가)"
-    "|usuario (?:quiere|pide|desea|necesita)|utilisateur (?:veut|demande|souhaite)|nutzer (?:möchte|will|wünscht|bittet)"
-    "|usuário (?:quer|pede|deseja)|пользователь (?:хочет|просит)"
-)
-"""What the thoughts of models begin with that think in the languages of their makers or of their users."""
-_THOUGHT = re.compile(
-    rf"^(?:{_HESITATIONS})(?:[,.!:;]|\s+(?:the|i|we|let|so|this|that|it|there)\b|$)|^(?:{_MORE_HESITATIONS})\b"
-    r"|^wait(?:[,!:;]|\.\s+\S|\s+(?:the|i|we|so|this|that|it|there)\b)"
-    rf"|^(?:{_LABELS})\s*:|^(?:{_DESPAIR})(?!\w)"
-    r"|^(?:null|true|false|undefined|error|safe|unsafe|ongoing|failed|\[object object\])[.!]*$"
-    rf"|(?:^|[,.;:]\s*)(?:\w+ )?(?:the )?user (?:{_OF_A_USER})\b"
-    r"|\buser's (?:request|instruction|task|goal|intent(?:ion)?|question|message|prompt|query)\b"
-    r"|\b(?:let me|let's|let us|step by step)\b"
-    rf"|\b(?:i|we|you)(?:'(?:m|ll|ve|d|re)|\s+(?:{_OF_A_SPEAKER}))\b"
-    rf"|{_SUBORDINATE}\bthe (?:{_SUBJECTS}) (?:is|are|was|says?|shows?|asks?|wants?|seems?|states?|needs?|should|has|must)\b"
-    rf"|^.{{0,12}}(?:{_USERS_ELSEWHERE})"
-    r"|\?$",
-    re.IGNORECASE,
-)
-"""Words that no imperative begins with or holds, and that thoughts, apologies and explanations do."""
-_STATEMENT = re.compile(
-    rf"^(?!(?:{_CHECKS})\b)(?:(?!(?:{_CONJUNCTIONS})\b)[\w'-]+ ){{1,5}}(?:is|are|was|were)\b"
-    r"|^(?:the|an?|this|that|both|all|each|cameras?|robot)\s(?:(?!to\b)[\w'-]+ ){0,3}"
-    r"(?:has|have|seems?|looks?|appears?|wants?|needs?|shows?|holds?|must|should|can|could|would|will|might|requires?|contains?|means?)\b"
-    r"|^(?:i|it|there|he|she|they|we|you)\b",
-    re.IGNORECASE,
-)
-_PRONOUNS = "the|a|an|this|that|these|those|there|it|its|it's|i|we|you|he|she|they|my|our|his|her|their|your"
-_OPENINGS = "as|although|though|looking|seeing|judging|assuming|analy[sz]ing|understanding"
-_QUESTIONS = "which|what|why|how|who|where|is|are|was|were|has|have|please note"
-_NO_IMPERATIVE = re.compile(
-    rf"^(?:{_PRONOUNS}|{_OPENINGS}|{_QUESTIONS}|(?:in|from|on) the (?:image|picture|photo|scene|camera)s?)\b"
-    r"|^[\d#]|[。\uff01\uff1f]\s*\S",
-    re.IGNORECASE,
-)
-"""Words with which a statement or a question begins. Of lines that no list and no schema vouches for, none may."""
-_CODE = re.compile(
-    r"[{}|\\`]|[<>](?!\s?\d)|\w\(|=|;\s*$|^\s*(?:import [\w.]+$|from [\w.]+ import\b|def \w+\(|class \w+\s*[(:]|return\s*$)"
-)
-_SEVERAL = re.compile(
-    r"\s\d{1,2}\.\s+\w|\s(?:\(2\)|2[):]|2\s+[-\u2013—])\s|\s\(?b\)\s|\s(?:sub-?goal|step|phase)\s*#?\s*2\b|\S\s*[→⇒➔•▪●]\s*\S",
-    re.IGNORECASE,
-)
-
-
-def _checked(subgoal: str) -> str:
-    """Raises: `UnreadablePlan`."""
-    if len(subgoal) > MAX_SUBGOAL_CHARACTERS:
-        raise UnreadablePlan(f"a subgoal has {len(subgoal)} characters, more than {MAX_SUBGOAL_CHARACTERS}")
-    if not subgoal.isprintable():  # half a character of JSON (`\\ud800`) can be sent to nobody, and a NUL ends a message's text
-        raise UnreadablePlan("a subgoal has characters that cannot be printed")
-    if _SEVERAL.search(subgoal):
-        raise UnreadablePlan("several subgoals stand in one")
-    if reasoning.has_marks(subgoal):
-        raise UnreadablePlan("marks of thoughts stand in a subgoal")
-    if not any(letter.isalpha() for letter in subgoal):
-        raise UnreadablePlan("a subgoal has no words")
-    if _THOUGHT.search(subgoal) or _STATEMENT.search(subgoal) or _is_end(subgoal):
-        raise UnreadablePlan("a subgoal reads like a thought, not like an imperative")
-    return subgoal
+    return tuple(checked(subgoal) for subgoal in subgoals)
 
 
 _BULLETS = "-*+•‣▪◦●→\u2013—✓✔✅➤►"
@@ -373,23 +276,6 @@ def _is_done(item: dict[Any, Any]) -> bool:
 
 # --- lines -------------------------------------------------------------------------------------------------------------------
 
-_NOTHING = re.compile(
-    r"(?:nothing|none|(?:there (?:is|are) )?"
-    r"(?:nothing(?: more| else| further)?|none|no(?: more| further| remaining)? (?:sub-?goals?|steps?|tasks?|actions?))"
-    r"(?: (?:is|are))?(?: left| remaining| to do)?|n/?a|\(empty\)|all done"
-    r"|(?:the )?(?:task|goal|plan) is (?:already )?(?:complete|completed|done|finished))[.!]*",
-    re.IGNORECASE,
-)
-_END = re.compile(
-    r"(?:(?:the )?(?:task|plan) )?(?:is )?(?:done|finished|completed?)[.!]*|end(?: of (?:the )?(?:plan|list|task))?[.!]*",
-    re.IGNORECASE,
-)
-"""A last item that says that no other follows."""
-
-
-def _is_end(subgoal: str) -> bool:
-    return bool(_NOTHING.fullmatch(subgoal) or _END.fullmatch(subgoal))
-
 
 _OF_PLAN = r"(?:plan|sub-?goals?|steps?|sequence|list|answer|output|json|result|response|instructions)"
 _INTERJECTIONS = "sure(?: thing)?|certainly|of course|ok(?:ay)?|yes|alright|all right|great|absolutely|understood|got it|no problem"
@@ -431,7 +317,7 @@ def _is_heading(line: str) -> bool:
     """Whether a line heads a list: `Subgoals:`, `## Plan`, `**Phase 1:**`, `Step 2:`."""
     heads = (line.startswith("#") and not _is_item(line)) or line.strip(" *_").endswith(":")
     plain = line.strip(" #*_:")
-    return heads and len(plain.split()) <= 8 and not (_OF_THOUGHT.search(plain) or _THOUGHT.search(plain))
+    return heads and len(plain.split()) <= 8 and not (_OF_THOUGHT.search(plain) or THOUGHT.search(plain))
 
 
 def _from_lines(text: str) -> list[str]:
@@ -444,7 +330,7 @@ def _from_lines(text: str) -> list[str]:
         del lines[-1]
     if not lines:
         raise UnreadablePlan("it has no subgoal")
-    if len(lines) == 1 and _NOTHING.fullmatch(_bare(lines[0])):
+    if len(lines) == 1 and NOTHING.fullmatch(_bare(lines[0])):
         return []
     lines = [line for line in lines if not re.fullmatch(r"\s*(?:[-*_=]\s?){3,}\s*", line)]  # a rule across the page
     is_list = any(_is_item(line) for line in lines)
@@ -473,7 +359,7 @@ def _listed(lines: Sequence[str]) -> Iterator[str]:
             continue
         if (line.strip()[0] in _BULLETS and f" {line.strip()[0]} " in plain) or ";" in plain:
             raise UnreadablePlan("several subgoals stand in one")
-        if _CODE.search(plain):
+        if CODE.search(plain):
             raise UnreadablePlan("a line of it is code or markup")
         if plain:
             yield plain
@@ -487,10 +373,10 @@ def _unlisted(lines: Sequence[str]) -> Iterator[str]:
             continue
         if ";" in plain:
             raise UnreadablePlan("several subgoals stand in one")
-        if _CODE.search(plain):
+        if CODE.search(plain):
             raise UnreadablePlan("a line of it is code or markup")
         if (
-            _NO_IMPERATIVE.search(plain)
+            NO_IMPERATIVE.search(plain)
             or line.lstrip().startswith("#")
             or len(plain.split()) > 30
             or re.search(r"[.!?]\s+\S+\s", plain)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.engines.text.plans import MAX_SUBGOAL_CHARACTERS, MAX_SUBGOALS, UnreadablePlan, read_plan
+from ros2_rfm_serving.engines.text.plans import MAX_SUBGOALS, read_plan
+from ros2_rfm_serving.engines.text.subgoals import MAX_SUBGOAL_CHARACTERS, UnreadablePlan
 
 OPEN, PUT = "open the drawer", "put the cube in"
 
