@@ -211,9 +211,26 @@ def _other_list(value: dict[Any, Any], plan: object) -> str:
     for key, other in value.items():
         plain = _plain_key(key)
         about = plain in _ABOUT or plain.startswith(_BEHIND)
-        if key != plan and not about and isinstance(other, list | dict) and other:
+        if key != plan and not about and isinstance(other, list | dict) and any(map(_may_be_a_subgoal, _texts_in(other))):
             return repr(str(key)[:40])
     return ""
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts in lists and objects."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts_in(inner)
+
+
+def _may_be_a_subgoal(text: str) -> bool:
+    """Whether a text reads like an imperative: `lower the arm`, and neither `cup` nor `the gripper is open`."""
+    try:
+        return len(checked(_bare(text)).split()) > 1
+    except UnreadablePlan:
+        return False
 
 
 def _is_plan_key(key: object) -> bool:
