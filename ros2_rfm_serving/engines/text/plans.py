@@ -22,6 +22,8 @@ SCHEMA = {
     "additionalProperties": False,
 }
 MAX_SUBGOALS = 64
+MAX_DEPTH = 4
+"""Lists and objects within one another"""
 _BLANK = " \t\r\n\ufeff\u200b"
 
 
@@ -184,7 +186,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _subgoals(value: Any, depth: int) -> list[str]:
     """Raises: `UnreadablePlan`."""
-    if depth > 4:
+    if depth > MAX_DEPTH:
         raise UnreadablePlan("its JSON is nested too deeply")
     if isinstance(value, str):
         return list(_from_lines(value)) if value.strip() else []
@@ -216,13 +218,15 @@ def _other_list(value: dict[Any, Any], plan: object) -> str:
     return ""
 
 
-def _texts_in(value: Any) -> Iterator[str]:
-    """Yield the texts in lists and objects."""
+def _texts_in(value: Any, depth: int = 0) -> Iterator[str]:
+    """Yield the texts in lists and objects. Raises: `UnreadablePlan` where they are nested too deeply to be looked through."""
+    if depth > MAX_DEPTH:
+        raise UnreadablePlan("its JSON is nested too deeply")
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | dict):
         for inner in value.values() if isinstance(value, dict) else value:
-            yield from _texts_in(inner)
+            yield from _texts_in(inner, depth + 1)
 
 
 def _may_be_a_subgoal(text: str) -> bool:

@@ -152,6 +152,7 @@ def test_an_empty_list_means_that_nothing_is_left(text: str) -> None:
         '{"left_arm_actions": ["raise the arm"], "right_arm_actions": ["lower the arm"]}',
         '{"actions": {"left": ["raise the arm"], "right": ["lower the arm"]}}',
         '{"actions": ["raise the arm"], "second_arm": ["lower the arm"]}',
+        '{"actions": ["raise the arm"], "x": ' + "[" * 900 + "]" * 900 + "}",
         '{"plan": ["raise the arm"], "second_arm": {"first": {"do": "lower the arm"}}}',
         '{"remaining_risks": ["hit the table"]}',
         '{"next_failures": ["hit the table"], "left_objects": ["cup"]}',
