@@ -167,6 +167,17 @@ def test_a_release_may_have_its_patch_number(release: str, of_0_4: bool, tmp_pat
     assert of_release(release, tmp_path) is of_0_4
 
 
+def test_a_release_that_contradicts_the_files_counts_and_is_on_the_card(tmp_path: Path) -> None:
+    later = Json(tmp_path / "config.json", {"use_relative_actions": False})
+    found = release_of(later, "pi05", 6, Wishes(release="0.4.4"))
+    assert (
+        found.of_0_4
+        and found.note == "--release 0.4.4 counts, although the checkpoint's files were written by LeRobot 0.5 or later"
+    )
+    assert release_of(later, "pi05", 6, Wishes(release="0.6")).note == ""
+    assert release_of(Json(tmp_path / "config.json", {}), "pi0", 6, Wishes(release="0.4")).note == ""
+
+
 @pytest.mark.parametrize("release", ["0.45", "0.4x", "0.4.", "0.50", "v0.4", "0.3", "1.0", "0.4.4.1", "0.4 "])
 def test_a_release_that_nobody_knows_is_never_taken_for_another(release: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"--release: .* is no release that is known: give 0.4, 0.5, 0.6, or one such as 0.4.4"):

@@ -30,10 +30,13 @@ def release_of(config: Json, kind: str, state_size: int, wishes: Wishes) -> Rele
 
     Raises: `ModelError` where nothing says so and the prompt differs.
     """
-    if wishes.release:
-        return Release(_is_0_4(wishes.release))
     run = config.file.with_name(RUN)
     of_0_4 = is_of_0_4(config.content, read_json(run).content if run.is_file() else None)
+    if wishes.release:
+        given = _is_0_4(wishes.release)
+        saved = "0.4" if of_0_4 else "0.5 or later"
+        contradicts = f"--release {wishes.release} counts, although the checkpoint's files were written by LeRobot {saved}"
+        return Release(given, "" if of_0_4 in (None, given) else contradicts)
     if of_0_4 is not None:
         return Release(of_0_4)
     if kind == "pi05" and state_size < PADDED_STATE:
