@@ -6,7 +6,7 @@ Operations and bytes are counted, the machine's peaks measured; the roofline is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from ros2_rfm_serving.engines.flow.device import settle
-from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.errors import BadMessageError, ModelError
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.engines.base import Engine
@@ -33,7 +33,8 @@ def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *rest: Any
 ALSO_COUNTED = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
 """By operation: what PyTorch's counter passes over."""
 PROBE_ROWS, GPU_PROBE_ROWS, PROBE_BYTES, PROBE_CALLS = 1024, 8192, 256 << 20, 8
-IMAGE_PX = (640, 480)
+IMAGE_PX, SQUARE_PX = (640, 480), (480, 480)
+"""Width and height of the photographs: the second where a model takes squares alone"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,26 +156,35 @@ def phases_of(given: Engine, size: int, calls: int) -> list[Phase]:
 
 
 def _decoded(engine: FlowEngine, size: int) -> tuple[list[InferenceRequest], float]:
-    """Requests with photographs of 640 x 480, and what a decoder's thread takes for those of a batch."""
+    """Return requests with photographs of 640 x 480, and what a decoder's thread takes for those of a batch.
+
+    A model that takes squares alone, such as a GR00T whose processor keeps a picture's shape, gets photographs of 480 x 480.
+    """
     from ros2_rfm_serving.engines.blank import blank_request
     from ros2_rfm_serving.server.intake import readying
 
     contract = engine.contract
     ready = readying(contract, engine.takes_encoded, engine.fit_image, engine.decode_image)
-    encoded = {camera: _photograph(camera, i) for i, camera in enumerate(contract.cameras)}
-    for image in encoded.values():
-        ready(image)
+    encoded = _photographs(contract.cameras, IMAGE_PX)
+    try:
+        for image in encoded.values():
+            ready(image)
+    except BadMessageError:
+        encoded = _photographs(contract.cameras, SQUARE_PX)
+        for image in encoded.values():
+            ready(image)
     began_s = time.perf_counter()
     rows = [{camera: ready(image) for camera, image in encoded.items()} for _ in range(size)]
     took_s = time.perf_counter() - began_s
     return [replace(blank_request(contract), images=images) for images in rows], took_s
 
 
-def _photograph(camera: str, seed: int) -> EncodedImage:
+def _photographs(cameras: Sequence[str], size_px: tuple[int, int]) -> dict[str, EncodedImage]:
     from ros2_rfm_serving.benchmarks.path.pictures import photograph
     from ros2_rfm_serving.types import EncodedImage
 
-    return EncodedImage(camera=camera, format="jpeg", data=photograph(*IMAGE_PX, seed=seed))
+    pictures = {camera: photograph(*size_px, seed=seed) for seed, camera in enumerate(cameras)}
+    return {camera: EncodedImage(camera=camera, format="jpeg", data=data) for camera, data in pictures.items()}
 
 
 @torch.inference_mode()

@@ -182,6 +182,18 @@ def test_what_metadata_and_options_leave_open_is_refused_by_file_and_key(
     assert not (tmp_path / "b").exists()
 
 
+def test_a_rotation_that_no_data_config_turns_is_taken_where_its_mode_is_given(gr1: Path, tmp_path: Path) -> None:
+    """As RoboCasa's Panda has it: `action.end_effector_rotation: min_max`; DROID's `eef_rotation_delta` has no mode at all."""
+    metadata(gr1, lambda own: own["modalities"]["action"]["left_hand"].update(rotation_type="axis_angle"))
+    refused = run(gr1, tmp_path / "b", *ORDER)
+    assert "--action-keys ..,left_hand:min_max, or left_hand:none where it has none" in said(refused)
+    for mode, value in (("min_max", -2.0), ("none", -1.0)):
+        made = run(gr1, tmp_path / mode, *ORDER[:2], "--action-keys", f"right_arm,left_hand:{mode}")
+        assert made.exit_code == 0, said(made)
+        action = Normaliser(manifest_of(tmp_path / mode).processing.action, 2)
+        assert action.denormalized(np.array([1.0, -1.0], np.float32)).tolist() == [3.0, value]
+
+
 # --- N1.6 and N1.7: `processor_config.json` and `statistics.json` ---
 
 
@@ -278,6 +290,8 @@ def _pose(kwargs: dict[str, Any], own: dict[str, Any]) -> None:
         (lambda kwargs, own: kwargs.update(image_target_size=[64, 64], image_crop_size=[99, 99]), "image_crop_size: 99"),
         (lambda kwargs, own: kwargs.update(use_albumentations=True, crop_fraction=1.5), "crop_fraction: 1.5"),
         (lambda kwargs, own: own.pop("state"), "libero_panda.state is missing"),
+        (lambda kwargs, own: own["state"].pop("modality_keys"), "libero_panda.state.modality_keys: a list of names is expected"),
+        (lambda kwargs, own: own["video"].update(modality_keys=3), "video.modality_keys: a list of names is expected, it is 3"),
     ],
 )
 def test_what_no_bundle_does_is_refused_by_the_key_of_the_processor(
@@ -307,6 +321,21 @@ def test_statistics_that_do_not_fit_their_key_are_refused_by_its_name(
 ) -> None:
     edited(later / "statistics.json", lambda content: change(content["libero_panda"]))
     assert message in said(run(later, tmp_path / "b"))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("embodiment_id.json", lambda content: content.update(libero_panda="x"), "libero_panda: a whole number is expected"),
+        ("config.json", lambda content: content.update(max_seq_len=[]), "sizes that no GR00T has: HeadConfig.positions"),
+    ],
+)
+def test_values_of_another_kind_are_refused_by_their_file(
+    name: str, change: Change, message: str, later: Path, tmp_path: Path
+) -> None:
+    edited(later / name, change)
+    result = run(later, tmp_path / "b")
+    assert isinstance(result.exception, ModelError) and f"{name}: {message}" in said(result)
 
 
 def test_a_picture_of_another_shape_is_refused_for_itself_before_it_is_in_a_batch(later: Path, tmp_path: Path) -> None:

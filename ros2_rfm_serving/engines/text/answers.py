@@ -20,6 +20,7 @@ from ros2_rfm_serving.engines.reasoning import parts_of
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.engines.text import plans as plan_text
 from ros2_rfm_serving.engines.text.completion import Completion
+from ros2_rfm_serving.engines.text.subgoals import UnreadablePlan
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, UnusableAnswerError
 from ros2_rfm_serving.profiles import ContinuousService
 from ros2_rfm_serving.types import (
@@ -196,11 +197,11 @@ def first_request(contract: ModelContract, *, encoded: bool) -> InferenceRequest
 # --- answers ---------------------------------------------------------------------------------------------------------------
 
 
-def reply_of(options: TextOptions, component: str, completion: Completion) -> EngineReply:
-    """Raises: `UnusableAnswerError` for what is no plan."""
+def reply_of(options: TextOptions, component: str, completion: Completion, *, as_json: bool = False) -> EngineReply:
+    """Return what a completion means. as_json: plans are asked for by schema. Raises: `UnusableAnswerError` for what is no plan."""
     answer, problem = _answer_in(completion)
     if plans(component):
-        return EngineReply(text="\n".join(_plan_in(answer, problem)))
+        return EngineReply(text="\n".join(_plan_in(answer, problem, as_json=as_json)))
     words = options.words(component)
     # "safe" that was cut off may have been about to become "safe only if ...".
     verdict = "" if problem else verdict_of(answer, words)
@@ -231,12 +232,12 @@ def _answer_in(completion: Completion) -> tuple[str, str]:
     return parts.answer, ""
 
 
-def _plan_in(answer: str, problem: str) -> tuple[str, ...]:
+def _plan_in(answer: str, problem: str, *, as_json: bool) -> tuple[str, ...]:
     """Raises: `UnusableAnswerError`."""
     if not problem:
         try:
-            return plan_text.read_plan(answer)
-        except plan_text.UnreadablePlan as error:
+            return plan_text.read_plan(answer, as_json=as_json)
+        except UnreadablePlan as error:
             problem = str(error)
     shown = answer[:MAX_TEXT_CHARACTERS]
     raise UnusableAnswerError(f"the answer is no plan: {problem}", shown, is_cut_off="cut off" in problem)

@@ -115,6 +115,8 @@ class OpenAIEngine(Engine):
         self.max_concurrent, self.timeout_s = max_concurrent, options.timeout_s
         self._thread = LoopThread(contract.model)
         self.dialect = _dialects(options)[0]
+        self._honours_schemas = False
+        """Its answer at warm-up was JSON by the schema that it was asked for, so a plan in lines is something else"""
 
     @property
     def contract(self) -> ModelContract:
@@ -183,6 +185,7 @@ class OpenAIEngine(Engine):
 
     def _settle(self, dialect: Dialect, completion: Completion, problems: Sequence[str]) -> None:
         self.dialect = dialect
+        self._honours_schemas = dialect.constraint == "json_schema" and _begins_with_json(completion)
         if text.is_thinking(completion):
             _log.warning(text.thinking_warning(self._contract.model))
         if problems and dialect.constraint == "none" and self._options.constraint != "none":
@@ -200,11 +203,7 @@ class OpenAIEngine(Engine):
         if text.plans(component):
             # Of a plan for blank images only the form counts: JSON where that was asked for, and an answer at all.
             if dialect.constraint == "json_schema":
-                problem = (
-                    ""
-                    if parts_of(shown[: text.MAX_WRITTEN_CHARACTERS]).answer.startswith("{")
-                    else problem or "it is not of the schema that was asked for"
-                )
+                problem = "" if _begins_with_json(completion) else problem or "it is not of the schema that was asked for"
             elif completion.ended and not text.is_thinking(completion):
                 problem = ""
         return f"{shown[:MAX_SHOWN_CHARACTERS]!r}: {problem}" if problem else ""
@@ -233,7 +232,7 @@ class OpenAIEngine(Engine):
         try:
             body = _body(self._options, self._contract, request, self.dialect)
             completion = await self._client.complete(body, self._options.timeout_s)
-            return text.reply_of(self._options, request.id.component, completion)
+            return text.reply_of(self._options, request.id.component, completion, as_json=self._honours_schemas)
         except ModelError as error:
             return error
 
@@ -286,6 +285,10 @@ _REMEDIES = (
     _Remedy(fix="leave `extra` out", options={"extra": {}}),
     _Remedy(fix=NO_IMAGES, without_cameras=True),
 )
+
+
+def _begins_with_json(completion: Completion) -> bool:
+    return parts_of(completion.text[: text.MAX_WRITTEN_CHARACTERS]).answer.startswith("{")
 
 
 def _may_be_a_form(status: int) -> bool:
@@ -374,6 +377,9 @@ def _address(spec: EngineSpec, base_url: str) -> str:
         url = httpx.URL("")
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigurationError("is no address", file=text.CATALOGUE, key=key, fix="write it like http://gpu-2:8000/v1")
+    if "api-version" in {name.lower() for name in url.params} or "/openai/deployments/" in url.path:
+        fix = "write https://NAME.openai.azure.com/openai/v1, which needs no api-version; `model` is the deployment's name"
+        raise ConfigurationError("is of Azure's older interface", file=text.CATALOGUE, key=key, fix=fix)
     if url.userinfo or url.query:
         raise ConfigurationError("holds a secret or a query", file=text.CATALOGUE, key=key, fix="put the key into `api_key_env`")
     return base_url

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ros2_rfm_serving.engines import reasoning
+from ros2_rfm_serving.engines.text.subgoals import CODE, NO_IMPERATIVE, NOTHING, THOUGHT, UnreadablePlan, checked, is_end
 
 KEY = "subgoals"
 SCHEMA = {
@@ -22,119 +22,32 @@ SCHEMA = {
     "additionalProperties": False,
 }
 MAX_SUBGOALS = 64
-MAX_SUBGOAL_CHARACTERS = 300
+MAX_DEPTH = 4
+"""Lists and objects within one another"""
 _BLANK = " \t\r\n\ufeff\u200b"
 
 
-class UnreadablePlan(ValueError):
-    """Why a text is no plan; it never holds the text."""
+def read_plan(text: str, *, as_json: bool = False) -> tuple[str, ...]:
+    """Return the subgoals that are left, in order; none: nothing is left.
 
-
-def read_plan(text: str) -> tuple[str, ...]:
-    """Return the subgoals that are left, in order; none: nothing is left. Raises: `UnreadablePlan`."""
+    as_json: the server was asked for `SCHEMA` and honoured it before, so lines of text are something else than a plan.
+    Raises: `UnreadablePlan`.
+    """
     text = _without_fence(text.replace("\u2019", "'").strip(_BLANK))
     if not text:
         raise UnreadablePlan("there is no text")
+    if as_json and not _holds_json(text):
+        raise UnreadablePlan("it is not of the schema that was asked for")
     subgoals = list(_from_json(text) if _holds_json(text) else _from_lines(text))
-    while subgoals and _is_end(subgoals[-1]):
+    while subgoals and is_end(subgoals[-1]):
         del subgoals[-1]
     if len(subgoals) > MAX_SUBGOALS:
         raise UnreadablePlan(f"it has {len(subgoals)} subgoals, more than {MAX_SUBGOALS}")
-    return tuple(_checked(subgoal) for subgoal in subgoals)
-
-
-# --- what a subgoal may be ---------------------------------------------------------------------------------------------------
-
-_LABELS = (
-    "thoughts?|thinking|reason(?:ing)?|analysis|observation|rationale|explanation|notes?|user|assistant|system|task"
-    "|errors?|warning|exception|traceback|remember|double-check"
-    "|(?:[\\w-]+ ){0,2}(?:state|status|situation|scene|goal|plan|answer|output|result|conclusion|summary|context|images?)"
-)
-_HESITATIONS = "so|but|yes|no|ok|actually"
-_MORE_HESITATIONS = "okay|hmm+|well|alright|maybe|perhaps|however|therefore|thus|sure|certainly|sorry"
-_DESPAIR = (
-    "unable|cannot|can't|could not|not sure|unclear|unfortunately|apolog(?:y|ies|i[sz]e)|my apologies|thanks?|you're welcome|got it"
-    "|understood|seems|looks like|appears|given|since|because|considering|based on|as an ai|currently|think|analysis|that's all"
-    r"|to-?do|etc|e\.g\.|i\.e\.|step[- ]by[- ]step|the (?:first|next|last|final) (?:step|sub-?goal|action)"
-    "|internal server error|rate limit|service unavailable|bad gateway|gateway time-?out|too many requests|model not found"
-)
-_OF_A_SPEAKER = "need|should|will|think|must|have|can|could|cannot|can't|am|are|see|would|want|know|do|don't"
-_OF_A_USER = (
-    "is|was|wants?|wanted|asks?|asked|needs?|says?|said|would|has|wishes|requests?|requested|instruct(?:s|ed)|told|gave|mention(?:s|ed)"
-    "|provided|expects?|seems|might|may|just|also"
-)
-_SUBJECTS = "task|goal|request|instruction|prompt|plan|images?|cameras?|picture|history|robot"
-_CHECKS = (
-    "ensure|make sure|verify|check|confirm|see|wait|hold|keep|watch|inspect|test|leave|determine|monitor|observe|detect|find|look"
-    "|ask"
-)
-_CONJUNCTIONS = "until|that|if|whether|when|while|what|which|where|who|how|once|so|as|because|before|after|unless"
-_BEFORE_A_CLAUSE = ("until", "that", "if", "whether", "when", "while", "what", "which", "where", "once", "sure", "ensure")
-_SUBORDINATE = "".join(f"(?<!{word} )" for word in _BEFORE_A_CLAUSE)
-_USERS_ELSEWHERE = (
-    "用户(?:想|要|希望|需要|让|说|请求|的)|嗯|我(?:需要|应该|们|要|会|想)|让我|ユーザー(?:は|が)|사용자(?:는|가)"
-    "|usuario (?:quiere|pide|desea|necesita)|utilisateur (?:veut|demande|souhaite)|nutzer (?:möchte|will|wünscht|bittet)"
-    "|usuário (?:quer|pede|deseja)|пользователь (?:хочет|просит)"
-)
-"""What the thoughts of models begin with that think in the languages of their makers or of their users."""
-_THOUGHT = re.compile(
-    rf"^(?:{_HESITATIONS})(?:[,.!:;]|\s+(?:the|i|we|let|so|this|that|it|there)\b|$)|^(?:{_MORE_HESITATIONS})\b"
-    r"|^wait(?:[,!:;]|\.\s+\S|\s+(?:the|i|we|so|this|that|it|there)\b)"
-    rf"|^(?:{_LABELS})\s*:|^(?:{_DESPAIR})(?!\w)"
-    r"|^(?:null|true|false|undefined|error|safe|unsafe|ongoing|failed|\[object object\])[.!]*$"
-    rf"|(?:^|[,.;:]\s*)(?:\w+ )?(?:the )?user (?:{_OF_A_USER})\b"
-    r"|\buser's (?:request|instruction|task|goal|intent(?:ion)?|question|message|prompt|query)\b"
-    r"|\b(?:let me|let's|let us|step by step)\b"
-    rf"|\b(?:i|we|you)(?:'(?:m|ll|ve|d|re)|\s+(?:{_OF_A_SPEAKER}))\b"
-    rf"|{_SUBORDINATE}\bthe (?:{_SUBJECTS}) (?:is|are|was|says?|shows?|asks?|wants?|seems?|states?|needs?|should|has|must)\b"
-    rf"|^.{{0,12}}(?:{_USERS_ELSEWHERE})"
-    r"|\?$",
-    re.IGNORECASE,
-)
-"""Words that no imperative begins with or holds, and that thoughts, apologies and explanations do."""
-_STATEMENT = re.compile(
-    rf"^(?!(?:{_CHECKS})\b)(?:(?!(?:{_CONJUNCTIONS})\b)[\w'-]+ ){{1,5}}(?:is|are|was|were)\b"
-    r"|^(?:the|an?|this|that|both|all|each|cameras?|robot)\s(?:(?!to\b)[\w'-]+ ){0,3}"
-    r"(?:has|have|seems?|looks?|appears?|wants?|needs?|shows?|holds?|must|should|can|could|would|will|might|requires?|contains?|means?)\b"
-    r"|^(?:i|it|there|he|she|they|we|you)\b",
-    re.IGNORECASE,
-)
-_PRONOUNS = "the|a|an|this|that|these|those|there|it|its|it's|i|we|you|he|she|they|my|our|his|her|their|your"
-_OPENINGS = "as|although|though|looking|seeing|judging|assuming|analy[sz]ing|understanding"
-_QUESTIONS = "which|what|why|how|who|where|is|are|was|were|has|have|please note"
-_NO_IMPERATIVE = re.compile(
-    rf"^(?:{_PRONOUNS}|{_OPENINGS}|{_QUESTIONS}|(?:in|from|on) the (?:image|picture|photo|scene|camera)s?)\b"
-    r"|^[\d#]|[。\uff01\uff1f]\s*\S",
-    re.IGNORECASE,
-)
-"""Words with which a statement or a question begins. Of lines that no list and no schema vouches for, none may."""
-_CODE = re.compile(
-    r"[{}|\\`]|[<>](?!\s?\d)|\w\(|=|;\s*$|^\s*(?:import [\w.]+$|from [\w.]+ import\b|def \w+\(|class \w+\s*[(:]|return\s*$)"
-)
-_SEVERAL = re.compile(
-    r"\s\d{1,2}\.\s+\w|\s(?:\(2\)|2[):]|2\s+[-\u2013—])\s|\s\(?b\)\s|\s(?:sub-?goal|step|phase)\s*#?\s*2\b|\S\s*[→⇒➔•▪●]\s*\S",
-    re.IGNORECASE,
-)
-
-
-def _checked(subgoal: str) -> str:
-    """Raises: `UnreadablePlan`."""
-    if len(subgoal) > MAX_SUBGOAL_CHARACTERS:
-        raise UnreadablePlan(f"a subgoal has {len(subgoal)} characters, more than {MAX_SUBGOAL_CHARACTERS}")
-    if not subgoal.isprintable():  # half a character of JSON (`\\ud800`) can be sent to nobody, and a NUL ends a message's text
-        raise UnreadablePlan("a subgoal has characters that cannot be printed")
-    if _SEVERAL.search(subgoal):
-        raise UnreadablePlan("several subgoals stand in one")
-    if reasoning.has_marks(subgoal):
-        raise UnreadablePlan("marks of thoughts stand in a subgoal")
-    if not any(letter.isalpha() for letter in subgoal):
-        raise UnreadablePlan("a subgoal has no words")
-    if _THOUGHT.search(subgoal) or _STATEMENT.search(subgoal) or _is_end(subgoal):
-        raise UnreadablePlan("a subgoal reads like a thought, not like an imperative")
-    return subgoal
+    return tuple(checked(subgoal) for subgoal in subgoals)
 
 
 _BULLETS = "-*+•‣▪◦●→\u2013—✓✔✅➤►"
+_TICKS = ("✓", "✔", "✅")
 _NUMBER = r"(?:\d{1,3}|one|two|three|four|five|six|seven|eight|nine|ten)"
 _MARK = re.compile(
     rf"^(?:[{_BULLETS}]\s+"
@@ -145,6 +58,13 @@ _MARK = re.compile(
     re.IGNORECASE,
 )
 """A number, a label or a bullet before an item."""
+_TICKED_OFF = re.compile(
+    r"^\[[xX✓✔✅]\]\s|^[☑☒]|^\s*~~.*~~\s*[.,]?$|^\[(?:done|completed?|finished)\]\s"
+    r"|[\s(\[](?:already )?(?:done|completed|finished)[)\]][.!]?$"
+    r"|\s[-\u2013—:]\s*(?:already )?(?:done|completed|finished|✓|✔|✅)[.!]?$",
+    re.IGNORECASE,
+)
+"""What says of an item that it is behind: a ticked box, a line through it, `(done)`."""
 _ORDER = re.compile(
     r"^(?:(?:first|second|third|fourth|last)(?:ly)?|then|next|finally|after that|afterwards|and then)\s*[,:]\s+", re.IGNORECASE
 )
@@ -153,6 +73,12 @@ _EMPHASIS = " \t`*_\"'“”«»"
 
 def _is_item(line: str) -> bool:
     return _MARK.match(_without_emphasis(line)) is not None
+
+
+def _is_ticked_off(line: str) -> bool:
+    """Whether an item says of itself that it is done."""
+    plain = _without_emphasis(line).strip()
+    return _TICKED_OFF.search(_MARK.sub("", plain)) is not None or _TICKED_OFF.search(plain) is not None
 
 
 def _without_emphasis(line: str) -> str:
@@ -173,11 +99,16 @@ def _bare(line: str) -> str:
 # --- JSON --------------------------------------------------------------------------------------------------------------------
 
 _PLAN_KEYS = (
-    "subgoals subgoal plan plans steps subtasks tasks actions goals instructions sequence todo list items remaining left "
+    "subgoals subgoal plan plans steps subtasks tasks actions goals instructions sequence todo list items remaining "
     "output answer result response final finalanswer finalplan actionplan taskplan"
 )
 _PLANS = frozenset(_PLAN_KEYS.split())
 """Keys below which a plan is published, in lower case and without marks; `remaining_subgoals` and the like as well."""
+_QUALIFIED = re.compile(
+    r"(?:remaining|ordered|next|left|new|updated|revised|robot|high_?level)"
+    r"(?:sub-?goals?|plan|steps|sub-?tasks|tasks|actions|goals|instructions|sequence)"
+)
+"""Such a key with a word before it. `left_arm_actions`, `left_objects` and `remaining_risks` are none."""
 _TEXTS = ("subgoal", "instruction", "action", "description", "task", "step", "goal", "text", "content", "command", "title", "name")
 """Keys of an object that is one subgoal, the most telling first."""
 _OTHER_KEYS = (
@@ -188,6 +119,15 @@ _OTHER_KEYS = (
 _ABOUT = frozenset(_OTHER_KEYS.split())
 """Keys that say something about a plan or a subgoal, and are none."""
 _DONE = ("done", "completed", "complete", "finished")
+_IS_DONE = (
+    *_DONE,
+    *("success", "successful", "succeeded", "achieved", "accomplished", "executed", "skipped", "cancelled", "canceled", "obsolete"),
+    *("true", "yes", "1", "x"),
+    *_TICKS,
+)
+"""Statuses of a subgoal that is not left."""
+_BEHIND = (*_DONE, "previous", "past", "history", "executed", "object", "scene", "observ", "constraint", "avoid", "assumption")
+"""What keys begin with below which no steps of a plan stand that are left."""
 
 
 def _holds_json(text: str) -> bool:
@@ -246,7 +186,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _subgoals(value: Any, depth: int) -> list[str]:
     """Raises: `UnreadablePlan`."""
-    if depth > 4:
+    if depth > MAX_DEPTH:
         raise UnreadablePlan("its JSON is nested too deeply")
     if isinstance(value, str):
         return list(_from_lines(value)) if value.strip() else []
@@ -257,15 +197,49 @@ def _subgoals(value: Any, depth: int) -> list[str]:
     plans = [key for key in value if _is_plan_key(key)]
     lists = [key for key in plans if isinstance(value[key], list | dict)] or plans
     if len(lists) == 1:
+        if _plain_key(lists[0]) != KEY and (other := _other_list(value, lists[0])):
+            raise UnreadablePlan(f"its JSON has another list beside its plan: {other}")
         return _subgoals(value[lists[0]], depth + 1)
     if lists:
         raise UnreadablePlan("its JSON has several plans")
     return _numbered(value)
 
 
+def _other_list(value: dict[Any, Any], plan: object) -> str:
+    """Return a key beside a plan below which another may stand, such as that of a second arm; empty: there is none.
+
+    The key that was asked for (`KEY`) is beyond doubt, whatever stands beside it.
+    """
+    for key, other in value.items():
+        plain = _plain_key(key)
+        about = plain in _ABOUT or plain.startswith(_BEHIND)
+        if key != plan and not about and isinstance(other, list | dict) and any(map(_may_be_a_subgoal, _texts_in(other))):
+            return repr(str(key)[:40])
+    return ""
+
+
+def _texts_in(value: Any, depth: int = 0) -> Iterator[str]:
+    """Yield the texts in lists and objects. Raises: `UnreadablePlan` where they are nested too deeply to be looked through."""
+    if depth > MAX_DEPTH:
+        raise UnreadablePlan("its JSON is nested too deeply")
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts_in(inner, depth + 1)
+
+
+def _may_be_a_subgoal(text: str) -> bool:
+    """Whether a text reads like an imperative: `lower the arm`, and neither `cup` nor `the gripper is open`."""
+    try:
+        return len(checked(_bare(text)).split()) > 1
+    except UnreadablePlan:
+        return False
+
+
 def _is_plan_key(key: object) -> bool:
     plain = _plain_key(key)
-    return plain in _PLANS or (plain.startswith(("remaining", "ordered", "next", "left")) and plain.endswith("s"))
+    return plain in _PLANS or _QUALIFIED.fullmatch(plain) is not None
 
 
 def _plain_key(key: object) -> str:
@@ -298,7 +272,9 @@ def _item(item: Any) -> list[str]:
         item = item[texts[0]]
     if not isinstance(item, str):
         raise UnreadablePlan("an element of its list is no text")
-    if not item.strip() or not (plain := _bare(item)):
+    if len([line for line in item.splitlines() if line.strip()]) > 1:
+        raise UnreadablePlan("several subgoals stand in one")
+    if not item.strip() or _is_ticked_off(item) or not (plain := _bare(item)):
         return []
     if plain.endswith(":"):
         raise UnreadablePlan("an element of its list is a heading")
@@ -312,30 +288,14 @@ def _is_words(value: Any) -> bool:
 def _is_done(item: dict[Any, Any]) -> bool:
     for key, value in item.items():
         plain = _plain_key(key)
-        if plain in _DONE and value is True:
+        if plain in _DONE and value in (True, 1):
             return True
-        if plain in ("status", "state", *_DONE) and isinstance(value, str) and value.strip().lower() in (*_DONE, "true", "yes"):
+        if plain in ("status", "state", *_DONE) and isinstance(value, str) and value.strip().lower() in _IS_DONE:
             return True
     return False
 
 
 # --- lines -------------------------------------------------------------------------------------------------------------------
-
-_NOTHING = re.compile(
-    r"(?:nothing|none|(?:there (?:is|are) )?(?:nothing|no(?: more| further| remaining)? (?:sub-?goals?|steps?|tasks?|actions?))"
-    r"(?: (?:is|are))?(?: left| remaining| to do)?|n/?a|\(empty\)|all done"
-    r"|(?:the )?(?:task|goal|plan) is (?:already )?(?:complete|completed|done|finished))[.!]*",
-    re.IGNORECASE,
-)
-_END = re.compile(
-    r"(?:(?:the )?(?:task|plan) )?(?:is )?(?:done|finished|completed?)[.!]*|end(?: of (?:the )?(?:plan|list|task))?[.!]*",
-    re.IGNORECASE,
-)
-"""A last item that says that no other follows."""
-
-
-def _is_end(subgoal: str) -> bool:
-    return bool(_NOTHING.fullmatch(subgoal) or _END.fullmatch(subgoal))
 
 
 _OF_PLAN = r"(?:plan|sub-?goals?|steps?|sequence|list|answer|output|json|result|response|instructions)"
@@ -378,7 +338,7 @@ def _is_heading(line: str) -> bool:
     """Whether a line heads a list: `Subgoals:`, `## Plan`, `**Phase 1:**`, `Step 2:`."""
     heads = (line.startswith("#") and not _is_item(line)) or line.strip(" *_").endswith(":")
     plain = line.strip(" #*_:")
-    return heads and len(plain.split()) <= 8 and not (_OF_THOUGHT.search(plain) or _THOUGHT.search(plain))
+    return heads and len(plain.split()) <= 8 and not (_OF_THOUGHT.search(plain) or THOUGHT.search(plain))
 
 
 def _from_lines(text: str) -> list[str]:
@@ -391,16 +351,23 @@ def _from_lines(text: str) -> list[str]:
         del lines[-1]
     if not lines:
         raise UnreadablePlan("it has no subgoal")
-    if len(lines) == 1 and _NOTHING.fullmatch(_bare(lines[0])):
+    if len(lines) == 1 and NOTHING.fullmatch(_bare(lines[0])):
         return []
     lines = [line for line in lines if not re.fullmatch(r"\s*(?:[-*_=]\s?){3,}\s*", line)]  # a rule across the page
     is_list = any(_is_item(line) for line in lines)
     return list(_listed(lines) if is_list else _unlisted(lines))
 
 
+def _begins_with_a_tick(line: str) -> bool:
+    plain = _without_emphasis(line).strip()
+    return _MARK.sub("", plain)[:1] in _TICKS or plain[:1] in _TICKS
+
+
 def _listed(lines: Sequence[str]) -> Iterator[str]:
     """Yield the items of a list. Raises: `UnreadablePlan`."""
     first = len(lines[0]) - len(lines[0].lstrip())
+    ticked = [_begins_with_a_tick(line) for line in lines if _is_item(line)]
+    ticks = any(ticked) and not all(ticked)  # where all begin with one, it is a bullet
     for line in lines:
         plain, indent = _bare(line), len(line) - len(line.lstrip())
         if not _is_item(line):
@@ -409,9 +376,11 @@ def _listed(lines: Sequence[str]) -> Iterator[str]:
             continue
         if plain.endswith(":") or indent > first + 1:
             raise UnreadablePlan("it has lists within its list")
+        if _is_ticked_off(line) or (ticks and _begins_with_a_tick(line)):
+            continue
         if (line.strip()[0] in _BULLETS and f" {line.strip()[0]} " in plain) or ";" in plain:
             raise UnreadablePlan("several subgoals stand in one")
-        if _CODE.search(plain):
+        if CODE.search(plain):
             raise UnreadablePlan("a line of it is code or markup")
         if plain:
             yield plain
@@ -425,10 +394,10 @@ def _unlisted(lines: Sequence[str]) -> Iterator[str]:
             continue
         if ";" in plain:
             raise UnreadablePlan("several subgoals stand in one")
-        if _CODE.search(plain):
+        if CODE.search(plain):
             raise UnreadablePlan("a line of it is code or markup")
         if (
-            _NO_IMPERATIVE.search(plain)
+            NO_IMPERATIVE.search(plain)
             or line.lstrip().startswith("#")
             or len(plain.split()) > 30
             or re.search(r"[.!?]\s+\S+\s", plain)

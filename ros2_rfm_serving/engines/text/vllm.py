@@ -165,7 +165,7 @@ class VllmEngine(Engine):
     async def _answer(self, request: InferenceRequest, timeout_s: float) -> EngineReply | ModelError:
         try:
             completion = await asyncio.wait_for(self._say(request), timeout_s)
-            return text.reply_of(self._options, request.id.component, completion)
+            return text.reply_of(self._options, request.id.component, completion, as_json=True)
         except ModelError as error:
             return error
         except asyncio.TimeoutError:

@@ -91,7 +91,7 @@ def test_calls_run_side_by_side() -> None:
         if "Answer with exactly one of" in body["messages"][1]["content"][-1]["text"]:
             return says("safe")
         thought.wait(30.0)
-        return says("1. lift")
+        return says('{"subgoals": ["lift"]}')
 
     with server(script) as (url, asked), engine(url, timeout_s=30.0) as model:
         plans: list[EngineReply] = []

@@ -16,7 +16,7 @@ from ros2_rfm_serving.engines.base import SamplingConfig
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.engines.flow.device import Stopwatch
-from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.errors import BadMessageError, ModelError
 from ros2_rfm_serving.operate.engines import load_engine
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import NO_PHASES, Chunk, EngineReply, ObservationRequest, Phases, RequestId, SessionRequest
@@ -137,6 +137,22 @@ def test_a_policy_in_four_phases_and_who_has_none() -> None:
     spec = EmulatedSpec(model="e", action_names=("a",), chunk_length=2)
     with pytest.raises(ModelError, match="its phases are not known apart"):
         phases_of(EmulatedEngine(spec, lambda size: 0.0, lambda seconds: None), 1, 1)
+
+
+def test_a_policy_that_takes_squares_alone_is_measured_with_squares() -> None:
+    engine = load_engine("rfm/metaworld-flow")
+    fit, seen = engine.fit_image, []
+    assert fit is not None
+
+    def squares_alone(image):  # type: ignore[no-untyped-def]
+        seen.append(image.shape[:2])
+        if image.shape[0] != image.shape[1]:
+            raise BadMessageError("bad_image", "squares alone")
+        return fit(image)
+
+    engine.fit_image = squares_alone  # type: ignore[method-assign, assignment]
+    assert len(phases_of(engine, 1, 1)) == 4
+    assert seen[0][0] != seen[0][1] and seen[-1][0] == seen[-1][1]
 
 
 @pytest.mark.parametrize("phases", [None, (1.0, 2.0, 3), Phases(float("nan"), 0.0, 1), Phases(0.0, -1.0, 1), Phases(0.0, 0.0, "5")])  # type: ignore[arg-type]

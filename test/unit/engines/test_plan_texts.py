@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.engines.text.plans import MAX_SUBGOAL_CHARACTERS, MAX_SUBGOALS, UnreadablePlan, read_plan
+from ros2_rfm_serving.engines.text.plans import MAX_SUBGOALS, read_plan
+from ros2_rfm_serving.engines.text.subgoals import MAX_SUBGOAL_CHARACTERS, UnreadablePlan
 
 OPEN, PUT = "open the drawer", "put the cube in"
 
@@ -71,6 +72,19 @@ OPEN, PUT = "open the drawer", "put the cube in"
         f'{{"subgoal": "{OPEN}"}}\n{{"subgoal": "{PUT}"}}',
         f'{{"subgoals": "1. {OPEN}\\n2. {PUT}"}}',
         f'[{{"subgoal": "lift", "status": "done"}}, {{"subgoal": "{OPEN}", "status": "pending"}}, {{"subgoal": "{PUT}"}}]',
+        f'[{{"subgoal": "lift", "status": "\u2713"}}, {{"subgoal": "{OPEN}", "completed": 0}}, {{"subgoal": "{PUT}"}}]',
+        f'[{{"subgoal": "lift", "completed": 1}}, {{"subgoal": "{OPEN}"}}, {{"subgoal": "{PUT}", "status": "in_progress"}}]',
+        f'{{"subgoals": ["lift (already done)", "[done] grasp", "{OPEN}", "{PUT}"]}}',
+        f'{{"completed_steps": ["lift"], "next_steps": ["{OPEN}", "{PUT}"]}}',
+        f'{{"objects": ["cup"], "plan": ["{OPEN}", "{PUT}"]}}',
+        f'{{"materials": ["cup", "shelf"], "preconditions": ["the gripper is open"], "plan": ["{OPEN}", "{PUT}"]}}',
+        f'{{"task_analysis": {{"cup": "red"}}, "steps": ["{OPEN}", "{PUT}"]}}',
+        f'{{"right": ["wave"], "subgoals": ["{OPEN}", "{PUT}"]}}',
+        f"- [x] lift\n- [ ] {OPEN}\n- [ ] {PUT}",
+        f"1. ~~Lift~~\n2. {OPEN}\n3. {PUT}",
+        f"1. Lift (done)\n2. Grasp - completed\n3. {OPEN}\n4. {PUT}",
+        f"1. \u2705 lift\n2. {OPEN}\n3. {PUT}",
+        f"\u2705 {OPEN}\n\u2705 {PUT}",
     ],
 )
 def test_a_plan_in_any_of_its_forms(text: str) -> None:
@@ -89,6 +103,9 @@ def test_a_plan_in_any_of_its_forms(text: str) -> None:
         "Nothing is left.",
         "Sure! Nothing is left.",
         "There are no subgoals left.",
+        "none left",
+        "Nothing more to do.",
+        "- [x] open the drawer\n- [x] put the cube in",
         "The task is complete.",
     ],
 )
@@ -131,6 +148,16 @@ def test_an_empty_list_means_that_nothing_is_left(text: str) -> None:
         '{"subgoals": null}',
         '{"subgoals": [1, 2]}',
         '{"subgoals": ["a"], "subgoals": ["b"]}',
+        '{"subgoals": ["open the drawer\\nput the cube in"]}',
+        '{"left_arm_actions": ["raise the arm"], "right_arm_actions": ["lower the arm"]}',
+        '{"actions": {"left": ["raise the arm"], "right": ["lower the arm"]}}',
+        '{"actions": ["raise the arm"], "second_arm": ["lower the arm"]}',
+        '{"actions": ["raise the arm"], "x": ' + "[" * 900 + "]" * 900 + "}",
+        '{"plan": ["raise the arm"], "second_arm": {"first": {"do": "lower the arm"}}}',
+        '{"remaining_risks": ["hit the table"]}',
+        '{"next_failures": ["hit the table"], "left_objects": ["cup"]}',
+        "1. Understand the task\n2. Identify the cup\n3. Generate the plan",
+        "Need to find the cup",
         '{"steps": ["a"], "plan": ["b"]}',
         '{"subgoals": ["Okay, the user wants the cup."]}',
         '{"subgoals": ["the drawer is closed"]}',

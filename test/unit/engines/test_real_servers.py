@@ -27,7 +27,7 @@ from ros2_rfm_serving.engines.text.completion import was_cut_off
 from ros2_rfm_serving.engines.text.openai import OpenAIEngine
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, UnusableAnswerError
 from ros2_rfm_serving.types import SAFETY, SYSTEM2, EngineReply
-from test.unit.engines.chat_server import Script, Turn, engine, request, says, server, spec
+from test.unit.engines.chat_server import Script, Turn, engine, only, request, says, server, spec
 
 THOUGHT = "Okay, the user wants the cup on the shelf."
 SAFE, PLAN = '{"verdict": "safe"}', '{"subgoals": ["open the drawer", "put the cube in"]}'
@@ -307,11 +307,53 @@ def test_plans_are_asked_for_by_schema_where_the_server_honours_it(by_schema: st
         planner.close()
 
 
+@pytest.mark.parametrize("first", [PLAN, "1. lift"])
+def test_lines_of_text_are_no_plan_of_a_server_that_honours_schemas(first: str) -> None:
+    """They are thoughts without marks, or the server has stopped honouring what it was asked for."""
+    lines = "find the cup\nlift the cup"
+    with server(lambda body, number: says(first if number == 0 else lines)) as (url, _):
+        planner = build_engine(spec(output="plan", base_url=url))
+        planner.warm_up()
+        if first == PLAN:
+            with pytest.raises(UnusableAnswerError, match="not of the schema that was asked for"):
+                planner.infer([request(SYSTEM2)])
+        else:
+            assert only(planner.infer([request(SYSTEM2)])).text == lines
+        planner.close()
+
+
 def test_the_hash_of_a_model_without_later_options_is_the_one_it_had() -> None:
     """Robots resume on it after an update."""
     plain = build_engine(spec())
     assert plain.contract.model_hash == build_engine(spec(proxy=False)).contract.model_hash
     assert plain.contract.model_hash != build_engine(spec(chat_template_kwargs={"enable_thinking": False})).contract.model_hash
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    [
+        "https://me.openai.azure.com/openai/deployments/judge?api-version=2024-10-21",
+        "https://me.openai.azure.com/openai/deployments/judge",
+        "https://me.openai.azure.com/openai/v1?api-version=preview",
+        "https://gate.example/openai/v1?API-Version=2024-10-21",
+    ],
+)
+def test_azures_older_addresses_are_refused_with_the_one_that_is_served(base_url: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        build_engine(spec(base_url=base_url))
+    problem = refused.value
+    assert problem.key == "models.judge.options.base_url" and "https://NAME.openai.azure.com/openai/v1" in str(problem.fix)
+    assert "api_key_env" not in str(problem.fix) and "me.openai" not in str(problem)
+
+
+@pytest.mark.parametrize("base_url", ["http://u:p@gpu-2/v1", "http://gpu-2/v1?key=abc", "http://gpu-2/v1?"])
+def test_an_address_with_a_secret_is_refused_and_not_repeated(base_url: str) -> None:
+    if base_url.endswith("?"):  # nothing stands behind it
+        build_engine(spec(base_url=base_url)).close()
+        return
+    with pytest.raises(ConfigurationError) as refused:
+        build_engine(spec(base_url=base_url))
+    assert "api_key_env" in str(refused.value.fix) and "abc" not in str(refused.value) and "u:p" not in str(refused.value)
 
 
 # --- proxies ----------------------------------------------------------------------------------------------------------------

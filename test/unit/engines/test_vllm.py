@@ -105,7 +105,7 @@ def decoded(component: str, instruction: str) -> InferenceRequest:
 def test_each_component_has_its_own_words_and_its_own_urgency(stubbed: None) -> None:
     with started(model="Qwen/Qwen2.5-VL-3B-Instruct", llm={"max_model_len": 4096}, max_concurrent=7) as (model, llm):
         model.warm_up()
-        answers = model.infer([decoded(SAFETY, "say:safe"), decoded(MONITOR, "say:safe"), decoded(SYSTEM2, "say:1. go\n2. stop")])
+        answers = model.infer([decoded(SAFETY, "say:safe"), decoded(MONITOR, "say:safe"), decoded(SYSTEM2, 'say:["go", "stop"]')])
         safety, monitor, plan = (only([answer]) for answer in answers)
     assert (safety.verdict, safety.score, monitor.verdict, plan.text) == ("safe", pytest.approx(0.5), "", "go\nstop")
     kept = [p.structured_outputs.choice or p.structured_outputs.json["required"] for p in llm.stub_sampling[-3:]]
@@ -127,7 +127,7 @@ def test_thoughts_in_this_process_are_no_plan_and_the_log_says_what_turns_them_o
     with started(llm={"reasoning_parser": "qwen3"}, chat_template_kwargs={"preserve": True}) as (model, llm):
         plan, cut_off, verdict = model.infer(
             [
-                decoded(SYSTEM2, f"say:<thought>{thought}</thought>1. lift"),
+                decoded(SYSTEM2, f'say:<thought>{thought}</thought>{{"subgoals": ["lift"]}}'),
                 decoded(SYSTEM2, f"say:<thought>{thought}"),
                 decoded(SAFETY, f"say:{thought}</thought>safe"),
             ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
 from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.groot_head import HeadConfig
@@ -28,7 +29,7 @@ from ros2_rfm_serving.engines.architectures.importers.groot_columns import (
 )
 from ros2_rfm_serving.engines.architectures.importers.shards import read_weights
 from ros2_rfm_serving.engines.architectures.importers.tokens import token_id
-from ros2_rfm_serving.engines.architectures.manifest import Manifest, Processing, Promise
+from ros2_rfm_serving.engines.architectures.manifest import Manifest, Processing, Promise, first_of
 from ros2_rfm_serving.engines.architectures.vision import VisionConfig
 from ros2_rfm_serving.errors import ModelError
 
@@ -159,15 +160,15 @@ def _keys(metadata: Json, tag: str, part: str, wished: Sequence[str]) -> list[Ke
         )
     found: list[Key] = []
     for text in wished or tuple(statistics):
-        name, _, mode = text.removeprefix(f"{part}.").partition(":")
-        mode = mode or "min_max"
+        name, _, said = text.removeprefix(f"{part}.").partition(":")
+        mode = said or "min_max"
         _require_key(metadata, f"{tag}.statistics.{part}", part, name, mode, statistics)
         if name in (key.name for key in found):
             raise ModelError(f"{metadata.file}: --{part}-keys: {name!r} is there twice")
         where = f"{tag}.statistics.{part}.{name}"
         bounds = ("q01", "q99") if mode == "q99" else ("min", "max")
         key = Statistics(metadata.file, where, statistics[name], "float32", close=False).scaled(name, mode, bounds)
-        _require_columns(metadata, f"{tag}.modalities.{part}.{name}", modalities.get(name) or {}, key)
+        _require_columns(metadata, f"{tag}.modalities.{part}.{name}", modalities.get(name) or {}, key, is_said=bool(said))
         found.append(key)
     require_one_line(metadata.file, f"{tag}.statistics.{part}", found)
     return found
@@ -182,12 +183,18 @@ def _require_key(metadata: Json, where: str, part: str, name: str, mode: str, kn
         raise ModelError(f"{metadata.file}: --{part}-keys: {name}: no mode is named {mode!r}; there are {', '.join(modes)}")
 
 
-def _require_columns(metadata: Json, where: str, told: Mapping[str, Any], key: Key) -> None:
-    """Refuse a key whose columns a data config may turn to others, or that is not what its statistics say. Raises: `ModelError`."""
-    if rotation := told.get("rotation_type"):
+def _require_columns(metadata: Json, where: str, told: Mapping[str, Any], key: Key, *, is_said: bool) -> None:
+    """Refuse a key whose columns a data config may turn to others, or that is not what its statistics say.
+
+    is_said: the user gave the key's mode, and so that the data config has it as it is: it names the target_rotations, which
+    `metadata.json` does not. Raises: `ModelError`.
+    """
+    if (rotation := told.get("rotation_type")) and not is_said:
+        option = f"--{where.split('.')[2]}-keys"
         raise ModelError(
-            f"{metadata.file}: {where}.rotation_type is {rotation!r}, which a data config turns to other columns "
-            "(target_rotations): not supported; leave the key out where the network was trained without it"
+            f"{metadata.file}: {where}.rotation_type is {rotation!r}: where the data config's target_rotations turn {key.name} to "
+            "another type, as rotation_6d, it is not supported; where they do not name it, or name the same type, give its mode in "
+            f"normalization_modes: {option} ..,{key.name}:min_max, or {key.name}:none where it has none"
         )
     if told.get("continuous") is False and key.mode != "binary":
         raise ModelError(f"{metadata.file}: {where}.continuous is false: such a key is binary; say so as {key.name}:binary")
@@ -233,3 +240,5 @@ def _network(config: Json, weights: dict[str, Tensor], robot: Robot, tokenizer: 
         )
     except KeyError as error:
         raise ModelError(f"{config.file}: {error} is missing") from error
+    except ValidationError as error:
+        raise ModelError(f"{config.file}: sizes that no GR00T has: {error.title}.{first_of(error)}") from error

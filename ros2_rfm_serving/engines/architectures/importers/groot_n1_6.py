@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch.nn.functional as F
+from pydantic import ValidationError
 from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.groot_head import HeadConfig
@@ -16,7 +17,7 @@ from ros2_rfm_serving.engines.architectures.importers.files import Json, is_of_t
 from ros2_rfm_serving.engines.architectures.importers.groot_pictures import recrop_of
 from ros2_rfm_serving.engines.architectures.importers.groot_saved import imported_of, saved_in
 from ros2_rfm_serving.engines.architectures.importers.tokens import token_id
-from ros2_rfm_serving.engines.architectures.manifest import Recrop
+from ros2_rfm_serving.engines.architectures.manifest import Recrop, first_of
 from ros2_rfm_serving.engines.architectures.vision import VisionConfig
 from ros2_rfm_serving.errors import ModelError
 
@@ -100,6 +101,8 @@ def _network(config: Json, weights: dict[str, Tensor], embodiment: int, tokenize
         )
     except KeyError as error:
         raise ModelError(f"{config.file}: {error} is missing") from error
+    except ValidationError as error:
+        raise ModelError(f"{config.file}: sizes that no GR00T has: {error.title}.{first_of(error)}") from error
 
 
 def head_of(config: Json, embodiment: int, prefix_layers: int, prefix_heads: int) -> HeadConfig:

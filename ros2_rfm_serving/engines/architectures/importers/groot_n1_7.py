@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pydantic import ValidationError
 from torch import Tensor
 
 from ros2_rfm_serving.engines.architectures.groot_n1_5 import QWEN3
@@ -15,7 +16,7 @@ from ros2_rfm_serving.engines.architectures.importers.groot_n1_6 import head_of
 from ros2_rfm_serving.engines.architectures.importers.groot_pictures import recrop_of
 from ros2_rfm_serving.engines.architectures.importers.groot_saved import imported_of, saved_in
 from ros2_rfm_serving.engines.architectures.importers.tokens import token_id
-from ros2_rfm_serving.engines.architectures.manifest import Recrop
+from ros2_rfm_serving.engines.architectures.manifest import Recrop, first_of
 from ros2_rfm_serving.errors import ModelError
 
 TYPE = "Gr00tN1d7"
@@ -61,7 +62,8 @@ def _network(config: Json, weights: dict[str, Tensor], embodiment: int, tokenize
         raise ModelError(f"{config.file}: {', '.join(other)}: only {', '.join(str(wanted[key]) for key in other)} is supported")
     try:
         patch, head_size = weights["vision.patch_embed.proj.weight"], len(weights["language.blocks.0.query_norm.weight"])
-        layers, own = layers_of(weights, "vision.blocks."), told.get("vl_self_attention_cfg") or {}
+        layers = layers_of(weights, "vision.blocks.")
+        own = config.map("vl_self_attention_cfg") if told.get("vl_self_attention_cfg") else {}
         deep = published.deep if layers == published.layers else tuple(range(layers_of(weights, "vision.deepstack_merger_list.")))
         language = QWEN3.model_copy(update=decoder_sizes(weights, "language.blocks", head_size) | {"rope_theta": 5e6})
         return GrootN17Config(
@@ -86,6 +88,8 @@ def _network(config: Json, weights: dict[str, Tensor], embodiment: int, tokenize
         )
     except KeyError as error:
         raise ModelError(f"{config.file}: {error} is missing") from error
+    except ValidationError as error:
+        raise ModelError(f"{config.file}: sizes that no GR00T has: {error.title}.{first_of(error)}") from error
 
 
 def rope_parts(pairs: int) -> tuple[int, int, int]:

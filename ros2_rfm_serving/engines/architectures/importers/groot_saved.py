@@ -53,7 +53,7 @@ class Saved(NamedTuple):
 
     @property
     def embodiment(self) -> int:
-        return int(self.robots.content[self.tag])
+        return self.robots.count(self.tag, 0)
 
 
 def saved_in(folder: Path, wishes: Wishes, language: str) -> Saved:
@@ -194,7 +194,10 @@ def _modalities(processor: Json, tag: str, chunk_length: int) -> dict[str, Any]:
     if refused:
         raise ModelError(f"{processor.file}: {', '.join(refused)}: not supported")
     for part in ("video", "state", "action"):
-        processor.map("processor_kwargs", "modality_configs", tag, part)
+        keys = processor.map("processor_kwargs", "modality_configs", tag, part).get("modality_keys")
+        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+            where = f"{processor.file}: modality_configs.{tag}.{part}.modality_keys"
+            raise ModelError(f"{where}: a list of names is expected, it is {keys!r}")
     if modalities["state"].get("exclude_state"):
         raise ModelError(f"{processor.file}: modality_configs.{tag}.state.exclude_state: not supported")
     _require_known_keys(processor, tag, modalities)

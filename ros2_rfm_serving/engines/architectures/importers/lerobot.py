@@ -136,7 +136,11 @@ def sized(kind: str, sizes: dict[str, Any], config: Json) -> ArchitectureConfig:
 
 
 def _features(config: Json, key: str, kind: str) -> dict[str, Any]:
+    """Raises: `ModelError`."""
     features: dict[str, Any] = config.map(key)
+    for name, feature in features.items():
+        if not isinstance(feature, dict):
+            raise ModelError(f"{config.file}: {key}.{name}: a map with type and shape is expected, it is {feature!r}")
     return {name: feature for name, feature in features.items() if feature.get("type") == kind}
 
 
@@ -198,10 +202,11 @@ def _processing(
     release: Release,
 ) -> Processing:
     own = architecture.processing(network)
-    sides = config.get("resize_imgs_with_padding") or config.get("image_resolution")
-    if not sides or [sides[1], sides[0]] != [own.images.height_px, own.images.width_px]:
+    key = "resize_imgs_with_padding" if config.get("resize_imgs_with_padding") else "image_resolution"
+    sides, (height, width) = config.get(key), (own.images.height_px, own.images.width_px)
+    if sides not in ([width, height], (width, height)):
         raise ModelError(
-            f"{config.file}: images are {sides}, its image encoder has positions for {own.images.width_px} x {own.images.height_px}"
+            f"{config.file}: {key}: [{width}, {height}] is expected, for which its image encoder has positions; it is {sides!r}"
         )
     absent = config.count("empty_cameras", 0)
     border = DARKER if release.of_0_4 else own.images.border

@@ -35,6 +35,16 @@ KNOWN = frozenset(
 """Steps that the bundle's own processing does, by LeRobot's names"""
 RANGES = {"MIN_MAX": ("min", "max"), "QUANTILES": ("q01", "q99"), "QUANTILE10": ("q10", "q90")}
 """Modes that scale to [-1, 1] -> the statistics that become -1 and 1"""
+MODES = ("IDENTITY", "MEAN_STD", *RANGES)
+FORMS: dict[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("rename_map", "norm_map", "features"), ((dict,), "a map")),
+    **dict.fromkeys(("normalize_observation_keys", "action_names", "exclude_joints"), ((list,), "a list")),
+    **dict.fromkeys(("tokenizer_name", "task_key", "padding_side", "float_dtype"), ((str,), "a text")),
+    "eps": ((int, float), "a number"),
+    "max_length": ((int,), "a whole number"),
+    "enabled": ((bool,), "true or false"),
+}
+"""What the keys of a step's `config` that are read here hold; null is a key that is not there"""
 Stats = dict[str, Tensor]
 
 
@@ -50,14 +60,14 @@ class Processors:
         self.rename_map = {
             str(robot): str(policy)
             for step in self._before.values()
-            for robot, policy in (step.get("config", {}).get("rename_map") or {}).items()
+            for robot, policy in step["config"].get("rename_map", {}).items()
         }
         """A robot's feature -> the policy's"""
 
     @property
     def statistics(self) -> frozenset[str]:
         """Features of the data set whose statistics the normaliser has."""
-        return frozenset(self._statistics(self._before.get(NORMALIZER, {})))
+        return frozenset(self._statistics(self._before.get(NORMALIZER, NO_STEP)))
 
     def state(self, *, raw_units: bool = False) -> Affine:
         return self._line(PRE, self._before, NORMALIZER, "observation.state", "STATE", forward=True, raw_units=raw_units)
@@ -75,15 +85,15 @@ class Processors:
 
         Raises: `ModelError` where it does what no bundle does.
         """
-        step = self._before.get("tokenizer_processor", {})
-        config = dict(step.get("config") or {})
+        step = self._before.get("tokenizer_processor", NO_STEP)
+        config = dict(step["config"])
         for key, served in (("task_key", "task"), ("padding_side", "right")):
             if config.get(key, served) != served:
                 raise ModelError(
                     f"{self._folder / PRE}: tokenizer_processor.{key} is {config[key]!r}, a bundle does {served!r}; "
                     "use the engine `lerobot`"
                 )
-        if artifact := (step.get("artifacts") or {}).get("tokenizer_name"):
+        if artifact := step["artifacts"].get("tokenizer_name"):
             config["folder"] = self._folder / Path(str(artifact)).name
         return config
 
@@ -103,7 +113,7 @@ class Processors:
         """
         steps = ((PRE, self._before, RELATIVE, NORMALIZER), (POST, self._after, UNNORMALIZER, ABSOLUTE))
         switched = ((self._before, RELATIVE), (self._after, ABSOLUTE))
-        enabled = [bool(own.get(step, {}).get("config", {}).get("enabled")) for own, step in switched]
+        enabled = [bool(own.get(step, NO_STEP)["config"].get("enabled")) for own, step in switched]
         if not any(enabled):
             return ()
         if not all(enabled):
@@ -115,8 +125,8 @@ class Processors:
         if state_size < num_actions:
             raise ModelError(f"{self._folder / PRE}: {RELATIVE}: {num_actions} actions, but the state has {state_size} columns")
         told = self._before[RELATIVE]["config"]
-        names = [str(name).lower() for name in told.get("action_names") or ()]
-        kept = [str(name).lower() for name in told.get("exclude_joints") or () if name]
+        names = [str(name).lower() for name in told.get("action_names", ())]
+        kept = [str(name).lower() for name in told.get("exclude_joints", ()) if name]
         absolute = {column for column, name in enumerate(names) if any(word in name for word in kept)}
         return tuple(None if column in absolute else column for column in range(num_actions))
 
@@ -124,8 +134,9 @@ class Processors:
         file = self._folder / name
         self.files.append(file)
         steps: dict[str, dict[str, Any]] = {}
-        for step in read_json(file).content.get("steps", []):
-            registered = str(step.get("registry_name") or "")
+        for place, told in enumerate(_list_of(file, "steps", read_json(file).content.get("steps"))):
+            step = _checked(file, f"steps.{place}", told)
+            registered = step["registry_name"]
             if not registered:
                 raise ModelError(
                     f"{file}: a step {step.get('class')!r} that is not registered with LeRobot by name: neither a bundle nor the "
@@ -142,9 +153,9 @@ class Processors:
         self, name: str, steps: dict[str, Any], step: str, feature: str, kind: str, *, forward: bool, raw_units: bool
     ) -> Affine:
         """forward: into the model. raw_units: without statistics too, where LeRobot leaves numbers as they are."""
-        told = steps.get(step, {})
-        mode = told.get("config", {}).get("norm_map", {}).get(kind, "IDENTITY")
-        if mode == "IDENTITY" or not told or (forward and feature not in _normalised(told)):
+        told = steps.get(step, NO_STEP)
+        mode = _mode_of(self._folder / name, step, told, kind)
+        if mode == "IDENTITY" or (forward and feature not in _normalised(told)):
             return Affine()
         known = self._statistics(told)
         stats: Stats = known.get(feature, {})
@@ -158,11 +169,15 @@ class Processors:
             raise ModelError(
                 f"{self._folder / name}: {feature} is normalised by {mode}, but its statistics lack {error}"
             ) from error
+        except (RuntimeError, ValueError) as error:  # lengths that differ, a width below 0
+            raise ModelError(
+                f"{self._folder / str(told['state_file'])}: statistics of {feature}: {mode} cannot be computed from them: {error}"
+            ) from error
 
     def _statistics(self, told: dict[str, Any]) -> dict[str, Stats]:
         """By feature."""
         found: dict[str, Stats] = {}
-        if state_file := told.get("state_file"):
+        if state_file := told["state_file"]:
             file = self._folder / Path(state_file).name
             if file not in self.files:
                 self.files.append(file)
@@ -174,7 +189,7 @@ class Processors:
     def _require_float32(self) -> None:
         """Statistics here are in float32. Raises: `ModelError`."""
         for name, steps in ((PRE, self._before), (POST, self._after)):
-            dtype = (steps.get("device_processor", {}).get("config") or {}).get("float_dtype")
+            dtype = steps.get("device_processor", NO_STEP)["config"].get("float_dtype")
             if dtype not in (None, "float32"):
                 raise ModelError(
                     f"{self._folder / name}: device_processor.float_dtype is {dtype!r}, a bundle processes in float32; "
@@ -183,8 +198,8 @@ class Processors:
 
     def _require_bare_images(self) -> None:
         """Networks here have one scale for all pixels. Raises: `ModelError`."""
-        told = self._before.get(NORMALIZER, {})
-        mode = told.get("config", {}).get("norm_map", {}).get("VISUAL", "IDENTITY")
+        told = self._before.get(NORMALIZER, NO_STEP)
+        mode = _mode_of(self._folder / PRE, NORMALIZER, told, "VISUAL")
         if mode == "IDENTITY":
             return
         kinds = {name: each.get("type") for name, each in told["config"].get("features", {}).items()}
@@ -194,6 +209,55 @@ class Processors:
                 f"{self._folder / PRE}: norm_map: VISUAL is {mode}, with statistics of {', '.join(scaled)}, which no bundle does; "
                 "use the engine `lerobot`"
             )
+
+
+NO_STEP: dict[str, Any] = {"registry_name": "", "config": {}, "artifacts": {}, "state_file": ""}
+"""What a pipeline does that lacks a step: nothing"""
+
+
+def _list_of(file: Path, key: str, value: Any) -> list[Any]:
+    """Raises: `ModelError`."""
+    if not isinstance(value, list):
+        raise ModelError(f"{file}: {key}: a list is expected, as LeRobot's save_pretrained writes it, it is {_shown(value)}")
+    return value
+
+
+def _checked(file: Path, where: str, told: Any) -> dict[str, Any]:
+    """Return a step with all the keys of `NO_STEP`, whose configuration has the forms of `FORMS`. Raises: `ModelError`."""
+    if not isinstance(told, dict):
+        raise ModelError(f"{file}: {where}: a map with registry_name and config is expected, it is {_shown(told)}")
+    step = told | {key: default if told.get(key) is None else told[key] for key, default in NO_STEP.items()}
+    for key, default in NO_STEP.items():
+        if not isinstance(step[key], type(default)):
+            form = "a map" if isinstance(default, dict) else "a text"
+            raise ModelError(f"{file}: {where}.{key}: {form} is expected, it is {_shown(step[key])}")
+    where = f"{where} ({step['registry_name']}).config"
+    step["config"] = {key: value for key, value in step["config"].items() if value is not None}
+    for key, value in step["config"].items():
+        kinds, form = FORMS.get(key, ((object,), ""))
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds and object not in kinds):
+            raise ModelError(f"{file}: {where}.{key}: {form} is expected, it is {_shown(value)}")
+    for name, feature in step["config"].get("features", {}).items():
+        if not isinstance(feature, dict):
+            raise ModelError(f"{file}: {where}.features.{name}: a map with type and shape is expected, it is {_shown(feature)}")
+    return step
+
+
+def _shown(value: Any) -> str:
+    """Return a value for an error, on one short line."""
+    text = "missing" if value is None else repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}.."
+
+
+MAX_SHOWN = 60
+
+
+def _mode_of(file: Path, name: str, step: dict[str, Any], kind: str) -> str:
+    """Return how a step normalises features of a kind. Raises: `ModelError` for a mode that no release has."""
+    mode = step["config"].get("norm_map", {}).get(kind, "IDENTITY")
+    if mode not in MODES:
+        raise ModelError(f"{file}: {name}.norm_map.{kind}: no mode is named {_shown(mode)}; there are {', '.join(MODES)}")
+    return str(mode)
 
 
 def _normalised(step: dict[str, Any]) -> set[str]:

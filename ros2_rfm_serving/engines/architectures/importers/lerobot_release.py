@@ -6,6 +6,7 @@ got borders of -1 where black is 0 (`resize_with_pad_torch`); both ended with 0.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from ros2_rfm_serving.engines.architectures.importers.base import Wishes
@@ -29,12 +30,13 @@ def release_of(config: Json, kind: str, state_size: int, wishes: Wishes) -> Rele
 
     Raises: `ModelError` where nothing says so and the prompt differs.
     """
-    if wishes.release and not wishes.release.startswith(RELEASES):
-        raise ModelError(f"--release: {wishes.release!r}: {', '.join(RELEASES)} are known")
-    if wishes.release:
-        return Release(wishes.release.startswith("0.4"))
     run = config.file.with_name(RUN)
     of_0_4 = is_of_0_4(config.content, read_json(run).content if run.is_file() else None)
+    if wishes.release:
+        given = _is_0_4(wishes.release)
+        saved = "0.4" if of_0_4 else "0.5 or later"
+        contradicts = f"--release {wishes.release} counts, although the checkpoint's files were written by LeRobot {saved}"
+        return Release(given, "" if of_0_4 in (None, given) else contradicts)
     if of_0_4 is not None:
         return Release(of_0_4)
     if kind == "pi05" and state_size < PADDED_STATE:
@@ -45,3 +47,11 @@ def release_of(config: Json, kind: str, state_size: int, wishes: Wishes) -> Rele
             "says which: give --release 0.4 or --release 0.5"
         )
     return Release(True, ASSUMED)
+
+
+def _is_0_4(release: str) -> bool:
+    """Return whether a release that the user gave, with or without its patch number, is one of 0.4. Raises: `ModelError`."""
+    series = next((each for each in RELEASES if re.fullmatch(rf"{re.escape(each)}(\.\d+)?", release)), None)
+    if series is None:
+        raise ModelError(f"--release: {release!r} is no release that is known: give {', '.join(RELEASES)}, or one such as 0.4.4")
+    return series == RELEASES[0]

@@ -201,7 +201,10 @@ def _promise(config: Json, stats: Json, wishes: Wishes) -> Promise:
     cameras = wishes.cameras or CAMERAS
     if len(cameras) > len(CAMERAS):
         raise ModelError(f"--cameras: {len(cameras)} for a network with {len(CAMERAS)}: {', '.join(CAMERAS)}")
-    size = wishes.state_size or len(stats.map("norm_stats", "state").get("mean", ()))
+    mean = stats.map("norm_stats", "state").get("mean", [])
+    if not isinstance(mean, list):
+        raise ModelError(f"{stats.file}: norm_stats.state.mean: a list of numbers is expected, it is {mean!r}")
+    size = wishes.state_size or len(mean)
     return Promise(action_names=wishes.action_names, cameras=cameras, state_size=size, control_rate_hz=wishes.control_rate_hz)
 
 
