@@ -19,6 +19,8 @@ FEWEST_LOST, LOST = 3, 0.03
 """Requests without an answer: number, and share."""
 FEWEST_LATE, LATE = 3, 0.05
 """Answers beyond the SLO."""
+OLD = 0.1
+"""Share of a sensor's messages that are old when they come."""
 ON_THE_WAY = 0.5
 """Of a round trip: more than this is the network's share, and not the server's."""
 
@@ -117,23 +119,24 @@ def _other_types(robot: str, newest: Diagnosis) -> Iterator[Finding]:
 
 
 def old_readings(look: Look) -> Iterator[Finding]:
-    """Messages come, and by their stamps they are old."""
+    """Messages come, and by their stamps all of them are old, or many are."""
     for robot, said in _sensing(look):
         newest = said[-1]
         for sensor in (*newest.named("image_age_s"), *(part for part, _ in _parts(newest))):
-            if not _is_old(said, sensor):
+            if not (found := _old_by_stamps(said, sensor)):
                 continue
-            came_s, age_s = newest.number(f"arrival_age_s {sensor}"), newest.number(f"reading_age_s {sensor}")
             ahead_s, pace = (newest.values.get(f"{name} {sensor}", "?") for name in ("clock_offset_s", "clock_pace"))
+            if step_s := newest.values.get(f"stamp_step_s {sensor}"):
+                found += f"; several messages have the same stamp, and the next stamp is {step_s} s later"
             yield Finding(
                 cause="old readings",
                 about=robot,
                 evidence=(
-                    f"the last message of {sensor} came {came_s:.1f} s ago, and its reading is {age_s:.1f} s old by its stamp",
+                    found,
                     f"the sender's clock is {ahead_s} s ahead of the robot's and shows {pace} s per second",
                 ),
                 mend=(
-                    "a driver repeats one reading, a simulation is paused, or a network delivers late; "
+                    "a driver repeats readings or stamps them in whole seconds, a simulation is paused, or a network delivers late; "
                     f"if the stamps are at fault: `arrival_time_sensors: [{sensor}]` in the robot's file"
                 ),
             )
@@ -150,6 +153,18 @@ def commands_not_taken(look: Look) -> Iterator[Finding]:
                 evidence=(f"{robot} says: {problem}",),
                 mend=f"start the controller, or correct `sink` and `sink_topic`: `ros2 topic info -v {topic}` (docs/integrate.md)",
             )
+
+
+def _old_by_stamps(said: list[Diagnosis], sensor: str) -> str:
+    """Return how old the readings of a sensor are; empty: they are new."""
+    newest = said[-1]
+    if _is_old(said, sensor):
+        came_s, age_s = newest.number(f"arrival_age_s {sensor}"), newest.number(f"reading_age_s {sensor}")
+        return f"the last message of {sensor} came {came_s:.1f} s ago, and its reading is {age_s:.1f} s old by its stamp"
+    share = newest.number(f"old_share {sensor}")
+    if len(said) < DEAD_WORDS or not all(_is_published(one, sensor) and one.number(f"old_share {sensor}") >= OLD for one in said):
+        return ""
+    return f"{share:.0%} of the messages of {sensor} were older than {_limit_s(newest):g} s by their stamps when they came"
 
 
 def _is_old(said: list[Diagnosis], sensor: str) -> bool:

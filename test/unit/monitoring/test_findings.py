@@ -315,6 +315,18 @@ def repeated_images(look: Look) -> None:
     says(look, "arm_1: robot", ERROR, "old", image_age_s__front=9.0, **published("front", reading_age_s=9.0))
 
 
+def whole_seconds(look: Look) -> None:
+    """Half of the images are old when they come, and the newest one is not."""
+    values = published("front", old_share=0.494, stamp_step_s="1.000")
+    for _ in range(3):
+        says(look, "arm_1: robot", ERROR, "old", **values)
+
+
+def late_now_and_then(look: Look) -> None:
+    for share in (0.0, 0.3, 0.09):
+        says(look, "arm_1: robot", **published("front", old_share=share))
+
+
 def wrong_camera_type(look: Look) -> None:
     problem = "/front is published as sensor_msgs/msg/Image, and not as sensor_msgs/msg/CompressedImage"
     values = published("front", arrival_age_s=math.inf, reading_age_s=math.inf, type_problem=problem)
@@ -473,6 +485,8 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (wrong_array_type, [("refused readings", "arm_1")]),
     (refused_and_gone, [("dead camera", "arm_1"), ("dead joint states", "arm_1")]),
     (repeated_images, [("old readings", "arm_1")]),
+    (whole_seconds, [("old readings", "arm_1")]),
+    (late_now_and_then, []),
     (late_joints, [("old readings", "arm_1")]),
     (silent_part, [("dead joint states", "arm_1")]),
     (by_arrival, []),
