@@ -95,6 +95,8 @@ class ReadingTimes:
         self.name = name
         self.arrived_s = -math.inf
         """When the last message came, whether or not it could be used."""
+        self.interval_s = math.nan
+        """From the message before it; NaN: there was none."""
         self.taken_last_s = -math.inf
         """When the last reading was taken."""
         self._max_age_s, self._by_arrival, self._simulated = max_age_s, by_arrival, simulated
@@ -105,6 +107,8 @@ class ReadingTimes:
 
     def taken_s(self, message: Any, now_s: float, sender: tuple[str, ...] = ()) -> float:
         """Return when a reading was taken that has just arrived. sender: of several on one topic, each with its own clock."""
+        if self.arrived_s > -math.inf:
+            self.interval_s = now_s - self.arrived_s
         self.arrived_s = now_s
         self.taken_last_s = self._taken_s(message, now_s, sender)
         self._old.add(now_s, now_s - self.taken_last_s > self._max_age_s)
@@ -130,6 +134,7 @@ class ReadingTimes:
         """For `/diagnostics`."""
         found: dict[str, object] = {
             f"arrival_age_s {self.name}": now_s - self.arrived_s,
+            f"arrival_interval_s {self.name}": self.interval_s,
             f"reading_age_s {self.name}": now_s - self.taken_last_s,
             f"time_source {self.name}": self._source,
             f"old_share {self.name}": f"{self._old.share:.3f}",
