@@ -250,6 +250,8 @@ class ActionColumns:
             if high - low > MOST_TURNS * turn and math.isfinite(high - low):
                 problem = f"{name} has limits from {low:g} to {high:g}, more than its turn of {turn:.5g}: it does not go round there"
                 fix = "leave it out if it may not pass these limits; else give it limits of one turn, or of -.inf and .inf"
+                others = (full for full in KNOWN_TURNS if abs(high - low - full) <= SPAN_TOLERANCE * full)
+                fix = next((f"write {name}={full:g} if these are degrees; else {fix}" for full in others), fix)
                 raise _wrong(problem, fix)
             if math.inf in (-low, high):
                 raise _wrong(f"{name} has one limit, and a joint that goes round has none or two", "give both, or neither")
