@@ -38,10 +38,10 @@ class RosLoader(yaml.SafeLoader):
     """
 
     def scan_directive(self) -> DirectiveToken:
-        token: DirectiveToken = super().scan_directive()  # type: ignore[no-untyped-call]
+        token: DirectiveToken = super().scan_directive()
         if token.name not in ("YAML", "TAG") or (token.name == "YAML" and token.value != (1, 1)):
             problem = f"ROS reads YAML 1.1 alone, and not `%{token.name}` with another value: remove the line"
-            raise ScannerError(None, None, problem, token.start_mark)  # type: ignore[no-untyped-call]
+            raise ScannerError(None, None, problem, token.start_mark)
         return token
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
@@ -72,7 +72,7 @@ def _value(node: Node) -> Any:
     if isinstance(node, MappingNode):
         for key, _ in node.value:
             if not isinstance(key, ScalarNode):
-                raise ComposerError(None, None, "ROS reads no list or map as a key: write a text", key.start_mark)  # type: ignore[no-untyped-call]
+                raise ComposerError(None, None, "ROS reads no list or map as a key: write a text", key.start_mark)
         return {key.value: _value(value) for key, value in node.value}
     if isinstance(node, SequenceNode):
         return [_value(part) for part in node.value]

@@ -248,7 +248,7 @@ class ActionColumns:
                 problem = f"{name} has limits from {low:g} to {high:g}, less than its turn of {turn:.5g}: it cannot go round"
                 raise _wrong(problem, "leave it out, or give it limits of a whole turn or of -.inf and .inf")
             if high - low > MOST_TURNS * turn and math.isfinite(high - low):
-                problem = f"{name} has limits from {low:g} to {high:g}, more than its turn of {turn:.5g}: it does not go round there"
+                problem = f"{name} has limits from {low:g} to {high:g}, more than its turn of {turn:.5g}: it does not go round"
                 fix = "leave it out if it may not pass these limits; else give it limits of one turn, or of -.inf and .inf"
                 others = (full for full in KNOWN_TURNS if abs(high - low - full) <= SPAN_TOLERANCE * full)
                 fix = next((f"write {name}={full:g} if these are degrees; else {fix}" for full in others), fix)

@@ -143,8 +143,8 @@ def old_readings(look: Look) -> Iterator[Finding]:
                     f"the sender's clock is {ahead_s} s ahead of the robot's and shows {pace} s per second",
                 ),
                 mend=(
-                    "a driver repeats readings or stamps them in whole seconds, a simulation is paused, or a network delivers late; "
-                    f"if the stamps are at fault: `arrival_time_sensors: [{sensor}]` in the robot's file"
+                    "a driver repeats readings or stamps them in whole seconds, a simulation is paused, or a network delivers late;"
+                    f" if the stamps are at fault: `arrival_time_sensors: [{sensor}]` in the robot's file"
                 ),
             )
 
@@ -164,8 +164,9 @@ def commands_not_taken(look: Look) -> Iterator[Finding]:
 
 def _is_rare(said: list[Diagnosis], sensor: str) -> bool:
     """Messages come, and less often than the robot needs readings."""
+    name = f"arrival_interval_s {sensor}"
     return len(said) == DEAD_WORDS and all(
-        _is_published(one, sensor) and RARE * _limit_s(one) < one.number(f"arrival_interval_s {sensor}") <= SLOWEST_S for one in said
+        _is_published(one, sensor) and RARE * _limit_s(one) < one.number(name) <= SLOWEST_S for one in said
     )
 
 

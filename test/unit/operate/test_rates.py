@@ -1,5 +1,5 @@
-"""`rfm check`, and every way to start a factory, refuse a task whose policy was demonstrated at another rate, whichever file says that,
-unless it is accepted."""
+"""`rfm check`, and every way to start a factory, refuse a task whose policy was demonstrated at another rate, whichever file says
+that, unless it is accepted."""
 
 from __future__ import annotations
 
@@ -126,7 +126,8 @@ def other_rate(repository: Path, folder: Path) -> Path:
     made = folder / "profiles"
     shutil.copytree(repository / "config" / "profiles", made)
     text = (made / "models.yaml").read_text(encoding="utf-8")
-    changed = text.replace("bundle: metaworld_flow\n", f"bundle: {repository}/models/metaworld_flow\n    options: {{control_rate_hz: 30}}\n")
+    bundle = repository / "models" / "metaworld_flow"
+    changed = text.replace("bundle: metaworld_flow\n", f"bundle: {bundle}\n    options: {{control_rate_hz: 30}}\n")
     assert changed != text
     (made / "models.yaml").write_text(changed, encoding="utf-8")
     return made

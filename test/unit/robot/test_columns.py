@@ -628,7 +628,7 @@ def test_figures_of_smoothness_know_borders_and_switches() -> None:
     ("fields", "problem"),
     [
         ({"limits": Limits(lower=(-1.0,), upper=(1.0,))}, "it cannot go round"),
-        ({"limits": Limits(lower=(-TURN,), upper=(TURN,))}, "more than its turn of 6.2832: it does not go round there"),
+        ({"limits": Limits(lower=(-TURN,), upper=(TURN,))}, "more than its turn of 6.2832: it does not go round"),
         ({"limits": Limits(lower=(-180.0,), upper=(180.0,))}, "more than its turn .* write wrist=360 if these are degrees"),
         ({"limits": Limits(lower=(-180.0,), upper=(270.0,)), "turn": 360.0}, "more than its turn of 360"),
         ({"limits": Limits(lower=(-4.0,))}, "has one limit"),
