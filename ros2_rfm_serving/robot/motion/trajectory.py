@@ -38,8 +38,7 @@ Values = npt.NDArray[np.float64]
 BRIDGE_PERIODS, BRIDGE_UPDATES, BRIDGE_S = 0.5, 3.0, 0.05
 """The first point of a trajectory is at least as many control periods, updates of the controller, and seconds ahead. On the way
 there the controller makes up for what a message took to arrive, and for when in its cycle that was. Where that differs by d from
-one trajectory to the next, the acceleration at a velocity v changes by up to 6 v d / bridge^2 (docs/integrate.md has measured figures).
-"""
+one trajectory to the next, the acceleration at a velocity v changes by up to 6 v d / bridge^2; docs/integrate.md has figures."""
 FREE_PERIODS = 1.5
 """Periods from the first point that is sent to the first control point that may change: it moves only knots after that."""
 LONGEST_LEAD_IN_S = 0.5
