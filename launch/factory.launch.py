@@ -28,7 +28,7 @@ from launch_ros.actions import Node
 
 from launch import LaunchDescription
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory import load_factory
+from ros2_rfm_serving.factory import Catalogue, load_factory
 from ros2_rfm_serving.factory.dds import dds_profile
 from ros2_rfm_serving.factory.environment import discovery_environment
 from ros2_rfm_serving.factory.nodes import node_list, recorder_node, write_parameters
@@ -36,6 +36,7 @@ from ros2_rfm_serving.operate.commands import full_namespace, node_environment
 from ros2_rfm_serving.operate.doctor.host import shared_gpu
 from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.operate.held_folder import HeldFolder
+from ros2_rfm_serving.operate.rates import check_rates
 from ros2_rfm_serving.ros.node.discovery_server import part_of
 from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, is_read, use_partition, use_profile
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, LogLevel
@@ -80,6 +81,7 @@ def nodes(context):
     value["namespace"] = value["namespace"] or factory.discovery.namespace
     heard = discovery_environment(factory, value["host"])
     listed = node_list(factory, SHARE / "config", fleet_namespace=value["namespace"], work=work, profiles=profiles)
+    check_rates(factory, Catalogue.load((profiles or SHARE / "config" / "profiles") / "models.yaml"))
     warnings = check_nodes(listed, factory.file)
     if not value["host"]:
         warnings += shared_gpu(factory, profiles or SHARE / "config" / "profiles")

@@ -100,9 +100,11 @@ def _write(folder: Path, inputs: Inputs, options: Options, force: bool) -> None:
     from ros2_rfm_serving.operate.deploy.planning import elsewhere, plan
     from ros2_rfm_serving.operate.deploy.writing import files
     from ros2_rfm_serving.operate.drafts import check_nodes
+    from ros2_rfm_serving.operate.rates import check_rates
     from ros2_rfm_serving.scheduler import start_fleet
 
     start_fleet(inputs.factory, inputs.factory.robots, inputs.profile, inputs.catalogue, epoch=1)  # as `rfm up` asks first
+    check_rates(inputs.factory, inputs.catalogue)
     planned = plan(inputs.factory, inputs.catalogue, options)
     written = files(planned)
     warnings = check_nodes([process.node for process in planned.processes], inputs.factory.file)

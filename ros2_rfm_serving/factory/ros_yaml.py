@@ -13,6 +13,8 @@ from typing import Any
 import yaml
 from yaml.composer import ComposerError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.scanner import ScannerError
+from yaml.tokens import DirectiveToken
 
 TRUE = frozenset({"Y", "y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"})
 FALSE = frozenset({"N", "n", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"})
@@ -31,8 +33,16 @@ STRING_TAG = "tag:yaml.org,2002:str"
 class RosLoader(yaml.SafeLoader):
     """A loader whose document holds plain dictionaries with text keys, lists, and the scalars of rcl.
 
-    A value that is left empty, which rcl refuses, is None. Raises: `yaml.YAMLError` for an alias, which rcl refuses too.
+    A value that is left empty, which rcl refuses, is None. Raises: `yaml.YAMLError` for what rcl refuses too: an alias, a directive
+    that it does not know, a version of YAML other than 1.1, a key that is no scalar.
     """
+
+    def scan_directive(self) -> DirectiveToken:
+        token: DirectiveToken = super().scan_directive()
+        if token.name not in ("YAML", "TAG") or (token.name == "YAML" and token.value != (1, 1)):
+            problem = f"ROS reads YAML 1.1 alone, and not `%{token.name}` with another value: remove the line"
+            raise ScannerError(None, None, problem, token.start_mark)
+        return token
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -60,7 +70,10 @@ def scalar(text: str) -> bool | int | float | str:
 
 def _value(node: Node) -> Any:
     if isinstance(node, MappingNode):
-        return {key.value: _value(value) for key, value in node.value if isinstance(key, ScalarNode)}
+        for key, _ in node.value:
+            if not isinstance(key, ScalarNode):
+                raise ComposerError(None, None, "ROS reads no list or map as a key: write a text", key.start_mark)
+        return {key.value: _value(value) for key, value in node.value}
     if isinstance(node, SequenceNode):
         return [_value(part) for part in node.value]
     if node.tag == STRING_TAG:

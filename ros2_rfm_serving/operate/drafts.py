@@ -8,6 +8,7 @@ from pathlib import Path
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.nodes import NodeSpec, merged_parameters
 from ros2_rfm_serving.factory.robot_file import DECLARED_BY, RobotFile
+from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.ros.node.draft import draft
 from ros2_rfm_serving.ros.node.parameters import declare, unknown
 from ros2_rfm_serving.ros.robot.settings import robot_settings
@@ -36,7 +37,9 @@ def _check_node(node: NodeSpec, factory_file: str) -> list[str]:
     drafted, warnings = draft(merged_parameters(node)), list[str]()
     try:
         if node.executable == "robot_node":
-            warnings = [f"{node.params_file}: {text}" for text in robot_settings(drafted, node.name).warnings]
+            settings = robot_settings(drafted, node.name)
+            RobotBrain(settings.config)  # as the node does, which refuses a ladder or limits that do not fit the robot
+            warnings = [f"{node.params_file}: {text}" for text in settings.warnings]
         elif node.executable == "model_server_node":
             declare(drafted, SERVER_SPECS)
             server_params(drafted)

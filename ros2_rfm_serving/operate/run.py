@@ -140,6 +140,7 @@ def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
     from ros2_rfm_serving.factory.nodes import node_list
     from ros2_rfm_serving.operate.doctor.host import shared_gpu
     from ros2_rfm_serving.operate.drafts import check_nodes
+    from ros2_rfm_serving.operate.rates import check_rates
     from ros2_rfm_serving.profiles import load_profiles
     from ros2_rfm_serving.ros.node.discovery_server import part_of
     from ros2_rfm_serving.ros.node.runtime import share
@@ -149,6 +150,7 @@ def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
     catalogue = Catalogue.load(profiles / "models.yaml")
     start_fleet(factory, factory.robots, load_profiles(profiles), catalogue, epoch=1)
     nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work, profiles=options.profiles)
+    check_rates(factory, catalogue)
     alone = not options.host and options.on != RAY
     for warning in [*check_nodes(nodes, factory.file), *(shared_gpu(factory, profiles) if alone else [])]:
         console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)

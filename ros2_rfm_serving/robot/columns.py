@@ -28,6 +28,9 @@ KNOWN_TURNS = (FULL_TURN, 360.0)
 """Limits that span one of these suggest a continuous joint: radians and degrees."""
 SPAN_TOLERANCE = 0.008
 """Relative: limits are written with two or three digits, such as 3.14."""
+MOST_TURNS = 1.1
+"""Limits that are further apart than this many turns are those of a joint that counts its turns: a command that went on behind the
+one with the number at the other would turn it all the way back."""
 WINDOW_TOLERANCE = 0.05
 """Turns by which a policy may be beyond the border of its own representation."""
 
@@ -244,6 +247,12 @@ class ActionColumns:
             if not high - low >= (1.0 - SPAN_TOLERANCE) * turn:
                 problem = f"{name} has limits from {low:g} to {high:g}, less than its turn of {turn:.5g}: it cannot go round"
                 raise _wrong(problem, "leave it out, or give it limits of a whole turn or of -.inf and .inf")
+            if high - low > MOST_TURNS * turn and math.isfinite(high - low):
+                problem = f"{name} has limits from {low:g} to {high:g}, more than its turn of {turn:.5g}: it does not go round"
+                fix = "leave it out if it may not pass these limits; else give it limits of one turn, or of -.inf and .inf"
+                others = (full for full in KNOWN_TURNS if abs(high - low - full) <= SPAN_TOLERANCE * full)
+                fix = next((f"write {name}={full:g} if these are degrees; else {fix}" for full in others), fix)
+                raise _wrong(problem, fix)
             if math.inf in (-low, high):
                 raise _wrong(f"{name} has one limit, and a joint that goes round has none or two", "give both, or neither")
 

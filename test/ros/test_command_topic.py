@@ -11,9 +11,11 @@ import pytest
 import rclpy
 from geometry_msgs.msg import Twist, TwistStamped
 from rcl_interfaces.srv import GetParameters
+from rclpy.duration import Duration
 from rclpy.lifecycle import TransitionCallbackReturn
 from rclpy.node import Node
 from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy, LivelinessPolicy, QoSProfile, ReliabilityPolicy
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import CompressedImage, JointState
 from std_msgs.msg import Float64MultiArray
@@ -229,6 +231,40 @@ def test_one_of_two_subscribers_that_takes_another_type_is_named(ros_domain: int
         rig.tested.trigger_activate()
         rig.wait(lambda: "subscribes to /base/cmd_vel as" in problem(rig) and "another topic" in problem(rig), "the warning")
         leave(*others)
+
+
+@pytest.mark.parametrize(
+    ("requested", "says"),
+    [
+        pytest.param(
+            {"durability": DurabilityPolicy.TRANSIENT_LOCAL},
+            "/driver subscribes to /r1/out with durability transient_local, where volatile is offered",
+            id="durability",
+        ),
+        pytest.param(
+            {
+                "deadline": Duration(seconds=0.5),
+                "liveliness": LivelinessPolicy.MANUAL_BY_TOPIC,
+                "liveliness_lease_duration": Duration(seconds=2),
+            },
+            "with liveliness manual_by_topic, where automatic is offered and deadline 0.5 s, where no limit is offered and "
+            "liveliness_lease_duration 2 s, where no limit is offered: it gets no command",
+            id="deadline and liveliness",
+        ),
+    ],
+)
+def test_a_subscriber_that_asks_for_more_than_commands_have_is_named(ros_domain: int, requested: dict[str, Any], says: str) -> None:
+    """Beside one that gets them, and a tool that only watches."""
+    with robot(**{**COMMON, **VELOCITIES, "sink_topic": "out"}) as rig:
+        others = elsewhere(), elsewhere("rfm_foxglove"), elsewhere("good")
+        for node, profile in zip(others, (requested, requested, {"reliability": ReliabilityPolicy.BEST_EFFORT}), strict=True):
+            node.create_subscription(Float64MultiArray, "/r1/out", lambda message: None, QoSProfile(depth=1, **profile))
+        rig.tested.trigger_activate()
+        rig.wait(lambda: says in problem(rig), "the warning")
+        assert "foxglove" not in problem(rig) and says in rig.diagnostics["r1: robot"].message
+        leave(others[0])
+        rig.wait(lambda: "command_problem" in rig.values("r1") and not problem(rig), "its end")
+        leave(*others[1:])
 
 
 def test_a_twist_stamped_by_another_clock_than_the_simulations_is_a_warning(ros_domain: int) -> None:

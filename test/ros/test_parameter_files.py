@@ -102,7 +102,10 @@ REFUSED = {
     "a list in a list": "a: [[1, 2], [3]]",
     "an alias": "a: &x 5\n    b: *x",
     "a merge": "a: &x {b: 1}\n    c: {<<: *x}",
+    "a list as a key": "[a]: 5",
+    "a map as a key": "a: {{b: 1}: 5}",
 }
+DIRECTIVES = {"%YAML 1.1": True, "%TAG ! tag:example.org,2026:": True, "%YAML 1.2": False, "%YAML 1.0": False, "%OTHER 1.1": False}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -110,6 +113,18 @@ def test_forms_that_ros_reads_are_read_alike(ros_domain: int, tmp_path: Path, fo
     text = written(FORMS[form])
     ros, ours = of_ros(text, tmp_path), of_ours(text, tmp_path)
     assert ros and ours.keys() == ros.keys() and all(same(ours[name], ros[name]) for name in ros), (ours, ros)
+
+
+@pytest.mark.parametrize("directive", DIRECTIVES)
+def test_directives_that_ros_refuses_are_refused_with_their_line(ros_domain: int, tmp_path: Path, directive: str) -> None:
+    text = f"# of a robot\n{directive}\n---\n{written(['a: 5'])}"
+    if DIRECTIVES[directive]:
+        assert of_ros(text, tmp_path) == of_ours(text, tmp_path) == {"a": 5}
+        return
+    with pytest.raises(Exception):  # noqa: B017  rclpy has no exception of its own for it
+        of_ros(text, tmp_path)
+    with pytest.raises(ConfigurationError, match=r"ours\.yaml:2: .*ROS reads YAML 1\.1 alone.*remove the line"):
+        of_ours(text, tmp_path)
 
 
 @pytest.mark.parametrize("form", REFUSED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -69,3 +70,37 @@ def test_a_camera_with_a_clock_of_its_own_is_judged_by_it() -> None:
     found = dict(ages(lambda t: 10.0 + 0.5 * t, lambda t: 1.7e9 + (t if t < 5.0 or t > 7.0 else 5.0), 10.0))
     assert max(age_s for t, age_s in found.items() if t < 5.0 or t > 7.05) < 0.1
     assert min(age_s for t, age_s in found.items() if 5.6 < t < 7.0) > MAX_AGE_S
+
+
+@pytest.mark.parametrize(
+    ("stamps", "share", "step_s"),
+    [
+        (math.floor, 0.5, 1.0),
+        (lambda t: t - t % 3.0, 5 / 6, 3.0),
+        (lambda t: t - t % 0.4, 0.0, None),
+        (lambda t: t, 0.0, None),
+        (lambda t: t - (0.7 if round(30.0 * t) % 3 == 0 else 0.0), 1 / 3, None),
+    ],
+    ids=["whole seconds", "steps of 3 s", "steps that are short enough", "plain", "every third one late"],
+)
+def test_a_share_of_old_readings_is_known_with_the_step_of_their_stamps(stamps: Clock, share: float, step_s: float | None) -> None:
+    """At 30 Hz. In the first second of a step of 3 s, half a second is new: 1 of 6."""
+    times = ReadingTimes("front", MAX_AGE_S)
+    num_old = 0
+    for index in range(900):
+        t = index / 30.0
+        age_s = BEGUN_S + t - times.taken_s(imu(1e4 + stamps(t)), BEGUN_S + t)
+        num_old += age_s > MAX_AGE_S
+    values = times.values(BEGUN_S + 30.0)
+    assert float(str(values["old_share front"])) == pytest.approx(share, abs=0.08)
+    assert num_old / 900 == pytest.approx(share, abs=0.08)
+    found = values.get("stamp_step_s front")
+    assert (found is None) is (step_s is None) and float(str(found or 0.0)) == pytest.approx(step_s or 0.0, abs=1e-3)
+
+
+def test_a_share_of_old_readings_is_forgotten() -> None:
+    times = ReadingTimes("front", MAX_AGE_S)
+    for index in range(1500):
+        t = index / 30.0
+        times.taken_s(imu(1e4 + (math.floor(t) if t < 30.0 else t)), BEGUN_S + t)
+    assert times.values(BEGUN_S + 50.0)["old_share front"] == "0.000"

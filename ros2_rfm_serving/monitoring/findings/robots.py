@@ -13,12 +13,18 @@ from ros2_rfm_serving.monitoring.metrics.health import SILENT_AFTER_S
 
 DEAD_AFTER_S = 2.0
 """Of a sensor; or twice what the robot takes, if that is longer."""
+SLOWEST_S = 10.0
+"""Between two messages of a topic that counts as published."""
 DEAD_WORDS = 3
 """Of diagnostics, a second apart: a robot that is reset forgets its readings, and has none for a moment."""
 FEWEST_LOST, LOST = 3, 0.03
 """Requests without an answer: number, and share."""
 FEWEST_LATE, LATE = 3, 0.05
 """Answers beyond the SLO."""
+RARE = 1.2
+"""Share of the age that a reading may have, by which messages of a sensor are further apart."""
+OLD = 0.1
+"""Share of a sensor's messages that are old when they come."""
 ON_THE_WAY = 0.5
 """Of a round trip: more than this is the network's share, and not the server's."""
 
@@ -117,24 +123,28 @@ def _other_types(robot: str, newest: Diagnosis) -> Iterator[Finding]:
 
 
 def old_readings(look: Look) -> Iterator[Finding]:
-    """Messages come, and by their stamps they are old."""
+    """Messages come, and by their stamps all of them are old, or many are."""
     for robot, said in _sensing(look):
         newest = said[-1]
         for sensor in (*newest.named("image_age_s"), *(part for part, _ in _parts(newest))):
-            if not _is_old(said, sensor):
+            if _is_rare(said, sensor):
+                yield _rare(robot, newest, sensor)
                 continue
-            came_s, age_s = newest.number(f"arrival_age_s {sensor}"), newest.number(f"reading_age_s {sensor}")
+            if not (found := _old_by_stamps(said, sensor)):
+                continue
             ahead_s, pace = (newest.values.get(f"{name} {sensor}", "?") for name in ("clock_offset_s", "clock_pace"))
+            if step_s := newest.values.get(f"stamp_step_s {sensor}"):
+                found += f"; several messages have the same stamp, and the next stamp is {step_s} s later"
             yield Finding(
                 cause="old readings",
                 about=robot,
                 evidence=(
-                    f"the last message of {sensor} came {came_s:.1f} s ago, and its reading is {age_s:.1f} s old by its stamp",
+                    found,
                     f"the sender's clock is {ahead_s} s ahead of the robot's and shows {pace} s per second",
                 ),
                 mend=(
-                    "a driver repeats one reading, a simulation is paused, or a network delivers late; "
-                    f"if the stamps are at fault: `arrival_time_sensors: [{sensor}]` in the robot's file"
+                    "a driver repeats readings or stamps them in whole seconds, a simulation is paused, or a network delivers late;"
+                    f" if the stamps are at fault: `arrival_time_sensors: [{sensor}]` in the robot's file"
                 ),
             )
 
@@ -150,6 +160,36 @@ def commands_not_taken(look: Look) -> Iterator[Finding]:
                 evidence=(f"{robot} says: {problem}",),
                 mend=f"start the controller, or correct `sink` and `sink_topic`: `ros2 topic info -v {topic}` (docs/integrate.md)",
             )
+
+
+def _is_rare(said: list[Diagnosis], sensor: str) -> bool:
+    """Messages come, and less often than the robot needs readings."""
+    name = f"arrival_interval_s {sensor}"
+    return len(said) == DEAD_WORDS and all(
+        _is_published(one, sensor) and RARE * _limit_s(one) < one.number(name) <= SLOWEST_S for one in said
+    )
+
+
+def _rare(robot: str, newest: Diagnosis, sensor: str) -> Finding:
+    interval_s, limit_s = newest.number(f"arrival_interval_s {sensor}"), _limit_s(newest)
+    return Finding(
+        cause="old readings",
+        about=robot,
+        evidence=(f"a message of {sensor} comes every {interval_s:.1f} s, and {robot} uses no reading older than {limit_s:g} s",),
+        mend=f"let {sensor} be published more than {1.0 / limit_s:.2g} times a second, or raise `max_observation_age_s`",
+    )
+
+
+def _old_by_stamps(said: list[Diagnosis], sensor: str) -> str:
+    """Return how old the readings of a sensor are; empty: they are new."""
+    newest = said[-1]
+    if _is_old(said, sensor):
+        came_s, age_s = newest.number(f"arrival_age_s {sensor}"), newest.number(f"reading_age_s {sensor}")
+        return f"the last message of {sensor} came {came_s:.1f} s ago, and its reading is {age_s:.1f} s old by its stamp"
+    share = newest.number(f"old_share {sensor}")
+    if len(said) < DEAD_WORDS or not all(_is_published(one, sensor) and one.number(f"old_share {sensor}") >= OLD for one in said):
+        return ""
+    return f"{share:.0%} of the messages of {sensor} were older than {_limit_s(newest):g} s by their stamps when they came"
 
 
 def _is_old(said: list[Diagnosis], sensor: str) -> bool:
@@ -174,8 +214,10 @@ def _parts(said: Diagnosis) -> list[tuple[str, str]]:
 
 
 def _is_published(said: Diagnosis, sensor: str) -> bool:
-    """Messages have come lately, whatever is in them."""
-    return said.number(f"arrival_age_s {sensor}") <= max(DEAD_AFTER_S, 2.0 * _limit_s(said))
+    """Messages have come lately, for how often they come, whatever is in them."""
+    interval_s = said.number(f"arrival_interval_s {sensor}")
+    usual_s = interval_s if interval_s <= SLOWEST_S else 0.0
+    return said.number(f"arrival_age_s {sensor}") <= max(DEAD_AFTER_S, 2.0 * _limit_s(said), 2.0 * usual_s)
 
 
 def _sensing(look: Look) -> Iterator[tuple[str, list[Diagnosis]]]:

@@ -452,6 +452,8 @@ class Motor:
         """Return [A] where the arm is, or goes to without another command, by its reading and by what has been commanded since."""
         if known is None or self._seen is None:
             return known
+        if self._trail.is_over(self._seen[1], self._period_s):
+            self._trail.begin(known, self._seen[1])
         return self._trail.position_now(known, self._seen[1], self._period_s)
 
     def _perhaps_at(self, known: Array | None) -> list[Array]:

@@ -41,6 +41,15 @@ class CommandTrail:
         """Forget all: the arm has been moved by other means."""
         self._commands.clear()
 
+    def is_over(self, read_s: float, period_s: float) -> bool:
+        """Return whether an arm has nothing to do with these commands any more, as of a reading from `read_s`."""
+        return not self._commands or read_s >= self._commands[-1][0] + period_s + FOLLOWS_S
+
+    def begin(self, reading: Array, read_s: float) -> None:
+        """Forget all commands: [A] the arm sets out from this reading, and the way to what is commanded next begins there."""
+        self._commands.clear()
+        self._commands.append((read_s, reading))
+
     def position_now(self, reading: Array, read_s: float, period_s: float) -> Array:
         """Return [A] where the arm of this reading is, or will be in a moment without another command.
 
@@ -48,7 +57,7 @@ class CommandTrail:
         stays away from what it is commanded to: it is where it was read, and as much further as has been commanded since.
         """
         commands = self._commands
-        if not commands or read_s >= commands[-1][0] + period_s + FOLLOWS_S:
+        if self.is_over(read_s, period_s):
             return reading
         way = self._columns.change(self._since(read_s - period_s - FOLLOWS_S), reading)
         low, high, last = way.min(axis=0), way.max(axis=0), commands[-1][1]

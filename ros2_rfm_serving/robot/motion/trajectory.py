@@ -35,9 +35,10 @@ from ros2_rfm_serving.types import Array
 
 Values = npt.NDArray[np.float64]
 
-BRIDGE_PERIODS, BRIDGE_UPDATES = 0.5, 3.0
-"""The first point of a trajectory is at least as many control periods, and updates of the controller, ahead. On the way there the
-controller makes up for what a message took to arrive, and for when in its cycle that was."""
+BRIDGE_PERIODS, BRIDGE_UPDATES, BRIDGE_S = 0.5, 3.0, 0.05
+"""The first point of a trajectory is at least as many control periods, updates of the controller, and seconds ahead. On the way
+there the controller makes up for what a message took to arrive, and for when in its cycle that was. Where that differs by d from
+one trajectory to the next, the acceleration at a velocity v changes by up to 6 v d / bridge^2; docs/integrate.md has figures."""
 FREE_PERIODS = 1.5
 """Periods from the first point that is sent to the first control point that may change: it moves only knots after that."""
 LONGEST_LEAD_IN_S = 0.5
@@ -61,7 +62,7 @@ class TrajectoryPlanner:
         self._period_s = 1.0 / config.control_rate_hz
         self._num_actions = len(config.action_names)
         self._update_s = 1.0 / config.controller_rate_hz
-        self._bridge_s = max(BRIDGE_PERIODS * self._period_s, BRIDGE_UPDATES * self._update_s)
+        self._bridge_s = max(BRIDGE_PERIODS * self._period_s, BRIDGE_UPDATES * self._update_s, BRIDGE_S)
         self._shortest_lead_s = self._bridge_s + (FREE_PERIODS + 0.5) * self._period_s
         self.is_outdated = False
         """What follows the command of this period is not what it was when the trajectory was planned."""

@@ -1,4 +1,4 @@
-"""Whether somebody takes a robot's commands: the subscribers of its command topic, their type, and their parameters.
+"""Whether somebody takes a robot's commands: the subscribers of its command topic, their type, their QoS and their parameters.
 
 A command that nobody takes is silence without an error. So the graph is asked from the robot's activation on, and what is wrong
 stands in the log, in `/diagnostics` and in `rfm why`.
@@ -18,7 +18,18 @@ from rclpy.node import Node
 from rclpy.parameter import parameter_value_to_python
 
 from ros2_rfm_serving.ros.node.timers import Turn, turns_of
-from ros2_rfm_serving.ros.robot.sinks import CommandSink, SinkConfig, SinkKind, TopicSink, TwistSink, subscribers, takers
+from ros2_rfm_serving.ros.robot.sinks import (
+    OBSERVERS,
+    CommandSink,
+    SinkConfig,
+    SinkKind,
+    TopicSink,
+    TwistSink,
+    full_name,
+    subscribers,
+    takers,
+)
+from ros2_rfm_serving.ros.wire.qos_match import mismatch
 
 CHECK_PERIOD_S = 1.0
 PATIENT_CHECKS = 2
@@ -117,12 +128,25 @@ class CommandTopic:
             nobody = f"nobody but {', '.join(watchers)}, which watches," if watchers else "nobody"
             return f"{nobody} subscribes to {self._topic} ({kind})" if self._num_checks >= PATIENT_CHECKS else ""
         if not others:
-            return ""
+            return self._qos_problem()
         (other, nodes), *_ = others.items()
         sinks = " or ".join(f"`sink: {sink}`" for sink in SINKS_OF.get(other, ()))
         fix = f"{sinks} sends that" if sinks else "a `sink: custom` of your own could send that"
         fix = "give it another topic" if kind in taken else fix
         return f"{', '.join(nodes)} subscribes to {self._topic} as {other}, and commands are {kind}: {fix}"
+
+    def _qos_problem(self) -> str:
+        """Return which subscribers get nothing because their QoS asks for more than commands have."""
+        own = self._node.get_fully_qualified_name()
+        offered = [one for one in self._node.get_publishers_info_by_topic(self._topic) if full_name(one) == own]
+        if not offered:
+            return ""
+        for endpoint in self._node.get_subscriptions_info_by_topic(self._topic):
+            found = mismatch(offered[0].qos_profile, endpoint.qos_profile)
+            if found and not OBSERVERS.search(full_name(endpoint)):
+                problem = f"{full_name(endpoint)} subscribes to {self._topic} with {found}"
+                return f"{problem}: it gets no command; let it ask for no more than is offered"
+        return ""
 
     def _similar(self) -> str:
         """Return topics that may be meant: with subscribers of the same type, and with a similar name."""

@@ -25,6 +25,8 @@ CLOCK_QOS = QoSProfile(
 """As `rclpy/time_source.py` subscribes to it."""
 OF_NODE = "_rfm_serving_simulated_time"
 """Attribute of a node."""
+OLD_WINDOW_S = 5.0
+"""The share of messages that were old when they came is of this time, and of as long before it."""
 MAX_SOURCES = 64
 """Publishers on one topic that are told apart; more are messages that name other joints every time."""
 
@@ -32,7 +34,7 @@ MAX_SOURCES = 64
 class Sender:
     """One of the publishers on a topic."""
 
-    __slots__ = ("_arrived_s", "_is_simulated", "_max_age_s", "_stamp_s", "_taken_s", "_was_old", "clock")
+    __slots__ = ("_arrived_s", "_is_simulated", "_max_age_s", "_repeats", "_stamp_s", "_taken_s", "_was_old", "clock", "step_s")
 
     def __init__(self, max_age_s: float) -> None:
         self._max_age_s = max_age_s
@@ -42,6 +44,10 @@ class Sender:
         self._stamp_s = self._arrived_s = self._taken_s = math.nan
         """Of its last reading; `_arrived_s`: when it came first."""
         self._was_old = False
+        self._repeats = 0
+        """Messages that had the last stamp again."""
+        self.step_s = 0.0
+        """Between the last two stamps, where the earlier one came with several messages; 0: each message has its own."""
 
     def taken_s(self, stamp_s: float, now_s: float, by_clock_s: float | None) -> float:
         """Return when a reading was taken. by_clock_s: the same by `/clock`; None: its stamp is not of that time."""
@@ -50,10 +56,35 @@ class Sender:
         self._is_simulated = by_clock_s is not None
         taken_s = self.clock.taken_s(stamp_s, now_s) if by_clock_s is None else by_clock_s
         if stamp_s != self._stamp_s:
-            self._stamp_s, self._arrived_s = stamp_s, now_s
+            self.step_s = stamp_s - self._stamp_s if self._repeats else 0.0
+            self._stamp_s, self._arrived_s, self._repeats = stamp_s, now_s, 0
+        else:
+            self._repeats += 1
         self._taken_s = min(taken_s, self._arrived_s)
         self._was_old = now_s - self._taken_s > self._max_age_s
         return self._taken_s
+
+
+class OldShare:
+    """The share of messages that were old when they came, over the last `OLD_WINDOW_S` to twice as long."""
+
+    def __init__(self) -> None:
+        self._began_s = -math.inf
+        self._counts = self._before = (0, 0)
+        """(messages, old ones) of this window, and of the one before."""
+
+    def add(self, now_s: float, is_old: bool) -> None:
+        if now_s - self._began_s >= OLD_WINDOW_S:
+            self._before = self._counts if now_s - self._began_s < 2.0 * OLD_WINDOW_S else (0, 0)
+            self._began_s, self._counts = now_s, (0, 0)
+        num, num_old = self._counts
+        self._counts = num + 1, num_old + is_old
+
+    @property
+    def share(self) -> float:
+        """0 to 1; 0 where there were no messages."""
+        (num, num_old), (num_before, num_old_before) = self._counts, self._before
+        return (num_old + num_old_before) / max(1, num + num_before)
 
 
 class ReadingTimes:
@@ -64,17 +95,23 @@ class ReadingTimes:
         self.name = name
         self.arrived_s = -math.inf
         """When the last message came, whether or not it could be used."""
+        self.interval_s = math.nan
+        """From the message before it; NaN: there was none."""
         self.taken_last_s = -math.inf
         """When the last reading was taken."""
         self._max_age_s, self._by_arrival, self._simulated = max_age_s, by_arrival, simulated
         self._senders: dict[tuple[str, ...], Sender] = {}
         self._source = "arrival"
         self._sender: Sender | None = None
+        self._old = OldShare()
 
     def taken_s(self, message: Any, now_s: float, sender: tuple[str, ...] = ()) -> float:
         """Return when a reading was taken that has just arrived. sender: of several on one topic, each with its own clock."""
+        if self.arrived_s > -math.inf:
+            self.interval_s = now_s - self.arrived_s
         self.arrived_s = now_s
         self.taken_last_s = self._taken_s(message, now_s, sender)
+        self._old.add(now_s, now_s - self.taken_last_s > self._max_age_s)
         return self.taken_last_s
 
     def _taken_s(self, message: Any, now_s: float, sender: tuple[str, ...]) -> float:
@@ -97,8 +134,10 @@ class ReadingTimes:
         """For `/diagnostics`."""
         found: dict[str, object] = {
             f"arrival_age_s {self.name}": now_s - self.arrived_s,
+            f"arrival_interval_s {self.name}": self.interval_s,
             f"reading_age_s {self.name}": now_s - self.taken_last_s,
             f"time_source {self.name}": self._source,
+            f"old_share {self.name}": f"{self._old.share:.3f}",
         }
         if self._source == CLOCK and self._simulated is not None:
             pace, offset_s, changes = self._simulated.pace, self._simulated.offset_s(now_s), 0
@@ -107,6 +146,8 @@ class ReadingTimes:
             pace, offset_s, changes = sender.pace, sender.offset_s(now_s), sender.num_changes
         else:
             return found
+        if self._sender is not None and self._sender.step_s > self._max_age_s:
+            found[f"stamp_step_s {self.name}"] = f"{self._sender.step_s:.3f}"
         ahead_s = offset_s + now_s - time.time()
         return found | {
             f"clock_pace {self.name}": f"{pace:.4f}",

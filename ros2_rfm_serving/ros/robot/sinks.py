@@ -18,6 +18,7 @@ from geometry_msgs.msg import Twist, TwistStamped
 from rclpy.duration import Duration
 from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.node import Node
+from rclpy.topic_endpoint_info import TopicEndpointInfo
 from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
@@ -275,9 +276,13 @@ def subscribers(node: Node, topic: str) -> dict[str, list[str]]:
     """Return who subscribes to an absolute topic, as far as that is known by now: names of nodes, by the type that they take."""
     found: dict[str, list[str]] = {}
     for endpoint in node.get_subscriptions_info_by_topic(topic):
-        namespace = endpoint.node_namespace.rstrip("/")
-        found.setdefault(endpoint.topic_type, []).append(f"{namespace}/{endpoint.node_name}")
+        found.setdefault(endpoint.topic_type, []).append(full_name(endpoint))
     return found
+
+
+def full_name(endpoint: TopicEndpointInfo) -> str:
+    """Return the name of the node that a publisher or a subscription belongs to, with its namespace."""
+    return f"{endpoint.node_namespace.rstrip('/')}/{endpoint.node_name}"
 
 
 def takers(nodes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

@@ -315,6 +315,29 @@ def repeated_images(look: Look) -> None:
     says(look, "arm_1: robot", ERROR, "old", image_age_s__front=9.0, **published("front", reading_age_s=9.0))
 
 
+def whole_seconds(look: Look) -> None:
+    """Half of the images are old when they come, and the newest one is not."""
+    values = published("front", old_share=0.494, stamp_step_s="1.000")
+    for _ in range(3):
+        says(look, "arm_1: robot", ERROR, "old", **values)
+
+
+def seldom(look: Look) -> None:
+    """A topic with a message every 4 s is published, and neither dead nor often enough."""
+    values = published("front", arrival_age_s=3.9, reading_age_s=3.9, arrival_interval_s=4.0)
+    says(look, "arm_1: robot", ERROR, "old", image_age_s__front=3.9, **values)
+
+
+def seldom_and_gone(look: Look) -> None:
+    values = published("front", arrival_age_s=9.0, reading_age_s=9.0, arrival_interval_s=4.0)
+    says(look, "arm_1: robot", ERROR, "old", image_age_s__front=9.0, **values)
+
+
+def late_now_and_then(look: Look) -> None:
+    for share in (0.0, 0.3, 0.09):
+        says(look, "arm_1: robot", **published("front", old_share=share))
+
+
 def wrong_camera_type(look: Look) -> None:
     problem = "/front is published as sensor_msgs/msg/Image, and not as sensor_msgs/msg/CompressedImage"
     values = published("front", arrival_age_s=math.inf, reading_age_s=math.inf, type_problem=problem)
@@ -473,6 +496,10 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (wrong_array_type, [("refused readings", "arm_1")]),
     (refused_and_gone, [("dead camera", "arm_1"), ("dead joint states", "arm_1")]),
     (repeated_images, [("old readings", "arm_1")]),
+    (whole_seconds, [("old readings", "arm_1")]),
+    (late_now_and_then, []),
+    (seldom, [("old readings", "arm_1")]),
+    (seldom_and_gone, [("dead camera", "arm_1")]),
     (late_joints, [("old readings", "arm_1")]),
     (silent_part, [("dead joint states", "arm_1")]),
     (by_arrival, []),

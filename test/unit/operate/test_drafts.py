@@ -46,6 +46,8 @@ LINES = {
     "max_action_age_s: -1.0": "max_action_age_s: out of range",
     "safe_pose: [1.0]": "safe_pose: 1 for 2 actions",
     "fallback: [jump]": "fallback: ",
+    "fallback: ['repeat_last:1.0']": "fallback: [repeat_last:1] for delta commands: ends with `repeat_last`",
+    "limits: {upper: [1.0, 2.0, 3.0]}": "limits.upper: ",
     "gate: {jump: maybe}": "gate.jump: unknown",
     "command_scale: [1, two]": "command_scale: is [1, 'two']",
     "interpolation: 0": "interpolation: is 0",
@@ -57,6 +59,11 @@ def test_a_robot_file_that_its_node_would_refuse(tree: Tree, tmp_path: Path, lin
     with pytest.raises(ConfigurationError) as refused:
         asked(with_line(tree, tmp_path, line), tmp_path)
     assert str(refused.value).startswith(f"{tmp_path / 'mine.yaml'}:3: /**.ros__parameters.{LINES[line]}")
+
+
+def test_a_velocity_without_a_ladder_that_stops_it(tree: Tree, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"mine\.yaml:1: fallback: .*velocity.*use `zero`"):
+        asked(with_line(tree, tmp_path, "command_type: velocity"), tmp_path)
 
 
 DECLARED: dict[str, tuple[tuple[str, ...], Any]] = {

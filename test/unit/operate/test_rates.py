@@ -1,17 +1,23 @@
-"""`rfm check` refuses a task whose policy was demonstrated at another rate, whichever file says that, unless it is accepted."""
+"""`rfm check`, and every way to start a factory, refuse a task whose policy was demonstrated at another rate, whichever file says
+that, unless it is accepted."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from ros2_rfm_serving.cli.check import check
+from ros2_rfm_serving.cli.deploy import deploy
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry, load_factory
 from ros2_rfm_serving.operate.rates import check_rates, demonstrated_hz
+from ros2_rfm_serving.operate.run import run_factory
+from ros2_rfm_serving.operate.running import Options
 
 
 def checked(folder: Path, rate_hz: float, entry: dict[str, Any], execution: dict[str, Any] | None = None, **robot: Any) -> None:
@@ -100,3 +106,28 @@ def test_it_is_accepted_by_the_task_or_by_the_robots_file(tmp_path: Path) -> Non
 def test_a_rate_that_is_nearly_the_same_or_not_known_is_none_of_its_business(rate_hz: float, tmp_path: Path) -> None:
     for entry in (*entries(tmp_path, 20.0), *entries(tmp_path, 0.0), {"engine": "bundle", "bundle": "no_such_folder"}):
         checked(tmp_path, rate_hz, entry)
+
+
+@pytest.mark.parametrize("way", ["check", "up", "deploy"])
+def test_every_way_to_start_a_factory_asks(way: str, repository: Path, tmp_path: Path) -> None:
+    profiles = other_rate(repository, tmp_path)
+    file = repository / "config" / "factory_quickstart.yaml"
+    with pytest.raises(ConfigurationError, match=r"rfm/metaworld-flow: the robot runs at 20 Hz, the demonstrations ran at 30 Hz"):
+        if way == "check":
+            check(file, profiles)
+        elif way == "up":
+            run_factory(load_factory(file), Options(logs=tmp_path, profiles=profiles))
+        else:
+            deploy(tmp_path / "made", file, systemd=True, profiles=profiles)
+
+
+def other_rate(repository: Path, folder: Path) -> Path:
+    """Return profiles beside which a catalogue says that the quickstart's policy was demonstrated at 30 Hz."""
+    made = folder / "profiles"
+    shutil.copytree(repository / "config" / "profiles", made)
+    text = (made / "models.yaml").read_text(encoding="utf-8")
+    bundle = repository / "models" / "metaworld_flow"
+    changed = text.replace("bundle: metaworld_flow\n", f"bundle: {bundle}\n    options: {{control_rate_hz: 30}}\n")
+    assert changed != text
+    (made / "models.yaml").write_text(changed, encoding="utf-8")
+    return made

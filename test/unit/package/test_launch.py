@@ -28,6 +28,7 @@ from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import Fallback
+from test.unit.operate.test_rates import other_rate
 
 
 class Recorded:
@@ -160,6 +161,13 @@ def test_what_a_node_would_refuse_is_refused_before_anything_starts(repository: 
     with pytest.raises(ConfigurationError, match="bst") as of_launch:
         launched.actions(factory=str(file))
     assert str(of_launch.value) == str(of_up.value)
+
+
+def test_a_policy_of_another_rate_is_refused(repository: Path, launched: Launched, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="the robot runs at 20 Hz, the demonstrations ran at 30 Hz"):
+        launched.actions(
+            factory=str(repository / "config" / "factory_quickstart.yaml"), profiles=str(other_rate(repository, tmp_path))
+        )
 
 
 def test_it_starts_the_nodes_of_rfm_up(repository: Path, launched: Launched) -> None:

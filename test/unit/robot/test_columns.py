@@ -532,7 +532,7 @@ def test_other_limits_of_a_robot_at_work_are_the_numbers_of_its_commands() -> No
     limits = Limits(lower=(-1.0,), upper=(1.0,), max_velocity=(1.0,))
     with pytest.raises(ConfigurationError, match="it cannot go round"):
         rig.brain.prepared(replace(rig.config, limits=limits))
-    rig.brain.prepared(replace(rig.config, limits=Limits(lower=(-4.0,), upper=(TURN,), max_velocity=(1.0,))))()
+    rig.brain.prepared(replace(rig.config, limits=Limits(lower=(0.0,), upper=(TURN,), max_velocity=(1.0,))))()
     rig.execute(np.full((6, 1), 3.2))
     assert apart(float(rig.sent[-1][0]), 3.2) < 0.1
 
@@ -628,6 +628,9 @@ def test_figures_of_smoothness_know_borders_and_switches() -> None:
     ("fields", "problem"),
     [
         ({"limits": Limits(lower=(-1.0,), upper=(1.0,))}, "it cannot go round"),
+        ({"limits": Limits(lower=(-TURN,), upper=(TURN,))}, "more than its turn of 6.2832: it does not go round"),
+        ({"limits": Limits(lower=(-180.0,), upper=(180.0,))}, "more than its turn .* write wrist=360 if these are degrees"),
+        ({"limits": Limits(lower=(-180.0,), upper=(270.0,)), "turn": 360.0}, "more than its turn of 360"),
         ({"limits": Limits(lower=(-4.0,))}, "has one limit"),
         ({"kind": BINARY}, "a binary column, which is no angle"),
         ({"turn": -1.0}, "a turn of -1"),

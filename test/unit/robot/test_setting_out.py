@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from ros2_rfm_serving.robot.config import CommandType, Motion, Rung
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.types import Array, EncodedImage, ObservationRequest
 from test.unit.fakes import CONTRACT, NAMES, chunk, grant, schedule
+from test.unit.robot.robots import CONFIG, MAX_LENGTH, working
 
 Values = npt.NDArray[np.float64]
 LENGTH = 24
@@ -284,3 +286,35 @@ def test_whatever_starts_it_anew_it_keeps_its_velocities_and_accelerations(
         cell.happen(event, share)
     cell.run(2.0)
     assert cell.commands.count > 10
+
+
+def test_what_was_commanded_before_it_stood_says_nothing_of_where_it_goes_now() -> None:
+    """People move it while it stands, and again right after the next command: to a place that it was commanded to long before."""
+    limits = Limits(lower=(-1.0,) * 2, upper=(1.0,) * 2, max_velocity=(1.0,) * 2, max_acceleration=(100.0,) * 2)
+    rig = working(replace(CONFIG, command_type=POSITION, fallback=(Rung(Motion.HOLD),), limits=limits))
+    rig.positions = np.full(2, -0.6, np.float32)
+
+    def go(target: float, steps: int) -> float:
+        """Return the last command. The arm follows at once."""
+        sent = math.nan
+        for _ in range(100):
+            tick = rig.tick()
+            for _, request in tick.requests:
+                rig.brain.reply(chunk(request, np.full((MAX_LENGTH, 2), target, np.float32)), rig.now_s)
+            if tick.command is not None:
+                rig.positions, sent, steps = tick.command.copy(), float(tick.command[0]), steps - 1
+            if not steps:
+                return sent
+        raise AssertionError("it does not move")
+
+    def moved_to(place: float, periods: int) -> None:
+        rig.brain.pause(rig.now_s)
+        rig.positions = np.full(2, place, np.float32)
+        rig.tick(periods)
+        assert rig.brain.resume(rig.now_s) == ""
+
+    assert go(-0.7, 4) == pytest.approx(-0.7)
+    moved_to(0.3, 100)
+    assert go(0.9, 1) == pytest.approx(0.35)
+    moved_to(-0.1, 1)
+    assert go(0.9, 1) == pytest.approx(-0.05), "one period's way from where it is"

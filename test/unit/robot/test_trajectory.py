@@ -48,7 +48,7 @@ BRAKING_S = VELOCITY / ACCELERATION
 def bound_s(config: RobotConfig) -> float:
     """As docs/integrate.md has it: how long a controller moves on after the last word of its robot."""
     period_s, update_s = 1 / config.control_rate_hz, 1 / config.controller_rate_hz
-    return config.trajectory_horizon_s + max(0.5 * period_s, 3 * update_s) + 4 * period_s + BRAKING_S + 0.5
+    return config.trajectory_horizon_s + max(0.5 * period_s, 3 * update_s, 0.05) + 4 * period_s + BRAKING_S + 0.5
 
 
 def points_of(trajectory: Trajectory) -> list[Point]:
@@ -186,6 +186,40 @@ def test_whatever_chunks_come_the_controller_moves_within_the_limits(control_rat
     check(arm)
 
 
+class FreeArm(Arm):
+    """Its robot ticks at any phase of the controller's cycle, and a message takes up to 5 ms."""
+
+    def run(self, seconds: float) -> Arm:
+        for _ in range(round(seconds / self.update_s)):
+            update_s = self.now_s + self.update_s
+            while self._next_s <= update_s:
+                self.now_s = max(self._next_s, self.now_s)
+                self._next_s += (1 + self.random.uniform(-0.1, 0.1)) / self.config.control_rate_hz
+                self.brain.server_seen("s1", True, self.now_s)
+                sent = self._messages
+                self._messages = []
+                self._deliver()
+                self._heed(self.brain.tick(self._sensors(), self.now_s))
+                self._messages = sent + [(self.now_s + self.random.uniform(0.0, 0.005), points) for _, points in self._messages]
+            self.now_s = update_s
+            self._deliver()
+            self._move()
+        return self
+
+
+@pytest.mark.parametrize(("control_rate_hz", "controller_rate_hz"), [(30.0, 100.0), (12.5, 50.0), (50.0, 200.0), (100.0, 1000.0)])
+def test_any_phase_of_the_controllers_cycle_costs_what_the_docs_say(control_rate_hz: float, controller_rate_hz: float) -> None:
+    """At 50 Hz on a controller of 200 Hz it was 21 times the acceleration, when trajectories began 15 ms ahead."""
+    arm = FreeArm(replace(CONFIG, control_rate_hz=control_rate_hz, controller_rate_hz=controller_rate_hz), seed=2)
+    while arm.num_chunks < NUM_CHUNKS // 3:
+        arm.run(1.0)
+    positions, velocities = (np.array([move[part] for move in arm.moves]) for part in (1, 2))
+    assert np.abs(velocities).max() <= 1.4 * VELOCITY and np.abs(velocities).max() >= 0.5 * VELOCITY
+    assert np.abs(np.diff(positions, axis=0)).max() <= 1.4 * VELOCITY * arm.update_s, "no position jumps"
+    changes = np.abs(np.diff(velocities, axis=0)) / arm.update_s
+    assert changes.max() <= 4.0 * ACCELERATION and np.quantile(changes, 0.99) <= 1.8 * ACCELERATION
+
+
 def test_a_steady_motion_arrives_as_it_was_commanded_and_a_little_later() -> None:
     """It is neither slower nor faster, and it is sent much less often than once per period."""
     arm = Arm(jitter=0.0)
@@ -295,8 +329,8 @@ def test_positions_alone_stop_at_the_first_point_of_each_chunk_under_upsampling(
         arm.with_velocities = with_velocities
         arm.run(2.5)
         velocities = np.array([move[2][0] for move in arm.moves if move[0] > 1.0])
-        speeds[with_velocities] = float(np.quantile(np.abs(velocities), 0.1))
-    assert speeds[True] > 2.0 * speeds[False]
+        speeds[with_velocities] = float(np.quantile(np.abs(velocities), 0.02))
+    assert speeds[True] > 0.05 and speeds[False] < 1e-6, "they come to a stand"
 
 
 def test_a_recorded_robot_sends_the_same_trajectories_again() -> None:

@@ -1,0 +1,47 @@
+"""Why a subscription gets nothing from a publisher: the QoS policies that do not match, with both values."""
+
+from __future__ import annotations
+
+from rclpy.duration import Duration
+from rclpy.qos import (
+    DurabilityPolicy,
+    LivelinessPolicy,
+    QoSCompatibility,
+    QoSProfile,
+    ReliabilityPolicy,
+    qos_check_compatible,
+)
+
+WEAKEST_FIRST = {
+    "reliability": (ReliabilityPolicy.BEST_EFFORT, ReliabilityPolicy.RELIABLE),
+    "durability": (DurabilityPolicy.VOLATILE, DurabilityPolicy.TRANSIENT_LOCAL),
+    "liveliness": (LivelinessPolicy.AUTOMATIC, LivelinessPolicy.MANUAL_BY_TOPIC),
+}
+"""A publisher must offer as much as a subscription asks for."""
+LONGEST_FIRST = ("deadline", "liveliness_lease_duration")
+
+
+def mismatch(offered: QoSProfile, requested: QoSProfile) -> str:
+    """Return each policy that does not match as "durability transient_local, where volatile is offered"; empty: all match.
+
+    offered: of the publisher, requested: of the subscription, both as the ROS graph shows them. Which of them match is for the
+    middleware to say.
+    """
+    compatibility, reason = qos_check_compatible(offered, requested)
+    if compatibility != QoSCompatibility.ERROR:
+        return ""
+    policies = [
+        name
+        for name, (weak, strong) in WEAKEST_FIRST.items()
+        if getattr(requested, name) == strong and getattr(offered, name) == weak
+    ]
+    policies += [name for name in LONGEST_FIRST if getattr(requested, name) < getattr(offered, name)]
+    values = {name: (_value(getattr(requested, name)), _value(getattr(offered, name))) for name in policies}
+    found = " and ".join(f"{name} {wanted}, where {given} is offered" for name, (wanted, given) in values.items())
+    return found or reason.replace("ERROR: ", "").rstrip(";")
+
+
+def _value(value: ReliabilityPolicy | DurabilityPolicy | LivelinessPolicy | Duration) -> str:
+    if not isinstance(value, Duration):
+        return str(value.short_key)
+    return "no limit" if value.nanoseconds >= (1 << 62) else f"{1e-9 * value.nanoseconds:g} s"
