@@ -76,7 +76,7 @@ def fate_in(runs: Sequence[Run], at_s: float, recording_ends_s: float) -> Fate:
     if following is not None and following.process == run.process:
         text = f"{ago}, unfinished; the same process wrote on from {clock(following.begins_s)}"
         return Fate(presence=Presence.UNRECORDED, text=text, run=run, next=following)
-    certain = following is not None or min(at_s, recording_ends_s) - run.ends_s > QUIET_S
+    certain = min(at_s, recording_ends_s) - run.ends_s > QUIET_S
     doubt = "" if certain else f"; one that runs writes at least every {QUIET_S:.0f} s, so it may have run"
     text = f"{ago}, without an end{_next(following, at_s)}{doubt}"
     return Fate(presence=Presence.NO_END, text=text, run=run, next=following, certain=certain)
