@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -27,10 +28,9 @@ from test.unit.audit.story import EPOCH_S
 from test.unit.fakes import FakeEngine
 from test.unit.robot.robots import CONFIG, GOAL, sensors
 
-REPOSITORY = Path(__file__).parents[3]
-PROFILES = REPOSITORY / "config" / "profiles"
+PROFILES = Path(__file__).parents[3] / "config" / "profiles"
 STEP_S = 0.1
-LATENCY_S = 0.15
+LATENCY_S, LOADS_S = 0.15, 1.5
 LISTENS_AFTER_S = 0.2
 """Until the recorder has found a process."""
 FACTORY = """
@@ -100,10 +100,6 @@ class Process:
             self.journal.tend(self.now_s)
             if self.journal.on and not was_on:
                 self.life.begins_s = self.factory.now_s
-                self.recorded()
-
-    def recorded(self) -> None:
-        """Its chain has begun."""
 
     def end(self) -> None:
         """In order."""
@@ -137,12 +133,14 @@ class RobotProcess(Process):
 class ServerProcess(Process):
     def __init__(self, factory: KilledFactory, name: str) -> None:
         super().__init__(factory, f"server/{name}")
-        self.name, self._replies = name, list[tuple[float, Reply]]()
+        self.name, self._replies, self._is_ready = name, list[tuple[float, Reply]](), False
         self.server = ModelServer(ServerConfig(name=name, first_epoch=factory.rng.randrange(1, 1 << 30)), FakeEngine())
         self.written = ServerJournal(self.journal, lambda: self.now_s)
         self.written.follow(self.server, {})
 
-    def recorded(self) -> None:
+    def _becomes_ready(self) -> None:
+        """Some time after its chain began: until then its state is not known, whatever a process before it has written."""
+        self._is_ready = True
         changed = {"from": {"state": "LOADING"}, "to": {"state": "READY"}, "reason": f"process {self.life.number} has loaded"}
         self.journal.note("transition", self.now_s, lambda: changed, urgent=True)
 
@@ -160,6 +158,8 @@ class ServerProcess(Process):
             if robot := self.factory.robot(reply.id.robot):
                 robot.brain.reply(reply, robot.now_s)
         self.written.write()
+        if not self._is_ready and self.factory.now_s > self.life.begins_s + LOADS_S:
+            self._becomes_ready()
 
     def end(self) -> None:
         self.written.write()
@@ -196,10 +196,10 @@ class SchedulerProcess(Process):
 @cache
 def planned() -> Planned:
     """The first plan of every scheduler."""
-    file = REPOSITORY / "build" / "killed_factory.yaml"
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(FACTORY)
-    factory, profile = load_factory(file), load_profiles(PROFILES)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "factory.yaml"
+        file.write_text(FACTORY)
+        factory, profile = load_factory(file), load_profiles(PROFILES)
     order = PlanOrder(factory=factory, robots=tuple(factory.robots), policy="baseline1")
     return plan(order, profile, Catalogue.load(PROFILES / "models.yaml"))
 
