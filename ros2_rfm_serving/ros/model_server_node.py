@@ -62,7 +62,7 @@ class ModelServerNode(LifecycleNode):
         keep_to(cores_of(self._params.cores))
         self._name = self._params.server
         self._names = fleet_names(self)
-        self._owns_process = owns_process
+        self._owns_process = self.watches_interpreter = owns_process
         self._placement: Placement | None = self._params.placed(None)
         self._failed_s = 0.0
         self._loading: Loading | None = None

@@ -49,7 +49,9 @@ class Fate:
         return self.presence in (Presence.RUNNING, Presence.SILENT)
 
     def facts(self) -> dict[str, Any]:
-        times = {} if self.run is None else {"run": f"{self.run.run:016x}", "begins_s": self.run.begins_s, "ends_s": self.run.ends_s}
+        times = (
+            {} if self.run is None else {"run": f"{self.run.run:016x}", "begins_s": self.run.begins_s, "ends_s": self.run.ends_s}
+        )
         following = {} if self.next is None else {"next_begins_s": self.next.begins_s}
         return {"presence": self.presence.value, "certain": self.certain, **times, **following, "text": self.text}
 

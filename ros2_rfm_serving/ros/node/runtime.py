@@ -22,6 +22,7 @@ from rclpy.task import Future
 
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.ros.node import clock as process_clock
+from ros2_rfm_serving.ros.node.hang_watch import END_STEP_S, HangWatch
 from ros2_rfm_serving.ros.node.middleware import use_profile
 from ros2_rfm_serving.ros.node.parameters import Spec
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, HELP_FLAGS, Ending, end_with_parent, leave
@@ -103,26 +104,40 @@ def _serve(node: Any, ending: Ending) -> None:
     """From the outside in: the executor, which calls into the node, ends before the node, and the node before what it stands on."""
     spinner = executor()
     spinner.add_node(node)
+    watch = _watched(node)
     try:
         while rclpy.ok() and not ending.asked:
             _spin(spinner, node, LOOK_PERIOD_S)  # the events executor's spin() without a timeout never dispatches
+            watch.beat()
     finally:
-        _drain(spinner, node)
+        watch.ends("draining")
+        _drain(spinner, node, watch)
+        watch.ends("stopping", getattr(node, "stop_s", END_STEP_S))
         getattr(node, "stop", lambda: None)()
+        watch.ends("the last turns of the executor")
         for _ in range(5):
             _spin(spinner, node, 0.02)  # what `stop` set off, such as the result of a goal
+        watch.ends("destroying the node")
         spinner.remove_node(node)
         spinner.shutdown()
         node.destroy_node()
         rclpy.try_shutdown()
+        watch.ends("leaving")
 
 
-def _drain(spinner: Any, node: Any) -> None:
+def _watched(node: Any) -> HangWatch:
+    """close_files: of a node that writes some. A node that watches the interpreter itself says so by `watches_interpreter`."""
+    close_files = getattr(node, "close_files", lambda: None)
+    return HangWatch(node.get_name(), close_files, watches_interpreter=not getattr(node, "watches_interpreter", False))
+
+
+def _drain(spinner: Any, node: Any, watch: HangWatch) -> None:
     """A node with a `drain` says by `drained` when it has finished; until then it goes on answering."""
     if hasattr(node, "drain"):
         node.drain()
         while rclpy.ok() and not node.drained:
             _spin(spinner, node, 0.05)
+            watch.beat()
 
 
 def _spin(spinner: Any, node: Node, seconds: float) -> None:
