@@ -20,7 +20,8 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 
-from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.errors import ConfigurationError, RfmError
+from ros2_rfm_serving.factory.graph_names import pushed_namespace
 from ros2_rfm_serving.ros.node import clock as process_clock
 from ros2_rfm_serving.ros.node.hang_watch import END_STEP_S, HangWatch
 from ros2_rfm_serving.ros.node.middleware import use_profile
@@ -170,5 +171,15 @@ def parameter(node: Node, name: str, default: T, description: str) -> T:
 
 
 def fleet_names(node: Node) -> Names:
-    """The names of the factory that a node belongs to."""
-    return Names(parameter(node, "fleet_namespace", "", "Namespace of the whole factory; empty: none"))
+    """Return the names of the factory that a node belongs to.
+
+    Raises: `ConfigurationError`: the node's namespace was pushed below another one, and the factory's was not: two cells that a launch
+    file starts in two namespaces would share one factory's topics.
+    """
+    given = parameter(node, "fleet_namespace", "", "Namespace of the whole factory; empty: none; /: none, wherever the node is")
+    names, pushed = Names(given), pushed_namespace(node.get_namespace())
+    if pushed not in ("", names.root) and given != "/":
+        where = f"the node is in {node.get_namespace()}, below {pushed}, and its factory's topics are below {names.root or '/'}"
+        fix = f"write fleet_namespace: {pushed.strip('/')}, or / for a factory without a namespace (factory.launch.py takes the pushed one)"
+        raise ConfigurationError(f"{given!r}: {where}; a namespace that is pushed moves nodes only", key="fleet_namespace", fix=fix)
+    return names
