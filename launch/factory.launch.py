@@ -46,7 +46,10 @@ ARGUMENTS = {
     "factory": (str(SHARE / "config" / "factory_quickstart.yaml"), "Factory descriptor (YAML)"),
     "host": ("", "Start what runs on this host of the descriptor; empty: all, on this machine"),
     "profiles": ("", "Folder of latency profiles and models.yaml; empty: the shipped one"),
-    "namespace": ("", "Namespace of the whole factory, below what PushRosNamespace pushed; /one: it alone; empty: the descriptor's"),
+    "namespace": (
+        "",
+        "Namespace of the whole factory, below a pushed one; with a slash in front: it alone; empty: the descriptor's",
+    ),
     "params_file": ("", "ROS parameters for every node, over the generated ones; empty: none"),
     "use_sim_time": (
         "false",

@@ -22,8 +22,8 @@ def own_name(name: str, robot: str) -> str:
 def launched_namespaces(pushed: str, given: str) -> tuple[str, str]:
     """Return the namespace of a factory that a launch file starts, and the one that launch_ros puts below what was pushed.
 
-    pushed: by `PushRosNamespace`; empty: nothing. given: by an argument or the descriptor; with a slash in front it stands for itself,
-    as every absolute name does. The first has no slash in front; the second has one where `given` has.
+    pushed: by `PushRosNamespace`; empty: nothing. given: by an argument or the descriptor; with a slash in front it stands for
+    itself, as every absolute name does. The first has no slash in front; the second has one where `given` has.
     """
     own = given.strip("/")
     if given.startswith("/"):

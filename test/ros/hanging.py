@@ -43,7 +43,7 @@ class HangingNode(Node):
         if WHERE == "work":
             every(self, 0.2, self._publish)
         else:
-            every(self, 0.2, lambda: (FOLDER / "works").touch())
+            every(self, 0.2, (FOLDER / "works").touch)
 
     def _publish(self) -> None:
         (FOLDER / "works").touch()

@@ -47,7 +47,7 @@ def hanging(where: str, how: str, folder: Path, repository: Path) -> Iterator[Ha
         process = subprocess.Popen(command, cwd=repository, stdout=log, stderr=log, env=os.environ)
     found = Hanging(folder, process)
     try:
-        found.wait(lambda: (folder / "works").exists())
+        found.wait((folder / "works").exists)
         yield found
     finally:
         process.kill()
@@ -85,11 +85,12 @@ def test_a_publisher_that_hangs_at_work_is_named_and_ends_when_it_is_asked_to(
         assert (tmp_path / "closed").exists()
 
 
-def test_a_publisher_that_hangs_at_work_with_the_global_lock_leaves_its_stack_in_the_log(
+def test_a_publisher_that_hangs_at_work_with_the_global_lock_leaves_its_stack_in_the_log_and_ends_when_it_is_asked_to(
     tmp_path: Path, repository: Path, ros_domain: int
 ) -> None:
     with hanging("work", "holds the lock", tmp_path, repository) as node:
         node.wait(lambda: "in publish" in node.log and "in _publish" in node.log)
+        assert node.ended() == -signal.SIGALRM  # no handler of Python runs, and nobody else ends it
 
 
 @pytest.mark.parametrize("how", ["lets others run", "holds the lock"])

@@ -13,7 +13,16 @@ from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 
 def started(repository: Path, executable: str, namespace: str, *parameters: str) -> subprocess.CompletedProcess[str]:
     given = [text for parameter in parameters for text in ("-p", parameter)]
-    command = [sys.executable, "-m", "ros2_rfm_serving.ros.executables", executable, "--ros-args", "-r", f"__ns:={namespace}", *given]
+    command = [
+        sys.executable,
+        "-m",
+        "ros2_rfm_serving.ros.executables",
+        executable,
+        "--ros-args",
+        "-r",
+        f"__ns:={namespace}",
+        *given,
+    ]
     return subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -1,10 +1,11 @@
-"""Notices a node whose executor thread does not come back from the middleware, names the call, and ends a node whose end hangs there.
+"""Notices a node whose executor thread does not come back from the middleware, names the call, and ends one whose end hangs there.
 
 A process that is killed may hold a mutex of shared memory, and whoever publishes next waits for it for ever. Two layers, because a
 publish call of rclpy holds Python's global lock, so that no other thread of Python runs while it hangs:
 
     a thread of Python     names the call in the log; while the node ends it closes files and leaves with `EXIT_END_HUNG`
-    the C level            writes every thread's stack to the log (faulthandler); while the node ends SIGALRM ends the process
+    the C level            writes every thread's stack to the log (faulthandler); while the node ends, or 10 s after it was asked to
+                           while it hung, SIGALRM ends the process
 
 Nothing here asks the middleware, not even to log. A node at work is named and goes on: the middleware may come back.
 """
@@ -12,7 +13,9 @@ Nothing here asks the middleware, not even to log. A node at work is named and g
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
+import fcntl
 import os
 import select
 import signal
@@ -22,6 +25,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 from ros2_rfm_serving.ros.node.process import ENDING_SIGNALS, EXIT_END_HUNG
@@ -38,6 +42,8 @@ CLOSE_S = 2.0
 """For files to be closed by the thread that leaves."""
 LAST_RESORT_S = 1.0
 """More than both: then SIGALRM ends the process. All three together are less than 10 s."""
+F_SETSIG = 10
+"""Of fcntl(2), which Python has no name for."""
 MIDDLEWARE = ("rclpy",)
 """Packages whose calls wait for others."""
 
@@ -66,6 +72,8 @@ class HangWatch:
         signal.set_wakeup_fd(asks.fileno(), warn_on_full_buffer=False)  # a hanging thread runs no handler of Python
         os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a child's signals are none of ours
         _dump_at_alarm()
+        if sys.platform == "linux":
+            _alarm_when_asked(self._asked)
         threading.Thread(target=self._run, name="hang watch", daemon=True).start()
 
     def beat(self) -> None:
@@ -108,6 +116,8 @@ class HangWatch:
         numbers = self._asked.recv(64) if ready else b""
         if not self._step and any(number in numbers for number in ENDING_SIGNALS):
             self.ends("at work, when it was asked to end")
+        elif numbers and not self._step:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)  # another signal, with which nothing ends
 
     def _look(self, now_s: float) -> None:
         since_s = now_s - self._beat_s
@@ -143,7 +153,7 @@ class HangWatch:
             frame = frame.f_back
         if found or innermost is None or not _is_middleware(innermost):
             return found
-        return f"{innermost.f_code.co_name} of {os.path.basename(innermost.f_code.co_filename)}"
+        return f"{innermost.f_code.co_name} of {Path(innermost.f_code.co_filename).name}"
 
     def _say(self, words: str, *, stack: bool = False) -> None:
         """To the standard error alone: the logger publishes, too."""
@@ -159,6 +169,20 @@ def _dump_at_alarm() -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     with contextlib.suppress(AttributeError, ValueError, OSError, RuntimeError):  # a process without a standard error
         faulthandler.register(signal.SIGALRM, all_threads=True, chain=True)
+
+
+def _alarm_when_asked(asked: socket.socket) -> None:
+    """Let the kernel set an alarm when a signal is written to `asked`, also while no Python runs; a thread that does sets another.
+
+    The kernel sends SIGUSR1 as soon as there is something to read, and the handler of that is alarm(2) of libc itself: a handler's
+    argument is the number of its signal, and that of SIGUSR1 is 10.
+    """
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+    libc.signal(signal.SIGUSR1, ctypes.cast(libc.alarm, ctypes.c_void_p))
+    fcntl.fcntl(asked, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(asked, F_SETSIG, signal.SIGUSR1)
+    fcntl.fcntl(asked, fcntl.F_SETFL, fcntl.fcntl(asked, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _is_middleware(frame: FrameType) -> bool:

@@ -220,7 +220,7 @@ class KilledFactory:
         ]
         self._makers = dict(makers)
         self.running: dict[str, Any] = {}
-        self._starts: dict[str, float] = {writer: 0.0 for writer in self._makers}
+        self._starts: dict[str, float] = dict.fromkeys(self._makers, 0.0)
         self._lost: set[str] = set()
 
     def stamp_s(self) -> float:

@@ -45,7 +45,11 @@ def served(server: Log, t_s: float, sequence: int) -> None:
 
 def shift() -> list[Log]:
     """Half a second of a robot that executes chunks, is told to pause, and whose server is gone then."""
-    log, server, scheduler = robot(), Log("server/server_1", "server", ahead_s=500.0), Log("scheduler", "scheduler", {"scheduler": 11})
+    log, server, scheduler = (
+        robot(),
+        Log("server/server_1", "server", ahead_s=500.0),
+        Log("scheduler", "scheduler", {"scheduler": 11}),
+    )
     scheduler.note("plan", 0.5, reason="server_2 was lost", published=True, schedule={"epoch": 4, "scheduler": 0})
     scheduler.note("plan", 0.65, reason="not worth it", published=False, schedule={"epoch": 4, "scheduler": 0})
     log.note("call", 0.6, do="start", args={"goal": {"~": "robot.task:TaskGoal", "task": "push"}}, result=None)
