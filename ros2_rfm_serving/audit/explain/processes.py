@@ -84,6 +84,18 @@ def fate_in(runs: Sequence[Run], at_s: float, recording_ends_s: float) -> Fate:
     return Fate(presence=Presence.NO_END, text=text, run=run, next=following, certain=certain)
 
 
+def without_an_end(log: AuditLog, writer: str) -> list[Run]:
+    """Return the last chains of those processes of a writer whose records stop without an end."""
+    runs = log.runs.get(writer, [])
+    return [run for run, following in zip(runs, [*runs[1:], None], strict=False) if _has_no_end(run, following, log.ends_s)]
+
+
+def _has_no_end(run: Run, following: Run | None, recording_ends_s: float) -> bool:
+    if run.closed is not None:
+        return False
+    return recording_ends_s - run.ends_s > QUIET_S if following is None else following.process != run.process
+
+
 def _not_begun(runs: Sequence[Run], at_s: float) -> Fate:
     if not runs:
         return Fate(presence=Presence.UNKNOWN, text="its audit log is not in this recording")

@@ -36,7 +36,7 @@ def network_part(found: Moment) -> Part:
 
 def server_part(found: Moment) -> Part:
     if not found.server:
-        return Part(name="server", lines=("nobody had been asked",), known=False)
+        return Part(name="server", lines=("no request of the robot is in the records before",), known=False)
     served = found.reply.get("served") or NONE
     facts: dict[str, Any] = {"server": found.server, **{name: served.get(name) for name in SERVED if name in served}}
     lines = [found.server]
