@@ -10,13 +10,22 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ros2_rfm_serving.audit.chain import CLOSED
 from ros2_rfm_serving.audit.journal import PAGE_PERIOD_S, PROCESS_ENDS, SEAL_PERIOD_S
 
 QUIET_S = SEAL_PERIOD_S + PAGE_PERIOD_S + 0.75
 """A process that runs and is recorded writes at least one record within this time: a seal every 5 s, on a page every 0.25 s."""
+
+
+class Gap(NamedTuple):
+    """A stretch of more than `QUIET_S` without a record, between two of one chain."""
+
+    since_s: float
+    until_s: float
+    missing: int
+    """Records that its writer wrote meanwhile and that are not in the recording; 0: it wrote none."""
 
 
 @dataclass
@@ -39,8 +48,7 @@ class Run:
     """Number of its process among those of the writer, as far as its chains name each other."""
     scheduler: int = 0
     """Identity in the schedules of a scheduler; 0: not recorded."""
-    gaps: list[tuple[float, float]] = field(default_factory=list)
-    """Stretches of more than `QUIET_S` without a record, between two of them."""
+    gaps: list[Gap] = field(default_factory=list)
 
     @property
     def ended_in_order(self) -> bool:
@@ -57,13 +65,14 @@ class RunLog:
         """stamp_s: ROS time; a record without one is passed over."""
         if not math.isfinite(stamp_s):
             return
-        found = self._runs.get((writer, run))
+        found, number = self._runs.get((writer, run)), body.get("n")
         if found is None:
             found = self._runs[writer, run] = Run(writer, run, stamp_s, stamp_s)
         elif stamp_s - found.ends_s > QUIET_S:
-            found.gaps.append((found.ends_s, stamp_s))
+            missing = number - found.last - 1 if isinstance(number, int) and found.last >= 0 else 0
+            found.gaps.append(Gap(found.ends_s, stamp_s, max(0, missing)))
         found.begins_s, found.ends_s = min(found.begins_s, stamp_s), max(found.ends_s, stamp_s)
-        if isinstance(number := body.get("n"), int):
+        if isinstance(number, int):
             found.last = number
         if kind == CLOSED:
             found.closed = str(body.get("why") or "no reason was recorded")

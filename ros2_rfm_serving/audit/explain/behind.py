@@ -64,8 +64,18 @@ def moment(log: AuditLog, robot: str, tick: Entry, at_s: float) -> Moment:
     answered = log.replies.get(key) if key else None
     if answered is not None and answered.stamp_s > tick.stamp_s:
         answered = None  # not yet
-    found = {"tick": tick, "why": why, "key": key, "sent": sent, "request": request, "answered": answered}
-    return Moment(log=log, robot=robot, at_s=at_s, fate=fate_of(log, ROBOT + robot, at_s), **found)
+    return Moment(
+        log=log,
+        robot=robot,
+        at_s=at_s,
+        tick=tick,
+        fate=fate_of(log, ROBOT + robot, at_s),
+        why=why,
+        key=key,
+        sent=sent,
+        request=request,
+        answered=answered,
+    )
 
 
 def since(found: Moment) -> tuple[float, int]:

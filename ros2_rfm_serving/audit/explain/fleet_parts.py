@@ -53,7 +53,7 @@ def schedule_part(found: Moment) -> Part:
         lines.append("made before its scheduler's records begin")
     else:
         lines.append("its scheduler's audit log is not in this recording")
-    fate = fate_in(runs, found.at_s, found.log.ends_s)
+    fate = fate_in(found.log, runs, found.at_s)
     if fate.presence not in (Presence.RUNNING, Presence.UNKNOWN):
         lines.append(f"its scheduler: {fate.text}")
     return Part(name="schedule", lines=tuple(lines), facts=facts | {"process": fate.facts()})

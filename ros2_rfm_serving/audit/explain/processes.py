@@ -11,6 +11,10 @@ from typing import Any
 from ros2_rfm_serving.audit.explain.explanation import clock, duration
 from ros2_rfm_serving.audit.log import AuditLog
 from ros2_rfm_serving.audit.runs import QUIET_S, Run
+from ros2_rfm_serving.audit.verify import RECORDER
+
+LOSS_NOTED_S = 10.0
+"""A recorder may note a loss so much later than it happened, as on a disk that is full."""
 
 
 class Presence(enum.Enum):
@@ -58,10 +62,10 @@ class Fate:
 
 def fate_of(log: AuditLog, writer: str, at_s: float) -> Fate:
     """Return what the records say of the process of a writer at a moment, ROS time in s."""
-    return fate_in(log.runs.get(writer, ()), at_s, log.ends_s)
+    return fate_in(log, log.runs.get(writer, ()), at_s)
 
 
-def fate_in(runs: Sequence[Run], at_s: float, recording_ends_s: float) -> Fate:
+def fate_in(log: AuditLog, runs: Sequence[Run], at_s: float) -> Fate:
     """Return the same of some chains of one writer, by time."""
     begun = [run for run in runs if run.begins_s <= at_s]
     if not begun:
@@ -78,8 +82,11 @@ def fate_in(runs: Sequence[Run], at_s: float, recording_ends_s: float) -> Fate:
     if following is not None and following.process == run.process:
         text = f"{ago}, unfinished; the same process wrote on from {clock(following.begins_s)}"
         return Fate(presence=Presence.UNRECORDED, text=text, run=run, next=following)
-    certain = min(at_s, recording_ends_s) - run.ends_s > QUIET_S
-    doubt = "" if certain else f"; one that runs writes at least every {QUIET_S:.0f} s, so it may have run"
+    certain, doubt = min(at_s, log.ends_s) - run.ends_s > QUIET_S, ""
+    if certain and _is_lossy(log, run.ends_s, at_s):
+        certain, doubt = False, "; the recorder lost messages meanwhile, so it may have run"
+    elif not certain:
+        doubt = f"; one that runs writes at least every {QUIET_S:.0f} s, so it may have run"
     text = f"{ago}, without an end{_next(following, at_s)}{doubt}"
     return Fate(presence=Presence.NO_END, text=text, run=run, next=following, certain=certain)
 
@@ -104,12 +111,19 @@ def _not_begun(runs: Sequence[Run], at_s: float) -> Fate:
 
 
 def _within(run: Run, at_s: float, following: Run | None) -> Fate:
-    for since_s, until_s in run.gaps:
+    for since_s, until_s, missing in run.gaps:
         if since_s < at_s < until_s:
-            text = f"it wrote nothing from {clock(since_s)} to {clock(until_s)} ({duration(until_s - since_s)})"
+            what = f"{missing} of its records are missing" if missing else "it wrote nothing"
+            text = f"{what} from {clock(since_s)} to {clock(until_s)} ({duration(until_s - since_s)})"
             return Fate(presence=Presence.SILENT, text=text, run=run, next=following)
     text = f"its records go on; they begin {duration(at_s - run.begins_s)} before ({clock(run.begins_s)})"
     return Fate(presence=Presence.RUNNING, text=text, run=run, next=following)
+
+
+def _is_lossy(log: AuditLog, since_s: float, until_s: float) -> bool:
+    """Whether a recorder noted meanwhile, or soon after, that messages were lost."""
+    recorders = [writer for writer in log.by_writer if writer.startswith(RECORDER)]
+    return any(log.within(writer, since_s - LOSS_NOTED_S, until_s + LOSS_NOTED_S, "lost", "disk") for writer in recorders)
 
 
 def _next(following: Run | None, at_s: float) -> str:

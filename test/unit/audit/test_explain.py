@@ -153,7 +153,26 @@ def test_a_process_that_wrote_nothing_for_a_while_and_went_on_has_not_ended() ->
     server.note("sealed", 41.0, stamp=EPOCH_S + 41.0, records=2)
     tick(log, 20.0, None, {"by": "rung", "rung": "hold", "reason": "server_1 is lost"})
     presence = at(20.0, log, server).as_json()["processes"]["presence"]["server/server_1"]
-    assert presence["presence"] == "silent" and "(40.00 s)" in presence["text"]
+    assert presence["presence"] == "silent" and "it wrote nothing from" in presence["text"] and "(40.00 s)" in presence["text"]
+
+
+def test_what_the_recorder_lost_is_no_end() -> None:
+    """A disk that is full: one server goes on behind it, the other one may or may not."""
+    log, server, other = robot(), Log("server/server_1", "server"), Log("server/server_2", "server")
+    server.note("sealed", 1.0, stamp=EPOCH_S + 1.0, records=1)
+    first = server.page()
+    for number in range(30):
+        server.note("transition", 2.0 + number, **{"from": "READY", "to": "READY", "reason": "lost"})
+    server.page()
+    server.note("sealed", 41.0, stamp=EPOCH_S + 41.0, records=32)
+    recorder = Log("recorder/night", "recorder")
+    recorder.note("lost", 40.0, topic="/rfm/servers/server_2/audit", count=9, why="the disk is full")
+    tick(log, 35.0, None, {"by": "rung", "rung": "hold", "reason": "server_1 is lost"})
+    pages = [first, *(one.page() for one in (log, server, other, recorder))]
+    presence = explain(AuditLog(pages), "push_1", EPOCH_S + 35.0).as_json()["processes"]["presence"]
+    assert "30 of its records are missing from" in presence["server/server_1"]["text"]
+    assert presence["server/server_2"]["presence"] == "without an end" and not presence["server/server_2"]["certain"]
+    assert "the recorder lost messages meanwhile" in presence["server/server_2"]["text"]
 
 
 def test_a_schedule_is_of_the_scheduler_that_the_robot_follows() -> None:
@@ -162,9 +181,9 @@ def test_a_schedule_is_of_the_scheduler_that_the_robot_follows() -> None:
     first, second = (Log("scheduler", "scheduler", {"scheduler": 10 + n}, run=7 + n, begins_s=n * 5.0) for n in (0, 1))
     first.note("plan", 0.5, reason="the first one planned", published=True, schedule={"epoch": 1, "scheduler": 0})
     second.note("plan", 5.5, reason="the second one planned", published=True, schedule={"epoch": 1, "scheduler": 0})
-    for at_s, scheduler, answer in ((0.7, 10, "NEWER"), (5.7, 11, "RIVAL")):
+    for at_s, scheduler, heard in ((0.7, 10, "NEWER"), (5.7, 11, "RIVAL")):
         args = {"schedule": {"epoch": 1, "scheduler": scheduler}}
-        log.note("call", at_s, do="follow", args=args, result={"~": "types.following:Heard", "member": answer})
+        log.note("call", at_s, do="follow", args=args, result={"~": "types.following:Heard", "member": heard})
     tick(log, 6.0, None, {"by": "rung", "rung": "hold", "reason": "paused by a person"})
     words = said(at(6.0, log, first, second), "schedule")
     assert "epoch 1 of scheduler a" in words and "the first one planned" in words
