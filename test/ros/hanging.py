@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rclpy.node import Node
 
+from ros2_rfm_serving.ros.monitor.recorder import RecorderNode
 from ros2_rfm_serving.ros.node import hang_watch
 from ros2_rfm_serving.ros.node.runtime import run_node
 from ros2_rfm_serving.ros.node.timers import every
@@ -17,7 +18,8 @@ from ros2_rfm_serving.ros.node.timers import every
 WHERE, HOW, FOLDER = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 FOREVER_S = 1000
 hang_watch.HANGS_AFTER_S, hang_watch.FROZEN_AFTER_S, hang_watch.END_STEP_S = 1.0, 2.0, 1.5
-hang_watch.CLOSE_S = hang_watch.LAST_RESORT_S = 0.5
+hang_watch.CLOSE_S = 5.0 if WHERE == "recorder" else 0.5
+hang_watch.LAST_RESORT_S = 0.5
 
 
 class HangingPublisher:
@@ -58,4 +60,16 @@ class HangingNode(Node):
         super().destroy_node()
 
 
-run_node(HangingNode)
+class HangingRecorder(RecorderNode):
+    """It hangs when it is asked to end, before it has closed its bag."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        every(self, 0.2, (FOLDER / "works").touch)
+
+    def drain(self) -> None:
+        HangingPublisher().publish("the last status")
+
+
+sys.argv[1:] = ["--ros-args", "-p", f"folder:={FOLDER / 'bag'}"]
+run_node(HangingRecorder if WHERE == "recorder" else HangingNode)

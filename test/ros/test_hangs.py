@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from ros2_rfm_serving.audit.bag import Bag
+from ros2_rfm_serving.audit.verify import verify
 from ros2_rfm_serving.ros.node import hang_watch
 from ros2_rfm_serving.ros.node.process import EXIT_END_HUNG
 
@@ -72,6 +74,15 @@ def test_a_node_that_hangs_with_the_global_lock_while_it_ends_is_ended_by_an_ala
     with hanging("end", "holds the lock", tmp_path, repository) as node:
         assert node.ended() == -signal.SIGALRM
         assert "in publish" in node.log and "in destroy_node" in node.log
+
+
+def test_a_recorder_that_hangs_while_it_ends_has_closed_its_bag(tmp_path: Path, repository: Path, ros_domain: int) -> None:
+    with hanging("recorder", "lets others run", tmp_path, repository) as node:
+        assert node.ended() == EXIT_END_HUNG
+        assert "its end hangs: it has been inside publish" in node.log and "(draining)" in node.log
+    bag = Bag(tmp_path / "bag")
+    (chain,) = verify(bag.pages).chains
+    assert chain.closed and not bag.damages and (tmp_path / "bag" / "metadata.yaml").exists()
 
 
 def test_a_publisher_that_hangs_at_work_is_named_and_ends_when_it_is_asked_to(
