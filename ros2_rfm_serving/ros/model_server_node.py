@@ -54,6 +54,9 @@ LAST_WORD_S = 0.5
 
 
 class ModelServerNode(LifecycleNode):
+    stop_s = 20.0
+    """Of its end: for engines, which `stop` closes."""
+
     def __init__(self, *, owns_process: bool = False) -> None:
         """owns_process: the node may end it when its engine is of no use any more; whoever supervises it starts it again."""
         super().__init__("model_server")

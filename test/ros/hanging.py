@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+import time
 from pathlib import Path
 
 from rclpy.node import Node
@@ -32,7 +33,9 @@ class HangingPublisher:
         self._mutex.acquire()
 
     def publish(self, message: object) -> None:
-        if HOW == "holds the lock":
+        if WHERE == "busy":
+            time.sleep(0.4)
+        elif HOW == "holds the lock":
             ctypes.PyDLL(None).sleep(FOREVER_S)
         else:
             self._mutex.acquire()
@@ -44,12 +47,20 @@ class HangingNode(Node):
         self._publisher = HangingPublisher()
         if WHERE == "work":
             every(self, 0.2, self._publish)
+        elif WHERE == "busy":
+            every(self, 0.2, self._publish_often)
         else:
             every(self, 0.2, (FOLDER / "works").touch)
 
     def _publish(self) -> None:
         (FOLDER / "works").touch()
         self._publisher.publish("status")
+
+    def _publish_often(self) -> None:
+        """Publishing again and again, in one callback of its own that takes longer than a hang."""
+        for _ in range(10):
+            self._publish()
+        (FOLDER / "published").touch()
 
     def close_files(self) -> None:
         (FOLDER / "closed").touch()

@@ -104,6 +104,12 @@ def test_a_publisher_that_hangs_at_work_with_the_global_lock_leaves_its_stack_in
         assert node.ended() == -signal.SIGALRM  # no handler of Python runs, and nobody else ends it
 
 
+def test_a_node_that_publishes_often_in_one_long_callback_does_not_hang(tmp_path: Path, repository: Path, ros_domain: int) -> None:
+    with hanging("busy", "lets others run", tmp_path, repository) as node:
+        node.wait((tmp_path / "published").exists)
+        assert "hang" not in node.log
+
+
 @pytest.mark.parametrize("how", ["lets others run", "holds the lock"])
 def test_a_node_that_does_not_hang_ends_in_order_and_says_nothing(
     tmp_path: Path, repository: Path, ros_domain: int, how: str

@@ -44,6 +44,7 @@ LAST_RESORT_S = 1.0
 """More than both: then SIGALRM ends the process. All three together are less than 10 s."""
 F_SETSIG = 10
 """Of fcntl(2), which Python has no name for."""
+PUBLISH = "publish"
 MIDDLEWARE = ("rclpy",)
 """Packages whose calls wait for others."""
 
@@ -63,6 +64,9 @@ class HangWatch:
         self._beat_s = time.monotonic()
         self._step, self._limit_s = "", END_STEP_S
         """Of the end; empty: the node is at work."""
+        self._call: FrameType | None = None
+        """Of the middleware, that the executor's thread was in at the last look; kept, so that the next one is another object."""
+        self._call_since_s = 0.0
         self._said_s: float | None = None
         """When the hang was named; None: the executor is there."""
         self._asked, asks = socket.socketpair()
@@ -120,21 +124,30 @@ class HangWatch:
             signal.setitimer(signal.ITIMER_REAL, 0.0)  # another signal, with which nothing ends
 
     def _look(self, now_s: float) -> None:
-        since_s = now_s - self._beat_s
-        if self._step and since_s > self._limit_s:
-            self._leave(since_s)
-        elif not self._step and since_s > HANGS_AFTER_S and (call := self._call()):
-            if self._said_s is None or now_s - self._said_s > SAYS_AGAIN_S:
-                self._said_s = now_s
-                words = f"hangs: its executor has been inside {call} for {since_s:.0f} s"
-                self._say(f"{words}; until that comes back the node publishes and answers nothing", stack=True)
-        elif self._said_s is not None and since_s < HANGS_AFTER_S:
+        if self._step:
+            if now_s - self._beat_s > self._limit_s:
+                self._leave(now_s - self._beat_s)
+            return
+        call = self._middleware_call() if now_s - self._beat_s > LOOK_PERIOD_S else None
+        if call is not self._call:
+            self._call, self._call_since_s = call, now_s
+        since_s = now_s - self._call_since_s
+        if call is not None and since_s > HANGS_AFTER_S:
+            self._say_hang(call, since_s, now_s)
+        elif call is None and self._said_s is not None:
             self._said_s = None
             self._say("the middleware came back, and the node goes on")
 
+    def _say_hang(self, call: FrameType, since_s: float, now_s: float) -> None:
+        if self._said_s is None or now_s - self._said_s > SAYS_AGAIN_S:
+            self._said_s = now_s
+            words = f"hangs: its executor has been inside {_name(call)} for {since_s:.0f} s"
+            self._say(f"{words}; until that comes back the node publishes and answers nothing", stack=True)
+
     def _leave(self, since_s: float) -> None:
-        call = self._call() or "its own code"
-        words = f"its end hangs: it has been inside {call} for {since_s:.0f} s ({self._step})"
+        call = self._middleware_call()
+        inside = _name(call) if call is not None else "its own code"
+        words = f"its end hangs: it has been inside {inside} for {since_s:.0f} s ({self._step})"
         self._say(f"{words}; the process leaves with exit code {EXIT_END_HUNG}", stack=True)
         closing = threading.Thread(target=self._close_files, name="closing files", daemon=True)
         closing.start()
@@ -143,17 +156,12 @@ class HangWatch:
             self._say("its files could not be closed in time")
         os._exit(EXIT_END_HUNG)
 
-    def _call(self) -> str:
-        """The call of the middleware that the executor's thread is in; empty: it is in none."""
-        frame = sys._current_frames().get(self._thread_id)
-        innermost, found = frame, ""
-        while frame is not None and not found:
-            if frame.f_code.co_name == "publish":
-                found = f"publish of {_topic(frame)}"
+    def _middleware_call(self) -> FrameType | None:
+        """The call of the middleware that the executor's thread is in; None: it is in none."""
+        frame = innermost = sys._current_frames().get(self._thread_id)
+        while frame is not None and frame.f_code.co_name != PUBLISH:
             frame = frame.f_back
-        if found or innermost is None or not _is_middleware(innermost):
-            return found
-        return f"{innermost.f_code.co_name} of {Path(innermost.f_code.co_filename).name}"
+        return frame or (innermost if innermost is not None and _is_middleware(innermost) else None)
 
     def _say(self, words: str, *, stack: bool = False) -> None:
         """To the standard error alone: the logger publishes, too."""
@@ -187,6 +195,11 @@ def _alarm_when_asked(asked: socket.socket) -> None:
 
 def _is_middleware(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] in MIDDLEWARE
+
+
+def _name(call: FrameType) -> str:
+    name = call.f_code.co_name
+    return f"publish of {_topic(call)}" if name == PUBLISH else f"{name} of {Path(call.f_code.co_filename).name}"
 
 
 def _topic(frame: FrameType) -> str:

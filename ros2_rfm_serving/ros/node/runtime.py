@@ -32,6 +32,8 @@ from ros2_rfm_serving.ros.node.usage import usage
 from ros2_rfm_serving.ros.wire.qos import Names
 
 EXIT_FAILED = 1
+LEAVING_S = 20.0
+"""For what libraries clean up at the end, such as processes of their own."""
 LOOK_PERIOD_S = 0.1
 """Of looking whether the process was asked to end."""
 NO_PARAMETERS: Mapping[str, Spec] = MappingProxyType({})
@@ -123,7 +125,7 @@ def _serve(node: Any, ending: Ending) -> None:
         spinner.shutdown()
         node.destroy_node()
         rclpy.try_shutdown()
-        watch.ends("leaving")
+        watch.ends("leaving", LEAVING_S)
 
 
 def _watched(node: Any) -> HangWatch:
