@@ -7,8 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import rclpy
+from rclpy.node import Node
+from rclpy.parameter import Parameter
 
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
+from ros2_rfm_serving.ros.node.runtime import fleet_names
+from test.ros.spinning import living
 
 
 def started(repository: Path, executable: str, namespace: str, *parameters: str) -> subprocess.CompletedProcess[str]:
@@ -34,3 +39,22 @@ def test_a_pushed_node_of_another_factory_is_refused_with_the_fix(
     assert refused.returncode == EXIT_CONFIGURATION
     assert f"the node is in {namespace}, below /cell_a, and its factory's topics are below /" in refused.stderr
     assert "write fleet_namespace: cell_a" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("namespace", "given", "root"),
+    [
+        ("/cell_a/push_1", "cell_a", "/cell_a"),
+        ("/cell_a/push_1", "/", ""),
+        ("/push_1", "", ""),
+        ("/push_1", "cell_a", "/cell_a"),
+        ("/plant/line_2/rfm/servers/server_1", "plant/line_2", "/plant/line_2"),
+    ],
+)
+def test_a_node_belongs_to_the_factory_that_it_names(ros_domain: int, namespace: str, given: str, root: str) -> None:
+    def make(context: rclpy.Context) -> Node:
+        overrides = [Parameter("fleet_namespace", value=given)]
+        return Node("any", namespace=namespace, context=context, parameter_overrides=overrides)
+
+    with living(make) as node:
+        assert fleet_names(node).root == root
