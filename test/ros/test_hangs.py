@@ -104,6 +104,18 @@ def test_a_publisher_that_hangs_at_work_with_the_global_lock_leaves_its_stack_in
         assert node.ended() == -signal.SIGALRM  # no handler of Python runs, and nobody else ends it
 
 
+def test_a_node_that_was_stopped_and_continued_does_not_hang(tmp_path: Path, repository: Path, ros_domain: int) -> None:
+    """Time in which the whole process did not run is no time of a call."""
+    with hanging("nowhere", "lets others run", tmp_path, repository) as node:
+        node.process.send_signal(signal.SIGSTOP)
+        time.sleep(4.0)
+        (tmp_path / "works").unlink()
+        node.process.send_signal(signal.SIGCONT)
+        node.wait((tmp_path / "works").exists)
+        time.sleep(1.5)
+        assert "hangs" not in node.log and node.ended() == 0
+
+
 def test_a_node_that_publishes_often_in_one_long_callback_does_not_hang(tmp_path: Path, repository: Path, ros_domain: int) -> None:
     with hanging("busy", "lets others run", tmp_path, repository) as node:
         node.wait((tmp_path / "published").exists)
