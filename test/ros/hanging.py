@@ -11,7 +11,6 @@ from pathlib import Path
 
 from rclpy.node import Node
 
-from ros2_rfm_serving.ros.monitor.recorder import RecorderNode
 from ros2_rfm_serving.ros.node import hang_watch
 from ros2_rfm_serving.ros.node.runtime import run_node
 from ros2_rfm_serving.ros.node.timers import every
@@ -71,16 +70,18 @@ class HangingNode(Node):
         super().destroy_node()
 
 
-class HangingRecorder(RecorderNode):
-    """It hangs when it is asked to end, before it has closed its bag."""
+def hanging_recorder() -> Node:
+    """A recorder that hangs when it is asked to end, before it has closed its bag."""
+    from ros2_rfm_serving.ros.monitor.recorder import RecorderNode  # slow to import
 
-    def __init__(self) -> None:
-        super().__init__()
-        every(self, 0.2, (FOLDER / "works").touch)
+    class HangingRecorder(RecorderNode):
+        def drain(self) -> None:
+            HangingPublisher().publish("the last status")
 
-    def drain(self) -> None:
-        HangingPublisher().publish("the last status")
+    node = HangingRecorder()
+    every(node, 0.2, (FOLDER / "works").touch)
+    return node
 
 
 sys.argv[1:] = ["--ros-args", "-p", f"folder:={FOLDER / 'bag'}"]
-run_node(HangingRecorder if WHERE == "recorder" else HangingNode)
+run_node(hanging_recorder if WHERE == "recorder" else HangingNode)
