@@ -31,6 +31,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, load_factory
 from ros2_rfm_serving.factory.dds import dds_profile
 from ros2_rfm_serving.factory.environment import discovery_environment
+from ros2_rfm_serving.factory.graph_names import launched_namespaces
 from ros2_rfm_serving.factory.nodes import node_list, recorder_node, write_parameters
 from ros2_rfm_serving.operate.commands import full_namespace, node_environment
 from ros2_rfm_serving.operate.doctor.host import shared_gpu
@@ -46,7 +47,10 @@ ARGUMENTS = {
     "factory": (str(SHARE / "config" / "factory_quickstart.yaml"), "Factory descriptor (YAML)"),
     "host": ("", "Start what runs on this host of the descriptor; empty: all, on this machine"),
     "profiles": ("", "Folder of latency profiles and models.yaml; empty: the shipped one"),
-    "namespace": ("", "Namespace of the whole factory; empty: the descriptor's"),
+    "namespace": (
+        "",
+        "Namespace of the whole factory, below a pushed one; with a slash in front: it alone; empty: the descriptor's",
+    ),
     "params_file": ("", "ROS parameters for every node, over the generated ones; empty: none"),
     "use_sim_time": (
         "false",
@@ -78,9 +82,10 @@ def nodes(context):
     profiles = Path(value["profiles"]) if value["profiles"] else None
     factory = load_factory(Path(value["factory"]))
     factory = factory if value["host"] else factory.on_one_machine()
-    value["namespace"] = value["namespace"] or factory.discovery.namespace
+    pushed = LaunchConfiguration("ros_namespace", default="").perform(context)  # a name that launch_ros gives
+    fleet, value["namespace"] = launched_namespaces(pushed, value["namespace"] or factory.discovery.namespace)
     heard = discovery_environment(factory, value["host"])
-    listed = node_list(factory, SHARE / "config", fleet_namespace=value["namespace"], work=work, profiles=profiles)
+    listed = node_list(factory, SHARE / "config", fleet_namespace=fleet, work=work, profiles=profiles)
     check_rates(factory, Catalogue.load((profiles or SHARE / "config" / "profiles") / "models.yaml"))
     warnings = check_nodes(listed, factory.file)
     if not value["host"]:
@@ -93,7 +98,7 @@ def nodes(context):
         specs = part_of(specs, factory, value["host"], folder.path)
     actions = [RegisterEventHandler(OnShutdown(on_shutdown=lambda event, context: folder.cleanup())), *warned, *profile]
     actions += [SetEnvironmentVariable(name, text) if text else UnsetEnvironmentVariable(name) for name, text in heard.items()]
-    for spec in [*recorder_node(value["record"], value["namespace"], factory), *specs]:
+    for spec in [*recorder_node(value["record"], fleet, factory), *specs]:
         file = folder.path / f"{spec.name}.yaml"
         write_parameters(dataclasses.replace(spec, parameters={**spec.parameters, **sim_time}), file)
         actions.append(node(spec, file, value))
@@ -118,7 +123,7 @@ def node(spec, file, value):
     started = Node(
         package="rfm_serving",
         executable=spec.executable,
-        namespace=full_namespace(spec, value["namespace"]),
+        namespace="/" * value["namespace"].startswith("/") + full_namespace(spec, value["namespace"]),
         parameters=[str(file), *([value["params_file"]] if value["params_file"] else [])],
         arguments=["--ros-args", "--log-level", value["log_level"]],
         additional_env={**node_environment(os.environ), **spec.environment},

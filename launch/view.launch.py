@@ -11,31 +11,37 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from launch import LaunchDescription
+from ros2_rfm_serving.factory.graph_names import launched_namespaces
 
 SHARE = Path(get_package_share_directory("rfm_serving"))
 ARGUMENTS = {
     "robots": ("pick_place_1 door_open_1 push_1", "Names, with spaces between them"),
     "description": (str(SHARE / "config" / "robots" / "metaworld_arm.urdf"), "URDF of every one of them; empty: markers alone"),
     "spacing_m": ("1.5", "From one robot to the next, along x"),
-    "namespace": ("", "Namespace of the whole factory; empty: none"),
+    "namespace": ("", "Namespace of the whole factory, below what PushRosNamespace pushed; empty: none"),
     "rviz": ("true", "Start rviz2; false: somebody else does"),
     "rviz_config": (str(SHARE / "config" / "rviz" / "factory.rviz"), "What rviz2 shows"),
 }
 
 
+def below(root, name):
+    """A namespace, absolute where `root` is."""
+    return "/" * root.startswith("/") + "/".join(part for part in (root.strip("/"), name) if part)
+
+
 def nodes(context):
     """The launch actions."""
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
-    root = value["namespace"].strip("/")
+    fleet_root, root = launched_namespaces(LaunchConfiguration("ros_namespace", default="").perform(context), value["namespace"])
     description = Path(value["description"]).read_text(encoding="utf-8") if value["description"] else ""
-    fleet = [{"fleet_namespace": root}] if root else []
-    made = [Node(package="rfm_serving", executable="markers_node", namespace=f"{root}/rfm", parameters=fleet, output="screen")]
+    fleet = [{"fleet_namespace": fleet_root}] if fleet_root else []
+    made = [Node(package="rfm_serving", executable="markers_node", namespace=below(root, "rfm"), parameters=fleet, output="screen")]
     for place, robot in enumerate(value["robots"].split()):
         offset = ["--x", str(place * float(value["spacing_m"])), "--frame-id", "factory", "--child-frame-id", f"{robot}/base"]
         made.append(Node(package="tf2_ros", executable="static_transform_publisher", arguments=offset))
         if description:
             parameters = [{"robot_description": description, "frame_prefix": f"{robot}/"}]
-            namespace = "/".join(part for part in (root, robot) if part)
+            namespace = below(root, robot)
             made.append(
                 Node(
                     package="robot_state_publisher", executable="robot_state_publisher", namespace=namespace, parameters=parameters

@@ -28,6 +28,7 @@ SPREAD_S = 0.5
 """Writers that hear of a listener together begin within this: a snapshot takes milliseconds."""
 MAX_PAGE_BYTES = 256 * 1024
 NOBODY_LISTENS = "nobody listens"
+PROCESS_ENDS = "the end of the process"
 
 Describe = Callable[..., Mapping[str, Any]]
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ros2_rfm_serving.audit.chain import Page, records
+from ros2_rfm_serving.audit.runs import Run, RunLog
 from ros2_rfm_serving.errors import RfmError
 
 ROBOT, SERVER, SCHEDULER = "robot/", "server/", "scheduler"
@@ -55,9 +56,14 @@ class AuditLog:
         self.by_writer: dict[str, list[Entry]] = defaultdict(list)
         self.damaged: list[str] = []
         self._windows = None if windows is None else _joined(windows)
+        self._followed: dict[tuple[str, int], tuple[Any, Any]] = {}
+        runs = RunLog()
         for entry in _entries(pages, self.damaged):
+            runs.add(entry.writer, entry.run, entry.stamp_s, entry.kind, entry.body)
             if self._is_wanted(entry):
                 self.by_writer[entry.writer].append(entry)
+        self.runs: Mapping[str, list[Run]] = runs.by_writer()
+        """Chains of each writer by time, whatever the windows."""
         for entries in self.by_writer.values():
             entries.sort(key=lambda one: (math.isnan(one.stamp_s), one.stamp_s))  # stable: within a chain as it was written
         self._of: dict[tuple[str, ...], list[Entry]] = {}
@@ -67,8 +73,26 @@ class AuditLog:
     def _is_wanted(self, entry: Entry) -> bool:
         if self._windows is None or entry.kind not in FREQUENT or str(entry.body.get("do")) in MILESTONES:
             return True
+        if entry.body.get("do") == "follow" and self._is_another_schedule(entry):
+            return True
         at = bisect_right(self._windows, (entry.stamp_s, math.inf)) - 1
         return at >= 0 and entry.stamp_s <= self._windows[at][1]
+
+    def _is_another_schedule(self, follow: Entry) -> bool:
+        """A schedule is repeated every two seconds: the first of each is kept, also of those that are long in force."""
+        schedule, writer = mapping(mapping(follow.body.get("args")).get("schedule")), (follow.writer, follow.run)
+        named = str(schedule.get("scheduler")), str(schedule.get("epoch"))
+        known, self._followed[writer] = self._followed.get(writer), named
+        return named != known
+
+    def process_of(self, entry: Entry) -> int:
+        """Number of the process that wrote it, among those of its writer; 0: not known."""
+        return next((run.process for run in self.runs.get(entry.writer, ()) if run.run == entry.run), 0)
+
+    @property
+    def ends_s(self) -> float:
+        """ROS time of the last record of any writer; -inf: there is none."""
+        return max((run.ends_s for runs in self.runs.values() for run in runs), default=-math.inf)
 
     @property
     def robots(self) -> list[str]:

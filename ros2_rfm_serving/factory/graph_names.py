@@ -19,6 +19,28 @@ def own_name(name: str, robot: str) -> str:
     return f"{root}/{robot}{below}{rest}"
 
 
+def launched_namespaces(pushed: str, given: str) -> tuple[str, str]:
+    """Return the namespace of a factory that a launch file starts, and the one that launch_ros puts below what was pushed.
+
+    pushed: by `PushRosNamespace`; empty: nothing. given: by an argument or the descriptor; with a slash in front it stands for
+    itself, as every absolute name does. The first has no slash in front; the second has one where `given` has.
+    """
+    own = given.strip("/")
+    if given.startswith("/"):
+        return own, f"/{own}"
+    return "/".join(part for part in (pushed.strip("/"), own) if part), own
+
+
+def pushed_namespace(namespace: str) -> str:
+    """Return what stands before a node's own part of its namespace, with a slash in front; empty: nothing.
+
+    A node's own part begins with `rfm`, or is the name of a robot. A namespace of one other part may be a robot's.
+    """
+    parts = [part for part in namespace.split("/") if part]
+    before = parts[: parts.index("rfm")] if "rfm" in parts else parts[:-1]
+    return "".join(f"/{part}" for part in before)
+
+
 class Names:
     """Absolute names on the graph. `root` is the factory's namespace; empty: the names of docs/structures.md as they stand."""
 

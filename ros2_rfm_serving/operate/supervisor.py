@@ -13,7 +13,7 @@ from pathlib import Path
 from ros2_rfm_serving.factory.nodes import NodeSpec, write_parameters
 from ros2_rfm_serving.operate.commands import node_arguments, node_environment
 from ros2_rfm_serving.operate.executables import command_of
-from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, SUPERVISED
+from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, EXIT_END_HUNG, SUPERVISED
 
 INITIAL_BACKOFF_S, MAX_BACKOFF_S, HEALTHY_AFTER_S = 1.0, 15.0, 30.0
 MAX_RESTARTS_IN_A_ROW = 5
@@ -214,4 +214,5 @@ def _signal(process: Process, number: signal.Signals) -> None:
 
 
 def how(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    words = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    return f"{words}, its end hung in the middleware" if code in (EXIT_END_HUNG, -signal.SIGALRM) else words

@@ -54,6 +54,9 @@ LAST_WORD_S = 0.5
 
 
 class ModelServerNode(LifecycleNode):
+    stop_s = 20.0
+    """Of its end: for engines, which `stop` closes."""
+
     def __init__(self, *, owns_process: bool = False) -> None:
         """owns_process: the node may end it when its engine is of no use any more; whoever supervises it starts it again."""
         super().__init__("model_server")
@@ -62,7 +65,7 @@ class ModelServerNode(LifecycleNode):
         keep_to(cores_of(self._params.cores))
         self._name = self._params.server
         self._names = fleet_names(self)
-        self._owns_process = owns_process
+        self._owns_process = self.watches_interpreter = owns_process
         self._placement: Placement | None = self._params.placed(None)
         self._failed_s = 0.0
         self._loading: Loading | None = None

@@ -93,7 +93,7 @@ class SchedulerNode(Node):
         profiles = Path(folder) if folder else share() / "config" / "profiles"
         self._planner = Planner(profiles, self.get_logger())
         self._audit = AuditTopic(self, "scheduler", names.audit).open()
-        self._book = Book(self._audit.journal, profiles, clock)
+        self._book = Book(self._audit.journal, profiles, clock, self._identity)
         factory = load_factory(Path(file))
         left = found_in_force(names, factory.servers, values.number("look_around_s"), self.get_logger())
         seen = Seen(lost=left.missing)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ros2_rfm_serving.audit.explain.processes import Fate, fate_of
 from ros2_rfm_serving.audit.log import ROBOT, SERVER, AuditLog, Entry, Key, key_of, mapping, reply_of
 from ros2_rfm_serving.types import SYSTEM1
 
@@ -19,7 +20,12 @@ class Moment:
 
     log: AuditLog
     robot: str
+    at_s: float
+    """ROS time that was asked about."""
     tick: Entry
+    """The last control period up to then."""
+    fate: Fate
+    """What is known of the robot's process at `at_s`."""
     why: Mapping[str, Any]
     key: Key | None
     """Of the request whose chunk is executed; without one, of the last request of System 1; None: none is known."""
@@ -42,19 +48,34 @@ class Moment:
     def reply(self) -> Mapping[str, Any]:
         return reply_of(self.answered) if self.answered else NONE
 
+    def own(self, entry: Entry) -> bool:
+        """Whether the process of this control period wrote it, and not one of the same name before or after it."""
+        return self.log.process_of(entry) == self.log.process_of(self.tick)
+
     def of_server(self, kind: str) -> Entry | None:
         """What the server says about the request, or about the batch that it was in."""
         return self.log.about(SERVER + self.server, kind, self.key) if self.key else None
 
 
-def moment(log: AuditLog, robot: str, tick: Entry) -> Moment:
+def moment(log: AuditLog, robot: str, tick: Entry, at_s: float) -> Moment:
     why = mapping(tick.body.get("why"))
     key = key_of(why["chunk"], robot) if why.get("chunk") else _last_asked(log, robot, tick)
     sent, request = log.requests.get(key, (None, NONE)) if key else (None, NONE)
     answered = log.replies.get(key) if key else None
     if answered is not None and answered.stamp_s > tick.stamp_s:
         answered = None  # not yet
-    return Moment(log=log, robot=robot, tick=tick, why=why, key=key, sent=sent, request=request, answered=answered)
+    return Moment(
+        log=log,
+        robot=robot,
+        at_s=at_s,
+        tick=tick,
+        fate=fate_of(log, ROBOT + robot, at_s),
+        why=why,
+        key=key,
+        sent=sent,
+        request=request,
+        answered=answered,
+    )
 
 
 def since(found: Moment) -> tuple[float, int]:
@@ -63,7 +84,7 @@ def since(found: Moment) -> tuple[float, int]:
     for one in reversed(found.log.within(ROBOT + found.robot, -math.inf, found.tick.stamp_s, "tick")):
         if is_between(one):
             continue
-        if _grounds(one) != _grounds(found.tick):
+        if _grounds(one) != _grounds(found.tick) or not found.own(one):
             break
         same, begin = same + 1, one
     return begin.stamp_s, same
@@ -81,9 +102,11 @@ def _grounds(tick: Entry) -> tuple[Any, ...]:
 
 
 def _last_asked(log: AuditLog, robot: str, tick: Entry) -> Key | None:
+    process = log.process_of(tick)
     asked = [
         (entry.stamp_s, key)
         for key, (entry, _) in log.requests.items()
         if key.robot == robot and key.component == SYSTEM1 and entry.stamp_s <= tick.stamp_s
+        if log.process_of(entry) == process
     ]
     return max(asked)[1] if asked else None

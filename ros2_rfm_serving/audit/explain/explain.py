@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from ros2_rfm_serving.audit.explain.behind import Moment, moment
 from ros2_rfm_serving.audit.explain.explanation import Explanation, Part
-from ros2_rfm_serving.audit.explain.fleet_parts import people_part, schedule_part
-from ros2_rfm_serving.audit.explain.moments import period_at
+from ros2_rfm_serving.audit.explain.fleet_parts import people_part, processes_part, schedule_part
+from ros2_rfm_serving.audit.explain.moments import LOOKS_BACK_S, period_at
+from ros2_rfm_serving.audit.explain.processes import Presence
 from ros2_rfm_serving.audit.explain.robot_parts import (
     chunk_part,
     command_part,
@@ -21,8 +22,9 @@ from ros2_rfm_serving.audit.explain.server_parts import model_part, network_part
 from ros2_rfm_serving.audit.log import AuditLog
 from ros2_rfm_serving.errors import RfmError
 
-LOOKS_BACK_S, LOOKS_ON_S = 30.0, 2.0
-"""Of frequent records; of transitions, plans and people's words, all."""
+LOOKS_ON_S = 2.0
+YOUNG_S = 0.5
+"""A control period that is younger speaks for its moment, where nothing else is certain: its page is the last of the recording."""
 PARTS = (state_part, sensors_part, request_part, network_part, server_part, model_part, chunk_part, command_part, told_part)
 
 
@@ -33,8 +35,8 @@ def window(at_s: float) -> tuple[float, float]:
 
 def explain(log: AuditLog, robot: str, at_s: float) -> Explanation:
     """at_s: ROS time. Raises: `ConfigurationError`: nothing is known of that robot then."""
-    found = moment(log, robot, period_at(log, robot, at_s))
-    parts = [_read(part, found) for part in (*PARTS, people_part, schedule_part)]
+    found = moment(log, robot, period_at(log, robot, at_s), at_s)
+    parts = [_read(part, found) for part in (*PARTS, people_part, schedule_part, processes_part)]
     return Explanation(
         robot=robot,
         stamp_s=found.tick.stamp_s,
@@ -54,6 +56,13 @@ def _read(part: Callable[[Moment], Part | None], found: Moment) -> Part | None:
 
 
 def _headline(found: Moment) -> str:
+    fate = found.fate
+    if fate.presence is not Presence.RUNNING and (fate.certain or found.at_s - found.tick.stamp_s > YOUNG_S):
+        return f"{found.fate.text}; its last control period {_did(found)}"
+    return _did(found)
+
+
+def _did(found: Moment) -> str:
     why = found.why
     if found.executes:
         limited = ", changed by its limits" if why.get("limited_from") is not None else ""

@@ -45,7 +45,10 @@ class Explanation:
 
 def clock(stamp_s: float) -> str:
     """ROS time as people here read it: 14:03:12.400."""
-    return datetime.datetime.fromtimestamp(stamp_s).strftime("%H:%M:%S.%f")[:-3]
+    try:
+        return datetime.datetime.fromtimestamp(stamp_s).strftime("%H:%M:%S.%f")[:-3]
+    except (OverflowError, OSError, ValueError):  # records may have been written by anybody
+        return "an unknown time"
 
 
 def iso(stamp_s: float) -> str:

@@ -6,7 +6,9 @@ import math
 
 from ros2_rfm_serving.audit.explain.behind import NONE, Moment
 from ros2_rfm_serving.audit.explain.explanation import Part, clock
-from ros2_rfm_serving.audit.log import ROBOT, SCHEDULER
+from ros2_rfm_serving.audit.explain.processes import Presence, fate_in, fate_of
+from ros2_rfm_serving.audit.log import ROBOT, SCHEDULER, SERVER, Entry, mapping
+from ros2_rfm_serving.types.following import Heard
 
 WORDS_S = 60.0
 """What was said before that is over, unless it still holds."""
@@ -32,22 +34,48 @@ def people_part(found: Moment) -> Part:
 
 
 def schedule_part(found: Moment) -> Part:
+    """The schedule that the robot followed, named by its scheduler and epoch, for each scheduler counts its own from 1."""
     calls = found.log.within(ROBOT + found.robot, -math.inf, found.tick.stamp_s, "call")
-    follows = [one for one in calls if one.body.get("do") == "follow"]
-    schedule = ((follows[-1].body.get("args") or NONE).get("schedule") or NONE) if follows else NONE
-    plans = found.log.within(SCHEDULER, -math.inf, found.tick.stamp_s, "plan")
-    plan = next((plan for plan in reversed(plans) if plan.body.get("published", True)), None)
-    epoch = schedule.get("epoch")
-    facts = {"epoch": epoch, "scheduler": schedule.get("scheduler")}
-    lines = [f"epoch {epoch}"] if epoch is not None else []
+    follows = [one for one in calls if one.body.get("do") == "follow" and found.own(one) and _was_taken(one)]
+    schedule = mapping(mapping(follows[-1].body.get("args")).get("schedule")) if follows else NONE
+    epoch, scheduler = schedule.get("epoch"), schedule.get("scheduler")
+    if epoch is None:
+        words = "no schedule was recorded around then; a robot goes on with the last that it has"
+        return Part(name="schedule", lines=(words,), known=False)
+    facts = {"epoch": epoch, "scheduler": scheduler}
+    lines = [f"epoch {epoch}" + (f" of scheduler {scheduler:x}" if isinstance(scheduler, int) and scheduler else "")]
+    runs = [run for run in found.log.runs.get(SCHEDULER, ()) if run.scheduler in (scheduler, 0)]
+    plan = _plan_of(found, epoch, {run.run for run in runs})
     if plan is not None:
         facts |= {name: plan.body.get(name) for name in ("how", "reason", "inputs_hash")} | {"planned_s": plan.stamp_s}
         lines.append(f"planned at {clock(plan.stamp_s)}: {plan.body.get('reason') or 'no reason was recorded'}")
-    elif lines:
-        known = SCHEDULER in found.log.by_writer
-        lines.append("made before its scheduler's records begin" if known else "its scheduler's audit log is not in this recording")
-    if not lines:
-        return Part(
-            name="schedule", lines=("no schedule was recorded around then; a robot goes on with the last that it has",), known=False
-        )
-    return Part(name="schedule", lines=tuple(lines), facts=facts)
+    elif runs:
+        lines.append("made before its scheduler's records begin")
+    else:
+        lines.append("its scheduler's audit log is not in this recording")
+    fate = fate_in(found.log, runs, found.at_s)
+    if fate.presence not in (Presence.RUNNING, Presence.UNKNOWN):
+        lines.append(f"its scheduler: {fate.text}")
+    return Part(name="schedule", lines=tuple(lines), facts=facts | {"process": fate.facts()})
+
+
+def _was_taken(follow: Entry) -> bool:
+    """Whether the robot followed it: one that is older, or of another scheduler while its own lives, is refused."""
+    return mapping(follow.body.get("result")).get("member") not in (Heard.STALE.name, Heard.RIVAL.name)
+
+
+def _plan_of(found: Moment, epoch: object, runs: set[int]) -> Entry | None:
+    """The plan with that epoch in the chains of its scheduler; of several that were looked at the one that was published."""
+    plans = found.log.within(SCHEDULER, -math.inf, math.inf, "plan")
+    same = (one for one in plans if one.run in runs and mapping(one.body.get("schedule")).get("epoch") == epoch)
+    return next((plan for plan in same if plan.body.get("published", True)), None)
+
+
+def processes_part(found: Moment) -> Part:
+    """What the records say of each process at the moment: of the robot, of every server and of the scheduler."""
+    writers = [ROBOT + found.robot, *(name for name in sorted(found.log.runs) if name.startswith((SERVER, SCHEDULER)))]
+    fates = {writer: fate_of(found.log, writer, found.at_s) for writer in writers}
+    lines = [f"{writer}: {fate.text}" for writer, fate in fates.items() if fate.presence is not Presence.RUNNING]
+    running = [writer for writer, fate in fates.items() if fate.presence is Presence.RUNNING]
+    lines += [f"{', '.join(running)}: wrote before and after"] * bool(running)
+    return Part(name="processes", lines=tuple(lines), facts={"presence": {name: fate.facts() for name, fate in fates.items()}})

@@ -7,12 +7,15 @@ import re
 
 from ros2_rfm_serving.audit.explain.behind import is_between
 from ros2_rfm_serving.audit.explain.explanation import clock
+from ros2_rfm_serving.audit.explain.processes import fate_of
 from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry
 from ros2_rfm_serving.errors import ConfigurationError
 
 TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}(?:\.\d*)?))?")
 NEAR_S = 2.0
-"""A control period that is older says nothing about a moment."""
+"""A control period that is older says nothing about a moment of a process that runs."""
+LOOKS_BACK_S = 30.0
+"""Of frequent records before a moment; of transitions, plans and people's words, all."""
 FORMS = "14:03:12.4 (local time), 12.5 (seconds since the recording began) or 2026-01-31T14:03:12.4+01:00"
 
 
@@ -50,10 +53,12 @@ def period_at(log: AuditLog, robot: str, at_s: float) -> Entry:
     if ROBOT + robot not in log.by_writer:
         fix = f"name one of {', '.join(log.robots)}" if log.robots else "record with rfm record, or rfm up --record"
         raise ConfigurationError(f"no robot {robot!r} is in the audit log of this recording", key="--robot", fix=fix)
-    ticks = log.within(ROBOT + robot, at_s - NEAR_S, at_s + NEAR_S, "tick")
+    fate = fate_of(log, ROBOT + robot, at_s)
+    back_s = NEAR_S if fate.runs else LOOKS_BACK_S
+    ticks = log.within(ROBOT + robot, at_s - back_s, at_s + NEAR_S, "tick")
     before = [one for one in ticks if one.stamp_s <= at_s + 1e-3]
     decided = [one for one in before if not is_between(one)]
     if not ticks:
-        problem = f"no control period of {robot} was recorded around {clock(at_s)}"
-        raise ConfigurationError(problem, key="--at", fix="it was not running then, or its records were lost: rfm audit verify")
+        problem = f"no control period of {robot} was recorded around {clock(at_s)}: {fate.text}"
+        raise ConfigurationError(problem, key="--at", fix="name a moment at which it ran; rfm audit verify says what was lost")
     return (decided or before or ticks[:1])[-1]

@@ -17,18 +17,19 @@ from ros2_rfm_serving.errors import RfmError
 
 def state_part(found: Moment) -> Part:
     """Of the robot: its fail-safe state, its task."""
-    changed = found.log.last(ROBOT + found.robot, found.tick.stamp_s, "transition")
-    starts = [one for one in found.log.of(ROBOT + found.robot, "call") if one.body.get("do") == "start"]
-    task = next((_goal(one).get("task") for one in reversed(starts) if one.stamp_s <= found.tick.stamp_s), None)
+    until_s = found.tick.stamp_s
+    before = [one for one in found.log.within(ROBOT + found.robot, -math.inf, until_s, "transition", "call") if found.own(one)]
+    changed = next((one for one in reversed(before) if one.kind == "transition"), None)
+    task = next((_goal(one).get("task") for one in reversed(before) if one.body.get("do") == "start"), None)
     facts: dict[str, Any] = {}
     lines = []
     if changed is None:
-        lines.append("no change of state since the recording began")
+        lines.append("no change of state since the records of its process begin")
     else:
-        to, before = changed.body.get("to") or NONE, changed.body.get("from") or NONE
+        to, was = changed.body.get("to") or NONE, changed.body.get("from") or NONE
         facts = {"state": to.get("state"), "phase": to.get("phase"), "paused": to.get("paused"), "since_s": changed.stamp_s}
-        facts |= {"before": before.get("state"), "reason": changed.body.get("reason")}
-        lines.append(f"{_named(to)} since {clock(changed.stamp_s)} (before: {_named(before)}){_because(changed.body)}")
+        facts |= {"before": was.get("state"), "reason": changed.body.get("reason")}
+        lines.append(f"{_named(to)} since {clock(changed.stamp_s)} (before: {_named(was)}){_because(changed.body)}")
     if task is not None:
         facts["task"] = task
         lines.append(f"task {task}")
@@ -162,7 +163,7 @@ def told_part(found: Moment, window_s: float = 5.0) -> Part | None:
     """Calls that change what a robot does, just before. None: nothing of the kind."""
     until_s = found.tick.stamp_s
     calls = found.log.within(ROBOT + found.robot, until_s - window_s, until_s, "call")
-    told = [one for one in calls if one.body.get("do") in NOTABLE or one.body.get("raised")]
+    told = [one for one in calls if (one.body.get("do") in NOTABLE or one.body.get("raised")) and found.own(one)]
     if not told:
         return None
     lines = tuple(f"{clock(one.stamp_s)} {one.body['do']}{_told(one.body.get('args') or NONE)}" for one in told[-8:])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ros2_rfm_serving.audit.explain.behind import NONE, Moment
 from ros2_rfm_serving.audit.explain.explanation import Part, clock, duration
-from ros2_rfm_serving.audit.log import SERVER, keys_in, real
+from ros2_rfm_serving.audit.explain.processes import Presence, fate_of
+from ros2_rfm_serving.audit.log import SERVER, Entry, keys_in, real
 from ros2_rfm_serving.audit.servers.records import DECODING
 from ros2_rfm_serving.types import Phases
 
@@ -34,7 +36,7 @@ def network_part(found: Moment) -> Part:
 
 def server_part(found: Moment) -> Part:
     if not found.server:
-        return Part(name="server", lines=("nobody had been asked",), known=False)
+        return Part(name="server", lines=("no request of the robot is in the records before",), known=False)
     served = found.reply.get("served") or NONE
     facts: dict[str, Any] = {"server": found.server, **{name: served.get(name) for name in SERVED if name in served}}
     lines = [found.server]
@@ -47,10 +49,13 @@ def server_part(found: Moment) -> Part:
             seen, solved = real(served.get("perception_s")), real(served.get("solver_s"))
             lines.append(f"of the inference {duration(seen)} perception, {duration(solved)} in {steps} solver steps")
         lines += [f"{served['superseded']} older requests were replaced by newer ones"] * bool(served.get("superseded"))
-    if SERVER + found.server not in found.log.by_writer:
-        lines.append("its own audit log is not in this recording")
+    fate = fate_of(found.log, SERVER + found.server, found.at_s)
+    facts |= {"process": fate.facts()}
+    if fate.presence is Presence.UNKNOWN:
+        lines.append(fate.text)
         return Part(name="server", lines=tuple(lines), facts=facts, known=bool(served))
     more, told = _on_server(found)
+    told += [fate.text] * (fate.presence is not Presence.RUNNING)
     return Part(name="server", lines=(*lines, *told), facts=facts | more)
 
 
@@ -59,10 +64,7 @@ def _on_server(found: Moment) -> tuple[dict[str, Any], list[str]]:
     facts: dict[str, Any] = {}
     lines = []
     if request is None and found.answered is None:
-        last = found.log.of(SERVER + found.server)[-1]
-        lines.append(
-            f"it never noted the request: lost on the way, or the server was gone (its last record is of {clock(last.stamp_s)})"
-        )
+        lines.append(f"it never noted the request: {_why_not(found)}")
     elif request is not None and "refused" in request.body:
         facts |= {"refused": request.body["refused"], "problem": request.body.get("problem")}
         lines.append(f"it refused the request: {request.body.get('problem') or request.body['refused']}")
@@ -73,12 +75,27 @@ def _on_server(found: Moment) -> tuple[dict[str, Any], list[str]]:
         names = ", ".join(f"{one.robot} ({one.component})" for one in others) or "nobody"
         rows = "1 row" if not others else f"{len(others) + 1} rows"
         lines.append(f"batch {batch.body.get('batch')}: {rows}, computed as {padded}; with {names}")
-    change = found.log.last(SERVER + found.server, found.tick.stamp_s, "transition")
+    change = _state_then(found)
     if change is not None:
         facts["transition"] = {name: change.body.get(name) for name in ("from", "to", "reason")} | {"stamp_s": change.stamp_s}
         because = f": {change.body['reason']}" if change.body.get("reason") else ""
         lines.append(f"{_state(change.body.get('to'))} since {clock(change.stamp_s)}{because}")
     return facts, lines
+
+
+def _why_not(found: Moment) -> str:
+    """By what its records say of the moment at which the request was sent."""
+    if found.sent is None:
+        return "when it was sent is not in this recording"
+    then = fate_of(found.log, SERVER + found.server, found.sent.stamp_s)
+    return "it was lost on the way, for the server wrote on" if then.runs else f"when it was sent: {then.text}"
+
+
+def _state_then(found: Moment) -> Entry | None:
+    """The last change of state by the process that the moment belongs to: that of one before it says nothing of this one."""
+    run = fate_of(found.log, SERVER + found.server, found.at_s).run
+    changes = found.log.within(SERVER + found.server, -math.inf, found.at_s, "transition")
+    return next((one for one in reversed(changes) if run is not None and found.log.process_of(one) == run.process), None)
 
 
 def _state(found: Any) -> str:

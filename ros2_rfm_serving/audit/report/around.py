@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from ros2_rfm_serving.audit.explain.explanation import clock
+from ros2_rfm_serving.audit.explain.processes import without_an_end
 from ros2_rfm_serving.audit.log import SERVER, AuditLog, Entry
 from ros2_rfm_serving.audit.report.incidents import Incident
 
@@ -18,8 +19,10 @@ def around(log: AuditLog, incident: Incident) -> list[str]:
     if incident.kind != "server" or not math.isfinite(incident.at_s):
         return []
     writer = SERVER + incident.who
-    found = log.within(writer, incident.at_s - BEFORE_S, incident.at_s + AFTER_S, "transition", "begin", "closed")
-    killed = ["it was killed, or cut off: what it wrote before has no last word"] * _was_killed(found, log, writer)
+    since_s, until_s = incident.at_s - BEFORE_S, incident.at_s + AFTER_S
+    found = log.within(writer, since_s, until_s, "transition", "begin", "closed")
+    ends = [run.ends_s for run in without_an_end(log, writer) if since_s <= run.ends_s <= until_s]
+    killed = [f"its records end at {clock(end_s)}, without an end: it was killed, or cut off" for end_s in ends]
     return killed + [f"{clock(one.stamp_s)} {_words(one)}" for one in found[:MOST]]
 
 
@@ -35,13 +38,3 @@ def _words(entry: Entry) -> str:
 
 def _name(found: Any) -> str:
     return str(found.get("state", found)) if isinstance(found, dict) else str(found)
-
-
-def _was_killed(found: list[Entry], log: AuditLog, writer: str) -> bool:
-    """A chain begins here, and the one before it was never closed."""
-    begins = [one for one in found if one.kind == "begin"]
-    chains = log.of(writer, "begin", "closed")
-    if not begins:
-        return False
-    before = chains[: chains.index(begins[0])]
-    return bool(before) and before[-1].kind != "closed"

@@ -32,8 +32,9 @@ what (`seen.to_json`), servers lost, servers back, robots that waited, whether t
 class Book:
     """Of one scheduler, on one thread. Keeps references alone; writes while somebody listens."""
 
-    def __init__(self, journal: Journal, profiles: Path, clock: Callable[[], float]) -> None:
-        self._journal, self._clock = journal, clock
+    def __init__(self, journal: Journal, profiles: Path, clock: Callable[[], float], identity: int = 0) -> None:
+        """identity: of the scheduler, as robots read it in its schedules; 0: it has none."""
+        self._journal, self._clock, self._identity = journal, clock, identity
         self._profiles = functools.lru_cache(maxsize=1)(lambda models: profiles_hash(profiles, models))
         self._planned: Planned | None = None
         self._base: Fleet | None = None
@@ -92,7 +93,7 @@ class Book:
 
     def _made_of(self) -> Any:
         self._told = set()
-        return {}
+        return {"scheduler": self._identity} if self._identity else {}
 
     def _whole(self) -> Any:
         """The last plan, with all that it was made from, and the steps since."""

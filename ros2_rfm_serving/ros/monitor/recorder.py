@@ -21,7 +21,7 @@ from ros2_rfm_serving.audit.recording.ledger import Ledger
 from ros2_rfm_serving.audit.recording.recorder import DAY_S, GB, MB, Limits, Recorder
 from ros2_rfm_serving.audit.recording.told import Told
 from ros2_rfm_serving.audit.recording.topics import OWN, Selection
-from ros2_rfm_serving.audit.recording.writing import Sink, Writing
+from ros2_rfm_serving.audit.recording.writing import END_S, Sink, Writing
 from ros2_rfm_serving.ros.monitor import definitions
 from ros2_rfm_serving.ros.monitor.hearing import Hearing, written
 from ros2_rfm_serving.ros.monitor.recorder_parameters import SPECS
@@ -42,6 +42,9 @@ RECENT_S = 60.0
 
 class RecorderNode(Node):
     """Raises: `RfmError`: the folder cannot be used."""
+
+    stop_s = END_S
+    """Of its end: for the disk, which `stop` waits for."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__("recorder", enable_rosout=False, **options)
@@ -81,6 +84,10 @@ class RecorderNode(Node):
     @property
     def drained(self) -> bool:
         return clock() >= self._drain_s or not any(self.count_publishers(topic) for topic in self._hearing.of(LAST_WORDS))
+
+    def close_files(self) -> None:
+        """Of a process whose end hangs, from another thread: what was heard is written, and the bag is closed."""
+        self._writing.stop()
 
     def stop(self) -> None:
         """What was heard is written, and the bag is closed."""

@@ -13,7 +13,7 @@ from rclpy.node import Node
 from rfm_serving import msg
 
 from ros2_rfm_serving.audit.chain import Page
-from ros2_rfm_serving.audit.journal import PAGE_PERIOD_S, Journal
+from ros2_rfm_serving.audit.journal import PAGE_PERIOD_S, PROCESS_ENDS, Journal
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import turns_of
 from ros2_rfm_serving.ros.wire import convert, qos
@@ -46,7 +46,7 @@ class AuditTopic:
         self._turn.cancel()
         listened = self.journal.on
         with self._lock:
-            self.journal.close(clock(), "the end of the process")
+            self.journal.close(clock(), PROCESS_ENDS)
         if listened:
             self._publisher.wait_for_all_acked(Duration(seconds=LAST_PAGE_S))
         publisher, self._publisher = self._publisher, None

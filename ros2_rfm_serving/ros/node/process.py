@@ -15,6 +15,8 @@ SUPERVISED = "RFM_SERVING_SUPERVISED"
 """In the environment of a node that must not outlive the process that started it: that one's id."""
 EXIT_CONFIGURATION = 78
 """Its arguments, parameters or files cannot be used (EX_CONFIG of sysexits.h): started again it would end again."""
+EXIT_END_HUNG = 71
+"""Its end hung in a call that did not come back (EX_OSERR)."""
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PR_SET_PDEATHSIG = 1
 HELP_FLAGS = {"-h", "--help"}

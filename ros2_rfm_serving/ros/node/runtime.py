@@ -20,8 +20,10 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 
-from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.errors import ConfigurationError, RfmError
+from ros2_rfm_serving.factory.graph_names import pushed_namespace
 from ros2_rfm_serving.ros.node import clock as process_clock
+from ros2_rfm_serving.ros.node.hang_watch import END_STEP_S, HangWatch
 from ros2_rfm_serving.ros.node.middleware import use_profile
 from ros2_rfm_serving.ros.node.parameters import Spec
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, HELP_FLAGS, Ending, end_with_parent, leave
@@ -30,6 +32,8 @@ from ros2_rfm_serving.ros.node.usage import usage
 from ros2_rfm_serving.ros.wire.qos import Names
 
 EXIT_FAILED = 1
+LEAVING_S = 20.0
+"""For what libraries clean up at the end, such as processes of their own."""
 LOOK_PERIOD_S = 0.1
 """Of looking whether the process was asked to end."""
 NO_PARAMETERS: Mapping[str, Spec] = MappingProxyType({})
@@ -103,26 +107,40 @@ def _serve(node: Any, ending: Ending) -> None:
     """From the outside in: the executor, which calls into the node, ends before the node, and the node before what it stands on."""
     spinner = executor()
     spinner.add_node(node)
+    watch = _watched(node)
     try:
         while rclpy.ok() and not ending.asked:
             _spin(spinner, node, LOOK_PERIOD_S)  # the events executor's spin() without a timeout never dispatches
+            watch.beat()
     finally:
-        _drain(spinner, node)
+        watch.ends("draining")
+        _drain(spinner, node, watch)
+        watch.ends("stopping", getattr(node, "stop_s", END_STEP_S))
         getattr(node, "stop", lambda: None)()
+        watch.ends("the last turns of the executor")
         for _ in range(5):
             _spin(spinner, node, 0.02)  # what `stop` set off, such as the result of a goal
+        watch.ends("destroying the node")
         spinner.remove_node(node)
         spinner.shutdown()
         node.destroy_node()
         rclpy.try_shutdown()
+        watch.ends("leaving", LEAVING_S)
 
 
-def _drain(spinner: Any, node: Any) -> None:
+def _watched(node: Any) -> HangWatch:
+    """close_files: of a node that writes some. A node that watches the interpreter itself says so by `watches_interpreter`."""
+    close_files = getattr(node, "close_files", lambda: None)
+    return HangWatch(node.get_name(), close_files, watches_interpreter=not getattr(node, "watches_interpreter", False))
+
+
+def _drain(spinner: Any, node: Any, watch: HangWatch) -> None:
     """A node with a `drain` says by `drained` when it has finished; until then it goes on answering."""
     if hasattr(node, "drain"):
         node.drain()
         while rclpy.ok() and not node.drained:
             _spin(spinner, node, 0.05)
+            watch.beat()
 
 
 def _spin(spinner: Any, node: Node, seconds: float) -> None:
@@ -155,5 +173,15 @@ def parameter(node: Node, name: str, default: T, description: str) -> T:
 
 
 def fleet_names(node: Node) -> Names:
-    """The names of the factory that a node belongs to."""
-    return Names(parameter(node, "fleet_namespace", "", "Namespace of the whole factory; empty: none"))
+    """Return the names of the factory that a node belongs to.
+
+    Raises: `ConfigurationError`: the node's namespace was pushed below another one, and the factory's was not: two cells that a
+    launch file starts in two namespaces would share one factory's topics.
+    """
+    given = parameter(node, "fleet_namespace", "", "Namespace of the whole factory; empty: none; /: none, wherever the node is")
+    names, pushed = Names(given), pushed_namespace(node.get_namespace())
+    if pushed not in ("", names.root) and given != "/":
+        where = f"the node is in {node.get_namespace()}, below {pushed}, and its factory's topics are below {names.root or '/'}"
+        fix = f"write fleet_namespace: {pushed.strip('/')} (as factory.launch.py does), or / for a factory without a namespace"
+        raise ConfigurationError(f"{given!r}: {where}; a namespace that is pushed moves nodes only", key="fleet_namespace", fix=fix)
+    return names

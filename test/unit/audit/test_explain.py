@@ -45,9 +45,13 @@ def served(server: Log, t_s: float, sequence: int) -> None:
 
 def shift() -> list[Log]:
     """Half a second of a robot that executes chunks, is told to pause, and whose server is gone then."""
-    log, server, scheduler = robot(), Log("server/server_1", "server", ahead_s=500.0), Log("scheduler", "scheduler")
-    scheduler.note("plan", 0.5, reason="server_2 was lost", published=True)
-    scheduler.note("plan", 0.65, reason="not worth it", published=False)
+    log, server, scheduler = (
+        robot(),
+        Log("server/server_1", "server", ahead_s=500.0),
+        Log("scheduler", "scheduler", {"scheduler": 11}),
+    )
+    scheduler.note("plan", 0.5, reason="server_2 was lost", published=True, schedule={"epoch": 4, "scheduler": 0})
+    scheduler.note("plan", 0.65, reason="not worth it", published=False, schedule={"epoch": 4, "scheduler": 0})
     log.note("call", 0.6, do="start", args={"goal": {"~": "robot.task:TaskGoal", "task": "push"}}, result=None)
     log.note("call", 0.7, do="follow", args={"schedule": {"~": "types.schedule:Schedule", "epoch": 4, "scheduler": 11}}, result=1)
     transition(log, 0.8, "STREAMING", "")
@@ -112,6 +116,80 @@ def test_a_hold_says_why_since_when_and_what_was_being_waited_for() -> None:
     assert "server_lost (server server_1, problem silent for 0.5 s)" in said(found, "told")
 
 
+def test_the_end_of_a_run_without_a_farewell_is_a_fact_of_its_own() -> None:
+    """A server that is killed, another one of its name later; and the robot's own end."""
+    log, first = robot(), Log("server/server_1", "server", ahead_s=500.0)
+    first.note("transition", 0.5, **{"from": "LOADING", "to": "READY", "reason": "the first one has loaded"})
+    second = Log("server/server_1", "server", run=8, begins_s=20.0)
+    second.note("transition", 21.0, **{"from": "LOADING", "to": "READY", "reason": "the second one has loaded"})
+    second.note("sealed", 26.0, stamp=EPOCH_S + 26.0, records=2)
+    second.note("closed", 30.0, stamp=EPOCH_S + 30.0, records=2, why="the end of the process")
+    asks(log, 1.0, 1)
+    for number in range(40):
+        tick(log, 1.1 + number, None, {"by": "rung", "rung": "hold", "reason": "server_1 is lost"})
+    pages = [one.page() for one in (log, first, second, Log("robot/push_2", "robot", begins_s=60.0))]
+
+    def found(t_s: float) -> Explanation:
+        return explain(AuditLog(pages, [window(EPOCH_S + t_s)]), "push_1", EPOCH_S + t_s)
+
+    def server(t_s: float) -> tuple[str, bool]:
+        facts = found(t_s).as_json()["processes"]["presence"]["server/server_1"]
+        return facts["presence"], facts["certain"]
+
+    words = said(found(4.1), "server")
+    assert "its records end 3.60 s before (" in words and ", without an end; the next ones begin 15.90 s after" in words
+    assert "the first one has loaded" in words and "second" not in words
+    assert server(4.1) == ("without an end", False) and server(8.1) == ("without an end", True)
+    assert server(25.1) == ("running", True)
+    assert server(32.1) == ("ended", True) and "the end of the process" in said(found(32.1), "processes")
+    assert found(50.1).headline.startswith("its records end 10.00 s before (")
+    with pytest.raises(ConfigurationError, match=r"around .*: its records end 59\.90 s before \(.*\), without an end"):
+        found(100.0)
+
+
+def test_a_process_that_wrote_nothing_for_a_while_and_went_on_has_not_ended() -> None:
+    log, server = robot(), Log("server/server_1", "server")
+    server.note("sealed", 1.0, stamp=EPOCH_S + 1.0, records=1)
+    server.note("sealed", 41.0, stamp=EPOCH_S + 41.0, records=2)
+    tick(log, 20.0, None, {"by": "rung", "rung": "hold", "reason": "server_1 is lost"})
+    presence = at(20.0, log, server).as_json()["processes"]["presence"]["server/server_1"]
+    assert presence["presence"] == "silent" and "it wrote nothing from" in presence["text"] and "(40.00 s)" in presence["text"]
+
+
+def test_what_the_recorder_lost_is_no_end() -> None:
+    """A disk that is full: one server goes on behind it, the other one may or may not."""
+    log, server, other = robot(), Log("server/server_1", "server"), Log("server/server_2", "server")
+    server.note("sealed", 1.0, stamp=EPOCH_S + 1.0, records=1)
+    first = server.page()
+    for number in range(30):
+        server.note("transition", 2.0 + number, **{"from": "READY", "to": "READY", "reason": "lost"})
+    server.page()
+    server.note("sealed", 41.0, stamp=EPOCH_S + 41.0, records=32)
+    recorder = Log("recorder/night", "recorder")
+    recorder.note("lost", 40.0, topic="/rfm/servers/server_2/audit", count=9, why="the disk is full")
+    tick(log, 35.0, None, {"by": "rung", "rung": "hold", "reason": "server_1 is lost"})
+    pages = [first, *(one.page() for one in (log, server, other, recorder))]
+    presence = explain(AuditLog(pages), "push_1", EPOCH_S + 35.0).as_json()["processes"]["presence"]
+    assert "30 of its records are missing from" in presence["server/server_1"]["text"]
+    assert presence["server/server_2"]["presence"] == "without an end" and not presence["server/server_2"]["certain"]
+    assert "the recorder lost messages meanwhile" in presence["server/server_2"]["text"]
+
+
+def test_a_schedule_is_of_the_scheduler_that_the_robot_follows() -> None:
+    """Each scheduler counts from 1: the newest plan with that epoch may be another's; and a refused one is not followed."""
+    log = robot()
+    first, second = (Log("scheduler", "scheduler", {"scheduler": 10 + n}, run=7 + n, begins_s=n * 5.0) for n in (0, 1))
+    first.note("plan", 0.5, reason="the first one planned", published=True, schedule={"epoch": 1, "scheduler": 0})
+    second.note("plan", 5.5, reason="the second one planned", published=True, schedule={"epoch": 1, "scheduler": 0})
+    for at_s, scheduler, heard in ((0.7, 10, "NEWER"), (5.7, 11, "RIVAL")):
+        args = {"schedule": {"epoch": 1, "scheduler": scheduler}}
+        log.note("call", at_s, do="follow", args=args, result={"~": "types.following:Heard", "member": heard})
+    tick(log, 6.0, None, {"by": "rung", "rung": "hold", "reason": "paused by a person"})
+    words = said(at(6.0, log, first, second), "schedule")
+    assert "epoch 1 of scheduler a" in words and "the first one planned" in words
+    assert "its scheduler: its records end 5.50 s before" in words
+
+
 def test_a_persons_word_is_told() -> None:
     found = at(2.41)
     assert found.headline == "held (hold): paused by a person" and "anna: pause (done: paused)" in said(found, "people")
@@ -124,7 +202,7 @@ def test_what_was_not_recorded_is_said() -> None:
     found = at(1.0, log)
     assert said(found, "schedule") == "epoch 4\nits scheduler's audit log is not in this recording"
     assert "what was asked is not in this recording" in said(found, "request")
-    assert "its own audit log is not in this recording" in said(found, "server")
+    assert "its audit log is not in this recording" in said(found, "server")
     assert "what its noise was drawn from was not recorded" in said(found, "model")
     assert not next(part for part in found.parts if part.name == "network").known
     log = robot()

@@ -148,6 +148,10 @@ def test_a_server_that_was_killed_is_told_from_one_that_ended() -> None:
     lost = Incident(at_s=EPOCH_S + 15.0, kind="server", who="server_1", what="lost", server="server_1")
     killed = around(AuditLog([first.page(), second.page()]), lost)
     assert "READY to HUNG: inference does not come back" in killed[1] and "begins" in killed[2] and "killed" in killed[0]
+    later = Log("robot/push_1", "robot", begins_s=30.0)
+    first = Log("server/server_1", "server")
+    first.note("transition", 14.0, **{"from": "READY", "to": "HUNG", "reason": "inference does not come back"})
+    assert "killed" in around(AuditLog([first.page(), later.page()]), lost)[0], "also where it is never started again"
     ended = Log("server/server_1", "server")
     ended.note("closed", 15.0, stamp=EPOCH_S + 15.0, records=1, why="the end of the process")
     second = Log("server/server_1", "server", run=8, begins_s=20.0)

@@ -20,6 +20,7 @@ import yaml
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory, parse_factory
+from ros2_rfm_serving.factory.graph_names import pushed_namespace
 from ros2_rfm_serving.factory.nodes import NodeSpec, node_list, write_parameters
 from ros2_rfm_serving.factory.task import Interface
 from ros2_rfm_serving.operate.commands import ENVIRONMENT
@@ -100,10 +101,10 @@ class Node(Recorded):
 
 class LaunchConfiguration:
     def __init__(self, variable_name: str, *, default: Any = None) -> None:
-        self.name = variable_name
+        self.name, self._default = variable_name, default
 
     def perform(self, context: dict[str, str]) -> str:
-        return context[self.name]
+        return context[self.name] if self._default is None else context.get(self.name, self._default)
 
 
 @dataclass
@@ -186,6 +187,34 @@ def test_it_starts_the_nodes_of_rfm_up(repository: Path, launched: Launched) -> 
     nodes = launched.nodes(simulated_robots="false", foreman="false", namespace="hall_3")
     assert {node["executable"] for node in nodes} == {"scheduler_node", "model_server_node", "robot_node"}
     assert all(node["namespace"].startswith("hall_3/") for node in nodes)
+
+
+def in_cell(launched: Launched, cell: str, **given: str) -> dict[str, str]:
+    """What a cell starts below `PushRosNamespace(cell)`: namespace and executable -> namespace of its factory's topics."""
+    actions = launched.actions(ros_namespace=f"/{cell}", **given)  # kept: their parameter files go with them
+    found = {}
+    for node in (action.kwargs for action in actions if isinstance(action, Node)):
+        namespace = node["namespace"]  # as launch_ros 0.28 joins them
+        whole = namespace if namespace.startswith("/") else f"/{cell}/{namespace}"
+        content = yaml.safe_load(Path(node["parameters"][0]).read_text())["/**"]["ros__parameters"]
+        found[f"{whole} {node['executable']}"] = content.get("fleet_namespace", "")
+    return found
+
+
+def test_two_cells_in_pushed_namespaces_share_no_topic(launched: Launched) -> None:
+    """A launch file that includes ours twice, each time in a group of its own below another `PushRosNamespace`."""
+    left, right = (in_cell(launched, cell) for cell in ("cell_a", "cell_b"))
+    assert set(left.values()) == {"cell_a"} and set(right.values()) == {"cell_b"} and not left.keys() & right.keys()
+    assert {key.removeprefix("/cell_a/") for key in left} == {key.removeprefix("/cell_b/") for key in right}
+    assert "/cell_a/push_1 robot_node" in left and "/cell_b/rfm scheduler_node" in right
+    for whole in left:  # and each node finds that its own namespace is its factory's
+        assert pushed_namespace(whole.split()[0]) == "/cell_a"
+
+
+def test_a_namespace_that_is_given_is_below_the_pushed_one_unless_it_is_absolute(launched: Launched) -> None:
+    assert set(in_cell(launched, "cell_a", namespace="hall_3").values()) == {"cell_a/hall_3"}
+    absolute = in_cell(launched, "cell_a", namespace="/hall_3")
+    assert set(absolute.values()) == {"hall_3"} and all(key.startswith("/hall_3/") for key in absolute)
 
 
 HOSTS = """
@@ -359,6 +388,9 @@ def test_a_view_has_a_place_a_model_and_markers_for_every_robot(repository: Path
     ]
     assert nodes[0]["namespace"] == "hall_3/rfm" and nodes[0]["parameters"] == [{"fleet_namespace": "hall_3"}]
     assert nodes[3]["arguments"] == ["--x", "1.5", "--frame-id", "factory", "--child-frame-id", "arm_2/base"]
+    pushed = view.nodes(robots="arm_1", ros_namespace="/cell_a", rviz="false")
+    assert [node.get("namespace") for node in pushed] == ["rfm", None, "arm_1"]  # launch_ros puts them below /cell_a
+    assert pushed[0]["parameters"] == [{"fleet_namespace": "cell_a"}]
     model = nodes[4]
     assert model["namespace"] == "hall_3/arm_2" and model["parameters"][0]["frame_prefix"] == "arm_2/"
     assert model["parameters"][0]["robot_description"].startswith("<?xml") and Path(nodes[-1]["arguments"][1]).is_file()

@@ -1,0 +1,130 @@
+"""Which processes wrote records at a moment: the end of one that was killed is the time of its last record, and not the newest
+record of its name, which may be of another process."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ros2_rfm_serving.audit.explain.explanation import clock, duration
+from ros2_rfm_serving.audit.log import AuditLog
+from ros2_rfm_serving.audit.runs import QUIET_S, Run
+from ros2_rfm_serving.audit.verify import RECORDER
+
+LOSS_NOTED_S = 10.0
+"""A recorder may note a loss so much later than it happened, as on a disk that is full."""
+
+
+class Presence(enum.Enum):
+    """What the records of a writer say of its process at a moment."""
+
+    RUNNING = "running"
+    """Records of the same chain came later."""
+    SILENT = "silent"
+    """Records of the same chain came later, after a stretch without any in which this moment lies."""
+    ENDED = "ended"
+    """The chain ended in order, as its process did."""
+    NO_END = "without an end"
+    """The records stop without an end: the process was killed, hung, or was cut off from the recorder."""
+    UNRECORDED = "not recorded"
+    """The process had not begun to be recorded, or its chain was closed or broke off while the process went on."""
+    UNKNOWN = "unknown"
+    """No record of it is in the recording."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fate:
+    """What is known of one writer's process at a moment."""
+
+    presence: Presence
+    text: str
+    """Without the name of the writer."""
+    run: Run | None = None
+    """The chain that the moment lies in or follows."""
+    next: Run | None = None
+    """The chain after it."""
+    certain: bool = True
+    """False: the last record is so young, or the recording ends so soon, that the process may still have run."""
+
+    @property
+    def runs(self) -> bool:
+        return self.presence in (Presence.RUNNING, Presence.SILENT)
+
+    def facts(self) -> dict[str, Any]:
+        times = (
+            {} if self.run is None else {"run": f"{self.run.run:016x}", "begins_s": self.run.begins_s, "ends_s": self.run.ends_s}
+        )
+        following = {} if self.next is None else {"next_begins_s": self.next.begins_s}
+        return {"presence": self.presence.value, "certain": self.certain, **times, **following, "text": self.text}
+
+
+def fate_of(log: AuditLog, writer: str, at_s: float) -> Fate:
+    """Return what the records say of the process of a writer at a moment, ROS time in s."""
+    return fate_in(log, log.runs.get(writer, ()), at_s)
+
+
+def fate_in(log: AuditLog, runs: Sequence[Run], at_s: float) -> Fate:
+    """Return the same of some chains of one writer, by time."""
+    begun = [run for run in runs if run.begins_s <= at_s]
+    if not begun:
+        return _not_begun(runs, at_s)
+    run, number = begun[-1], len(begun)
+    following = runs[number] if number < len(runs) else None
+    if at_s <= run.ends_s:
+        return _within(run, at_s, following)
+    ago = f"its records end {duration(at_s - run.ends_s)} before ({clock(run.ends_s)})"
+    if run.closed is not None:
+        presence = Presence.ENDED if run.ended_in_order else Presence.UNRECORDED
+        text = f"{ago}: {run.closed}" + _next(following, at_s)
+        return Fate(presence=presence, text=text, run=run, next=following)
+    if following is not None and following.process == run.process:
+        text = f"{ago}, unfinished; the same process wrote on from {clock(following.begins_s)}"
+        return Fate(presence=Presence.UNRECORDED, text=text, run=run, next=following)
+    certain, doubt = min(at_s, log.ends_s) - run.ends_s > QUIET_S, ""
+    if certain and _is_lossy(log, run.ends_s, at_s):
+        certain, doubt = False, "; the recorder lost messages meanwhile, so it may have run"
+    elif not certain:
+        doubt = f"; one that runs writes at least every {QUIET_S:.0f} s, so it may have run"
+    text = f"{ago}, without an end{_next(following, at_s)}{doubt}"
+    return Fate(presence=Presence.NO_END, text=text, run=run, next=following, certain=certain)
+
+
+def without_an_end(log: AuditLog, writer: str) -> list[Run]:
+    """Return the last chains of those processes of a writer whose records stop without an end."""
+    runs = log.runs.get(writer, [])
+    return [run for run, following in zip(runs, [*runs[1:], None], strict=False) if _has_no_end(run, following, log.ends_s)]
+
+
+def _has_no_end(run: Run, following: Run | None, recording_ends_s: float) -> bool:
+    if run.closed is not None:
+        return False
+    return recording_ends_s - run.ends_s > QUIET_S if following is None else following.process != run.process
+
+
+def _not_begun(runs: Sequence[Run], at_s: float) -> Fate:
+    if not runs:
+        return Fate(presence=Presence.UNKNOWN, text="its audit log is not in this recording")
+    text = f"its records begin {duration(runs[0].begins_s - at_s)} after ({clock(runs[0].begins_s)})"
+    return Fate(presence=Presence.UNRECORDED, text=text, next=runs[0])
+
+
+def _within(run: Run, at_s: float, following: Run | None) -> Fate:
+    for since_s, until_s, missing in run.gaps:
+        if since_s < at_s < until_s:
+            what = f"{missing} of its records are missing" if missing else "it wrote nothing"
+            text = f"{what} from {clock(since_s)} to {clock(until_s)} ({duration(until_s - since_s)})"
+            return Fate(presence=Presence.SILENT, text=text, run=run, next=following)
+    text = f"its records go on; they begin {duration(at_s - run.begins_s)} before ({clock(run.begins_s)})"
+    return Fate(presence=Presence.RUNNING, text=text, run=run, next=following)
+
+
+def _is_lossy(log: AuditLog, since_s: float, until_s: float) -> bool:
+    """Whether a recorder noted meanwhile, or soon after, that messages were lost."""
+    recorders = [writer for writer in log.by_writer if writer.startswith(RECORDER)]
+    return any(log.within(writer, since_s - LOSS_NOTED_S, until_s + LOSS_NOTED_S, "lost", "disk") for writer in recorders)
+
+
+def _next(following: Run | None, at_s: float) -> str:
+    return "" if following is None else f"; the next ones begin {duration(following.begins_s - at_s)} after"

@@ -1,0 +1,131 @@
+"""Nodes whose middleware does not come back: in real processes, with a stand-in for the mutex that hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ros2_rfm_serving.audit.bag import Bag
+from ros2_rfm_serving.audit.verify import verify
+from ros2_rfm_serving.ros.node import hang_watch
+from ros2_rfm_serving.ros.node.process import EXIT_END_HUNG
+
+PATIENT_S = 60.0
+
+
+class Hanging:
+    """A process of `hanging.py`."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes]) -> None:
+        self.folder, self.process = folder, process
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        ends_s = time.monotonic() + PATIENT_S
+        while not condition():
+            assert time.monotonic() < ends_s and self.process.poll() is None, self.log
+            time.sleep(0.1)
+
+    def ended(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=PATIENT_S)
+
+
+@contextmanager
+def hanging(where: str, how: str, folder: Path, repository: Path) -> Iterator[Hanging]:
+    command = [sys.executable, "-m", "test.ros.hanging", where, how, str(folder)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=repository, stdout=log, stderr=log, env=os.environ)
+    found = Hanging(folder, process)
+    try:
+        found.wait((folder / "works").exists)
+        yield found
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_end_of_a_node_that_hangs_takes_less_than_ten_seconds() -> None:
+    assert hang_watch.END_STEP_S + hang_watch.LOOK_PERIOD_S + hang_watch.CLOSE_S + hang_watch.LAST_RESORT_S < 10.0
+
+
+def test_a_node_that_hangs_while_it_ends_closes_its_files_and_leaves(tmp_path: Path, repository: Path, ros_domain: int) -> None:
+    with hanging("end", "lets others run", tmp_path, repository) as node:
+        assert node.ended() == EXIT_END_HUNG
+        assert "its end hangs: it has been inside publish of /push_1/rfm/status for" in node.log
+        assert "(destroying the node)" in node.log
+        assert "in destroy_node" in node.log and (tmp_path / "closed").exists()
+
+
+def test_a_node_that_hangs_with_the_global_lock_while_it_ends_is_ended_by_an_alarm(
+    tmp_path: Path, repository: Path, ros_domain: int
+) -> None:
+    with hanging("end", "holds the lock", tmp_path, repository) as node:
+        assert node.ended() == -signal.SIGALRM
+        assert "in publish" in node.log and "in destroy_node" in node.log
+
+
+def test_a_recorder_that_hangs_while_it_ends_has_closed_its_bag(tmp_path: Path, repository: Path, ros_domain: int) -> None:
+    with hanging("recorder", "lets others run", tmp_path, repository) as node:
+        assert node.ended() == EXIT_END_HUNG
+        assert "its end hangs: it has been inside publish" in node.log and "(draining)" in node.log
+    bag = Bag(tmp_path / "bag")
+    (chain,) = verify(bag.pages).chains
+    assert chain.closed and not bag.damages and (tmp_path / "bag" / "metadata.yaml").exists()
+
+
+def test_a_publisher_that_hangs_at_work_is_named_and_ends_when_it_is_asked_to(
+    tmp_path: Path, repository: Path, ros_domain: int
+) -> None:
+    with hanging("work", "lets others run", tmp_path, repository) as node:
+        node.wait(lambda: "hangs: its executor has been inside publish of /push_1/rfm/status for" in node.log)
+        assert "[hanging]" in node.log and "in _publish" in node.log
+        assert node.ended() == EXIT_END_HUNG
+        assert "its end hangs" in node.log and "(at work, when it was asked to end)" in node.log
+        assert (tmp_path / "closed").exists()
+
+
+def test_a_publisher_that_hangs_at_work_with_the_global_lock_leaves_its_stack_in_the_log_and_ends_when_it_is_asked_to(
+    tmp_path: Path, repository: Path, ros_domain: int
+) -> None:
+    with hanging("work", "holds the lock", tmp_path, repository) as node:
+        node.wait(lambda: "in publish" in node.log and "in _publish" in node.log)
+        assert node.ended() == -signal.SIGALRM  # no handler of Python runs, and nobody else ends it
+
+
+def test_a_node_that_was_stopped_and_continued_does_not_hang(tmp_path: Path, repository: Path, ros_domain: int) -> None:
+    """Time in which the whole process did not run is no time of a call."""
+    with hanging("nowhere", "lets others run", tmp_path, repository) as node:
+        node.process.send_signal(signal.SIGSTOP)
+        time.sleep(4.0)
+        (tmp_path / "works").unlink()
+        node.process.send_signal(signal.SIGCONT)
+        node.wait((tmp_path / "works").exists)
+        time.sleep(1.5)
+        assert "hangs" not in node.log and node.ended() == 0
+
+
+def test_a_node_that_publishes_often_in_one_long_callback_does_not_hang(tmp_path: Path, repository: Path, ros_domain: int) -> None:
+    with hanging("busy", "lets others run", tmp_path, repository) as node:
+        node.wait((tmp_path / "published").exists)
+        assert "hang" not in node.log
+
+
+@pytest.mark.parametrize("how", ["lets others run", "holds the lock"])
+def test_a_node_that_does_not_hang_ends_in_order_and_says_nothing(
+    tmp_path: Path, repository: Path, ros_domain: int, how: str
+) -> None:
+    with hanging("nowhere", how, tmp_path, repository) as node:
+        assert node.ended() == 0
+        assert "hang" not in node.log and not (tmp_path / "closed").exists()
