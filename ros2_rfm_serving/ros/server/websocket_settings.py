@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from rclpy.node import Node
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import yaml_source
 from ros2_rfm_serving.ros.node.runtime import parameter
 from ros2_rfm_serving.security.tls import ServerTls
 from ros2_rfm_serving.security.tokens import TokenFile
@@ -21,6 +21,8 @@ from ros2_rfm_serving.server.openpi.vllm_omni import VllmOmniTerms
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.ros.server.websocket_door import WebsocketDoor
+
+MAP = "write it like {embodiment_tag: LIBERO_PANDA}"
 
 
 def open_gateway(
@@ -94,14 +96,18 @@ def _names(pairs: list[str]) -> dict[str, str]:
 
 def _map(key: str, text: str) -> dict[str, Any]:
     """Raises: `ConfigurationError`."""
+    if not text:
+        return {}
     try:
-        found = yaml.safe_load(text) if text else {}
+        found = yaml_source.parse(text, key).data
         json.dumps(found)  # a date is no part of a message
-    except (yaml.YAMLError, TypeError, ValueError):
-        found = None
-    if isinstance(found, dict) and all(isinstance(name, str) for name in found):
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{text!r} is no map: {error.problem}", key=key, fix=error.fix or MAP) from None
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{text!r} is no map of numbers and texts", key=key, fix=MAP) from None
+    if all(isinstance(name, str) for name in found):
         return found
-    raise ConfigurationError(f"{text!r} is no map", key=key, fix="write it like {embodiment_tag: LIBERO_PANDA}")
+    raise ConfigurationError(f"{text!r} has keys that are no text", key=key, fix=MAP)
 
 
 def _chunks(text: str) -> dict[str, int]:
