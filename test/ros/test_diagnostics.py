@@ -22,6 +22,7 @@ from ros2_rfm_serving.ros.node.log_disk import LogDisk
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 from ros2_rfm_serving.security.own import ENCLAVE, WARNED_DAYS
+from ros2_rfm_serving.types.process_problems import LOG_DISK_FULL, LOG_DISK_SILENT, separated
 from test.enclaves import Enclaves
 
 from .overhearing import overheard
@@ -99,7 +100,10 @@ def test_a_full_log_disk_is_said_and_counted(ros_domain: int, tmp_path: Path, mo
         full = lambda one: "no room for logs in /proc" in one.message  # noqa: E731
         said = made.within(lambda: [one for one in made.statuses.values() if full(one)])
         assert said and said[0].level == DiagnosticStatus.WARN
-        assert {value.key: value.value for value in said[0].values}["log disk full, times"] == "1"
+        values = {value.key: value.value for value in said[0].values}
+        assert values["log disk full, times"] == "1"
+        own = separated(ord(said[0].level), said[0].message, values)
+        assert own.problems.keys() == {LOG_DISK_FULL} and own.message and "no room" not in own.message
 
 
 @pytest.mark.parametrize(
@@ -157,9 +161,9 @@ def test_a_log_disk_that_hangs_is_said_and_holds_nobody_up(tmp_path: Path, monke
     disk = LogDisk(tmp_path)
     for _ in range(10):
         disk.look()
-    assert len(asked) <= 1 and "no answer from the disk" in disk.problem
+    assert len(asked) <= 1 and "no answer from the disk" in disk.problems[LOG_DISK_SILENT]
     answers.set()
     end_s = time.monotonic() + 60.0
-    while disk.problem and time.monotonic() < end_s:
+    while disk.problems and time.monotonic() < end_s:
         disk.look()
-    assert not disk.problem and not disk.figures()
+    assert not disk.problems and not disk.figures()

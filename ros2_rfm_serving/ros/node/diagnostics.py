@@ -13,6 +13,7 @@ from ros2_rfm_serving.ros.node.log_disk import LogDisk
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.security.own import OwnCertificate
+from ros2_rfm_serving.types import process_problems
 from ros2_rfm_serving.types.wall_clock import WallClock
 
 TOPIC = "/diagnostics"
@@ -43,15 +44,13 @@ class Diagnostics:
         own = self._certificate
         figures = self._wall_clock.figures(clock()) | (self._log_disk.figures() if self._log_disk else {})
         figures |= own.figures() if own else {}
-        for status in statuses if figures else ():
-            status.values = [*status.values, *key_values(figures)]
-        if self._log_disk and (problem := self._log_disk.problem):
-            for status in statuses:
-                status.level = max(status.level, DiagnosticStatus.WARN)
-                status.message = f"{status.message}; {problem}"
-        for status in statuses if own and own.problem else ():
-            status.level = max(status.level, DiagnosticStatus.ERROR if own and own.is_over else DiagnosticStatus.WARN)
-            status.message = f"{status.message}; {own.problem if own else ''}"
+        problems = (self._log_disk.problems if self._log_disk else {}) | (own.problems if own else {})
+        worst = ord(DiagnosticStatus.ERROR if own and own.is_over else DiagnosticStatus.WARN)
+        for status in statuses:
+            part = process_problems.Status(ord(status.level), status.message, problems)
+            level, status.message, values = process_problems.joined(part, worst)
+            status.level = bytes([level])
+            status.values = [*status.values, *key_values({**figures, **values})]
         array = DiagnosticArray(status=list(statuses))
         array.header.stamp = self._node.get_clock().now().to_msg()
         self._publisher.publish(array)
@@ -72,7 +71,7 @@ class Diagnostics:
     def _take_turn(self) -> None:
         if self._is_over:
             return  # the executor had this turn in hand when its timer was destroyed
-        self._wall_clock.look(time.time(), clock())
+        self._wall_clock.look(clock(), time.time(), clock())
         self._turn = (self._turn + 1) % TURNS
         if self._log_disk and not self._turn:
             self._log_disk.look()
