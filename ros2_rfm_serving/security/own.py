@@ -85,5 +85,11 @@ class OwnCertificate:
         """By kind; empty: there is none."""
         return {CERTIFICATE_INVALID if self.is_invalid else CERTIFICATE_WARNING: self.problem} if self.problem else {}
 
+    @property
+    def numbers(self) -> dict[str, int]:
+        """For metrics: until when it is good, in s, where that is known, and whether anybody accepts it now."""
+        left = {} if self.days_left is None else {"certificate_left_s": round(self.days_left * 86_400)}
+        return {**left, "certificate_invalid": int(self.is_invalid)}
+
     def figures(self) -> dict[str, object]:
         return {} if self.days_left is None else {"certificate ends in, days": round(self.days_left, 1)}
