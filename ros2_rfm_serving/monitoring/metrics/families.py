@@ -4,7 +4,7 @@ Counters and histograms are counted in robots and servers, where things happen, 
 and an exporter that is started again has lost nothing. Gauges of a process that is silent are left out; its counters stay.
 
 A robot has few series, since a fleet has many robots: `test_a_robot_has_so_many_series` pins their number, which docs/fleet.md has.
-Round trips by their full ranges are of a task's robots together (`fleet.py`).
+Round trips and computing times by their full ranges are of a task's robots together (`fleet.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ros2_rfm_serving.monitoring.board import Board, Proof, RobotRow, ServerRow
 from ros2_rfm_serving.monitoring.metrics.fleet import FleetHistograms, buckets
 from ros2_rfm_serving.monitoring.metrics.health import is_up
 from ros2_rfm_serving.monitoring.metrics.processes import processes
+from ros2_rfm_serving.types.histogram import LATENCY_BOUNDS_S, TICK_BOUNDS_S
 
 MAX_NAMES = 64
 """Reasons, components, transitions, per process: names come from whoever may write to the graph."""
@@ -66,7 +67,10 @@ class BoardCollector(Collector):
 
     def __init__(self, board: Board, clock: Callable[[], float], server: str = "") -> None:
         self._board, self._clock, self._server = board, clock, server
-        self._round_trips = FleetHistograms("round_trip_s")
+        self._fleet = (
+            FleetHistograms("round_trip_s", "rfm_fleet_round_trip_seconds", "Request to reply, network included", LATENCY_BOUNDS_S),
+            FleetHistograms("tick_s", "rfm_fleet_tick_seconds", "Computing time of a control period", TICK_BOUNDS_S),
+        )
 
     def collect(self) -> Iterator[Metric]:
         now_s, board = self._clock(), self._board
@@ -77,7 +81,8 @@ class BoardCollector(Collector):
             yield from _schedule(board, now_s)
             yield from _robots(board.robots, now_s)
             yield from _fleet(board, now_s)
-            yield from self._round_trips.collect(board.robots)
+            for histograms in self._fleet:
+                yield from histograms.collect(board.robots)
             yield from processes(board.processes, now_s)
 
 
@@ -172,14 +177,10 @@ def _answers(rows: dict[str, RobotRow]) -> Iterator[Metric]:
 def _sums(rows: dict[str, RobotRow]) -> Iterator[Metric]:
     """Yield number and sum alone: for means of one robot."""
     trips = SummaryMetricFamily("rfm_robot_round_trip_seconds", "Request to reply, network included", labels=["robot", "component"])
-    ticks = SummaryMetricFamily("rfm_robot_tick_seconds", "Computing time of a control period", labels=["robot"])
     for name, row in rows.items():
         for component, histogram in list(row.histograms.get("round_trip_s", {}).items())[:MAX_NAMES]:
             trips.add_metric([name, component], sum(histogram.counts), histogram.sum)
-        for histogram in row.histograms.get("tick_s", {}).values():
-            ticks.add_metric([name], sum(histogram.counts), histogram.sum)
     yield trips
-    yield ticks
 
 
 def _fleet(board: Board, now_s: float) -> Iterator[Metric]:

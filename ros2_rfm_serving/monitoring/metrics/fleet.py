@@ -10,7 +10,7 @@ from itertools import accumulate
 from prometheus_client.core import HistogramMetricFamily, Metric
 
 from ros2_rfm_serving.monitoring.board import RobotRow
-from ros2_rfm_serving.types.histogram import LATENCY_BOUNDS_S, Histogram
+from ros2_rfm_serving.types.histogram import Histogram
 
 MAX_SERIES = 64
 """Of (task, component): names come from whoever may write to the graph."""
@@ -33,19 +33,19 @@ class FleetHistograms:
     each robot has counted more than at the last scrape; a robot that counts anew was started again.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name, self._lock = name, threading.Lock()
+    def __init__(self, name: str, metric: str, about: str, bounds: tuple[float, ...]) -> None:
+        """name: of the histogram in robots' statuses."""
+        self._name, self._metric, self._about, self._bounds = name, metric, about, bounds
+        self._lock = threading.Lock()
         self._seen: dict[Key, Histogram] = {}
         self._totals: dict[Key, Histogram] = {}
 
     def collect(self, rows: dict[str, RobotRow]) -> Iterator[Metric]:
-        family = HistogramMetricFamily(
-            "rfm_fleet_round_trip_seconds", "Request to reply, network included", labels=["task", "component"]
-        )
+        family = HistogramMetricFamily(self._metric, self._about, labels=["task", "component"])
         with self._lock:
             for robot, row in rows.items():
                 for component, histogram in list(row.histograms.get(self._name, {}).items())[:MAX_SERIES]:
-                    if histogram.bounds == LATENCY_BOUNDS_S and math.isfinite(histogram.sum):
+                    if histogram.bounds == self._bounds and math.isfinite(histogram.sum):
                         self._count((robot, component), (row.task, component), histogram)
             for key, total in self._totals.items():
                 family.add_metric(key, buckets(total), total.sum)
@@ -54,12 +54,12 @@ class FleetHistograms:
     def _count(self, whose: Key, total_of: Key, histogram: Histogram) -> None:
         if total_of not in self._totals and len(self._totals) >= MAX_SERIES:
             return
-        total = self._totals.setdefault(total_of, Histogram())
+        total = self._totals.setdefault(total_of, Histogram(self._bounds))
         if whose not in self._seen and len(self._seen) >= MAX_ROBOTS:
             return
         before = self._seen.get(whose, histogram)
         self._seen[whose] = Histogram(histogram.bounds, list(histogram.counts), histogram.sum)
         if any(now < then for now, then in zip(histogram.counts, before.counts, strict=True)):
-            before = Histogram()
+            before = Histogram(self._bounds)
         total.counts = [all_ + now - then for all_, now, then in zip(total.counts, histogram.counts, before.counts, strict=True)]
         total.sum += histogram.sum - before.sum
