@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,9 +17,12 @@ import yaml
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
 
+from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
 from ros2_rfm_serving.ros.node.log_disk import LogDisk
+from ros2_rfm_serving.ros.node.runtime import executor
+from ros2_rfm_serving.ros.observer_node import ObserverNode
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 from ros2_rfm_serving.security.own import ENCLAVE, WARNED_DAYS
@@ -132,6 +136,37 @@ def test_a_certificate_that_ends_is_said_in_time(
         assert (said.level, said.message[:7]) == (level, "is well") and words in said.message
         figures = {value.key: value.value for value in said.values}
         assert days is None or abs(float(figures["certificate ends in, days"]) - days) < 0.2
+
+
+def test_a_process_reports_of_itself_to_metrics_alone(ros_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its certificate, its log disk and what it counts; `/diagnostics`, which nobody reads here, is not made up."""
+    monkeypatch.setenv(ENCLAVE, str(Enclaves(tmp_path).make("arm_1", 10, 5.001)))
+    monkeypatch.setenv("ROS_LOG_DIR", "/proc")
+    board, asked = Board([], []), list[int]()
+    rclpy.init(args=[])
+    node, spinner = Node("recorder", namespace="rfm"), executor()
+
+    def told() -> DiagnosticStatus:
+        asked.append(1)
+        return DiagnosticStatus(name="it")
+
+    try:
+        Diagnostics(node, lambda: [told], lambda: {"recorder_messages": 7})
+        observer = ObserverNode(board, enclave=None)
+        for one in (node, observer):
+            spinner.add_node(one)
+        end_s = time.monotonic() + 60.0
+        while not (row := board.processes.get("/rfm/recorder")) and time.monotonic() < end_s:
+            spinner.spin_once(timeout_sec=0.1)
+        assert row is not None and not asked
+        assert row.numbers["recorder_messages"] == 7 and row.numbers["certificate_invalid"] == 0
+        assert 4.9 * 86_400 < row.numbers["certificate_left_s"] < 5.1 * 86_400 and row.host == socket.gethostname()
+        while not (board.processes["/rfm/recorder"].numbers["log_disk_full"]) and time.monotonic() < end_s:
+            spinner.spin_once(timeout_sec=0.1)
+        assert board.processes["/rfm/recorder"].numbers["log_disk_full"] == 1
+    finally:
+        spinner.shutdown()
+        rclpy.try_shutdown()
 
 
 def test_a_turn_that_an_executor_had_in_hand_at_the_end_is_none(ros_domain: int) -> None:

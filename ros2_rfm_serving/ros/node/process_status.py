@@ -1,6 +1,6 @@
 """What a whole process reports of itself, apart from its robots, servers and names: for metrics, at little cost.
 
-`/diagnostics` has the same beside every status, and whoever subscribes to it makes each robot of the fleet report in full every second.
+`/diagnostics` has the same beside every status, and whoever subscribes to it makes each robot report in full every second.
 """
 
 from __future__ import annotations

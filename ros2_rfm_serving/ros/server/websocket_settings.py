@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rclpy.node import Node
 
@@ -25,6 +25,43 @@ if TYPE_CHECKING:
 MAP = "write it like {embodiment_tag: LIBERO_PANDA}"
 
 
+class GatewayParameters(NamedTuple):
+    """As they are given, unchecked."""
+
+    port: int
+    host: str
+    token_env: str
+    token_file: str
+    tls: str
+    names: list[str]
+    announced: str
+    chunks: str
+
+    @staticmethod
+    def declared(node: Node) -> GatewayParameters:
+        return GatewayParameters(
+            port=parameter(node, "gateway_port", 0, "Port for clients of openpi's websocket protocol; 0: none"),
+            host=parameter(node, "gateway_host", "127.0.0.1", "Address that they connect to; 0.0.0.0: any of this machine"),
+            token_env=parameter(
+                node, "gateway_token_env", "", "Environment variable with the token that they have to know; empty: none"
+            ),
+            token_file=parameter(
+                node, "gateway_token_file", "", "File with a line `name token` or `name sha256:...` per client; empty: none"
+            ),
+            tls=parameter(node, "gateway_tls", "", "Folder with cert.pem and key.pem, for TLS; empty: plain text"),
+            names=parameter(node, "gateway_names", [""], "Other names of theirs: 'their/key=ours', as in docs/gateway.md"),
+            announced=parameter(
+                node, "gateway_announced", "", "Map in YAML that vLLM-Omni's clients expect first, such as {embodiment_tag: X}"
+            ),
+            chunks=parameter(
+                node,
+                "gateway_chunks",
+                "",
+                "Map in YAML of a reply's named chunks to vLLM-Omni's clients, such as {arm: 6, hand: 1}",
+            ),
+        )
+
+
 def open_gateway(
     node: Node,
     serving: Callable[[], tuple[ModelServer, Callable[[], None]] | None],
@@ -32,18 +69,7 @@ def open_gateway(
     healthy: Callable[[], bool],
 ) -> WebsocketDoor | None:
     """healthy: what is served moves. None: `gateway_port` is 0. Raises: `ConfigurationError`."""
-    port = parameter(node, "gateway_port", 0, "Port for clients of openpi's websocket protocol; 0: none")
-    host = parameter(node, "gateway_host", "127.0.0.1", "Address that they connect to; 0.0.0.0: any of this machine")
-    variable = parameter(node, "gateway_token_env", "", "Environment variable with the token that they have to know; empty: none")
-    file = parameter(node, "gateway_token_file", "", "File with a line `name token` or `name sha256:...` per client; empty: none")
-    enclave = parameter(node, "gateway_tls", "", "Folder with cert.pem and key.pem, for TLS; empty: plain text")
-    names = parameter(node, "gateway_names", [""], "Other names of theirs: 'their/key=ours', as in docs/gateway.md")
-    announced = parameter(
-        node, "gateway_announced", "", "Map in YAML that vLLM-Omni's clients expect first, such as {embodiment_tag: X}"
-    )
-    chunks = parameter(
-        node, "gateway_chunks", "", "Map in YAML of a reply's named chunks to vLLM-Omni's clients, such as {arm: 6, hand: 1}"
-    )
+    port, host, variable, file, enclave, names, announced, chunks = GatewayParameters.declared(node)
     if not port:
         return None
     try:
