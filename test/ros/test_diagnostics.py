@@ -140,8 +140,7 @@ def test_a_certificate_that_ends_is_said_in_time(
 
 def test_a_process_reports_of_itself_to_metrics_alone(ros_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its certificate, its log disk and what it counts; `/diagnostics`, which nobody reads here, is not made up."""
-    monkeypatch.setenv(ENCLAVE, str(Enclaves(tmp_path).make("arm_1", 10, 5.001)))
-    monkeypatch.setenv("ROS_LOG_DIR", "/proc")
+    enclave = Enclaves(tmp_path).make("arm_1", 10, 15.001)
     board, asked = Board([], []), list[int]()
     rclpy.init(args=[])
     node, spinner = Node("recorder", namespace="rfm"), executor()
@@ -151,8 +150,11 @@ def test_a_process_reports_of_itself_to_metrics_alone(ros_domain: int, tmp_path:
         return DiagnosticStatus(name="it")
 
     try:
+        monkeypatch.setenv(ENCLAVE, str(enclave))
+        monkeypatch.setenv("ROS_LOG_DIR", "/proc")
         Diagnostics(node, lambda: [told], lambda: {"recorder_messages": 7})
-        observer = ObserverNode(board, enclave=None)
+        monkeypatch.delenv(ENCLAVE)
+        observer = ObserverNode(board)
         for one in (node, observer):
             spinner.add_node(one)
         end_s = time.monotonic() + 60.0
