@@ -66,7 +66,7 @@ CAUSES = (
 
 
 def findings(look: Look) -> list[Finding]:
-    """What the look speaks for, the most telling first; none: nothing is wrong."""
+    """Return what the look speaks for, the graver first; none: nothing is wrong."""
     found = {cause: list(cause.rule(look)) for cause in CAUSES}
     told: list[Finding] = []
     for cause, of_it in found.items():

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from ros2_rfm_serving.monitoring.board import ComponentRow, Histograms, RobotRow, ServerRow
+from ros2_rfm_serving.monitoring.metrics.health import SILENT_AFTER_S
 from ros2_rfm_serving.types import Schedule, process_problems
 
 OK, WARN, ERROR = 0, 1, 2
@@ -127,7 +128,7 @@ class Look:
     def asked(self) -> dict[str, set[str]]:
         """Robot -> servers, by all of its statuses and all schedules of the look: the one after a loss has no route to it.
 
-        A robot without a route waits for the servers that are not in the schedule.
+        A robot without a route waits for the servers that are not in the schedule, or silent.
         """
         found = {robot: {row.server for row in rows} - {""} for robot, rows in self.robots.items()}
         schedules = {(one.schedule.scheduler, one.schedule.epoch): one.schedule for one in self.schedules}
@@ -136,9 +137,10 @@ class Look:
                 found.setdefault(route.robot, set()).add(route.server)
         if newest := self.schedule:
             routed = {route.robot for route in newest.schedule.routes}
-            unplaced = self.servers.keys() - {placement.server for placement in newest.schedule.placements}
+            placed = {placement.server for placement in newest.schedule.placements}
+            silent = {name for name, rows in self.servers.items() if self.silent_s(name, rows) > SILENT_AFTER_S}
             for robot in self.robots.keys() - routed:
-                found[robot] |= unplaced
+                found[robot] |= (self.servers.keys() - placed) | silent
         return found
 
     def servers_of(self, robot: str) -> set[str]:

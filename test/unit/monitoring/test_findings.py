@@ -492,6 +492,13 @@ def lost_route(look: Look) -> None:
         says(look, f"{name}: robot", WARN, "the schedule has no server for it")
 
 
+def lost_route_alone(look: Look) -> None:
+    """The same, and the schedule still places a model on the lost server."""
+    placements = look.schedules[-1].schedule.placements
+    lost_route(look)
+    look.schedules = [replace(one, schedule=replace(one.schedule, placements=placements)) for one in look.schedules]
+
+
 def held_up(look: Look) -> None:
     """Robot and looker had no core for seconds: one old reading, before the images that waited are read; stamps that came late."""
     old = of_robot() | {"image_age_s front": "4.0", "state_age_s": "4.0"}
@@ -584,6 +591,7 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (second_scheduler, [("two factories in one domain", "")]),
     (silent_server, [("server gone", SERVER)]),
     (lost_route, [("server gone", SERVER)]),
+    (lost_route_alone, [("server gone", SERVER)]),
     (restarted_server, [("server gone", SERVER)]),
     (failed_server, [("model not loaded", SERVER)]),
     (silent_robot, [("robot gone", "arm_2")]),
