@@ -29,8 +29,8 @@ from ros2_rfm_serving.types.histogram import Histogram
 COUNTERS = ("refused", "transitions", "fallbacks")
 """Fields that are lists of `Counter`."""
 ALIVE_PERIOD_S = 1.0
-MAX_PROCESSES = 4096
-"""Names come from whoever may write to the graph."""
+MAX_PROCESSES, MAX_CHARACTERS, MAX_NUMBERS = 4096, 255, 32
+"""Of processes that report: their number, names and figures come from whoever may write to the graph."""
 
 
 class ObserverNode(Node):
@@ -72,7 +72,10 @@ class ObserverNode(Node):
         for status in message.status:
             name, _, part = status.name.rpartition(": ")
             rows = self._board.processes
-            if part != "process" or (name not in rows and len(rows) >= MAX_PROCESSES):
+            too_many = name not in rows and len(rows) >= MAX_PROCESSES
+            too_long = max(len(name), len(status.hardware_id)) > MAX_CHARACTERS or len(status.values) > MAX_NUMBERS
+            if part != "process" or too_many or too_long:
+                self.refused["bad_process"] += 1
                 continue
             numbers = {value.key: number for value in status.values if math.isfinite(number := _number(value.value))}
             row = ProcessRow(seen_s=clock(), host=status.hardware_id, numbers=numbers)

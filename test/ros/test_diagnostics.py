@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import rclpy
 import yaml
-from diagnostic_msgs.msg import DiagnosticStatus
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
 from ros2_rfm_serving.monitoring.board import Board
@@ -166,6 +166,15 @@ def test_a_process_reports_of_itself_to_metrics_alone(ros_domain: int, tmp_path:
         while not (board.processes["/rfm/recorder"].numbers["log_disk_full"]) and time.monotonic() < end_s:
             spinner.spin_once(timeout_sec=0.1)
         assert board.processes["/rfm/recorder"].numbers["log_disk_full"] == 1
+        publisher = node.create_publisher(DiagnosticArray, "/rfm/processes", 10)
+        others = [("/a: other", "h", "1"), ("/b: process", "h" * 999, "1"), ("/c: process", "h", "much"), ("/d: process", "h", "2")]
+        values = [(name, host, [KeyValue(key="log_disk_full", value=value)]) for name, host, value in others]
+        array = DiagnosticArray(status=[DiagnosticStatus(name=n, hardware_id=h, values=v) for n, h, v in values])
+        while "/d" not in board.processes and time.monotonic() < end_s:
+            publisher.publish(array)
+            spinner.spin_once(timeout_sec=0.1)
+        assert board.processes.keys() == {"/rfm/recorder", "/c", "/d"} and board.processes["/c"].numbers == {}
+        assert observer.refused["bad_process"] >= 2
     finally:
         spinner.shutdown()
         rclpy.try_shutdown()
