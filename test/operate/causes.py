@@ -154,10 +154,13 @@ def _stopped(process: str) -> Callable[[Floor], AbstractContextManager[None]]:
 
 @contextmanager
 def full_disk(floor: Floor) -> Iterator[None]:
-    """A small file system for the logs, which are written until it is full. Needs root."""
+    """A small file system for the logs, a server's own among them, which are written until it is full. Needs root."""
     logs = floor.folder / "logs"
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "runbook", logs], check=True)
     try:
+        floor.kill("model_server_node")
+        floor.node("model_server_node", environment={"ROS_LOG_DIR": str(logs)})
+        floor.streams()
         with (logs / "robot.log").open("wb") as log:
             try:
                 while True:
@@ -166,7 +169,9 @@ def full_disk(floor: Floor) -> Iterator[None]:
             except OSError as error:
                 assert error.errno == errno.ENOSPC
             os.truncate(log.fileno(), 2_000_000)
+        floor.watch(SEEN_S)
         yield
+        _right_server(floor)
     finally:
         subprocess.run(["umount", "--lazy", logs], check=True)
 

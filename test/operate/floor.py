@@ -95,7 +95,9 @@ class Floor:
 
     # --- processes ---
 
-    def node(self, executable: str, name: str = "", **parameters: Any) -> None:
+    def node(
+        self, executable: str, name: str = "", *, environment: Mapping[str, str] = MappingProxyType({}), **parameters: Any
+    ) -> None:
         own = {
             "scheduler_node": {"factory_file": str(self.folder / "factory.yaml"), "profiles_folder": str(self.profiles)},
             "model_server_node": {
@@ -109,7 +111,7 @@ class Floor:
         name = name or executable
         file = self.folder / f"{name}.yaml"
         file.write_text(yaml.safe_dump({"/**": {"ros__parameters": own | parameters}}))
-        self.start(name, module_of(executable), "--ros-args", "--params-file", str(file))
+        self.start(name, module_of(executable), "--ros-args", "--params-file", str(file), environment=environment)
 
     def start(self, name: str, module: str, *arguments: str, environment: Mapping[str, str] = MappingProxyType({})) -> None:
         command = [sys.executable, "-W", "ignore", "-m", module, *arguments]

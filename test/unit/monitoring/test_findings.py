@@ -427,9 +427,8 @@ def apart(look: Look) -> None:
 def second_scheduler(look: Look) -> None:
     """Robots and servers refuse what it publishes, and say so."""
     look.schedules = [*look.schedules, *heard(9, "two.yaml")]
-    for name in (*ROBOTS, SERVER):
-        part = "server" if name == SERVER else "robot"
-        says(look, f"{name}: {part}", WARN, "another scheduler publishes schedules as well", rival_schedulers=1)
+    for name in (*(f"{robot}: robot" for robot in ROBOTS), f"{SERVER}: server", "scheduler: schedule"):
+        says(look, name, WARN, "another scheduler publishes schedules as well", rival_schedulers=1)
 
 
 def successor(look: Look) -> None:
