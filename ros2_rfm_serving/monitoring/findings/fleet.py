@@ -20,7 +20,8 @@ APART_S = 1.0
 
 
 def two_factories(look: Look) -> Iterator[Finding]:
-    evidence = [said.message for said in look.diagnosed if _is_refused_name(said)]
+    refused = [[said for said in words if _is_refused_name(said)] for words in look.diagnoses.values()]
+    evidence = [said[-1].message for said in refused if said]
     if rivals := _rivals(look):
         told = ", ".join(f"{scheduler:x} ({factory})" for scheduler, factory in rivals)
         evidence.insert(0, f"{len(rivals)} schedulers publish schedules: {told}")

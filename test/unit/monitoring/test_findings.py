@@ -448,6 +448,14 @@ def disputed(look: Look) -> None:
     says(look, f"{SERVER}: name", WARN, f"another process wants to be server '{SERVER}' as well", claim="disputed")
 
 
+def disputed_a_while_ago(look: Look) -> None:
+    """A second process ended some time before: what its owner says of it ends during the look."""
+    disputed(look)
+    name = f"{SERVER}: name"
+    later = [replace(one, level=OK, message="nobody else has it", values={"claim": "held"}) for one in look.diagnoses[name][3:]]
+    look.diagnoses[name] = [*look.diagnoses[name][:3], *later]
+
+
 def silent_server(look: Look) -> None:
     look.servers[SERVER] = []
     for name in ROBOTS:
@@ -587,6 +595,7 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (step, [("clock step", "")]),
     (apart, [("clock step", "")]),
     (disputed, [("two factories in one domain", "")]),
+    (disputed_a_while_ago, [("two factories in one domain", "")]),
     (second_scheduler, [("two factories in one domain", "")]),
     (silent_server, [("server gone", SERVER)]),
     (lost_route, [("server gone", SERVER)]),
