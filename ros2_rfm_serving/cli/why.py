@@ -36,7 +36,7 @@ def why(
     namespace: Annotated[str, typer.Option(help="Namespace of the whole factory")] = "",
     wait: Annotated[float, typer.Option(min=0, help="Look for a factory for so long, s")] = 5.0,
 ) -> None:
-    """Says why a factory does not do as it should: looks at it for a few seconds, and names the causes, the most telling first.
+    """Says why a factory does not do as it should: looks at it for a few seconds, and names the causes, the graver first.
 
     Each with what was seen, with figures, and what mends it; docs/runbook.md has them all.
 

@@ -57,6 +57,7 @@ class Names:
         self.release_robot = f"{self._root}/rfm/release_robot"
         self.replan = f"{self._root}/rfm/replan"
         self.audit = f"{self._root}/rfm/audit"
+        self.processes = f"{self._root}/rfm/processes"
         self.dashboard_audit = f"{self._root}/rfm/dashboard/audit"
 
     def server(self, server: str, leaf: str) -> str:

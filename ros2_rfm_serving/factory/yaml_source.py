@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,13 @@ KeyPath = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 MAX_VALUES = 100_000
 """Of a file, every alias written out: a few aliases of aliases would stand for more than memory holds."""
+OCTAL = re.compile(r"[-+]?0[0-9_]+|[-+]?0o[0-7_]+")
+"""`010` is 8 in YAML 1.1 and in ROS parameter files, and 10 in YAML 1.2; `0o10` is text in YAML 1.1, and 8 in YAML 1.2."""
+SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+"""`1:30` is 90 in YAML 1.1, and text in YAML 1.2."""
+NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
+BOOLEAN = "tag:yaml.org,2002:bool"
+FALSE = frozenset({"no", "off", "false"})
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,8 @@ class YamlSource:
     file: str
     data: dict[str, Any]
     lines: dict[KeyPath, int]
+    booleans: dict[KeyPath, str] = field(default_factory=dict)
+    """Values that YAML 1.1 reads as true or false, as they are written: `no`, `on`."""
 
     def error(self, path: KeyPath, problem: str, fix: str = "") -> ConfigurationError:
         known = path
@@ -36,7 +46,7 @@ class YamlSource:
     def validate(self, model: type[Model], path: KeyPath, data: Any) -> Model:
         """`data` (found at `path`) as a pydantic model; the first violation is raised as `ConfigurationError`."""
         try:
-            return model.model_validate(data)
+            made = model.model_validate(data)
         except ValidationError as invalid:
             # A misspelt key is both unknown and, under its right name, missing: the former is the one to mend.
             first = min(invalid.errors(), key=lambda error: error["type"] != "extra_forbidden")
@@ -46,7 +56,17 @@ class YamlSource:
                 raise self.error(where, "unknown key", did_you_mean(str(first["loc"][-1]), known)) from None
             if first["type"] == "missing":
                 raise self.error(where, "is missing", f"add `{first['loc'][-1]}:` there") from None
+            if isinstance(first["input"], bool):
+                raise self._truth(where, first["input"]) from None
             raise self.error(where, f"{first['msg']} (found {first['input']!r})", "correct the value") from None
+        for where in _booleans_as_numbers(data, made, path):
+            raise self._truth(where, self.booleans.get(where, "").lower() not in FALSE)
+        return made
+
+    def _truth(self, where: KeyPath, value: bool) -> ConfigurationError:
+        written = self.booleans.get(where, str(value).lower())
+        problem = f"`{written}` is a truth value to YAML (found {value})"
+        return self.error(where, problem, f"write a number, or a text in quotes: '{written}'")
 
 
 def read(file: Path, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> YamlSource:
@@ -97,6 +117,57 @@ def dotted(path: KeyPath) -> str:
     return text
 
 
+def misread(node: yaml.ScalarNode) -> tuple[str, str]:
+    """Return (problem, fix) of an unquoted number that YAML 1.1 reads as another one than its writer sees; empty: it is none.
+
+    Source: YAML 1.1, https://yaml.org/type/int.html and float.html; YAML 1.2.2, section 10.3.2.
+    """
+    text = node.value
+    if node.style is not None:
+        return "", ""
+    quote = "in quotes if it is text"
+    if OCTAL.fullmatch(text):
+        decimal = re.sub(r"^([-+]?)0o?0*(?=[0-9])", r"\1", text).replace("_", "")
+        return f"`{text}` is an octal number to some readers of YAML and a decimal one to others", f"write `{decimal}`, or {quote}"
+    if node.tag not in NUMBERS:
+        return "", ""
+    if SEXAGESIMAL.fullmatch(text):
+        return f"`{text}` is a number with base 60 in YAML", f"write the number of units, or {quote}"
+    if "_" in text:  # `1_000` is text in YAML 1.2
+        return f"`{text}` is a number to some readers of YAML and text to others", f"write `{text.replace('_', '')}`, or {quote}"
+    return "", ""
+
+
+def _booleans_as_numbers(data: Any, made: Any, path: KeyPath) -> Iterator[KeyPath]:
+    """Yield the paths at which `data` has a truth value that pydantic took for a number: `yes` would be 1 robot, or 1 ms."""
+    if isinstance(data, bool):
+        if isinstance(made, int | float) and not isinstance(made, bool):
+            yield path
+    elif isinstance(data, Mapping):
+        names = {info.alias or name: name for name, info in type(made).model_fields.items()} if isinstance(made, BaseModel) else {}
+        for key, value in data.items():
+            part = getattr(made, names[key], None) if key in names else made.get(key) if isinstance(made, Mapping) else None
+            yield from _booleans_as_numbers(value, part, (*path, key))
+    elif isinstance(data, list) and isinstance(made, list | tuple) and len(data) == len(made):
+        for index, (value, part) in enumerate(zip(data, made, strict=True)):
+            yield from _booleans_as_numbers(value, part, (*path, index))
+
+
+def _check_number(node: yaml.ScalarNode, path: KeyPath, source: YamlSource) -> None:
+    problem, fix = misread(node)
+    if problem:
+        raise ConfigurationError(problem, file=source.file, line=node.start_mark.line + 1, key=dotted(path), fix=fix)
+
+
+def _check_key(key: yaml.ScalarNode, path: KeyPath, source: YamlSource) -> None:
+    """Raises: `ConfigurationError` for a key that would be true, false or another number than is written."""
+    _check_number(key, path, source)
+    if key.style is None and key.tag == BOOLEAN:
+        problem = f"the key `{key.value}` is a truth value to YAML"
+        fix = f"write it in quotes: '{key.value}'"
+        raise ConfigurationError(problem, file=source.file, line=key.start_mark.line + 1, key=dotted(path), fix=fix)
+
+
 def _walk(node: Any, path: KeyPath, source: YamlSource) -> None:
     """Raises: `ConfigurationError`; `ValueError` for half a surrogate pair, which could not even be shown."""
     if len(source.lines) > MAX_VALUES:
@@ -107,6 +178,7 @@ def _walk(node: Any, path: KeyPath, source: YamlSource) -> None:
                 continue  # PyYAML refuses it
             key.value.encode()
             here = (*path, key.value)
+            _check_key(key, here, source)
             if here in source.lines:
                 first = source.lines[here]
                 problem = f"is written twice (also in line {first})"
@@ -121,6 +193,9 @@ def _walk(node: Any, path: KeyPath, source: YamlSource) -> None:
             _walk(value, (*path, index), source)
     elif isinstance(node, yaml.ScalarNode):
         node.value.encode()
+        _check_number(node, path, source)
+        if node.style is None and node.tag == BOOLEAN:
+            source.booleans[path] = node.value
 
 
 def _keys_at(model: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:

@@ -157,6 +157,15 @@ class ServerRow(_Row):
         return self.lost or self.is_silent(now_s)
 
 
+@dataclass(kw_only=True)
+class ProcessRow(_Row):
+    """A process of the factory, of which robots, servers and the recorder are parts."""
+
+    host: str = ""
+    numbers: dict[str, float] = field(default_factory=dict)
+    """Of its certificate, its log disk and its recording, by name."""
+
+
 @dataclass(frozen=True)
 class Score:
     """Ground truth of one episode."""
@@ -172,6 +181,8 @@ class Board:
     def __init__(self, robots: list[str], servers: list[str]) -> None:
         self.robots = {name: RobotRow() for name in robots}
         self.servers = {name: ServerRow() for name in servers}
+        self.processes: dict[str, ProcessRow] = {}
+        """By the node that reports."""
         self.schedule_epoch = 0
         self.predicted_actions_hz = 0.0
         self.descriptor = ""

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from rclpy.node import Node
+
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.nodes import NodeSpec, merged_parameters
 from ros2_rfm_serving.factory.robot_file import DECLARED_BY, RobotFile
 from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.ros.node.draft import draft
+from ros2_rfm_serving.ros.node.faulty import declare_faults
 from ros2_rfm_serving.ros.node.parameters import declare, unknown
-from ros2_rfm_serving.ros.robot.settings import robot_settings
+from ros2_rfm_serving.ros.node.runtime import fleet_names
+from ros2_rfm_serving.ros.robot.settings import declare_autostart, robot_settings
 from ros2_rfm_serving.ros.server.settings import SPECS as SERVER_SPECS
 from ros2_rfm_serving.ros.server.settings import server_params
+from ros2_rfm_serving.ros.server.websocket_settings import GatewayParameters
 
 OWN = ("robot", "server")
 """What nodes of one kind differ in."""
@@ -35,6 +40,7 @@ def _kind(node: NodeSpec) -> tuple[str, str, str]:
 
 def _check_node(node: NodeSpec, factory_file: str) -> list[str]:
     drafted, warnings = draft(merged_parameters(node)), list[str]()
+    declare_own(drafted, node.executable)
     try:
         if node.executable == "robot_node":
             settings = robot_settings(drafted, node.name)
@@ -47,7 +53,18 @@ def _check_node(node: NodeSpec, factory_file: str) -> list[str]:
             return []
     except ConfigurationError as error:
         raise _placed(error, node, factory_file) from None
-    return warnings + [f"{node.params_file}: no parameter is named {name}" for name in unknown(drafted)]
+    where = node.params_file or node.name
+    return warnings + [f"{where}: no parameter is named {name}" for name in unknown(drafted)]
+
+
+def declare_own(node: Node, executable: str) -> None:
+    """Declare what the nodes of this executable declare beside their table of parameters."""
+    fleet_names(node)
+    declare_faults(node)
+    if executable == "robot_node":
+        declare_autostart(node)
+    elif executable == "model_server_node":
+        GatewayParameters.declared(node)
 
 
 def _placed(error: ConfigurationError, node: NodeSpec, factory_file: str) -> ConfigurationError:

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -92,7 +92,7 @@ def quickstart() -> Path:
 
 
 def new_logs() -> Path:
-    return Path("logs") / datetime.now(tz=timezone.utc).strftime("%Y%m%d-%H%M%S")
+    return Path("logs") / datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
 
 
 def new_recording() -> Path:

@@ -81,7 +81,8 @@ class Followers:
         """`scheduler: schedule`."""
         epoch = self._epoch
         level, message = DiagnosticStatus.OK, f"schedule {epoch} is followed"
-        if clock() - self._foreign_s < SILENT_AFTER_S:
+        has_rival = clock() - self._foreign_s < SILENT_AFTER_S
+        if has_rival:
             level, message = DiagnosticStatus.WARN, TWO_SCHEDULERS
         elif problem := self._problem(epoch):
             level, message = DiagnosticStatus.WARN, problem
@@ -89,6 +90,7 @@ class Followers:
             "schedule_epoch": epoch,
             "scheduler": f"{self._identity:x}",
             "schedules of other schedulers": self._foreign,
+            "rival_schedulers": int(has_rival),
             "schedules forged": self._forged,
             "schedules unproven": self._unproven,
             "messages refused": self._unreadable,

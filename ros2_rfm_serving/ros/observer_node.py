@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.monitoring.board import SCHEDULE, Board, ComponentRow, Histograms, Score
+from ros2_rfm_serving.monitoring.board import SCHEDULE, Board, ComponentRow, Histograms, ProcessRow, Score
 from ros2_rfm_serving.ros.dated import Dated, ShownScheduler
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
@@ -27,6 +29,8 @@ from ros2_rfm_serving.types.histogram import Histogram
 COUNTERS = ("refused", "transitions", "fallbacks")
 """Fields that are lists of `Counter`."""
 ALIVE_PERIOD_S = 1.0
+MAX_PROCESSES, MAX_CHARACTERS, MAX_NUMBERS = 4096, 255, 32
+"""Of processes that report: their number, names and figures come from whoever may write to the graph."""
 
 
 class ObserverNode(Node):
@@ -45,6 +49,7 @@ class ObserverNode(Node):
         self._schedules = self._hear(
             msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD, SCHEDULE, repeated=True, prove=check
         )
+        self._hear_processes(names.processes)
         every(self, ALIVE_PERIOD_S, self._alive)
         for server in board.servers:
             self.watch_server(server)
@@ -56,6 +61,25 @@ class ObserverNode(Node):
     ) -> Any:
         """about: whose word it is."""
         return bounded.hear(self, kind, topic, callback, profile, partial(self._refuse, about=about), **options)
+
+    def _hear_processes(self, topic: str) -> None:
+        try:
+            self.create_subscription(DiagnosticArray, topic, self._on_process, qos.PROCESS_STATUS_RECEIVED)
+        except RuntimeError as error:  # permissions that were issued by an earlier version
+            self.get_logger().warning(f"{topic} may not be read: {error}; `rfm security` issues permissions anew")
+
+    def _on_process(self, message: Any) -> None:
+        for status in message.status:
+            name, _, part = status.name.rpartition(": ")
+            rows = self._board.processes
+            too_many = name not in rows and len(rows) >= MAX_PROCESSES
+            too_long = max(len(name), len(status.hardware_id)) > MAX_CHARACTERS or len(status.values) > MAX_NUMBERS
+            if part != "process" or too_many or too_long:
+                self.refused["bad_process"] += 1
+                continue
+            numbers = {value.key: number for value in status.values if math.isfinite(number := _number(value.value))}
+            row = ProcessRow(seen_s=clock(), host=status.hardware_id, numbers=numbers)
+            self._board.processes = {**rows, name: row}
 
     def _refuse(self, error: BadMessageError, about: str) -> None:
         self.refused[error.kind] += 1
@@ -148,6 +172,14 @@ class ObserverNode(Node):
 def _named(words: type[enum.IntEnum], number: int) -> str:
     """As a state of a newer wire is shown that this one does not know: by its number."""
     return words(number).name if number in set(words) else str(number)
+
+
+def _number(text: str) -> float:
+    """NaN: it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _component(figures: Any) -> ComponentRow:

@@ -20,13 +20,13 @@ from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.node.orders import Gate
 from ros2_rfm_serving.ros.node.own_name import OwnName, claim, nameless, say_lost
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, unknown
-from ros2_rfm_serving.ros.node.runtime import fleet_names, logged, parameter, run_node
+from ros2_rfm_serving.ros.node.runtime import fleet_names, logged, run_node
 from ros2_rfm_serving.ros.node.timers import every, turns_of
 from ros2_rfm_serving.ros.origin import Origin
 from ros2_rfm_serving.ros.robot.body import RobotBody
 from ros2_rfm_serving.ros.robot.declared import SPECS
 from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, Servers
-from ros2_rfm_serving.ros.robot.settings import RobotSettings, declare_robot, robot_settings
+from ros2_rfm_serving.ros.robot.settings import RobotSettings, declare_autostart, declare_robot, robot_settings
 from ros2_rfm_serving.ros.robot.status_watch import StatusWatch
 from ros2_rfm_serving.ros.wire.session_messages import check_name
 from ros2_rfm_serving.ros.zenoh.joining import diagnosis_of, ends_of
@@ -59,7 +59,7 @@ class RobotHost(LifecycleNode):
         with contextlib.suppress(ConfigurationError):  # configure says it
             self._specs.update(self._declare())
         Changes(self, self._specs, self._accept, configured=lambda: bool(self._robots))
-        if parameter(self, "autostart", True, "Configure and activate by itself"):
+        if declare_autostart(self):
             self._start_timer = every(self, 0.01, self._start_once)
 
     def _settings(self, changed: Mapping[str, Any] = NOTHING) -> list[RobotSettings]:

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.types.process_problems import CERTIFICATE_INVALID, CERTIFICATE_WARNING
 
 ENCLAVE = "RFM_SERVING_ENCLAVE"
 """Environment variable with its folder."""
@@ -51,6 +52,8 @@ class OwnCertificate:
         self.problem = ""
         """Empty: it is good for more than `WARNED_DAYS`, and what is revoked can be read."""
         self.is_over = False
+        self.is_invalid = False
+        """Nobody accepts it now: it has ended, has not begun, or cannot be read."""
 
     @staticmethod
     def of_process() -> OwnCertificate | None:
@@ -68,13 +71,25 @@ class OwnCertificate:
             now = datetime.now(timezone.utc)
             self.days_left, too_early = days_left(self._enclave, now), not_begun(self._enclave, now)
         except (ImportError, ConfigurationError) as error:
-            self.days_left, self.problem = None, f"own certificate: {error}"
+            self.days_left, self.problem, self.is_invalid = None, f"own certificate: {error}", True
             return
         self.is_over = self.days_left <= 0
+        self.is_invalid = self.is_over or bool(too_early)
         left = "has ended" if self.is_over else f"ends in {self.days_left:.0f} days"
         ending = f"own certificate {left}: rfm security rotate" if self.days_left <= WARNED_DAYS else ""
         beginning = f"own certificate {too_early}" if too_early else ""
         self.problem = "; ".join(filter(None, (beginning, ending, SPOILT if are_revocations_spoilt(self._enclave) else "")))
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """By kind; empty: there is none."""
+        return {CERTIFICATE_INVALID if self.is_invalid else CERTIFICATE_WARNING: self.problem} if self.problem else {}
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """For metrics: until when it is good, in s, where that is known, and whether anybody accepts it now."""
+        left = {} if self.days_left is None else {"certificate_left_s": round(self.days_left * 86_400)}
+        return {**left, "certificate_invalid": int(self.is_invalid)}
 
     def figures(self) -> dict[str, object]:
         return {} if self.days_left is None else {"certificate ends in, days": round(self.days_left, 1)}

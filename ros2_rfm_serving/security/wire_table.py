@@ -112,6 +112,7 @@ ROWS = (
     _topic("<robot>/joint_states", WORLD, ROBOT | MARKERS | RECORDING),
     _topic("<robot>/command", ROBOT, WORLD | RECORDING),
     _service("<robot>/reset", WORLD, ROBOT),
+    _topic("rfm/processes", TELLING, LOOKING),
     _topic("/diagnostics", TELLING, LOOKING | RECORDING),
 )
 """A name that begins with a slash is of no namespace."""

@@ -14,6 +14,8 @@ INTRUDER_SHOWN_S = 30.0
 """For so long people are told of a process that wanted the name."""
 LAST_STAGE = 255
 """As much as a claim can say: held for some eight minutes."""
+HELD, DISPUTED, LOST = "held", "disputed", "lost"
+"""`claim` in the diagnosis of a name: nobody else wants it; another process was refused it lately; another process has it."""
 
 
 class ClaimStage(enum.IntEnum):

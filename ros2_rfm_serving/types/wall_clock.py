@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 STEP_S = 0.5
-"""Between two looks; less is what a time service does when it slews, or a process that was held up between two readings."""
+"""Between two looks; less is what a time service does when it slews."""
+HELD_UP_S = 0.1
+"""Between two readings of the clocks."""
 SHOWN_S = 300.0
 """For so long people are told."""
 
@@ -19,8 +21,13 @@ class WallClock:
         self._stepped_s = -math.inf
         self._apart_s = math.nan
 
-    def look(self, wall_s: float, now_s: float) -> None:
-        """wall_s: what it shows; now_s: by the monotonic clock."""
+    def look(self, before_s: float, wall_s: float, now_s: float) -> None:
+        """Compare the clocks. wall_s: what it shows, read between before_s and now_s of the monotonic clock.
+
+        A process that was held up between these has read two moments, which say nothing: the next call compares.
+        """
+        if now_s - before_s > HELD_UP_S:
+            return
         apart_s = wall_s - now_s
         if abs(apart_s - self._apart_s) > STEP_S:
             self.step_s, self._stepped_s = apart_s - self._apart_s, now_s

@@ -6,14 +6,19 @@ import errno
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
 from rfm_serving.msg import RobotStatus, ServerStatus
 
+from ros2_rfm_serving.benchmarks.network.run import module_of
+from ros2_rfm_serving.security.own import ENCLAVE
+from test.enclaves import Enclaves
 from test.unit.engines.chat_server import Turn, says, server
 
 from .floor import MODEL, PROFILED_S, ROBOT, SERVER, Floor, write_profiles
@@ -149,10 +154,13 @@ def _stopped(process: str) -> Callable[[Floor], AbstractContextManager[None]]:
 
 @contextmanager
 def full_disk(floor: Floor) -> Iterator[None]:
-    """A small file system for the logs, which are written until it is full. Needs root."""
+    """A small file system for the logs, a server's own among them, which are written until it is full. Needs root."""
     logs = floor.folder / "logs"
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "runbook", logs], check=True)
     try:
+        floor.kill("model_server_node")
+        floor.node("model_server_node", environment={"ROS_LOG_DIR": str(logs)})
+        floor.streams()
         with (logs / "robot.log").open("wb") as log:
             try:
                 while True:
@@ -161,7 +169,9 @@ def full_disk(floor: Floor) -> Iterator[None]:
             except OSError as error:
                 assert error.errno == errno.ENOSPC
             os.truncate(log.fileno(), 2_000_000)
+        floor.watch(SEEN_S)
         yield
+        _right_server(floor)
     finally:
         subprocess.run(["umount", "--lazy", logs], check=True)
 
@@ -273,6 +283,36 @@ def old_readings(floor: Floor) -> Iterator[None]:
     floor.streams()
 
 
+def _recorder(floor: Floor, environment: Mapping[str, str] = MappingProxyType({})) -> None:
+    parameters = ["-p", f"folder:={floor.folder / 'recording'}"]
+    floor.start("recorder", module_of("recorder_node"), "--ros-args", *parameters, environment=environment)
+    floor.wait(lambda: list(floor.folder.glob("recording*/*.mcap")))
+    floor.watch(SEEN_S)
+
+
+def _certificate(days: float) -> Callable[[Floor], AbstractContextManager[None]]:
+    """Of a recorder: robots and servers of this floor have none. days: until it ends."""
+
+    @contextmanager
+    def cause(floor: Floor) -> Iterator[None]:
+        enclave = Enclaves(floor.folder / f"enclaves_{days:g}").make("recorder", 10.0, 10.0 + days, "recorder")
+        _recorder(floor, {ENCLAVE: str(enclave)})
+        yield
+        floor.kill("recorder", signal.SIGINT)
+
+    return cause
+
+
+@contextmanager
+def incomplete_recording(floor: Floor) -> Iterator[None]:
+    """It ends while somebody looks."""
+    _recorder(floor)
+    end = threading.Timer(12.0, floor.kill, ["recorder"])
+    end.start()
+    yield
+    end.join()
+
+
 MAKES: dict[str, Callable[[Floor], AbstractContextManager[None]]] = {
     "overloaded server": overloaded_server,
     "lossy network": lossy_network,
@@ -287,6 +327,9 @@ MAKES: dict[str, Callable[[Floor], AbstractContextManager[None]]] = {
     "refused readings": refused_readings,
     "old readings": old_readings,
     "full disk": full_disk,
+    "incomplete recording": incomplete_recording,
+    "invalid certificate": _certificate(-1.0),
+    "certificate ends soon": _certificate(5.0),
     "scheduler gone": scheduler_gone,
     "server gone": server_gone,
     "model not loaded": model_not_loaded,

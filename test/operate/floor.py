@@ -7,8 +7,9 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import rclpy
@@ -94,7 +95,9 @@ class Floor:
 
     # --- processes ---
 
-    def node(self, executable: str, name: str = "", **parameters: Any) -> None:
+    def node(
+        self, executable: str, name: str = "", *, environment: Mapping[str, str] = MappingProxyType({}), **parameters: Any
+    ) -> None:
         own = {
             "scheduler_node": {"factory_file": str(self.folder / "factory.yaml"), "profiles_folder": str(self.profiles)},
             "model_server_node": {
@@ -108,11 +111,11 @@ class Floor:
         name = name or executable
         file = self.folder / f"{name}.yaml"
         file.write_text(yaml.safe_dump({"/**": {"ros__parameters": own | parameters}}))
-        self.start(name, module_of(executable), "--ros-args", "--params-file", str(file))
+        self.start(name, module_of(executable), "--ros-args", "--params-file", str(file), environment=environment)
 
-    def start(self, name: str, module: str, *arguments: str) -> None:
+    def start(self, name: str, module: str, *arguments: str, environment: Mapping[str, str] = MappingProxyType({})) -> None:
         command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | self._environment
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | self._environment | environment
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(command, cwd=self._repository, stdout=log, stderr=subprocess.STDOUT, env=environment)
         self._running[name] = process

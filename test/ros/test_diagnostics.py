@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -13,15 +14,19 @@ from typing import Any
 import pytest
 import rclpy
 import yaml
-from diagnostic_msgs.msg import DiagnosticStatus
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
+from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
 from ros2_rfm_serving.ros.node.log_disk import LogDisk
+from ros2_rfm_serving.ros.node.runtime import executor
+from ros2_rfm_serving.ros.observer_node import ObserverNode
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 from ros2_rfm_serving.security.own import ENCLAVE, WARNED_DAYS
+from ros2_rfm_serving.types.process_problems import LOG_DISK_FULL, LOG_DISK_SILENT, separated
 from test.enclaves import Enclaves
 
 from .overhearing import overheard
@@ -99,7 +104,10 @@ def test_a_full_log_disk_is_said_and_counted(ros_domain: int, tmp_path: Path, mo
         full = lambda one: "no room for logs in /proc" in one.message  # noqa: E731
         said = made.within(lambda: [one for one in made.statuses.values() if full(one)])
         assert said and said[0].level == DiagnosticStatus.WARN
-        assert {value.key: value.value for value in said[0].values}["log disk full, times"] == "1"
+        values = {value.key: value.value for value in said[0].values}
+        assert values["log disk full, times"] == "1"
+        own = separated(ord(said[0].level), said[0].message, values)
+        assert own.problems.keys() == {LOG_DISK_FULL} and own.message and "no room" not in own.message
 
 
 @pytest.mark.parametrize(
@@ -130,6 +138,48 @@ def test_a_certificate_that_ends_is_said_in_time(
         assert days is None or abs(float(figures["certificate ends in, days"]) - days) < 0.2
 
 
+def test_a_process_reports_of_itself_to_metrics_alone(ros_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its certificate, its log disk and what it counts; `/diagnostics`, which nobody reads here, is not made up."""
+    enclave = Enclaves(tmp_path).make("arm_1", 10, 15.001)
+    board, asked = Board([], []), list[int]()
+    rclpy.init(args=[])
+    node, spinner = Node("recorder", namespace="rfm"), executor()
+
+    def told() -> DiagnosticStatus:
+        asked.append(1)
+        return DiagnosticStatus(name="it")
+
+    try:
+        monkeypatch.setenv(ENCLAVE, str(enclave))
+        monkeypatch.setenv("ROS_LOG_DIR", "/proc")
+        Diagnostics(node, lambda: [told], lambda: {"recorder_messages": 7})
+        monkeypatch.delenv(ENCLAVE)
+        observer = ObserverNode(board)
+        for one in (node, observer):
+            spinner.add_node(one)
+        end_s = time.monotonic() + 60.0
+        while not (row := board.processes.get("/rfm/recorder")) and time.monotonic() < end_s:
+            spinner.spin_once(timeout_sec=0.1)
+        assert row is not None and not asked
+        assert row.numbers["recorder_messages"] == 7 and row.numbers["certificate_invalid"] == 0
+        assert 4.9 * 86_400 < row.numbers["certificate_left_s"] < 5.1 * 86_400 and row.host == socket.gethostname()
+        while not (board.processes["/rfm/recorder"].numbers["log_disk_full"]) and time.monotonic() < end_s:
+            spinner.spin_once(timeout_sec=0.1)
+        assert board.processes["/rfm/recorder"].numbers["log_disk_full"] == 1
+        publisher = node.create_publisher(DiagnosticArray, "/rfm/processes", 10)
+        others = [("/a: other", "h", "1"), ("/b: process", "h" * 999, "1"), ("/c: process", "h", "much"), ("/d: process", "h", "2")]
+        values = [(name, host, [KeyValue(key="log_disk_full", value=value)]) for name, host, value in others]
+        array = DiagnosticArray(status=[DiagnosticStatus(name=n, hardware_id=h, values=v) for n, h, v in values])
+        while "/d" not in board.processes and time.monotonic() < end_s:
+            publisher.publish(array)
+            spinner.spin_once(timeout_sec=0.1)
+        assert board.processes.keys() == {"/rfm/recorder", "/c", "/d"} and board.processes["/c"].numbers == {}
+        assert observer.refused["bad_process"] >= 2
+    finally:
+        spinner.shutdown()
+        rclpy.try_shutdown()
+
+
 def test_a_turn_that_an_executor_had_in_hand_at_the_end_is_none(ros_domain: int) -> None:
     """It may have taken the timer's callback before the timer was destroyed."""
     rclpy.init(args=[])
@@ -157,9 +207,9 @@ def test_a_log_disk_that_hangs_is_said_and_holds_nobody_up(tmp_path: Path, monke
     disk = LogDisk(tmp_path)
     for _ in range(10):
         disk.look()
-    assert len(asked) <= 1 and "no answer from the disk" in disk.problem
+    assert len(asked) <= 1 and "no answer from the disk" in disk.problems[LOG_DISK_SILENT]
     answers.set()
     end_s = time.monotonic() + 60.0
-    while disk.problem and time.monotonic() < end_s:
+    while disk.problems and time.monotonic() < end_s:
         disk.look()
-    assert not disk.problem and not disk.figures()
+    assert not disk.problems and not disk.figures()

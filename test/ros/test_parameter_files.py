@@ -15,7 +15,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.robot_file import RobotFile
 
 SCALARS = """
-1 -1 +1 0 007 010 08 -010 0x1F -0x1f 0X1f 0x 0o10 0b11 1_000 9223372036854775807 9223372036854775808 -9223372036854775808
+1 -1 +1 0 0x1F -0x1f 0X1f 0x 0b11 1_000 9223372036854775807 9223372036854775808 -9223372036854775808
 1:30 10:20:30
 1.0 -1.5 .5 5. +.5 1e3 1e-3 2e0 -1E5 1.5e3 1.5e+3 1e 1e+ 1e400 -1e400 1e-400 1e-310 0e-400 2.3e-308
 1.7976931348623157e308 0x1p3 0x1.8 0x.8 0x1p-1080
@@ -106,6 +106,8 @@ REFUSED = {
     "a map as a key": "a: {{b: 1}: 5}",
 }
 DIRECTIVES = {"%YAML 1.1": True, "%TAG ! tag:example.org,2026:": True, "%YAML 1.2": False, "%YAML 1.0": False, "%OTHER 1.1": False}
+MISREAD = ("007", "010", "08", "-010", "0o10")
+"""ROS reads 7, 8, 8.0, -8 and a text."""
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -135,6 +137,12 @@ def test_what_ros_refuses_is_refused_with_its_key(ros_domain: int, tmp_path: Pat
     with pytest.raises(ConfigurationError) as refused:
         of_ours(text, tmp_path)
     assert "ours.yaml:" in str(refused.value)
+
+
+@pytest.mark.parametrize("number", MISREAD)
+def test_a_number_that_ros_reads_otherwise_than_its_writer_is_refused(tmp_path: Path, number: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"ours\.yaml:3: /\*\*\.ros__parameters\.a: `{number}`"):
+        of_ours(written([f"a: {number}"]), tmp_path)
 
 
 def test_a_map_in_a_list_which_ros_reads_as_nothing_sensible_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rclpy
-from diagnostic_msgs.msg import DiagnosticStatus
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.lifecycle import TransitionCallbackReturn
 from rclpy.parameter import Parameter
 from rfm_serving import action, msg
@@ -107,6 +107,26 @@ def make_rig(ros_domain: int) -> Iterator[Callable[..., RobotRig]]:
         for rig in made:
             rig.close()
         rclpy.try_shutdown()
+
+
+def test_a_status_is_not_new_because_a_number_in_its_text_grew(make_rig: Callable[..., RobotRig]) -> None:
+    """A robot whose sensors are silent reports how old they are in every control period, and publishes that twice a second."""
+    rig, statuses, diagnoses = make_rig(), list[Any](), list[Any]()
+    rig.bring_up()
+    rig.work()
+    rig.starve()
+    rig.wait(lambda: "s old" in rig.robot.status.reason, "old readings")
+    rig.peer.create_subscription(msg.RobotStatus, "/r1/rfm/status", statuses.append, qos.ROBOT_STATUS)
+    rig.peer.create_subscription(DiagnosticArray, "/diagnostics", diagnoses.append, 100)
+    rig.wait(lambda: statuses and diagnoses)
+    statuses.clear(), diagnoses.clear()
+    begin_s = time.monotonic()
+    rig.wait(lambda: len(statuses) >= 6, "six statuses")
+    took_s = time.monotonic() - begin_s
+    assert took_s > 0.7 * 5 * qos.STATUS_PERIOD_S, f"six statuses within {took_s:.2f} s"
+    assert len({status.reason for status in statuses}) > 3, "and each has the newest number"
+    own = [one for array in diagnoses for one in array.status if one.name == "r1: robot"]
+    assert len(own) <= took_s + 3, f"{len(own)} diagnoses within {took_s:.1f} s"
 
 
 # --- lifecycle ---

@@ -15,12 +15,17 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.operate.drafts import declare_own
 from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig, LinkConfig, Motion, Rung
 from ros2_rfm_serving.robot.motion.fallback import check_ladder
-from ros2_rfm_serving.ros.node.parameters import unknown
+from ros2_rfm_serving.ros.model_server_node import ModelServerNode
+from ros2_rfm_serving.ros.node.draft import draft
+from ros2_rfm_serving.ros.node.parameters import declare, unknown
 from ros2_rfm_serving.ros.robot.cameras import CameraConfig
 from ros2_rfm_serving.ros.robot.declared import SPECS, TickSource
 from ros2_rfm_serving.ros.robot.settings import robot_settings
+from ros2_rfm_serving.ros.robot_node import RobotNode
+from ros2_rfm_serving.ros.server.settings import SPECS as SERVER_SPECS
 
 from .parameters import flat, settings
 
@@ -34,6 +39,27 @@ JOINT_ROBOT: dict[str, Any] = {
     "command_type": "position",
     "action_joints": ["a", "b"],
 }
+
+
+def test_checks_before_the_start_know_every_parameter_of_a_node(ros_domain: int) -> None:
+    """What a running node declares, `rfm check` must not call misspelt."""
+    given = ["robot:robot:=r1", "robot:autostart:=false", "robot:action_names:=[x]", "robot:cameras:=[c]", "robot:state_size:=3"]
+    given += ["model_server:server:=s1"]
+    rclpy.init(args=["--ros-args", *[part for one in given for part in ("-p", one)]])
+    try:
+        for node, executable, specs in (
+            (RobotNode(), "robot_node", SPECS),
+            (ModelServerNode(), "model_server_node", SERVER_SPECS),
+        ):
+            drafted = draft({})
+            declare(drafted, specs)
+            declare_own(drafted, executable)
+            own = {name for name in node.get_parameters_by_prefix("") if not name.startswith(("qos_overrides", "use_sim_time"))}
+            missing = {name for name in own if not drafted.has_parameter(name)} - {"start_type_description_service"}
+            node.destroy_node()
+            assert len(own) > 20 and not missing, executable
+    finally:
+        rclpy.try_shutdown()
 
 
 @pytest.fixture

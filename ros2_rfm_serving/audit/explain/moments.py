@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
 
+from ros2_rfm_serving.audit import local_time
 from ros2_rfm_serving.audit.explain.behind import is_between
 from ros2_rfm_serving.audit.explain.explanation import clock
 from ros2_rfm_serving.audit.explain.processes import fate_of
@@ -32,20 +34,38 @@ def _parsed(text: str, begins_s: float) -> float:
     if re.fullmatch(r"[+-]?\d+(\.\d*)?", text):
         return begins_s + float(text)
     if found := TIME_OF_DAY.fullmatch(text):
-        hour, minute, second = int(found[1]), int(found[2]), float(found[3] or 0)
-        return _on_that_day(hour * 3600 + minute * 60 + second, begins_s)
+        return _first(_time_of_day(text, *found.groups(default="0")), text, begins_s)
     try:
         return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
     except ValueError:
         raise ConfigurationError(f"{text!r} is no time", key="--at", fix=f"write {FORMS}") from None
 
 
-def _on_that_day(of_day_s: float, begins_s: float) -> float:
-    """The first such time of day from just before the recording on: one may go past midnight."""
-    began = datetime.datetime.fromtimestamp(begins_s)
-    midnight_s = began.replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
-    at_s = midnight_s + of_day_s
-    return at_s if at_s >= begins_s - NEAR_S else at_s + 86_400.0
+def _time_of_day(text: str, hour: str, minute: str, second: str) -> datetime.time:
+    """Raises: `ConfigurationError`."""
+    whole, _, fraction = second.partition(".")
+    try:
+        return datetime.time(int(hour), int(minute), int(whole), int(f"{fraction:0<6}"[:6]))
+    except ValueError:
+        raise ConfigurationError(f"{text!r} is no time of day", key="--at", fix=f"write {FORMS}") from None
+
+
+def _first(of_day: datetime.time, text: str, begins_s: float) -> float:
+    """Return the first moment from just before the recording on at which clocks here show that: one may go past midnight.
+
+    Raises: `ConfigurationError` where clocks were set forward over it on that day.
+    """
+    near_s = begins_s - NEAR_S
+    today = datetime.datetime.fromtimestamp(near_s).date()
+    days = (datetime.datetime.combine(today + datetime.timedelta(days=number), of_day) for number in range(2))
+    for day in days:
+        found = local_time.moments(day)
+        if not found and day.timestamp() >= near_s:
+            problem = f"clocks here were set forward over {text} on {day:%Y-%m-%d}: that day has no such time"
+            raise ConfigurationError(problem, key="--at", fix=f"write {FORMS}")
+        if later := [at_s for at_s in found if at_s >= near_s]:
+            return later[0]
+    return math.inf
 
 
 def period_at(log: AuditLog, robot: str, at_s: float) -> Entry:

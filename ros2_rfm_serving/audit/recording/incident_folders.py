@@ -21,14 +21,19 @@ def folder_name(cause: Cause, stamp_s: float) -> str:
 
 
 def prune(folder: Path, keep_bytes: int, keep_s: float, now_s: float) -> list[str]:
-    """Removes the oldest incidents beyond what is kept, never the newest; 0: no bound. now_s: since 1970. Returns their names."""
-    there = sorted(one for one in folder.iterdir() if one.is_dir() and not one.is_symlink() and NAMED.fullmatch(one.name))
+    """Removes the oldest incidents beyond what is kept, never the newest; 0: no bound. now_s: since 1970. Returns their names.
+
+    The oldest by their files: where clocks are set back, names of the second hour come before those of the first.
+    """
+    named = [one for one in folder.iterdir() if one.is_dir() and not one.is_symlink() and NAMED.fullmatch(one.name)]
+    changed_s = {one: max(file.stat().st_mtime for file in [one, *one.iterdir()]) for one in named}
+    there = sorted(named, key=lambda one: (changed_s[one], one.name))
     sizes = {one: sum(file.stat().st_size for file in one.iterdir()) for one in there}
     gone = []
     for one in there[:-1]:
         if _is_written(one):
             continue
-        too_old = 0 < keep_s < now_s - max(file.stat().st_mtime for file in [one, *one.iterdir()])
+        too_old = 0 < keep_s < now_s - changed_s[one]
         if not (too_old or 0 < keep_bytes < sum(sizes.values())):
             break
         shutil.rmtree(one)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
+from ros2_rfm_serving.audit import local_time
 from ros2_rfm_serving.audit.explain.explanation import clock
 
 WIDTH, LANE, LABEL = 1000, 22, 170
@@ -73,9 +74,8 @@ def _tick(at_s: float, at: float, height: int) -> str:
 
 
 def _ticks(begins_s: float, ends_s: float, most: int = 8) -> list[float]:
-    step_s = next((step for step in STEPS_S if (ends_s - begins_s) / step <= most), 86_400)
-    first = math.ceil(begins_s / step_s) * step_s
-    return [first + number * step_s for number in range(int((ends_s - first) // step_s) + 1)]
+    step_s = next((step for step in STEPS_S if (ends_s - begins_s) / step <= most), local_time.DAY_S)
+    return list(local_time.round_moments(begins_s, ends_s, step_s))
 
 
 def curve(points: Sequence[tuple[float, float]], begins_s: float, ends_s: float, title: str) -> str:

@@ -1,51 +1,72 @@
-"""Every cause, in the order in which they are told: what others follow from comes first."""
+"""Every cause, in the order in which they are reported: the graver first, and of equally grave ones what others follow from."""
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
-from ros2_rfm_serving.monitoring.findings import fleet, robots, servers
+from ros2_rfm_serving.monitoring.findings import fleet, processes, robots, servers
 from ros2_rfm_serving.monitoring.findings.finding import FACTORY, Finding, Rule
 from ros2_rfm_serving.monitoring.findings.look import Look
+
+
+class Severity(enum.IntEnum):
+    STOPS = 0
+    """Robots stand, or may follow somebody else's schedule."""
+    SLOWS = 1
+    """Robots move, and answers come late."""
+    WARNS = 2
+    """Robots work; something else does not, or will not for long."""
 
 
 @dataclass(frozen=True)
 class Cause:
     name: str
-    """Of the findings of its rule."""
+    """`cause` of the findings of its rule."""
+    severity: Severity
     rule: Rule
     explains: tuple[str, ...] = ()
-    """Causes that are none where this one is: of the same robot or server, or of one that asks the other."""
+    """Causes that only follow from this one: at the same robot or server, or at one that asks the other."""
 
 
 UNANSWERED = ("overloaded server", "lossy network", "reported trouble")
+UNUSED = ("lossy network", "reported trouble")
+STOPS, SLOWS, WARNS = Severity
 CAUSES = (
-    Cause("two factories in one domain", fleet.two_factories, ("reported trouble",)),
-    Cause("server gone", servers.gone, ("hung engine", "drifted profile", *UNANSWERED)),
-    Cause("model not loaded", servers.not_loaded, UNANSWERED),
-    Cause("hung engine", servers.hung, ("drifted profile", *UNANSWERED)),
-    Cause("changed model", robots.changed_model, ("lossy network", "robot waits for a person", "reported trouble")),
-    Cause("robot gone", robots.gone, ("lossy network", "reported trouble")),
-    Cause("one robot asks too much", servers.greedy, ("robot gone", *UNANSWERED)),
-    Cause("unusable answers", servers.unusable, ("lossy network", "reported trouble")),
-    Cause("dead camera", robots.dead_camera, ("lossy network", "reported trouble")),
-    Cause("dead joint states", robots.dead_joints, ("lossy network", "reported trouble")),
-    Cause("commands not taken", robots.commands_not_taken, ("reported trouble",)),
-    Cause("refused readings", robots.refused_readings, ("lossy network", "reported trouble")),
-    Cause("old readings", robots.old_readings, ("lossy network", "reported trouble")),
-    Cause("drifted profile", servers.drifted, UNANSWERED),
-    Cause("overloaded server", servers.overloaded, UNANSWERED[1:]),
-    Cause("lossy network", robots.lossy_network, ("reported trouble",)),
-    Cause("robot waits for a person", robots.waits_for_a_person, ("reported trouble",)),
-    Cause("scheduler gone", fleet.scheduler_gone),
-    Cause("clock step", fleet.clock_step),
-    Cause("full disk", fleet.full_disk),
-    Cause("reported trouble", fleet.reported),
+    Cause("two factories in one domain", STOPS, fleet.two_factories),
+    Cause(
+        "invalid certificate",
+        STOPS,
+        processes.invalid_certificate,
+        ("server gone", "robot gone", "certificate ends soon", *UNANSWERED),
+    ),
+    Cause("server gone", STOPS, servers.gone, ("hung engine", "drifted profile", *UNANSWERED)),
+    Cause("model not loaded", STOPS, servers.not_loaded, UNANSWERED),
+    Cause("hung engine", STOPS, servers.hung, ("drifted profile", *UNANSWERED)),
+    Cause("changed model", STOPS, robots.changed_model, ("robot waits for a person", *UNUSED)),
+    Cause("robot gone", STOPS, robots.gone, UNUSED),
+    Cause("unusable answers", STOPS, servers.unusable, UNUSED),
+    Cause("dead camera", STOPS, robots.dead_camera, UNUSED),
+    Cause("dead joint states", STOPS, robots.dead_joints, UNUSED),
+    Cause("commands not taken", STOPS, robots.commands_not_taken, ("reported trouble",)),
+    Cause("refused readings", STOPS, robots.refused_readings, UNUSED),
+    Cause("old readings", STOPS, robots.old_readings, UNUSED),
+    Cause("robot waits for a person", STOPS, robots.waits_for_a_person, ("reported trouble",)),
+    Cause("one robot asks too much", SLOWS, servers.greedy, ("robot gone", *UNANSWERED)),
+    Cause("drifted profile", SLOWS, servers.drifted, UNANSWERED),
+    Cause("overloaded server", SLOWS, servers.overloaded, UNANSWERED[1:]),
+    Cause("lossy network", SLOWS, robots.lossy_network, ("reported trouble",)),
+    Cause("full disk", WARNS, processes.full_disk),
+    Cause("incomplete recording", WARNS, processes.incomplete_recording, ("reported trouble",)),
+    Cause("scheduler gone", WARNS, fleet.scheduler_gone),
+    Cause("certificate ends soon", WARNS, processes.certificate_warning),
+    Cause("clock step", WARNS, fleet.clock_step),
+    Cause("reported trouble", WARNS, fleet.reported),
 )
 
 
 def findings(look: Look) -> list[Finding]:
-    """What the look speaks for, the most telling first; none: nothing is wrong."""
+    """Return what the look speaks for, the graver first; none: nothing is wrong."""
     found = {cause: list(cause.rule(look)) for cause in CAUSES}
     told: list[Finding] = []
     for cause, of_it in found.items():

@@ -1,35 +1,30 @@
-"""Causes that concern everybody: the scheduler, clocks, disks, and two factories that share a ROS domain."""
+"""Causes that concern everybody: the scheduler, clocks, and two factories that share a ROS domain; and what no other cause has."""
 
 from __future__ import annotations
 
-import errno
-import os
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from statistics import median
 
 from ros2_rfm_serving.monitoring.findings.finding import FACTORY, Finding
-from ros2_rfm_serving.monitoring.findings.look import OK, Look
+from ros2_rfm_serving.monitoring.findings.look import OK, Diagnosis, HeardSchedule, Look
+from ros2_rfm_serving.monitoring.findings.processes import NO_SPACE, in_words, owners_of
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
+from ros2_rfm_serving.types.names import DISPUTED, LOST
+from ros2_rfm_serving.types.process_problems import LOG_DISK_SILENT
 
 REPEATED = 2
-"""A scheduler that said something so often lives."""
+"""A scheduler that was heard so often lives; what was heard once may be over, or late."""
 APART_S = 1.0
 """Clocks of two machines that a time service keeps differ by far less."""
-FULL, FULL_BYTES = 0.05, 10 * 2**30
-"""A disk with less left than this share of it, and this."""
-NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 def two_factories(look: Look) -> Iterator[Finding]:
-    heard = Counter(one.schedule.scheduler for one in look.schedules)
-    files = {one.schedule.scheduler: one.factory for one in look.schedules}
-    alive = sorted(scheduler for scheduler, count in heard.items() if count >= REPEATED)
-    names = [said for said in look.diagnosed if said.name.endswith(": name") and said.level > OK]
-    evidence = [said.message for said in names]
-    if len(alive) > 1:
-        told = ", ".join(f"{scheduler:x} ({files[scheduler]})" for scheduler in alive)
-        evidence.insert(0, f"{len(alive)} schedulers publish schedules: {told}")
+    refused = [[said for said in words if _is_refused_name(said)] for words in look.diagnoses.values()]
+    evidence = [said[-1].message for said in refused if said]
+    if rivals := _rivals(look):
+        told = ", ".join(f"{scheduler:x} ({factory})" for scheduler, factory in rivals)
+        evidence.insert(0, f"{len(rivals)} schedulers publish schedules: {told}")
     if evidence:
         yield Finding(
             cause="two factories in one domain",
@@ -37,6 +32,25 @@ def two_factories(look: Look) -> Iterator[Finding]:
             evidence=tuple(evidence),
             mend="end one of the two, or give it a domain (ROS_DOMAIN_ID, --domain) or a namespace (--namespace) of its own",
         )
+
+
+def _is_refused_name(said: Diagnosis) -> bool:
+    return said.values.get("claim") in (DISPUTED, LOST)
+
+
+def _rivals(look: Look) -> list[tuple[int, str]]:
+    """Return (scheduler, its descriptor) of those that publish at the same time; a successor begins when the other has ended."""
+    heard: dict[int, list[HeardSchedule]] = defaultdict(list)
+    for one in look.schedules:
+        heard[one.schedule.scheduler].append(one)
+    alive = [(scheduler, said) for scheduler, said in sorted(heard.items()) if len(said) >= REPEATED]
+    return [
+        (scheduler, said[-1].factory)
+        for scheduler, said in alive
+        if any(
+            said[0].heard_s < other[-1].heard_s and other[0].heard_s < said[-1].heard_s for _, other in alive if other is not said
+        )
+    ]
 
 
 def scheduler_gone(look: Look) -> Iterator[Finding]:
@@ -76,30 +90,23 @@ def _stepped(look: Look) -> Iterator[str]:
 
 
 def _apart(look: Look) -> Iterator[str]:
-    """Of processes whose stamps are of another time than this machine's."""
+    """Yield the processes whose stamps are of another time than this machine's: by the one that came with the least delay."""
     for owner, apart_s in sorted(look.clocks_s.items()):
-        if apart_s and abs(median(apart_s)) > APART_S:
-            yield f"the stamps of {owner} are {median(apart_s):+.1f} s from this machine's clock"
-
-
-def full_disk(look: Look) -> Iterator[Finding]:
-    """Of the machine that looks, and of any whose processes say so."""
-    disk, evidence = look.disk, [f"{said.name} says: {said.message}" for said in look.diagnosed if NO_SPACE in said.message]
-    if disk and disk.free_bytes < min(FULL * disk.size_bytes, FULL_BYTES):
-        left, size = disk.free_bytes / 1e6, disk.size_bytes / 1e6
-        evidence = [f"{disk.folder} has {left:.1f} MB of {size:.1f} MB left", "logs and recordings stop there", *evidence]
-    if evidence:
-        mend = "remove old logs and recordings there; the factory runs on meanwhile"
-        yield Finding(cause="full disk", about=FACTORY, evidence=tuple(evidence), mend=mend)
+        known = [one for one in apart_s if math.isfinite(one)]
+        if len(known) >= REPEATED and abs(max(known)) > APART_S:
+            yield f"the stamps of {owner} are {max(known):+.1f} s from this machine's clock"
 
 
 def reported(look: Look) -> Iterator[Finding]:
-    """What a part says of itself all the time."""
+    """Yield what a part reports of itself all the time."""
+    mend = "it says what is in the way; its log has more, `rfm status` its figures"
+    are_two = any(two_factories(look))
     for said in look.diagnoses.values():
-        if said and all(word.level > OK and NO_SPACE not in word.message for word in said):
-            yield Finding(
-                cause="reported trouble",
-                about=said[-1].owner,
-                evidence=(f"{said[-1].name} says: {said[-1].message}",),
-                mend="it says what is in the way; its log has more, `rfm status` its figures",
-            )
+        if are_two and said and (_is_refused_name(said[-1]) or said[-1].number("rival_schedulers") > 0):
+            continue
+        if len(said) >= REPEATED and all(word.level > OK and NO_SPACE not in word.message for word in said):
+            evidence = (f"{said[-1].name} says: {said[-1].message}",)
+            yield Finding(cause="reported trouble", about=said[-1].owner, evidence=evidence, mend=mend)
+    for problem, owners in owners_of(look, LOG_DISK_SILENT):
+        evidence = (f"{in_words(owners)} says: {problem}",)
+        yield Finding(cause="reported trouble", about=owners[0], concerns=owners[1:], evidence=evidence, mend=mend)

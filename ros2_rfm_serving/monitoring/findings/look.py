@@ -10,7 +10,8 @@ from itertools import pairwise
 from typing import TypeVar
 
 from ros2_rfm_serving.monitoring.board import ComponentRow, Histograms, RobotRow, ServerRow
-from ros2_rfm_serving.types import Schedule
+from ros2_rfm_serving.monitoring.metrics.health import SILENT_AFTER_S
+from ros2_rfm_serving.types import Schedule, process_problems
 
 OK, WARN, ERROR = 0, 1, 2
 """Levels of a diagnosis, as in `diagnostic_msgs/DiagnosticStatus`."""
@@ -26,6 +27,23 @@ class Diagnosis:
     level: int = OK
     message: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
+    process_problems: Mapping[str, str] = field(default_factory=dict)
+    """Kind -> text: those of the process, which all its statuses carry; neither level nor message counts them."""
+    heard_s: float = math.nan
+    """When it came."""
+
+    @staticmethod
+    def of(name: str, level: int, message: str, values: Mapping[str, str], heard_s: float) -> Diagnosis:
+        """Return a status as `/diagnostics` has it."""
+        status = process_problems.separated(level, message, values)
+        return Diagnosis(
+            name=name,
+            level=status.level,
+            message=status.message,
+            values=values,
+            process_problems=status.problems,
+            heard_s=heard_s,
+        )
 
     @property
     def owner(self) -> str:
@@ -43,8 +61,8 @@ class Diagnosis:
         return {key.removeprefix(f"{prefix} "): self.number(key) for key in self.values if key.startswith(f"{prefix} ")}
 
 
-SCHEDULER = "scheduler"
-"""As it signs its diagnoses."""
+SCHEDULER, RECORDER = "scheduler", "recorder"
+"""Owners of diagnoses beside robots and servers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +126,21 @@ class Look:
 
     @cached_property
     def asked(self) -> dict[str, set[str]]:
-        """Robot -> servers, by its own word and by the schedule."""
-        found = {robot: {rows[-1].server} - {""} for robot, rows in self.robots.items() if rows}
-        for route in self.schedule.schedule.routes if self.schedule else ():
-            found.setdefault(route.robot, set()).add(route.server)
+        """Robot -> servers, by all of its statuses and all schedules of the look: the one after a loss has no route to it.
+
+        A robot without a route waits for the servers that are not in the schedule, or silent.
+        """
+        found = {robot: {row.server for row in rows} - {""} for robot, rows in self.robots.items()}
+        schedules = {(one.schedule.scheduler, one.schedule.epoch): one.schedule for one in self.schedules}
+        for schedule in schedules.values():
+            for route in schedule.routes:
+                found.setdefault(route.robot, set()).add(route.server)
+        if newest := self.schedule:
+            routed = {route.robot for route in newest.schedule.routes}
+            placed = {placement.server for placement in newest.schedule.placements}
+            silent = {name for name, rows in self.servers.items() if self.silent_s(name, rows) > SILENT_AFTER_S}
+            for robot in self.robots.keys() - routed:
+                found[robot] |= (self.servers.keys() - placed) | silent
         return found
 
     def servers_of(self, robot: str) -> set[str]:

@@ -15,8 +15,9 @@ DEAD_AFTER_S = 2.0
 """Of a sensor; or twice what the robot takes, if that is longer."""
 SLOWEST_S = 10.0
 """Between two messages of a topic that counts as published."""
-DEAD_WORDS = 3
-"""Of diagnostics, a second apart: a robot that is reset forgets its readings, and has none for a moment."""
+DEAD_WORDS, LATE_WORDS = 3, 2
+"""Diagnoses, a second apart. A robot that is reset forgets its readings, and has none for a moment; one whose process was held up
+reports old ones once, before it takes in those that wait."""
 FEWEST_LOST, LOST = 3, 0.03
 """Requests without an answer: number, and share."""
 FEWEST_LATE, LATE = 3, 0.05
@@ -195,7 +196,7 @@ def _old_by_stamps(said: list[Diagnosis], sensor: str) -> str:
 def _is_old(said: list[Diagnosis], sensor: str) -> bool:
     """All that comes is old by its stamps, whenever the robot speaks."""
     limit_s = max(DEAD_AFTER_S, 2.0 * _limit_s(said[-1]))
-    return all(
+    return len(said) >= LATE_WORDS and all(
         _is_published(one, sensor)
         and limit_s < one.number(f"reading_age_s {sensor}") < math.inf
         and one.values.get(f"time_source {sensor}") != "arrival"
@@ -229,10 +230,11 @@ def _sensing(look: Look) -> Iterator[tuple[str, list[Diagnosis]]]:
 
 
 def _is_dead(said: list[Diagnosis], age: str) -> bool:
-    """By the newest word; that none ever came is to be said by each."""
-    age_s = said[-1].number(age)
-    none_came = len(said) == DEAD_WORDS and all(math.isinf(one.number(age)) for one in said)
-    return none_came if math.isinf(age_s) else age_s > max(DEAD_AFTER_S, 2.0 * _limit_s(said[-1]))
+    """Return whether the last `LATE_WORDS` say so; that none ever came is to be said by `DEAD_WORDS`."""
+    if math.isinf(said[-1].number(age)):
+        return len(said) == DEAD_WORDS and all(math.isinf(one.number(age)) for one in said)
+    late = said[-LATE_WORDS:]
+    return len(late) == LATE_WORDS and all(one.number(age) > max(DEAD_AFTER_S, 2.0 * _limit_s(one)) for one in late)
 
 
 def _limit_s(said: Diagnosis) -> float:

@@ -2,21 +2,32 @@
 
 Counters and histograms are counted in robots and servers, where things happen, and travel in their statuses: nothing is sampled,
 and an exporter that is started again has lost nothing. Gauges of a process that is silent are left out; its counters stay.
+
+A robot has few series, since a fleet has many robots: `test_a_robot_has_so_many_series` pins their number, which docs/fleet.md has.
+Round trips and computing times by their full ranges are of a task's robots together (`fleet.py`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from ros2_rfm_serving.monitoring.board import Board, Proof, RobotRow, ServerRow
+from ros2_rfm_serving.monitoring.metrics.fleet import FleetHistograms, buckets
 from ros2_rfm_serving.monitoring.metrics.health import is_up
-from ros2_rfm_serving.types import RobotState, ServerState
-from ros2_rfm_serving.types.histogram import Histogram
+from ros2_rfm_serving.monitoring.metrics.processes import processes
+from ros2_rfm_serving.types.histogram import LATENCY_BOUNDS_S, TICK_BOUNDS_S
 
 MAX_NAMES = 64
 """Reasons, components, transitions, per process: names come from whoever may write to the graph."""
@@ -38,20 +49,17 @@ SERVER_COUNTERS = {
 }
 ROBOT_GAUGES = {
     "action_rate_hz": ("actions_per_second", "Actions executed per second, over the status' window"),
-    "chunk_rate_hz": ("chunks_per_second", "Chunks merged per second, over the status' window"),
     "queue_depth": ("queued_actions", "Actions left"),
     "paused": ("paused", "1: paused by a person"),
-    "schedule_epoch": ("schedule_epoch", "Epoch of the schedule that it follows"),
 }
 HISTOGRAMS = {
-    "round_trip_s": ("round_trip_seconds", "Request to reply, network included"),
     "staleness_s": ("staleness_seconds", "Age of the observation behind each executed action"),
-    "tick_s": ("tick_seconds", "Computing time of a control period"),
     "tick_late_s": ("tick_late_seconds", "How late control periods began"),
     "queue_wait_s": ("queue_wait_seconds", "Arrival of a request to the start of its inference"),
     "inference_s": ("inference_seconds", "Inference of the batch that a request was in"),
 }
-NO_COMPONENT = {"staleness_s", "tick_s", "tick_late_s", "queue_wait_s", "inference_s"}
+ROBOT_BOUNDS = {"staleness_s": (0.2, 0.4, 0.75, 1.5), "tick_late_s": (0.01, 0.05, 0.2)}
+"""Of a robot's histograms, in s: as many as its alerts need."""
 
 
 class BoardCollector(Collector):
@@ -59,6 +67,10 @@ class BoardCollector(Collector):
 
     def __init__(self, board: Board, clock: Callable[[], float], server: str = "") -> None:
         self._board, self._clock, self._server = board, clock, server
+        self._fleet = (
+            FleetHistograms("round_trip_s", "rfm_fleet_round_trip_seconds", "Request to reply, network included", LATENCY_BOUNDS_S),
+            FleetHistograms("tick_s", "rfm_fleet_tick_seconds", "Computing time of a control period", TICK_BOUNDS_S),
+        )
 
     def collect(self) -> Iterator[Metric]:
         now_s, board = self._clock(), self._board
@@ -68,6 +80,10 @@ class BoardCollector(Collector):
         if not self._server:
             yield from _schedule(board, now_s)
             yield from _robots(board.robots, now_s)
+            yield from _fleet(board, now_s)
+            for histograms in self._fleet:
+                yield from histograms.collect(board.robots)
+            yield from processes(board.processes, now_s)
 
 
 def _proofs(board: Board) -> Iterator[Metric]:
@@ -95,26 +111,31 @@ def _servers(rows: dict[str, ServerRow], now_s: float) -> Iterator[Metric]:
     there = {name: row for name, row in rows.items() if is_up(row, now_s)}
     yield _up("server", rows, now_s)
     rows = {name: row for name, row in rows.items() if row.seen_s > -math.inf}  # else its counters would begin at 0
-    yield _states("server", {name: row.state for name, row in there.items()}, [state.name.lower() for state in ServerState])
+    yield _states("server", {name: row.state for name, row in there.items()})
     info = InfoMetricFamily("rfm_server", "What a server hosts", labels=["server"])
     for name, row in there.items():
         info.add_metric([name], {"model": row.model, "emulated": str(row.emulated).lower(), "standby": str(row.standby).lower()})
     yield info
     yield from _gauges("server", SERVER_GAUGES, there)
+    unanswered = GaugeMetricFamily("rfm_server_unanswered_seconds", "Since it answered, or nothing waited", labels=["server"])
+    for name, row in there.items():
+        if row.progressed_s > -math.inf:
+            unanswered.add_metric([name], now_s - row.progressed_s)
+    yield unanswered
     for field, (word, about) in SERVER_COUNTERS.items():
         counter = CounterMetricFamily(f"rfm_server_{word}", about, labels=["server"])
         for name, row in rows.items():
             counter.add_metric([name], getattr(row, field))
         yield counter
     yield _counted("server", "refused", "reason", "Things refused or dropped", {name: row.refused for name, row in rows.items()})
-    yield from _histograms("server", rows, ("queue_wait_s", "inference_s"))
+    yield from _histograms("server", rows, ("queue_wait_s", "inference_s"), {})
 
 
 def _robots(rows: dict[str, RobotRow], now_s: float) -> Iterator[Metric]:
     there = {name: row for name, row in rows.items() if is_up(row, now_s)}
     yield _up("robot", rows, now_s)
     rows = {name: row for name, row in rows.items() if row.seen_s > -math.inf}
-    yield _states("robot", {name: row.state.lower() for name, row in there.items()}, [state.name.lower() for state in RobotState])
+    yield _states("robot", {name: row.state.lower() for name, row in there.items()})
     info = InfoMetricFamily("rfm_robot", "What a robot does, and whom it asks", labels=["robot"])
     for name, row in there.items():
         info.add_metric([name], {"task": row.task, "server": row.server})
@@ -124,30 +145,62 @@ def _robots(rows: dict[str, RobotRow], now_s: float) -> Iterator[Metric]:
     for name, row in rows.items():
         held.add_metric([name], row.held_ticks)
     yield held
-    for field, label, about in (
-        ("refused", "reason", "Things refused or dropped"),
-        ("fallbacks", "motion", "Rungs of the fallback ladder that were reached"),
-        ("transitions", "change", "Changes of the fail-safe state"),
-    ):
-        yield _counted("robot", field, label, about, {name: getattr(row, field) for name, row in rows.items()})
+    yield _counted("robot", "refused", "reason", "Things refused or dropped", {name: row.refused for name, row in rows.items()})
+    fallbacks = {name: row.fallbacks for name, row in rows.items()}
+    yield _counted("robot", "fallbacks", "motion", "Rungs of the fallback ladder that were reached", fallbacks)
+    entered = {name: _entered(row.transitions) for name, row in rows.items()}
+    yield _counted("robot", "transitions", "to", "Changes of the fail-safe state, by the one that follows", entered)
     yield from _answers(rows)
-    yield from _histograms("robot", rows, ("round_trip_s", "staleness_s", "tick_s", "tick_late_s"))
+    yield from _sums(rows)
+    yield from _histograms("robot", rows, ("staleness_s", "tick_late_s"), ROBOT_BOUNDS)
+
+
+def _entered(transitions: dict[str, int]) -> dict[str, int]:
+    """{"STREAMING to DEGRADED": 2, "STALLED to DEGRADED": 1} -> {"degraded": 3}"""
+    found: Counter[str] = Counter()
+    for change, count in transitions.items():
+        found[change.rpartition(" to ")[2].lower()] += count
+    return dict(found)
 
 
 def _answers(rows: dict[str, RobotRow]) -> Iterator[Metric]:
-    labels = ["robot", "component"]
     answers = CounterMetricFamily(
-        "rfm_robot_answers", "Answers by their SLO; late ones include those given up", labels=[*labels, "slo"]
+        "rfm_robot_answers", "Answers by their SLO; late ones include those given up", labels=["robot", "component", "slo"]
     )
-    slo = GaugeMetricFamily("rfm_robot_slo_seconds", "Request to reply, as the schedule promises it", labels=labels)
     for name, row in rows.items():
         for component, figures in list(row.components.items())[:MAX_NAMES]:
             answers.add_metric([name, component, "met"], figures.in_time)
             answers.add_metric([name, component, "missed"], figures.late)
-            if figures.slo_s:
-                slo.add_metric([name, component], figures.slo_s)
     yield answers
-    yield slo
+
+
+def _sums(rows: dict[str, RobotRow]) -> Iterator[Metric]:
+    """Yield number and sum alone: for means of one robot."""
+    trips = SummaryMetricFamily("rfm_robot_round_trip_seconds", "Request to reply, network included", labels=["robot", "component"])
+    for name, row in rows.items():
+        for component, histogram in list(row.histograms.get("round_trip_s", {}).items())[:MAX_NAMES]:
+            trips.add_metric([name, component], sum(histogram.counts), histogram.sum)
+    yield trips
+
+
+def _fleet(board: Board, now_s: float) -> Iterator[Metric]:
+    """Yield what is of many robots together."""
+    there = [row for row in board.robots.values() if is_up(row, now_s)]
+    slo: dict[tuple[str, str], float] = {}
+    for row in there:
+        for component, figures in row.components.items():
+            key = row.task, component
+            if figures.slo_s and (key in slo or len(slo) < MAX_NAMES):
+                slo[key] = min(slo.get(key, math.inf), figures.slo_s)
+    family = GaugeMetricFamily(
+        "rfm_slo_seconds", "Request to reply, the tightest that the schedule promises", labels=["task", "component"]
+    )
+    for (task, component), seconds in slo.items():
+        family.add_metric([task, component], seconds)
+    yield family
+    if board.schedule_seen_s > -math.inf:
+        others = sum(row.schedule_epoch != board.schedule_epoch for row in there)
+        yield GaugeMetricFamily("rfm_robots_behind_schedule", "Robots that follow another schedule than the newest", others)
 
 
 def _up(kind: str, rows: dict[str, RobotRow] | dict[str, ServerRow], now_s: float) -> Metric:
@@ -157,11 +210,11 @@ def _up(kind: str, rows: dict[str, RobotRow] | dict[str, ServerRow], now_s: floa
     return up
 
 
-def _states(kind: str, states: dict[str, str], words: list[str]) -> Metric:
-    family = GaugeMetricFamily(f"rfm_{kind}_state", "1: this is its state", labels=[kind, "state"])
+def _states(kind: str, states: dict[str, str]) -> Metric:
+    """Of each one its state alone: the others, at 0, would be five series that say nothing."""
+    family = GaugeMetricFamily(f"rfm_{kind}_state", "1: this is its state; others are not there", labels=[kind, "state"])
     for name, state in states.items():
-        for word in words:
-            family.add_metric([name, word], state == word)
+        family.add_metric([name, state], 1.0)
     return family
 
 
@@ -190,18 +243,14 @@ def _bounded(counts: dict[str, int]) -> dict[str, int]:
     return kept
 
 
-def _histograms(kind: str, rows: dict[str, RobotRow] | dict[str, ServerRow], names: Iterable[str]) -> Iterator[Metric]:
+def _histograms(
+    kind: str, rows: dict[str, RobotRow] | dict[str, ServerRow], names: Iterable[str], bounds: Mapping[str, tuple[float, ...]]
+) -> Iterator[Metric]:
+    """bounds: those that are kept of a histogram; none: all."""
     for name in names:
         word, about = HISTOGRAMS[name]
-        labels = [kind] if name in NO_COMPONENT else [kind, "component"]
-        family = HistogramMetricFamily(f"rfm_{kind}_{word}", about, labels=labels)
+        family = HistogramMetricFamily(f"rfm_{kind}_{word}", about, labels=[kind])
         for process, row in rows.items():
-            for component, histogram in list(row.histograms.get(name, {}).items())[:MAX_NAMES]:
-                values = [process] if name in NO_COMPONENT else [process, component]
-                family.add_metric(values, _buckets(histogram), histogram.sum)
+            for histogram in list(row.histograms.get(name, {}).values())[:1]:
+                family.add_metric([process], buckets(histogram, bounds.get(name)), histogram.sum)
         yield family
-
-
-def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    bounds = [*map(repr, histogram.bounds), "+Inf"]
-    return list(zip(bounds, accumulate(histogram.counts), strict=True))

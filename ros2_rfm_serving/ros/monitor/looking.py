@@ -9,7 +9,7 @@ from diagnostic_msgs.msg import DiagnosticArray
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.monitoring.board import SCHEDULE, Board
-from ros2_rfm_serving.monitoring.findings.look import Diagnosis, HeardSchedule, Look
+from ros2_rfm_serving.monitoring.findings.look import RECORDER, SCHEDULER, Diagnosis, HeardSchedule, Look
 from ros2_rfm_serving.ros.monitor.discovery import DiscoveringNode
 from ros2_rfm_serving.ros.node.diagnostics import TOPIC
 from ros2_rfm_serving.ros.node.runtime import clock
@@ -17,7 +17,7 @@ from ros2_rfm_serving.ros.wire import convert
 
 DIAGNOSTICS_DEPTH = 1000
 """A large factory says a thousand statuses a second, in pieces."""
-OWNERS = ("scheduler", "recorder")
+OWNERS = (SCHEDULER, RECORDER)
 """Of diagnostics, beside robots and servers; what else is in the domain is none of ours."""
 SIMULATED_TIME = "/clock"
 
@@ -79,7 +79,8 @@ class LookingNode(DiscoveringNode):
             self.heard.clocks_s.setdefault(name, []).append(apart_s)
 
     def _on_diagnostics(self, message: Any) -> None:
+        now_s = clock()
         for status in message.status:
             values = {value.key: value.value for value in status.values}
-            said = Diagnosis(name=status.name, level=ord(status.level), message=status.message, values=values)
+            said = Diagnosis.of(status.name, ord(status.level), status.message, values, now_s)
             self.heard.diagnoses.setdefault(status.name, []).append(said)

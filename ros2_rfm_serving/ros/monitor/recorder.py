@@ -57,7 +57,7 @@ class RecorderNode(Node):
         self._flight = sink if isinstance(sink, Flight) else None
         self._writing = Writing(self._intake, sink, self._failed)
         self._hearing = Hearing(self, self._selection(values).of, self._intake.put)
-        self._diagnostics = Diagnostics(self, lambda: [self._status])
+        self._diagnostics = Diagnostics(self, lambda: [self._status], self._numbers)
         self._linger_s, self._drain_s = values.number("linger_s"), 0.0
         self._lost, self._lost_s, self._complained_s = 0, -RECENT_S, -COMPLAIN_PERIOD_S
         self._looked_s = 0.0
@@ -168,6 +168,16 @@ class RecorderNode(Node):
 
     def _failed(self, trace: str) -> None:
         self.get_logger().error(f"recording failed, and goes on:\n{trace}", throttle_duration_sec=COMPLAIN_PERIOD_S)
+
+    def _numbers(self) -> dict[str, int]:
+        """For metrics."""
+        told = self.told
+        return {
+            "recorder_messages": told.messages,
+            "recorder_lost": self._num_lost,
+            "recorder_bytes": told.size,
+            "recorder_problem": int(bool(told.problem)),
+        }
 
     def _status(self) -> DiagnosticStatus:
         told = self.told

@@ -10,9 +10,11 @@ from rclpy.duration import Duration
 from rclpy.node import Node
 
 from ros2_rfm_serving.ros.node.log_disk import LogDisk
+from ros2_rfm_serving.ros.node.process_status import ProcessStatus
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.security.own import OwnCertificate
+from ros2_rfm_serving.types import process_problems
 from ros2_rfm_serving.types.wall_clock import WallClock
 
 TOPIC = "/diagnostics"
@@ -31,11 +33,16 @@ Part = Callable[[], DiagnosticStatus | None]
 class Diagnostics:
     """`parts` gives what tells the status of each part. One publisher per process, whatever the number of its robots."""
 
-    def __init__(self, node: Node, parts: Callable[[], Sequence[Part]]) -> None:
+    def __init__(
+        self, node: Node, parts: Callable[[], Sequence[Part]], numbers: Callable[[], Mapping[str, int]] = lambda: {}
+    ) -> None:
+        """numbers: what the process counts beside its robots and servers, for metrics."""
         self._node, self._parts = node, parts
         self._publisher = node.create_publisher(DiagnosticArray, TOPIC, 10)
         self._turn, self._wall_clock, self._log_disk = 0, WallClock(), LogDisk.of_process()
         self._certificate = OwnCertificate.of_process()
+        self._numbers = numbers
+        self._process: ProcessStatus | None = None
         self._timer = every(node, PERIOD_S / TURNS, self._take_turn)
         self._is_over = False
 
@@ -43,18 +50,26 @@ class Diagnostics:
         own = self._certificate
         figures = self._wall_clock.figures(clock()) | (self._log_disk.figures() if self._log_disk else {})
         figures |= own.figures() if own else {}
-        for status in statuses if figures else ():
-            status.values = [*status.values, *key_values(figures)]
-        if self._log_disk and (problem := self._log_disk.problem):
-            for status in statuses:
-                status.level = max(status.level, DiagnosticStatus.WARN)
-                status.message = f"{status.message}; {problem}"
-        for status in statuses if own and own.problem else ():
-            status.level = max(status.level, DiagnosticStatus.ERROR if own and own.is_over else DiagnosticStatus.WARN)
-            status.message = f"{status.message}; {own.problem if own else ''}"
+        problems, gravest = self._problems
+        for status in statuses:
+            part = process_problems.Status(ord(status.level), status.message, problems)
+            level, status.message, values = process_problems.joined(part, gravest)
+            status.level = bytes([level])
+            status.values = [*status.values, *key_values({**figures, **values})]
         array = DiagnosticArray(status=list(statuses))
         array.header.stamp = self._node.get_clock().now().to_msg()
         self._publisher.publish(array)
+
+    @property
+    def _problems(self) -> tuple[Mapping[str, str], int]:
+        """(kind -> text of the process' problems, level of the gravest)"""
+        own = self._certificate
+        problems = (self._log_disk.problems if self._log_disk else {}) | (own.problems if own else {})
+        return problems, ord(DiagnosticStatus.ERROR if own and own.is_over else DiagnosticStatus.WARN)
+
+    def _numbers_of_process(self) -> Mapping[str, int]:
+        own, full = self._certificate, self._log_disk is not None and self._log_disk.is_full
+        return {"log_disk_full": int(full), **(own.numbers if own else {}), **self._numbers()}
 
     def last_words(self, *statuses: DiagnosticStatus) -> None:
         """Before the process ends: waits for somebody who listens, and until they have arrived; at most for `LAST_WORDS_S`."""
@@ -68,16 +83,21 @@ class Diagnostics:
         self._is_over = True
         self._node.destroy_timer(self._timer)
         self._node.destroy_publisher(self._publisher)
+        if self._process is not None:
+            self._process.destroy()
 
     def _take_turn(self) -> None:
         if self._is_over:
             return  # the executor had this turn in hand when its timer was destroyed
-        self._wall_clock.look(time.time(), clock())
+        self._wall_clock.look(clock(), time.time(), clock())
         self._turn = (self._turn + 1) % TURNS
         if self._log_disk and not self._turn:
             self._log_disk.look()
         if self._certificate and not self._turn:
             self._certificate.look(clock())
+        if not self._turn:
+            self._process = self._process or ProcessStatus(self._node)
+            self._process.publish(*self._problems, self._numbers_of_process, clock())
         if not self._publisher.get_subscription_count():
             return  # what nobody hears is not made up: it would be a quarter of what a robot computes
         told = (tell() for tell in turn_of(self._parts(), self._turn))

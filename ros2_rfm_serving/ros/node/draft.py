@@ -33,9 +33,10 @@ class _Draft:
     def has_parameter(self, name: str) -> bool:
         return name in self._values
 
-    def declare_parameter(self, name: str, value: object, descriptor: object, *, ignore_override: bool) -> None:
-        assert ignore_override, "whoever declares has looked at what was given"
-        self._values[name] = value
+    def declare_parameter(self, name: str, value: object, descriptor: object, *, ignore_override: bool = False) -> SimpleNamespace:
+        given = None if ignore_override else self._parameter_overrides.get(name)
+        self._values[name] = value if given is None else given.value
+        return self.get_parameter(name)
 
     def set_parameters(self, parameters: Sequence[Parameter[Any]]) -> None:
         self._values.update({one.name: one.value for one in parameters})

@@ -35,13 +35,18 @@ _READ_AND_WRITE: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] =
 }
 
 
+def declare_faults(node: Node) -> tuple[str, int]:
+    """Return (what is to happen, seed of its randomness), as given."""
+    text = parameter(node, "faults", "", 'Faults on purpose, such as "drop=0.05 delay_ms=25 cut=10-12"; empty: none')
+    return text, parameter(node, "faults_seed", 0, "Of their randomness")
+
+
 class Faults:
     """Of one node. Its delayed messages are delivered on the executor's thread; they may be sent on any."""
 
     def __init__(self, node: Node) -> None:
         """Raises: `ConfigurationError`."""
-        text = parameter(node, "faults", "", 'Faults on purpose, such as "drop=0.05 delay_ms=25 cut=10-12"; empty: none')
-        seed = parameter(node, "faults_seed", 0, "Of their randomness")
+        text, seed = declare_faults(node)
         plan = FaultPlan.parse(text)
         self._started_s = clock()
         self._lock = threading.Lock()

@@ -6,6 +6,8 @@ import os
 import threading
 from pathlib import Path
 
+from ros2_rfm_serving.types.process_problems import LOG_DISK_FULL, LOG_DISK_SILENT
+
 LEAST_BYTES = 1 << 20
 """Free of the file system: below it is as good as full, and whoever reads of it has a moment left."""
 PATIENCE = 5
@@ -45,11 +47,12 @@ class LogDisk:
         return {"log disk full, times": self.times_full} if self.times_full else {}
 
     @property
-    def problem(self) -> str:
-        """Empty: there is room."""
+    def problems(self) -> dict[str, str]:
+        """By kind; empty: there is room."""
         if self._unanswered >= PATIENCE:
-            return f"no answer from the disk of {self._folder}: whoever logs may wait for it"
-        return f"no room for logs in {self._folder}: what is said there is lost" if self.is_full else ""
+            return {LOG_DISK_SILENT: f"no answer from the disk of {self._folder}: whoever logs may wait for it"}
+        full = {LOG_DISK_FULL: f"no room for logs in {self._folder}: what is said there is lost"}
+        return full if self.is_full else {}
 
     def _ask(self) -> None:
         try:

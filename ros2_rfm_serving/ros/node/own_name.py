@@ -22,7 +22,7 @@ from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.said import Hearer, Speaker
 from ros2_rfm_serving.ros.node.timers import Turn, turns_of
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
-from ros2_rfm_serving.types.names import CLAIM_S, LATE_S, SETTLED_AFTER_S, NameClaim
+from ros2_rfm_serving.types.names import CLAIM_S, DISPUTED, HELD, LATE_S, LOST, SETTLED_AFTER_S, NameClaim
 
 LOOK_PERIOD_S, LAST_WORD_S = 0.1, 10.0
 DOOR = "door"
@@ -98,13 +98,15 @@ class OwnName:
 
     def diagnosis(self) -> DiagnosticStatus:
         """`<name>: name`."""
-        level, message = DiagnosticStatus.OK, "nobody else has it"
+        level, message, claim = DiagnosticStatus.OK, "nobody else has it", HELD
         if self.lost:
-            level, message = DiagnosticStatus.ERROR, self.problem
+            level, message, claim = DiagnosticStatus.ERROR, self.problem, LOST
         elif self._claim.is_disputed(clock()):
             level, message = DiagnosticStatus.WARN, f"another process wants to be {self.kind} {self.name!r} as well"
+            claim = DISPUTED
         values = key_values(
             {
+                "claim": claim,
                 "processes refused": len(self._claim.intruders),
                 "process": f"{self._claim.process:x}",
                 "messages refused": self._refused,

@@ -44,6 +44,7 @@ from ros2_rfm_serving.ros.robot.task_door import PeoplesDoor, TaskDoor
 from ros2_rfm_serving.ros.robot.vouched import UNVOUCHED
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.types import Reply, RobotState, TaskOutcome, TaskPhase
+from ros2_rfm_serving.types.texts import without_numbers
 
 T = TypeVar("T")
 SILENT_S = 2.0
@@ -407,10 +408,10 @@ class RobotBody:
     # --- what it tells ---
 
     def _tell(self, now_s: float) -> None:
-        """Twice a second while anybody hears it, and at once when it changes."""
+        """Twice a second while anybody hears it, and at once when it changes; a number in a text that grew is no change."""
         brain = self.brain
         state, reason, phase = brain.state, brain.reason, brain.task.phase if brain.task else TaskPhase.IDLE
-        told = (state, reason.split(" for ")[0], phase, brain.paused, brain.stop_reason)
+        told = (state, without_numbers(reason), phase, brain.paused, without_numbers(brain.stop_reason))
         changed = told != self._told
         if not changed and (now_s - self._told_s < qos.STATUS_PERIOD_S or not self._is_heard):
             return

@@ -24,6 +24,7 @@ from ros2_rfm_serving.robot.config import (
 )
 from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, Values, declare
+from ros2_rfm_serving.ros.node.runtime import parameter
 from ros2_rfm_serving.ros.robot.columns import action_columns, check_velocities, read_limits
 from ros2_rfm_serving.ros.robot.declared import SPECS, TickSource
 from ros2_rfm_serving.ros.robot.io import IoConfig, io_config, per_action
@@ -75,6 +76,10 @@ def _instruction(values: Values) -> str:
 def declare_robot(node: Node, robot: str = "") -> dict[str, Spec]:
     """The parameters that all robots of a node share, and those that `robot` has for itself. Raises: `ConfigurationError`."""
     return declare(node, SPECS) | (declare(node, SPECS, robot) if robot else {})
+
+
+def declare_autostart(node: Node) -> bool:
+    return parameter(node, "autostart", True, "Configure and activate by itself")
 
 
 # --- the brain's ----------------------------------------------------------------------------------------------------------

@@ -7,12 +7,12 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import yaml
 from rclpy.node import Node
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import yaml_source
 from ros2_rfm_serving.ros.node.runtime import parameter
 from ros2_rfm_serving.security.tls import ServerTls
 from ros2_rfm_serving.security.tokens import TokenFile
@@ -22,6 +22,45 @@ from ros2_rfm_serving.server.openpi.vllm_omni import VllmOmniTerms
 if TYPE_CHECKING:
     from ros2_rfm_serving.ros.server.websocket_door import WebsocketDoor
 
+MAP = "write it like {embodiment_tag: LIBERO_PANDA}"
+
+
+class GatewayParameters(NamedTuple):
+    """As they are given, unchecked."""
+
+    port: int
+    host: str
+    token_env: str
+    token_file: str
+    tls: str
+    names: list[str]
+    announced: str
+    chunks: str
+
+    @staticmethod
+    def declared(node: Node) -> GatewayParameters:
+        return GatewayParameters(
+            port=parameter(node, "gateway_port", 0, "Port for clients of openpi's websocket protocol; 0: none"),
+            host=parameter(node, "gateway_host", "127.0.0.1", "Address that they connect to; 0.0.0.0: any of this machine"),
+            token_env=parameter(
+                node, "gateway_token_env", "", "Environment variable with the token that they have to know; empty: none"
+            ),
+            token_file=parameter(
+                node, "gateway_token_file", "", "File with a line `name token` or `name sha256:...` per client; empty: none"
+            ),
+            tls=parameter(node, "gateway_tls", "", "Folder with cert.pem and key.pem, for TLS; empty: plain text"),
+            names=parameter(node, "gateway_names", [""], "Other names of theirs: 'their/key=ours', as in docs/gateway.md"),
+            announced=parameter(
+                node, "gateway_announced", "", "Map in YAML that vLLM-Omni's clients expect first, such as {embodiment_tag: X}"
+            ),
+            chunks=parameter(
+                node,
+                "gateway_chunks",
+                "",
+                "Map in YAML of a reply's named chunks to vLLM-Omni's clients, such as {arm: 6, hand: 1}",
+            ),
+        )
+
 
 def open_gateway(
     node: Node,
@@ -30,18 +69,7 @@ def open_gateway(
     healthy: Callable[[], bool],
 ) -> WebsocketDoor | None:
     """healthy: what is served moves. None: `gateway_port` is 0. Raises: `ConfigurationError`."""
-    port = parameter(node, "gateway_port", 0, "Port for clients of openpi's websocket protocol; 0: none")
-    host = parameter(node, "gateway_host", "127.0.0.1", "Address that they connect to; 0.0.0.0: any of this machine")
-    variable = parameter(node, "gateway_token_env", "", "Environment variable with the token that they have to know; empty: none")
-    file = parameter(node, "gateway_token_file", "", "File with a line `name token` or `name sha256:...` per client; empty: none")
-    enclave = parameter(node, "gateway_tls", "", "Folder with cert.pem and key.pem, for TLS; empty: plain text")
-    names = parameter(node, "gateway_names", [""], "Other names of theirs: 'their/key=ours', as in docs/gateway.md")
-    announced = parameter(
-        node, "gateway_announced", "", "Map in YAML that vLLM-Omni's clients expect first, such as {embodiment_tag: X}"
-    )
-    chunks = parameter(
-        node, "gateway_chunks", "", "Map in YAML of a reply's named chunks to vLLM-Omni's clients, such as {arm: 6, hand: 1}"
-    )
+    port, host, variable, file, enclave, names, announced, chunks = GatewayParameters.declared(node)
     if not port:
         return None
     try:
@@ -94,14 +122,18 @@ def _names(pairs: list[str]) -> dict[str, str]:
 
 def _map(key: str, text: str) -> dict[str, Any]:
     """Raises: `ConfigurationError`."""
+    if not text:
+        return {}
     try:
-        found = yaml.safe_load(text) if text else {}
+        found = yaml_source.parse(text, key).data
         json.dumps(found)  # a date is no part of a message
-    except (yaml.YAMLError, TypeError, ValueError):
-        found = None
-    if isinstance(found, dict) and all(isinstance(name, str) for name in found):
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{text!r} is no map: {error.problem}", key=key, fix=error.fix or MAP) from None
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{text!r} is no map of numbers and texts", key=key, fix=MAP) from None
+    if all(isinstance(name, str) for name in found):
         return found
-    raise ConfigurationError(f"{text!r} is no map", key=key, fix="write it like {embodiment_tag: LIBERO_PANDA}")
+    raise ConfigurationError(f"{text!r} has keys that are no text", key=key, fix=MAP)
 
 
 def _chunks(text: str) -> dict[str, int]:

@@ -45,6 +45,9 @@ REPLY_SENT = _profile(ReliabilityPolicy.RELIABLE, 2, lifespan=Duration(seconds=R
 """The writer alone forgets what is too old to be executed: a reader would compare the clocks of two machines."""
 REFETCH = _profile(ReliabilityPolicy.BEST_EFFORT, 2)
 """A lost one costs nothing: the request is answered with the observation that it has."""
+PROCESS_STATUS = _profile(ReliabilityPolicy.RELIABLE, 1)
+PROCESS_STATUS_RECEIVED = _profile(ReliabilityPolicy.RELIABLE, 256)
+"""Every process writes to one topic."""
 SCORE = _profile(ReliabilityPolicy.RELIABLE, 8)
 AUDIT = _profile(ReliabilityPolicy.RELIABLE, 64)
 SENSOR = _profile(ReliabilityPolicy.BEST_EFFORT, 1)

@@ -12,8 +12,9 @@ import pytest
 from ros2_rfm_serving.monitoring.board import ComponentRow, RobotRow, ServerRow
 from ros2_rfm_serving.monitoring.findings.causes import CAUSES, concerning, findings
 from ros2_rfm_serving.monitoring.findings.look import ERROR, OK, WARN, Diagnosis, Disk, HeardSchedule, Look, grown, mean
-from ros2_rfm_serving.types import Placement, Route, Schedule
+from ros2_rfm_serving.types import Placement, Route, Schedule, process_problems
 from ros2_rfm_serving.types.histogram import Histogram
+from ros2_rfm_serving.types.process_problems import CERTIFICATE_INVALID, CERTIFICATE_WARNING, LOG_DISK_FULL, LOG_DISK_SILENT
 
 SECONDS, STATUS_S = 6.0, 0.5
 WORDS = round(SECONDS / STATUS_S)
@@ -103,8 +104,18 @@ def each(look: Look, name: str, change: Callable[[int, ServerRow], object]) -> N
 
 
 def says(look: Look, name: str, level: int = OK, message: str = "", **values: object) -> None:
-    before = look.diagnoses[name][-1].values if name in look.diagnoses else {}
-    look.diagnoses[name] = said(name, {**before, **{key.replace("__", " "): str(v) for key, v in values.items()}}, level, message)
+    """What it says from now on; other values, and the problems of its process, stay."""
+    more = {key.replace("__", " "): str(value) for key, value in values.items()}
+    look.diagnoses[name] = [
+        replace(one, level=level, message=message, values={**one.values, **more}) for one in look.diagnoses.get(name) or said(name)
+    ]
+
+
+def counts(look: Look, name: str, before: dict[str, str], after: dict[str, str]) -> None:
+    """Values that change in the middle of the look."""
+    words = look.diagnoses[name]
+    both = [before] * (len(words) // 2) + [after] * (len(words) - len(words) // 2)
+    look.diagnoses[name] = [replace(one, values={**one.values, **more}) for one, more in zip(words, both, strict=True)]
 
 
 def nothing(look: Look) -> None:
@@ -158,17 +169,15 @@ def few_lost(look: Look) -> None:
 
 
 def greedy(look: Look) -> None:
-    look.diagnoses[f"{SERVER}: server"] = [
-        Diagnosis(name=f"{SERVER}: server", values=of_server() | {"over_quota guest/system1": str(count)}) for count in (900, 1500)
-    ]
+    counts(look, f"{SERVER}: server", {"over_quota guest/system1": "900"}, {"over_quota guest/system1": "1500"})
     overloaded(look)
 
 
-def judged(look: Look, server: str = SERVER, **counts: tuple[int, int]) -> None:
+def judged(look: Look, server: str = SERVER, **answered: tuple[int, int]) -> None:
     """What a server of text models says of its answers, at the beginning of the look and at its end."""
     shown = {"last verdict_violation": "'Okay, the user', it was cut off", "last plan_violation": "'Okay', the answer is no plan"}
-    both = [{key.replace("__", " "): str(values[i]) for key, values in counts.items()} for i in (0, 1)]
-    look.diagnoses[f"{server}: server"] = [Diagnosis(name=f"{server}: server", values=of_server() | shown | each) for each in both]
+    both = [{key.replace("__", " "): str(values[i]) for key, values in answered.items()} for i in (0, 1)]
+    counts(look, f"{server}: server", shown | both[0], shown | both[1])
 
 
 def no_verdict_counts(look: Look) -> None:
@@ -369,6 +378,55 @@ def disk(look: Look) -> None:
     look.disk = Disk(folder="logs", size_bytes=10**12, free_bytes=10**9)
 
 
+def of_process(look: Look, owner: str, kind: str, problem: str, level: int = WARN) -> None:
+    """All statuses of a process carry the problem of the process, as they come from `/diagnostics`."""
+    for name, words in look.diagnoses.items():
+        if name.startswith(f"{owner}: "):
+            look.diagnoses[name] = [published_status(one, kind, problem, level) for one in words]
+
+
+def published_status(one: Diagnosis, kind: str, problem: str, level: int) -> Diagnosis:
+    status = process_problems.Status(one.level, one.message, {**one.process_problems, kind: problem})
+    level, message, values = process_problems.joined(status, level)
+    return Diagnosis.of(one.name, level, message, {**one.values, **values}, one.heard_s)
+
+
+def full_log_disk(look: Look) -> None:
+    """Where a scheduler, a server and a robot write their logs."""
+    look.diagnoses.setdefault(f"{SERVER}: name", said(f"{SERVER}: name", {"claim": "held"}, OK, "nobody else has it"))
+    for owner in (SERVER, "arm_1", "scheduler"):
+        of_process(look, owner, LOG_DISK_FULL, "no room for logs in /logs: what is said there is lost")
+
+
+def silent_log_disk(look: Look) -> None:
+    of_process(look, "arm_2", LOG_DISK_SILENT, "no answer from the disk of /logs: whoever logs may wait for it")
+
+
+def ending_certificate(look: Look) -> None:
+    look.diagnoses.setdefault(f"{SERVER}: name", said(f"{SERVER}: name", {"claim": "held"}, OK, "nobody else has it"))
+    of_process(look, SERVER, CERTIFICATE_WARNING, "own certificate ends in 5 days: rfm security rotate")
+
+
+def ended_certificate(look: Look) -> None:
+    of_process(look, SERVER, CERTIFICATE_INVALID, "own certificate has ended: rfm security rotate", ERROR)
+
+
+def ended_certificate_refused(look: Look) -> None:
+    """Nobody accepts what its server publishes."""
+    ended_certificate(look)
+    look.servers[SERVER] = []
+    for name in ROBOTS:
+        says(look, f"{name}: robot", WARN, f"{SERVER} is lost")
+
+
+def lossy_recorder(look: Look) -> None:
+    says(look, "recorder: recording", WARN, "12 messages were lost", lost=12, topics=40, folder="recordings/a")
+
+
+def ended_recorder(look: Look) -> None:
+    look.diagnoses["recorder: recording"] = [Diagnosis(name="recorder: recording", message="recording", heard_s=1.0)]
+
+
 def disk_elsewhere(look: Look) -> None:
     says(look, "recorder: recording", ERROR, "nothing can be written: No space left on device")
 
@@ -390,7 +448,10 @@ def apart(look: Look) -> None:
 
 
 def second_scheduler(look: Look) -> None:
+    """Robots and servers refuse what it publishes, and say so."""
     look.schedules = [*look.schedules, *heard(9, "two.yaml")]
+    for name in (*(f"{robot}: robot" for robot in ROBOTS), f"{SERVER}: server", "scheduler: schedule"):
+        says(look, name, WARN, "another scheduler publishes schedules as well", rival_schedulers=1)
 
 
 def successor(look: Look) -> None:
@@ -398,8 +459,24 @@ def successor(look: Look) -> None:
     look.schedules = [*heard(7, times=1), *heard(9, times=3)]
 
 
+def restarted_scheduler(look: Look) -> None:
+    """In a longer look both were heard for some time, one after the other."""
+    later = [replace(one, heard_s=one.heard_s + 10.0) for one in heard(9)]
+    look.schedules, look.ended_s = [*heard(7), *later], SECONDS + 10.0
+    for row in [rows[-1] for rows in (*look.robots.values(), *look.servers.values())]:
+        row.seen_s += 10.0
+
+
 def disputed(look: Look) -> None:
-    says(look, f"{SERVER}: name", WARN, f"another process wants to be server '{SERVER}' as well")
+    says(look, f"{SERVER}: name", WARN, f"another process wants to be server '{SERVER}' as well", claim="disputed")
+
+
+def disputed_a_while_ago(look: Look) -> None:
+    """A second process ended some time before: what its owner says of it ends during the look."""
+    disputed(look)
+    name = f"{SERVER}: name"
+    later = [replace(one, level=OK, message="nobody else has it", values={"claim": "held"}) for one in look.diagnoses[name][3:]]
+    look.diagnoses[name] = [*look.diagnoses[name][:3], *later]
 
 
 def silent_server(look: Look) -> None:
@@ -432,6 +509,31 @@ def met_late(look: Look) -> None:
     """A robot that was found a second before the end."""
     look.robots["arm_3"], look.expected_s["arm_3"] = [], SECONDS - 1.0
     look.diagnoses["arm_3: robot"] = said("arm_3: robot", of_robot())
+
+
+def lost_route(look: Look) -> None:
+    """The scheduler has planned without a lost server, and the robot knows no server any more."""
+    silent_server(look)
+    schedule = replace(look.schedules[-1].schedule, epoch=2, placements=(), routes=())
+    look.schedules = [replace(one, schedule=schedule) for one in look.schedules]
+    for name, rows in look.robots.items():
+        for row in rows:
+            row.server = ""
+        says(look, f"{name}: robot", WARN, "the schedule has no server for it")
+
+
+def lost_route_alone(look: Look) -> None:
+    """The same, and the schedule still places a model on the lost server."""
+    placements = look.schedules[-1].schedule.placements
+    lost_route(look)
+    look.schedules = [replace(one, schedule=replace(one.schedule, placements=placements)) for one in look.schedules]
+
+
+def held_up(look: Look) -> None:
+    """Robot and looker had no core for seconds: one old reading, before the images that waited are read; stamps that came late."""
+    old = of_robot() | {"image_age_s front": "4.0", "state_age_s": "4.0"}
+    look.diagnoses["arm_1: robot"][-1] = replace(look.diagnoses["arm_1: robot"][-1], values=old)
+    look.clocks_s["arm_1"] = [-0.01, -1.7, -2.9, -1.2, -1.4]
 
 
 def silent_robot(look: Look) -> None:
@@ -477,6 +579,8 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (one_verdict_did_not_count, []),
     (verdicts_did_not_count_before, []),
     (met_late, []),
+    (restarted_scheduler, []),
+    (held_up, []),
     (overloaded, [("overloaded server", SERVER)]),
     (lossy, [("lossy network", "arm_1")]),
     (slow_network, [("lossy network", "arm_1")]),
@@ -507,12 +611,22 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (command_topic, [("commands not taken", "arm_1")]),
     (disk, [("full disk", "")]),
     (disk_elsewhere, [("full disk", "")]),
+    (full_log_disk, [("full disk", "")]),
+    (silent_log_disk, [("reported trouble", "arm_2")]),
+    (ended_certificate, [("invalid certificate", SERVER)]),
+    (ended_certificate_refused, [("invalid certificate", SERVER)]),
+    (ending_certificate, [("certificate ends soon", SERVER)]),
+    (lossy_recorder, [("incomplete recording", "recorder")]),
+    (ended_recorder, [("incomplete recording", "recorder")]),
     (no_schedule, [("scheduler gone", "")]),
     (step, [("clock step", "")]),
     (apart, [("clock step", "")]),
-    (second_scheduler, [("two factories in one domain", "")]),
     (disputed, [("two factories in one domain", "")]),
+    (disputed_a_while_ago, [("two factories in one domain", "")]),
+    (second_scheduler, [("two factories in one domain", "")]),
     (silent_server, [("server gone", SERVER)]),
+    (lost_route, [("server gone", SERVER)]),
+    (lost_route_alone, [("server gone", SERVER)]),
     (restarted_server, [("server gone", SERVER)]),
     (failed_server, [("model not loaded", SERVER)]),
     (silent_robot, [("robot gone", "arm_2")]),
@@ -545,19 +659,6 @@ def test_a_rule_finds_its_own_cause_alone_and_explains_known_ones() -> None:
         spoil(look)
         for cause in CAUSES:
             assert {one.cause for one in cause.rule(look)} <= {cause.name}
-
-
-TOGETHER = [(one, other) for one in (camera, disk, step, silent_robot) for other in (second_scheduler, overloaded, no_schedule)]
-
-
-@pytest.mark.parametrize(("one", "other"), TOGETHER, ids=[f"{one.__name__} {other.__name__}" for one, other in TOGETHER])
-def test_two_troubles_that_have_nothing_to_do_with_each_other_are_both_told(
-    one: Callable[[Look], None], other: Callable[[Look], None]
-) -> None:
-    look, alone, beside = healthy(), healthy(), healthy()
-    one(alone), other(beside)
-    one(look), other(look)
-    assert set(caused(look)) == {*caused(alone), *caused(beside)}
 
 
 def test_nothing_is_known_of_whom_nobody_has_heard() -> None:

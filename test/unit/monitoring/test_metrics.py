@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import re
@@ -17,17 +18,17 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.monitoring.board import Board, ComponentRow
+from ros2_rfm_serving.monitoring.board import Board, ComponentRow, ProcessRow
 from ros2_rfm_serving.monitoring.metrics.exporter import exporting
 from ros2_rfm_serving.monitoring.metrics.families import MAX_NAMES, OTHER, BoardCollector
 from ros2_rfm_serving.monitoring.metrics.health import not_alive, not_living, not_ready
-from ros2_rfm_serving.types.histogram import LATENCY_BOUNDS_S, Histogram
+from ros2_rfm_serving.types.histogram import LATENCY_BOUNDS_S, TICK_BOUNDS_S, Histogram
 
 NOW_S = 100.0
 
 
-def counted(*values: float) -> Histogram:
-    histogram = Histogram()
+def counted(*values: float, bounds: tuple[float, ...] = LATENCY_BOUNDS_S) -> Histogram:
+    histogram = Histogram(bounds)
     for value in values:
         histogram.add(value)
     return histogram
@@ -42,21 +43,33 @@ def board(now_s: float = NOW_S) -> Board:
     arm.state, arm.task, arm.server, arm.held_ticks = "STREAMING", "push", "s1", 3
     arm.seen_s = server.seen_s = server.progressed_s = now_s - 0.5
     arm.refused, arm.fallbacks = {"stale_action": 2}, {"hold": 1}
-    arm.transitions = {"STREAMING to DEGRADED": 4}
+    arm.transitions = {"STREAMING to DEGRADED": 4, "STALLED to DEGRADED": 1}
     arm.components = {"system1": ComponentRow(slo_s=0.4, in_time=9, late=1)}
     arm.histograms = {
         "round_trip_s": {"system1": counted(0.003, 0.15, 0.15, 9.0)},
-        **{name: {"": counted(0.01)} for name in ("staleness_s", "tick_s", "tick_late_s")},
+        "staleness_s": {"": counted(0.01)},
+        **{name: {"": counted(0.01, bounds=TICK_BOUNDS_S)} for name in ("tick_s", "tick_late_s")},
     }
     server.state, server.model, server.served, server.load = "ready", "rfm/flow", 10, 0.5
     server.refused = {"bad_shape": 5}
     server.histograms = {"queue_wait_s": {"": counted(0.01)}, "inference_s": {"": counted(0.02)}}
+    recorder = {"recorder_messages": 900, "recorder_lost": 3, "recorder_bytes": 10**9, "recorder_problem": 0}
+    made.processes = {
+        "/rfm/recorder": ProcessRow(seen_s=now_s - 4.0, host="a", numbers={"log_disk_full": 0, **recorder}),
+        "/arm_1/robot": ProcessRow(
+            seen_s=now_s - 4.0, host="b", numbers={"log_disk_full": 1, "certificate_left_s": 86_400, "certificate_invalid": 0}
+        ),
+    }
     return made
 
 
 def exported(of: Board, server: str = "") -> dict[str, Any]:
+    return scraped(BoardCollector(of, lambda: NOW_S, server))
+
+
+def scraped(collector: BoardCollector) -> dict[str, Any]:
     registry = CollectorRegistry()
-    registry.register(BoardCollector(of, lambda: NOW_S, server))
+    registry.register(collector)
     families = text_string_to_metric_families(generate_latest(registry).decode())
     return {(sample.name, *sorted(sample.labels.items())): sample.value for family in families for sample in family.samples}
 
@@ -66,13 +79,14 @@ def test_counters_and_gauges_are_those_of_the_board() -> None:
     robot, server = ("robot", "arm_1"), ("server", "s1")
     assert found["rfm_schedule_epoch",] == 7 and found["rfm_schedule_gap_ratio",] == 0.04
     assert found["rfm_server_up", server] == 1 and found["rfm_server_up", ("server", "s2")] == 0
-    assert found["rfm_server_state", server, ("state", "ready")] == 1 and found["rfm_server_state", server, ("state", "hung")] == 0
+    assert found["rfm_server_state", server, ("state", "ready")] == 1 and found["rfm_server_unanswered_seconds", server] == 0.5
+    assert [key for key in found if key[0] == "rfm_robot_state"] == [("rfm_robot_state", robot, ("state", "streaming"))]
     assert found["rfm_server_replies_total", server] == 10 and found["rfm_server_load_ratio", server] == 0.5
     assert found["rfm_server_refused_total", ("reason", "bad_shape"), server] == 5
     assert found["rfm_robot_held_periods_total", robot] == 3
     assert found["rfm_robot_refused_total", ("reason", "stale_action"), robot] == 2
     assert found["rfm_robot_fallbacks_total", ("motion", "hold"), robot] == 1
-    assert found["rfm_robot_transitions_total", ("change", "STREAMING to DEGRADED"), robot] == 4
+    assert found["rfm_robot_transitions_total", robot, ("to", "degraded")] == 5
     assert found["rfm_robot_answers_total", ("component", "system1"), robot, ("slo", "missed")] == 1
     assert found["rfm_robot_info", robot, ("server", "s1"), ("task", "push")] == 1
 
@@ -81,9 +95,79 @@ def test_histograms_are_cumulative_and_end_with_all() -> None:
     found, labels = exported(board()), (("component", "system1"),)
     assert found[("rfm_robot_round_trip_seconds_count", *labels, ("robot", "arm_1"))] == 4
     assert found[("rfm_robot_round_trip_seconds_sum", *labels, ("robot", "arm_1"))] == pytest.approx(9.303)
-    buckets = {key[2][1]: value for key, value in found.items() if key[0] == "rfm_robot_round_trip_seconds_bucket"}
-    assert {float(le) for le in buckets} == {*LATENCY_BOUNDS_S, math.inf}
-    assert buckets["0.002"] == 0 and buckets["0.005"] == 1 and buckets["0.15"] == 3 and buckets["5.0"] == 3 and buckets["+Inf"] == 4
+    buckets = {float(key[1][1]): value for key, value in found.items() if key[0] == "rfm_server_queue_wait_seconds_bucket"}
+    assert buckets.keys() == {*LATENCY_BOUNDS_S, math.inf}
+    assert buckets[0.005] == 0 and buckets[0.01] == buckets[5.0] == buckets[math.inf] == 1
+    late = {float(key[1][1]): value for key, value in found.items() if key[0] == "rfm_robot_tick_late_seconds_bucket"}
+    assert late == {0.01: 1, 0.05: 1, 0.2: 1, math.inf: 1}
+
+
+def fleet_trips(collector: BoardCollector) -> dict[float, float]:
+    """Upper bound -> how many round trips of all robots."""
+    found = scraped(collector)
+    return {float(dict(key[1:])["le"]): value for key, value in found.items() if key[0] == "rfm_fleet_round_trip_seconds_bucket"}
+
+
+def test_round_trips_of_a_fleet_are_by_their_full_ranges_and_never_fall() -> None:
+    """A robot that leaves takes nothing away, one that comes back brings nothing again, one that was started again counts anew."""
+    made = board()
+    collector = BoardCollector(made, lambda: NOW_S)
+    assert fleet_trips(collector)[math.inf] == 0, "what was before the exporter began is no news"
+    arm = made.robots["arm_1"]
+    trips = arm.histograms["round_trip_s"]["system1"] = counted(0.003, 0.15, 0.15, 9.0, 0.15, 0.6)
+    assert fleet_trips(collector) == {bound: float(bound >= 0.15) + (bound >= 0.75) for bound in (*LATENCY_BOUNDS_S, math.inf)}
+    made.forget("arm_1")
+    assert fleet_trips(collector)[math.inf] == 2
+    made.robots["arm_1"] = arm
+    assert fleet_trips(collector)[math.inf] == 2
+    arm.histograms["round_trip_s"]["system1"] = counted(0.003)
+    assert fleet_trips(collector)[math.inf] == 3 and trips.counts[-1] == 1
+
+
+COMPONENTS = ("system1", "system2", "safety", "monitor")
+
+
+def fleet(robots: int, components: int) -> Board:
+    """Robots that work, and to which as much has happened as does in a shift: two refusals, a fallback, a change of state."""
+    names = [f"arm_{number}" for number in range(robots)]
+    made = Board(names, [])
+    for name in names:
+        row = made.robots[name] = copy.deepcopy(board().robots["arm_1"])
+        row.components = {one: ComponentRow(slo_s=0.4, in_time=9, late=1) for one in COMPONENTS[:components]}
+        row.histograms["round_trip_s"] = {one: counted(0.1) for one in COMPONENTS[:components]}
+        row.refused = {"stale_action": 2, "request_timeout": 1}
+    return made
+
+
+@pytest.mark.parametrize(("components", "series"), [(1, 28), (2, 32), (4, 40)])
+def test_a_robot_has_so_many_series(components: int, series: int, repository: Path) -> None:
+    """20, and four for each component; one for each refusal, fallback and state that it had. docs/fleet.md has the figure."""
+    few, many = (len(exported(fleet(robots, components))) for robots in (10, 300))
+    assert (many - few) / 290 == series == 20 + 4 * components + 4
+    assert many < 300 * series + 150, "a fleet of 300"
+    text = (repository / "docs" / "fleet.md").read_text()
+    assert "20 per robot, 4 for each of its components" in text
+
+
+def test_processes_have_their_certificates_log_disks_and_recordings() -> None:
+    made = board()
+    found, recorder, arm = (
+        exported(made),
+        (("host", "a"), ("process", "/rfm/recorder")),
+        (("host", "b"), ("process", "/arm_1/robot")),
+    )
+    assert found[("rfm_recorder_up", *recorder)] == 1 and found[("rfm_recorder_messages_total", *recorder)] == 900
+    assert found[("rfm_recorder_lost_messages_total", *recorder)] == 3 and found[("rfm_recorder_problem", *recorder)] == 0
+    assert found[("rfm_certificate_left_seconds", *arm)] == 86_400 and found[("rfm_certificate_invalid", *arm)] == 0
+    assert found[("rfm_log_disk_full", *arm)] == 1 and ("rfm_recorder_up", *arm) not in found
+    for row in made.processes.values():
+        row.seen_s = NOW_S - 60.0
+    found = exported(made)
+    assert found[("rfm_recorder_up", *recorder)] == 0 and found[("rfm_recorder_lost_messages_total", *recorder)] == 3
+    assert ("rfm_certificate_left_seconds", *arm) not in found
+    for row in made.processes.values():
+        row.seen_s = NOW_S - 3600.0
+    assert not [key for key in exported(made) if "recorder" in key[0]], "one that was ended on purpose is forgotten"
 
 
 def test_who_is_silent_has_no_gauges_and_keeps_its_counters() -> None:
@@ -127,6 +211,36 @@ def test_rules_and_dashboards_ask_for_what_is_exported(repository: Path) -> None
     used = {name for expr in asked for name in re.findall(r"(?<!:)\brfm_\w+\b(?!:)", expr)} - {"rfm_factory"}
     assert used <= there, used - there
     assert {name for expr in asked for name in re.findall(r"component:[\w:]+", expr)} <= recorded
+
+
+SCRAPES, SLOWEST_S = 4, 60
+"""As many scrapes a window has to hold, at the slowest interval: with fewer `rate` may have nothing, and an alert never fires."""
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def test_windows_of_rules_hold_enough_scrapes_at_any_interval(repository: Path) -> None:
+    rules = yaml.safe_load((repository / "config/prometheus/rules.yml").read_text())
+    windows = [
+        (rule.get("alert", rule.get("record")), int(length) * UNITS_S[unit])
+        for group in rules["groups"]
+        for rule in group["rules"]
+        for length, unit in re.findall(r"\[(\d+)([smhd])\]", rule["expr"])
+    ]
+    assert len(windows) > 10 and not [one for one in windows if one[1] < SCRAPES * SLOWEST_S]
+
+
+def test_boards_follow_the_scrape_interval_and_tell_factories_apart(repository: Path) -> None:
+    for file in (repository / "config/grafana").glob("*.json"):
+        made = json.loads(file.read_text())
+        assert "factory" in [variable["name"] for variable in made["templating"]["list"]]
+        for panel in made["panels"]:
+            for target in panel["targets"]:
+                expr = target["expr"]
+                assert set(re.findall(r"\[([^\]]+)\]", expr)) <= {"$__rate_interval"}, expr
+                selectors = re.findall(r"\b(?:rfm_\w+|component:[\w:]+)(\{[^}]*\})?", expr)
+                assert selectors and all('instance=~"$factory"' in one for one in selectors), expr
+                assert all("instance" in by for by in re.findall(r"\bby \(([^)]*)\)", expr)) and "sum(" not in expr, expr
+                assert "{{instance}}" in target["legendFormat"]
 
 
 @pytest.mark.parametrize(

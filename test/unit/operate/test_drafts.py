@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,33 @@ def test_whole_numbers_beside_others_in_a_list_are_refused_as_ros_refuses_them(t
 @pytest.mark.parametrize("line", ["max_action_age_s: 1e-1", "synchronous: n", "gate.jump: 'off'", "limits.lower: [-1e0, 5e-1]"])
 def test_scalars_are_what_ros_reads(tree: Tree, tmp_path: Path, line: str) -> None:
     assert asked(with_line(tree, tmp_path, line), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"fleet_namespace": "hall_3"},
+        {"gateway_port": 8000, "gateway_host": "0.0.0.0", "gateway_token_env": "RFM_DOOR_TOKEN"},
+        {"faults": "drop=0.05", "faults_seed": 7},
+        {"autostart": False},
+    ],
+)
+def test_the_packages_own_parameters_are_no_misspelt_ones(tree: Tree, tmp_path: Path, own: dict[str, Any]) -> None:
+    """What `namespace:=` of the launch file and `rfm deploy --door` give to nodes."""
+    factory = parse_factory(yaml.safe_dump(tree), str(tmp_path / "factory.yaml"))
+    nodes = [
+        dataclasses.replace(node, parameters={**node.parameters, **own})
+        for node in node_list(factory, shipped("config"), fleet_namespace="hall_3", work={})
+        if node.executable == "model_server_node" or (node.executable == "robot_node" and "gateway_port" not in own)
+    ]
+    assert nodes and check_nodes(nodes, factory.file) == []
+
+
+def test_a_robot_has_no_gateway(tree: Tree, tmp_path: Path) -> None:
+    factory = parse_factory(yaml.safe_dump(with_line(tree, tmp_path, "gateway_port: 8000")), str(tmp_path / "factory.yaml"))
+    warnings = check_nodes(node_list(factory, shipped("config"), work={}), factory.file)
+    (warning,) = warnings
+    assert warning.startswith(f"{tmp_path / 'mine.yaml'}: no parameter is named gateway_port")
 
 
 def test_maps_in_maps_are_names_with_dots() -> None:

@@ -11,7 +11,7 @@ def looked(*readings: tuple[float, float]) -> WallClock:
     """(wall, monotonic)"""
     clock = WallClock()
     for wall_s, now_s in readings:
-        clock.look(wall_s, now_s)
+        clock.look(now_s - 1e-6, wall_s, now_s)
     return clock
 
 
@@ -27,3 +27,11 @@ def test_neither_slewing_nor_a_process_that_was_held_up_is_a_step() -> None:
     slewed = [(1e9 + i * 1.0005, float(i)) for i in range(100)]
     assert looked(*slewed).figures(99.0) == {} and looked((1e9, 0.0), (1e9 + 30.0, 30.0)).figures(30.0) == {}
     assert WallClock().figures(0.0) == {}
+
+
+def test_a_process_that_was_held_up_between_the_two_readings_has_seen_no_step() -> None:
+    """It reads the wall clock, waits for a core for 3 s, and reads the monotonic clock."""
+    clock = looked((1e9, 0.0))
+    clock.look(1.0, 1e9 + 1.0, 4.0)
+    clock.look(4.1, 1e9 + 4.1, 4.1)
+    assert clock.figures(4.2) == {}

@@ -1,0 +1,85 @@
+"""Causes that lie with a process and its machine: disks, certificates, and the recorder."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+
+from ros2_rfm_serving.monitoring.findings.finding import FACTORY, Finding
+from ros2_rfm_serving.monitoring.findings.look import OK, RECORDER, Diagnosis, Look
+from ros2_rfm_serving.types.process_problems import CERTIFICATE_INVALID, CERTIFICATE_WARNING, LOG_DISK_FULL
+
+FULL, FULL_BYTES = 0.05, 10 * 2**30
+"""A disk with less left than this share of it, and this."""
+NO_SPACE = os.strerror(errno.ENOSPC)
+NAMED = 3
+"""Owners of one process that a line names; a process may have many robots."""
+SILENT_AFTER_S = 3.5
+"""Of a process that reports to `/diagnostics` every second."""
+RECORDING = f"{RECORDER}: recording"
+
+
+def owners_of(look: Look, kind: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each text of this kind of process problem, and whose statuses carry it."""
+    owners: dict[str, dict[str, None]] = {}
+    for said in look.diagnosed:
+        if kind in said.process_problems:
+            owners.setdefault(said.process_problems[kind], {})[said.owner] = None
+    for problem, found in sorted(owners.items()):
+        yield problem, tuple(sorted(found))
+
+
+def in_words(owners: tuple[str, ...]) -> str:
+    more = f" and {len(owners) - NAMED} more" if len(owners) > NAMED else ""
+    return ", ".join(owners[:NAMED]) + more
+
+
+def full_disk(look: Look) -> Iterator[Finding]:
+    """Yield the disk of the machine that looks, and those of any machine whose processes report it."""
+    disk, evidence = look.disk, [f"{said.name} says: {said.message}" for said in look.diagnosed if NO_SPACE in said.message]
+    evidence += [f"{in_words(owners)} says: {problem}" for problem, owners in owners_of(look, LOG_DISK_FULL)]
+    if disk and disk.free_bytes < min(FULL * disk.size_bytes, FULL_BYTES):
+        left, size = disk.free_bytes / 1e6, disk.size_bytes / 1e6
+        evidence = [f"{disk.folder} has {left:.1f} MB of {size:.1f} MB left", "logs and recordings stop there", *evidence]
+    if evidence:
+        mend = "remove old logs and recordings there; the factory runs on meanwhile"
+        yield Finding(cause="full disk", about=FACTORY, evidence=tuple(evidence), mend=mend)
+
+
+def invalid_certificate(look: Look) -> Iterator[Finding]:
+    yield from _certificates(look, "invalid certificate", CERTIFICATE_INVALID)
+
+
+def certificate_warning(look: Look) -> Iterator[Finding]:
+    yield from _certificates(look, "certificate ends soon", CERTIFICATE_WARNING)
+
+
+def _certificates(look: Look, cause: str, kind: str) -> Iterator[Finding]:
+    mend = "`rfm security check` names what is wrong, `rfm security rotate` issues it anew; then copy the enclave to its machine"
+    for problem, owners in owners_of(look, kind):
+        evidence = (f"{in_words(owners)} says: {problem}",)
+        yield Finding(cause=cause, about=owners[0], concerns=owners[1:], evidence=evidence, mend=mend)
+
+
+def incomplete_recording(look: Look) -> Iterator[Finding]:
+    """Yield what a recorder reports of what it lost, and a recorder that went silent during the look."""
+    said = look.diagnoses.get(RECORDING, [])
+    if said and (evidence := _incomplete(look, said)):
+        yield Finding(
+            cause="incomplete recording",
+            about=RECORDER,
+            evidence=tuple(evidence),
+            mend="start it again if it has ended; a faster disk, a larger `queue_mb`, or fewer topics (`exclude`: docs/record.md)",
+        )
+
+
+def _incomplete(look: Look, said: list[Diagnosis]) -> list[str]:
+    newest = said[-1]
+    silent_s = look.ended_s - newest.heard_s
+    if silent_s > SILENT_AFTER_S:
+        return [f"nothing was heard of the recorder for {silent_s:.1f} s; it reports every second"]
+    if newest.level <= OK or NO_SPACE in newest.message:
+        return []
+    topics, folder = (newest.values.get(key, "?") for key in ("topics", "folder"))
+    return [f"the recorder says: {newest.message}", f"it records {topics} topics to {folder}"]

@@ -1,0 +1,49 @@
+"""Metric families of a factory's processes: certificates, log disks, and the recorder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from ros2_rfm_serving.monitoring.board import ProcessRow
+
+SILENT_AFTER_S = 16.0
+"""Three periods of a process' status."""
+FORGOTTEN_AFTER_S = 1800.0
+"""One that was ended on purpose does not count as lost for ever."""
+GAUGES = {
+    "certificate_left_s": ("rfm_certificate_left_seconds", "Until the process' certificate ends; below 0: it has ended"),
+    "certificate_invalid": ("rfm_certificate_invalid", "1: nobody accepts the process' certificate now"),
+    "log_disk_full": ("rfm_log_disk_full", "1: there is no room for the process' log"),
+    "recorder_bytes": ("rfm_recorder_bytes", "Size of the recording"),
+    "recorder_problem": ("rfm_recorder_problem", "1: nothing can be written now"),
+}
+COUNTERS = {
+    "recorder_messages": ("rfm_recorder_messages", "Messages that were recorded"),
+    "recorder_lost": ("rfm_recorder_lost_messages", "Messages that were received and not recorded"),
+}
+RECORDING = "recorder_messages"
+"""A process that has it records."""
+
+
+def processes(rows: Mapping[str, ProcessRow], now_s: float) -> Iterator[Metric]:
+    rows = {name: row for name, row in rows.items() if now_s - row.seen_s < FORGOTTEN_AFTER_S}
+    there = {name: row for name, row in rows.items() if now_s - row.seen_s < SILENT_AFTER_S}
+    up = GaugeMetricFamily("rfm_recorder_up", "1: the recorder reports; 0: it is silent", labels=["process", "host"])
+    for name, row in rows.items():
+        if RECORDING in row.numbers:
+            up.add_metric([name, row.host], float(name in there))
+    yield up
+    for number, (metric, about) in GAUGES.items():
+        gauge = GaugeMetricFamily(metric, about, labels=["process", "host"])
+        for name, row in there.items():
+            if number in row.numbers:
+                gauge.add_metric([name, row.host], row.numbers[number])
+        yield gauge
+    for number, (metric, about) in COUNTERS.items():
+        counter = CounterMetricFamily(metric, about, labels=["process", "host"])
+        for name, row in rows.items():
+            if number in row.numbers:
+                counter.add_metric([name, row.host], row.numbers[number])
+        yield counter

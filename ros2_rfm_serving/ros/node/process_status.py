@@ -1,0 +1,51 @@
+"""What a whole process reports of itself, apart from its robots, servers and names: for metrics, at little cost.
+
+`/diagnostics` has the same beside every status, and whoever subscribes to it makes each robot report in full every second.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.node import Node
+
+from ros2_rfm_serving.factory.graph_names import Names
+from ros2_rfm_serving.ros.wire import qos
+
+PERIOD_S = 5.0
+
+
+class ProcessStatus:
+    """Publishes `<node>: process` every `PERIOD_S` while somebody subscribes. One per process."""
+
+    def __init__(self, node: Node) -> None:
+        fleet = node.get_parameter("fleet_namespace").value if node.has_parameter("fleet_namespace") else ""
+        self._node, self._published_s = node, 0.0
+        self._publisher = None
+        try:
+            self._publisher = node.create_publisher(DiagnosticArray, Names(str(fleet)).processes, qos.PROCESS_STATUS)
+        except RuntimeError as error:  # permissions that were issued by an earlier version
+            fix = "`rfm security` issues them anew; metrics have nothing of this process until then"
+            node.get_logger().warning(f"this process may not report to rfm/processes: {error}; {fix}")
+
+    def publish(self, problems: Mapping[str, str], level: int, figures: Callable[[], Mapping[str, int]], now_s: float) -> None:
+        """level: of the gravest problem. figures: asked when they are published."""
+        if self._publisher is None or now_s - self._published_s < PERIOD_S or not self._publisher.get_subscription_count():
+            return
+        self._published_s = now_s
+        status = DiagnosticStatus(
+            level=bytes([level if problems else ord(DiagnosticStatus.OK)]),
+            name=f"{self._node.get_fully_qualified_name()}: process",
+            message="; ".join(problems.values()),
+            hardware_id=socket.gethostname(),
+            values=[KeyValue(key=key, value=str(value)) for key, value in figures().items()],
+        )
+        array = DiagnosticArray(status=[status])
+        array.header.stamp = self._node.get_clock().now().to_msg()
+        self._publisher.publish(array)
+
+    def destroy(self) -> None:
+        if self._publisher is not None:
+            self._node.destroy_publisher(self._publisher)

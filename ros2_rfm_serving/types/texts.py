@@ -1,0 +1,13 @@
+"""Texts that processes report about themselves, and when two of them are the same."""
+
+from __future__ import annotations
+
+import re
+
+NUMBER = re.compile(r"(?<![A-Za-z0-9_])[-+]?\d+(?:\.\d+)?")
+"""Not the digits of a name, as in `server_1`."""
+
+
+def without_numbers(text: str) -> str:
+    """Return the text with `#` for each number: "readings are 9.0 s old" and "readings are 9.1 s old" report the same thing."""
+    return NUMBER.sub("#", text)

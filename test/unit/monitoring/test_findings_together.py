@@ -1,0 +1,147 @@
+"""Every pair of causes at once: both are named, the graver first, unless one is declared to explain the other."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import pytest
+
+from ros2_rfm_serving.monitoring.findings.causes import CAUSES, findings
+from ros2_rfm_serving.monitoring.findings.finding import FACTORY
+from ros2_rfm_serving.monitoring.findings.look import HeardSchedule, Look
+
+from .test_findings import SEEN, caused, healthy
+
+PLACE = {cause.name: place for place, cause in enumerate(CAUSES)}
+EXPLAINED = {cause.name: cause.explains for cause in CAUSES}
+MAKES = {cause.name: [spoil for spoil, expected in SEEN if [name for name, _ in expected] == [cause.name]] for cause in CAUSES}
+"""Cause -> what makes it alone, in several ways."""
+SECOND = {"arm_1": "arm_3", "arm_2": "arm_4", "server_1": "server_2", "guest": "visitor"}
+"""Names of a second cell of the same factory."""
+EXCLUSIVE = {
+    frozenset(pair)
+    for pair in (
+        ("server gone", "model not loaded"),  # a server that is silent reports no state
+        ("model not loaded", "hung engine"),  # one state at a time
+        ("robot gone", "robot waits for a person"),  # a robot that is silent does not say that it waits
+    )
+}
+"""Causes that one server or robot cannot have at once."""
+
+
+PAIRS = [pair for pair in itertools.combinations(MAKES, 2) if frozenset(pair) not in EXCLUSIVE]
+
+
+def renamed(value: Any, names: dict[str, str]) -> Any:
+    """Return a copy in which every text has the names of another cell."""
+    if isinstance(value, str):
+        for old, new in names.items():
+            value = value.replace(old, new)
+        return value
+    if isinstance(value, dict):
+        return {renamed(key, names): renamed(one, names) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(renamed(one, names) for one in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        made = copy.copy(value)
+        for part in fields(value):
+            object.__setattr__(made, part.name, renamed(getattr(value, part.name), names))
+        return made
+    return value
+
+
+@functools.cache
+def cell(cause: str, *, is_second: bool = False) -> Look:
+    """Return a look at one cell with one trouble."""
+    look = healthy()
+    MAKES[cause][0](look)
+    return renamed(look, SECOND) if is_second else look
+
+
+def both_cells(first: str, second: str) -> Look:
+    """Return a look at two cells of one factory, each with a trouble of its own."""
+    one, other = cell(first), cell(second, is_second=True)
+    shared = [name for name in one.diagnoses.keys() & other.diagnoses.keys() if told(one, name) > told(other, name)]
+    return replace(
+        one,
+        robots=one.robots | other.robots,
+        servers=one.servers | other.servers,
+        clocks_s=one.clocks_s | other.clocks_s,
+        diagnoses=one.diagnoses | other.diagnoses | {name: one.diagnoses[name] for name in shared},
+        disk=min((one.disk, other.disk), key=lambda disk: disk.free_bytes if disk else 0),
+        schedules=merged(one.schedules, other.schedules),
+        ended_s=max(one.ended_s, other.ended_s),
+    )
+
+
+def told(look: Look, name: str) -> tuple[int, int]:
+    """How much a status tells that both cells have, as the scheduler's."""
+    return max(one.level for one in look.diagnoses[name]), len(look.diagnoses[name][-1].process_problems)
+
+
+def merged(first: list[HeardSchedule], second: list[HeardSchedule]) -> list[HeardSchedule]:
+    """Return the schedules of both cells as one factory's: none where one cell has none, and the rivals of either."""
+    if not first or not second:
+        return []
+    found = {(one.schedule.scheduler, one.heard_s): one for one in second}
+    for one in first:
+        key = (one.schedule.scheduler, one.heard_s)
+        if same := found.get(key):
+            placements = one.schedule.placements + same.schedule.placements
+            schedule = replace(one.schedule, placements=placements, routes=one.schedule.routes + same.schedule.routes)
+            found[key] = replace(one, schedule=schedule)
+        else:
+            found[key] = one
+    return sorted(found.values(), key=lambda one: one.heard_s)
+
+
+def named(look: Look) -> set[tuple[str, str]]:
+    """Return (cause, robot or server) of all that findings are about or concern: processes with one problem share a finding."""
+    return {(one.cause, name) for one in findings(look) for name in (one.about, *one.concerns)}
+
+
+def in_order(found: list[tuple[str, str]]) -> bool:
+    places = [PLACE[cause] for cause, _ in found]
+    return places == sorted(places)
+
+
+def test_every_cause_is_made_alone_by_something() -> None:
+    assert all(MAKES.values()), [cause for cause, spoils in MAKES.items() if not spoils]
+
+
+def test_causes_are_in_the_order_of_their_severity() -> None:
+    assert [cause.severity for cause in CAUSES] == sorted(cause.severity for cause in CAUSES)
+
+
+@pytest.mark.parametrize("first", MAKES)
+def test_two_cells_with_a_trouble_each_have_both_named(first: str) -> None:
+    """Of another cell's robots and servers no cause explains anything."""
+    for second in MAKES:
+        look, alone = both_cells(first, second), (cell(first), cell(second, is_second=True))
+        assert named(look) == named(alone[0]) | named(alone[1]), (first, second, caused(look))
+        assert in_order(caused(look))
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS, ids=[f"{first}, {second}" for first, second in PAIRS])
+def test_one_cell_with_two_troubles_has_both_named_unless_one_explains_the_other(first: str, second: str) -> None:
+    """Two ways to make them may be of one sensor: others are not."""
+    wanted = {first, second} - {*EXPLAINED[first], *EXPLAINED[second]}
+    found = []
+    for one, other in itertools.product(MAKES[first], MAKES[second]):
+        look = healthy()
+        one(look), other(look)
+        found.append(caused(look))
+        assert in_order(found[-1])
+    assert any(wanted <= {cause for cause, _ in causes} for causes in found), found
+
+
+def test_what_concerns_everybody_explains_nothing_of_one_robot() -> None:
+    explaining = {cause.name for cause in CAUSES if cause.explains}
+    for spoil, expected in SEEN:
+        look = healthy()
+        spoil(look)
+        assert not [one for one in findings(look) if one.about == FACTORY and one.cause in explaining], expected
