@@ -33,7 +33,7 @@ NEVER_DONE = (
 """Ends of goals that say nothing about the task."""
 SPECS = {
     "robots": Spec([""], "Robots to keep at work"),
-    "reset_if_offered": Spec([""], "Robots whose tasks begin without a reset while nobody offers their service `reset`, as real ones"),
+    "reset_if_offered": Spec([""], "Real robots: their tasks begin without a reset while nobody offers `reset`"),
     "episodes": Spec(0, "Tasks per robot, then stop; 0: without end", 0, when=When.ANY),
     "time_budget_s": Spec(0.0, "Time for a task; 0: the robot's default", 0.0, 1e9, when=When.ANY),
     "end_on_score": Spec(False, "End a task when the simulator's score says success (for evaluation of policies)"),
