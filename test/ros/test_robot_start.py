@@ -1,4 +1,4 @@
-"""A robot whose measured position is outside of its limits names joint, value and fix: in its status, its log and its diagnostics."""
+"""A robot whose measured position is outside of its limits names joint, value and fix in its status and diagnostics."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_driver_in_degrees_is_named_with_joint_value_and_fix_until_it_is_corre
         lambda: robot.status and "'y' is measured at -57.3, outside of its limits -3.1 to 3.1" in robot.status.reason, "the cause"
     )
     assert "`unit_scale`" in robot.status.reason and not robot.commands
-    rig.wait(lambda: "'y' is measured at -57.3" in rig.diagnostics["r1: robot"].message, "the cause in the diagnostics")
+    rig.wait(lambda: cause in rig.diagnostics["r1: robot"].message, "the cause in the diagnostics")
     assert rig.diagnostics["r1: robot"].level != DiagnosticStatus.OK
     state[:] = [0.5, -1.0, 0.0]
     rig.wait(lambda: robot.commands, "commands")
