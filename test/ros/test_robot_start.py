@@ -60,9 +60,8 @@ def test_a_driver_in_degrees_is_named_with_joint_value_and_fix_until_it_is_corre
 
     rig.peer.create_timer(0.02, sense)
     rig.goal("r1", time_budget_s=600.0)
-    rig.wait(
-        lambda: robot.status and "'y' is measured at -57.3, outside of its limits -3.1 to 3.1" in robot.status.reason, "the cause"
-    )
+    cause = "'y' is measured at -57.3, outside of its limits -3.1 to 3.1"
+    rig.wait(lambda: robot.status and cause in robot.status.reason, "the cause")
     assert "`unit_scale`" in robot.status.reason and not robot.commands
     rig.wait(lambda: cause in rig.diagnostics["r1: robot"].message, "the cause in the diagnostics")
     assert rig.diagnostics["r1: robot"].level != DiagnosticStatus.OK
