@@ -29,7 +29,7 @@ from ros2_rfm_serving.ros.wire.convert import put
 from ros2_rfm_serving.types import Array
 
 TRAJECTORY_FIELDS = ("positions", "velocities", "accelerations", "effort")
-LAST_COMMAND_S = 1.0
+LAST_COMMAND_S = 0.5
 """At most, for the acknowledgement of the last command when a sink is closed."""
 OBSERVERS = re.compile(r"/((_ros2cli_|rosbag2_|rqt_|plotjuggler|foxglove_bridge)[^/]*|rfm_foxglove|recorder)$")
 """Nodes that watch topics, and execute nothing: `ros2 topic`, recorders and displays, also ours."""
