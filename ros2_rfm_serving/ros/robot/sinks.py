@@ -143,8 +143,10 @@ class TopicSink:
 
     def close(self) -> None:
         """Wait until the last command, which may be a stop, has arrived: a publisher that is destroyed sends nothing again."""
-        self._publisher.wait_for_all_acked(Duration(seconds=LAST_COMMAND_S))
-        self._node.destroy_publisher(self._publisher)
+        try:
+            self._publisher.wait_for_all_acked(Duration(seconds=LAST_COMMAND_S))
+        finally:  # a middleware may have no acknowledgements
+            self._node.destroy_publisher(self._publisher)
 
     def _published(self, command: Array) -> npt.NDArray[np.float64]:
         return published(command, self._config.scale, self._config.offset)
