@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -115,20 +116,26 @@ def zenoh_router(factory: Factory) -> str:
 
 def _foremen(factory: Factory, parameters: dict[str, Any]) -> list[NodeSpec]:
     """One for all who hear each other on DDS: beside the scheduler, and on each host whose robots are on Zenoh."""
-    robots: dict[str, list[str]] = {}
+    robots: dict[str, list[Robot]] = {}
     for robot in factory.robots:
         host = factory.host_of(robot.task)
-        robots.setdefault(host if host in factory.zenoh_hosts else factory.scheduler_host, []).append(robot.name)
+        robots.setdefault(host if host in factory.zenoh_hosts else factory.scheduler_host, []).append(robot)
     return [
         NodeSpec(
             name=f"foreman_{host}" if host in factory.zenoh_hosts else "foreman",
             executable="foreman_node",
             namespace="rfm",
-            parameters={"robots": names, **parameters},
+            parameters={**_robots_of_foreman(factory, theirs), **parameters},
             host=host,
         )
-        for host, names in robots.items()
+        for host, theirs in robots.items()
     ]
+
+
+def _robots_of_foreman(factory: Factory, robots: Sequence[Robot]) -> dict[str, Any]:
+    """Return the parameters of a foreman that name its robots. A robot without a simulator need not offer a reset."""
+    real = [robot.name for robot in robots if factory.tasks[robot.task].world is None]
+    return {"robots": [robot.name for robot in robots], **({"reset_if_offered": real} if real else {})}
 
 
 def robot_nodes(
@@ -141,7 +148,7 @@ def robot_nodes(
     common = {"fleet_namespace": fleet_namespace} if fleet_namespace else {}
     nodes = _robot_nodes(factory, robot, config_folder, common)
     if work is not None:
-        parameters = {"robots": [robot.name], **work, **common}
+        parameters = {**_robots_of_foreman(factory, [robot]), **work, **common}
         name = f"{robot.name}_foreman"
         nodes.append(NodeSpec(name=name, executable="foreman_node", namespace=robot.name, parameters=parameters))
     return nodes

@@ -236,6 +236,16 @@ class RobotBrain(RobotTasks):
         rung = motor.ladder.motion() if motor.by is By.RUNG else None
         return Why(motor.by, limited_from=motor.limited_from, rung=rung, reason=self._why_not())
 
+    @property
+    def obstacle(self) -> str:
+        """Why the last tick did not begin an action that was there, as the name of a counter; empty: it did, or none was there."""
+        return self._motor.obstacle
+
+    @property
+    def begins_action(self) -> bool:
+        """The last tick commanded an action of a chunk, or the first part of the way to it."""
+        return self._motor.by is By.ROW
+
     def _why_not(self) -> str:
         """Why no action was begun."""
         if self._holds_for == STOPPED:

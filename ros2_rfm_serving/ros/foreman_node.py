@@ -33,6 +33,7 @@ NEVER_DONE = (
 """Ends of goals that say nothing about the task."""
 SPECS = {
     "robots": Spec([""], "Robots to keep at work"),
+    "reset_if_offered": Spec([""], "Real robots: their tasks begin without a reset while nobody offers `reset`"),
     "episodes": Spec(0, "Tasks per robot, then stop; 0: without end", 0, when=When.ANY),
     "time_budget_s": Spec(0.0, "Time for a task; 0: the robot's default", 0.0, 1e9, when=When.ANY),
     "end_on_score": Spec(False, "End a task when the simulator's score says success (for evaluation of policies)"),
@@ -61,7 +62,8 @@ class ForemanNode(Node):
         robots = values.distinct("robots")
         if not robots:
             raise ConfigurationError("names no robot", key="robots", fix="write robots: [arm_1, arm_2]")
-        self._jobs = {robot: _Job(self, robot, names) for robot in robots}
+        optional = set(values.texts("reset_if_offered"))
+        self._jobs = {robot: _Job(self, robot, names, reset_is_optional=robot in optional) for robot in robots}
         if values.flag("end_on_score"):
             for robot, job in self._jobs.items():
                 topic = names.robot(robot, "world/score")
@@ -104,10 +106,11 @@ class ForemanNode(Node):
 class _Job:
     """One robot's current goal. What a former goal still reports is ignored: `attempt` tells them apart."""
 
-    def __init__(self, node: ForemanNode, robot: str, names: qos.Names) -> None:
+    def __init__(self, node: ForemanNode, robot: str, names: qos.Names, *, reset_is_optional: bool) -> None:
         self.robot, self.idle, self.done, self._steps = robot, True, 0, 0
         self._node, self._attempt, self._heard_s = node, 0, 0.0
         self._goal: Any = None
+        self._reset_is_optional, self._reset_name = reset_is_optional, names.robot(robot, "reset")
         self.not_before_s = 0.0
         """When the robot may be asked again."""
         self._signing = Signing(node.prover, robot, node.verifier)
@@ -123,7 +126,8 @@ class _Job:
         self.idle, self._heard_s, self._steps = False, clock(), 0
         self._attempt += 1
         attempt, self._signing = self._attempt, Signing(self._node.prover, self.robot, self._node.verifier)
-        wanted = action.ExecuteTask.Goal(time_budget_s=budget_s, reset=True, requester=NAME)
+        reset = not self._reset_is_optional or self._node.count_services(self._reset_name) > 0
+        wanted = action.ExecuteTask.Goal(time_budget_s=budget_s, reset=reset, requester=NAME)
         if self._orders is None:
             self._ask(attempt, wanted)
         else:

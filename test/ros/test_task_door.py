@@ -20,6 +20,7 @@ from rfm_serving import action, msg
 from sensor_msgs.msg import CompressedImage
 from std_srvs.srv import Trigger
 
+from ros2_rfm_serving.ros import foreman_node
 from ros2_rfm_serving.ros.foreman_node import ForemanNode
 from ros2_rfm_serving.ros.robot import task_door
 from ros2_rfm_serving.ros.robot_node import RobotNode
@@ -153,6 +154,31 @@ def test_the_foreman_gives_way_and_goes_on_when_the_person_is_done(rig: DoorRig)
     person.cancel_goal_async()
     assert rig.result(person).error_code == Result.CANCELED
     rig.wait(lambda: body.brain.episode == 3 and not job.idle, "the foreman's next task")
+
+
+def test_a_foreman_begins_tasks_without_a_reset_that_a_real_robot_does_not_offer(
+    rig: DoorRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(foreman_node.SPECS, "reset_if_offered", foreman_node.Spec(["r1"], "as `rfm up` declares it"))
+    rig.node.trigger_activate()
+    foreman = ForemanNode()
+    rig.nodes.append(foreman)
+    rig.executor.add_node(foreman)
+    rig.moves()
+    resets: list[bool] = []
+    rig.peer.create_service(Trigger, "/r1/reset", lambda request, answer: resets.append(True) or done(request, answer))
+    rig.wait(lambda: foreman.count_services("/r1/reset") > 0, "the discovery of the reset")
+    foreman._jobs["r1"]._goal.cancel_goal_async()
+    rig.wait(lambda: resets, "a reset before the next task")
+    rig.moves()
+
+
+def test_a_reset_that_nobody_offers_is_named(rig: DoorRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_door, "RESET_TIMEOUT_S", 0.2)
+    rig.node.trigger_activate()
+    told = rig.answer(reset=True, time_budget_s=600.0).result
+    assert told.error_code == Result.RESET_FAILED
+    assert "nobody offers /r1/reset (std_srvs/srv/Trigger): start what offers it, or give the task with" in told.error_msg
 
 
 def test_a_foreman_with_a_certificate_ends_tasks_of_a_robot_without(

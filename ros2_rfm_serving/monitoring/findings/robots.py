@@ -159,7 +159,10 @@ def commands_not_taken(look: Look) -> Iterator[Finding]:
                 cause="commands not taken",
                 about=robot,
                 evidence=(f"{robot} says: {problem}",),
-                mend=f"start the controller, or correct `sink` and `sink_topic`: `ros2 topic info -v {topic}` (docs/integrate.md)",
+                mend=(
+                    "start the controller, or correct `sink`, `sink_topic`, `sink_joints` or the controller's parameters: "
+                    f"`ros2 topic info -v {topic}`, and Controllers in docs/integrate.md"
+                ),
             )
 
 

@@ -110,7 +110,8 @@ class FailSafe:
     def _online(self, facts: Facts, now_s: float) -> tuple[RobotState, str]:
         stalled_s = now_s - facts.stalled_since_s
         if facts.executing and stalled_s >= facts.stalls_after_s:
-            return RobotState.STALLED, f"{facts.no_request or 'no action'} for {stalled_s:.1f} s"
+            why = f"; {facts.warning}" if facts.warning else ""
+            return RobotState.STALLED, f"{facts.no_request or 'no action'} for {stalled_s:.1f} s{why}"
         failing_s = now_s - facts.failing_since_s
         if failing_s >= self._config.degraded_after_s:
             return RobotState.DEGRADED, f"no answer for {failing_s:.1f} s"

@@ -22,6 +22,7 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.robot import RobotBrain, Sensors
 from ros2_rfm_serving.robot.config import Trajectory
+from ros2_rfm_serving.robot.why import start_problem
 from ros2_rfm_serving.ros.node.audit import AuditTopic
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper
@@ -34,7 +35,7 @@ from ros2_rfm_serving.ros.robot.command_topic import CommandTopic
 from ros2_rfm_serving.ros.robot.declared import TickSource
 from ros2_rfm_serving.ros.robot.joints import FORMATS, StateReader
 from ros2_rfm_serving.ros.robot.reading_times import ReadingTimes, simulated_time_of
-from ros2_rfm_serving.ros.robot.refusals import Refusals
+from ros2_rfm_serving.ros.robot.refusals import START, Refusals
 from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, HEARD, Servers
 from ros2_rfm_serving.ros.robot.sessions import Sessions
 from ros2_rfm_serving.ros.robot.settings import RobotSettings
@@ -150,7 +151,7 @@ class RobotBody:
     def _diagnosis(self, status: Any, now_s: float) -> DiagnosticStatus:
         made = diagnosis(status, self.brain, self.punctuality, self.rhythm, self.errors, self._readings(now_s), now_s)
         made.values = [*made.values, *key_values(self._audit.values())]
-        if self._refusals.lasting("", now_s):
+        if self._refusals.lasting("", now_s) or self._refusals.lasting(START, now_s):
             made.level = max(made.level, DiagnosticStatus.WARN)
         if self.brain.following.scheduler and self._servers.proofs.is_in_doubt(now_s):
             made.level, made.message = max(made.level, DiagnosticStatus.WARN), f"{made.message}; {UNVOUCHED}"
@@ -363,7 +364,13 @@ class RobotBody:
             self.punctuality.durations.add(clock() - now_s)
 
     def _tick(self, now_s: float, may_act: bool) -> None:
-        tick = self.brain.tick(self._sensors(), now_s, may_act=may_act)
+        sensors = self._sensors()
+        tick = self.brain.tick(sensors, now_s, may_act=may_act)
+        if self.brain.obstacle:
+            problem = start_problem(self.brain.obstacle, sensors.positions if sensors else None, self.brain.config)
+            self._refusals.note(START, problem, now_s, at_once=False)
+        elif self.brain.begins_action or self.brain.task is None:
+            self._refusals.note(START, "", now_s)
         self._drives = tick.command is not None or self.brain.task is not None
         if tick.command is not None:
             self._sink.send(tick.command, self._period_s)
@@ -433,6 +440,6 @@ class RobotBody:
 
     def _status_message(self, now_s: float) -> Any:
         status = status_message(self.brain, self.settings.task, self.punctuality, now_s)
-        if problem := self._refusals.lasting("", now_s):
+        for problem in filter(None, (self._refusals.lasting(source, now_s) for source in ("", START))):
             status.reason = f"{status.reason}; {problem}" if status.reason else problem
         return convert.stamped(status, self._node)

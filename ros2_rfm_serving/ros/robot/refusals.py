@@ -10,6 +10,8 @@ LASTS_S = 1.0
 """Joints that come in several messages are incomplete for a moment when they begin."""
 AGAIN_S = 60.0
 """The same reason is logged no more often."""
+START = "start"
+"""In place of a sensor: where the robot is, from where its commands must not begin."""
 MAX_REASONS = 64
 """Reasons that are logged within that time."""
 
@@ -37,7 +39,7 @@ class Refusals:
         current = self._current.setdefault(sensor, LastingRefusal(since_s=now_s))
         current.problem = problem
         if at_once or now_s - current.since_s >= LASTS_S:
-            self._log(problem, now_s)
+            self._log(f"{'commands do not begin' if sensor == START else 'readings are refused'}: {problem}", now_s)
 
     def lasting(self, sensor: str, now_s: float) -> str:
         """Why its readings are refused, and have been for a while; empty: they are not."""
@@ -53,4 +55,4 @@ class Refusals:
             if len(self._logged_s) >= MAX_REASONS:
                 return
         self._logged_s[kind] = now_s
-        self._warn(f"{self._robot}: readings are refused: {problem}")
+        self._warn(f"{self._robot}: {problem}")

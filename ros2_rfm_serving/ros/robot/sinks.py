@@ -30,6 +30,8 @@ from ros2_rfm_serving.ros.wire.convert import put
 from ros2_rfm_serving.types import Array
 
 TRAJECTORY_FIELDS = ("positions", "velocities", "accelerations", "effort")
+LAST_COMMAND_S = 0.5
+"""At most, for the acknowledgement of the last command when a sink is closed."""
 OBSERVERS = re.compile(r"/((_ros2cli_|rosbag2_|rqt_|plotjuggler|foxglove_bridge)[^/]*|rfm_foxglove|recorder)$")
 """Nodes that watch topics, and execute nothing: `ros2 topic`, recorders and displays, also ours."""
 TWIST_AXES = tuple(f"{part}.{axis}" for part in ("linear", "angular") for axis in "xyz")
@@ -141,7 +143,11 @@ class TopicSink:
         self._publish(self._to(array.array("d", self._published(command).tobytes()), period_s))
 
     def close(self) -> None:
-        self._node.destroy_publisher(self._publisher)
+        """Wait until the last command, which may be a stop, has arrived: a publisher that is destroyed sends nothing again."""
+        try:
+            self._publisher.wait_for_all_acked(Duration(seconds=LAST_COMMAND_S))
+        finally:  # a middleware may have no acknowledgements
+            self._node.destroy_publisher(self._publisher)
 
     def _published(self, command: Array) -> npt.NDArray[np.float64]:
         return published(command, self._config.scale, self._config.offset)

@@ -290,6 +290,9 @@ class TaskDoor:
             self._answer.add_done_callback(lambda done: self._on_reset(run, asked, done.result()))
 
     def _no_answer(self) -> str:
+        if not self._reset_asks and not self._reset.service_is_ready():
+            fix = "start what offers it, or give the task with `reset: false`"
+            return f"nobody offers {self._reset.srv_name} (std_srvs/srv/Trigger): {fix}"
         asks = f" (asked {self._reset_asks} times)" if self._reset_asks > 1 else ""
         return f"no answer within {self._reset_patience_s:g} s{asks}"
 

@@ -242,3 +242,6 @@ def test_figures_of_a_state_that_lasts_ask_for_no_tick() -> None:
     for now_s in (0.0, 1.0, 5.0):
         made.update(stalled._replace(served=now_s == 0.0), now_s)
     assert made.state is RobotState.STALLED and made.dead_s == math.inf
+    assert made.reason == "no action for 5.0 s"
+    made.update(stalled._replace(warning="97 % of the first 3 chunks' values are beyond the limits: the units are wrong"), 6.0)
+    assert made.reason.startswith("no action for 6.0 s; 97 % of the first 3 chunks' values are beyond the limits")
