@@ -30,6 +30,10 @@ class _Draft:
         self._parameter_overrides = given
         self._values: dict[str, Any] = {}
 
+    def get_namespace(self) -> str:
+        """Return the root: a file does not say in which namespace its node will be."""
+        return "/"
+
     def has_parameter(self, name: str) -> bool:
         return name in self._values
 
