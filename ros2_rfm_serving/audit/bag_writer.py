@@ -15,6 +15,7 @@ from types import TracebackType
 
 from ros2_rfm_serving.audit.bag_metadata import METADATA, Ended, metadata, replace_text
 from ros2_rfm_serving.audit.folder_lock import FolderLock
+from ros2_rfm_serving.audit.manifest import MANIFEST, FileSum, Sign, manifest, sha256_of
 from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
 from ros2_rfm_serving.audit.mcap_file import McapFile, Output
 from ros2_rfm_serving.audit.message_types import MessageTypes
@@ -25,6 +26,8 @@ CHUNK_BYTES, CHUNK_S = 2 << 20, 1.0
 IMAGES = frozenset({"rfm_serving/msg/Observation", "sensor_msgs/msg/CompressedImage"})
 """Compressed already: their chunks are left as they are."""
 Lost = Callable[[Mapping[str, int], OSError], None]
+Wrote = Callable[[str, Chunk, Mapping[int, Channel]], None]
+"""File, chunk, and the channels by the numbers that the chunk uses."""
 
 
 def _raise(counts: Mapping[str, int], error: OSError) -> None:
@@ -42,12 +45,20 @@ class BagWriter:
         split_s: float = 0.0,
         lost: Lost = _raise,
         open_file: Callable[[Path], Output] | None = None,
+        wrote: Wrote | None = None,
+        sign: Sign | None = None,
     ) -> None:
-        """split: 0: never. lost: told what could not be written, by topic, and why.
+        """split: 0: never. lost: told what could not be written, by topic, and why. wrote: given every chunk that is in a file.
+        sign: signs the manifest; None: nobody does.
 
         Raises: `RfmError`: the folder has a recording already.
         """
         self.folder, self._lost = folder, lost
+        self._wrote, self._sign = wrote, sign
+        self._sums: dict[str, FileSum] = {}
+        """Of the files that are whole and there."""
+        self._metadata_sums: list[str] = []
+        """SHA-256 of `metadata.yaml`: of the one that is there, and of the one that takes its place."""
         self._split_bytes, self._split_ns = split_bytes, int(split_s * 1e9)
         self._open_file = open_file or _open
         self._channels: dict[int, Channel] = {}
@@ -119,17 +130,24 @@ class BagWriter:
             file.abandon()
         if self._stale:
             self._write_metadata()
+        self._write_manifest(self._metadata_sums[-1:])
         self._lock.release()
 
     def remove_oldest(self) -> Ended:
         """Of the files that are whole. Raises: `IndexError`: there is none."""
         oldest = self.ended.popleft()
+        self._sums.pop(oldest.name, None)
         self._write_metadata()
         with contextlib.suppress(FileNotFoundError):
             (self.folder / oldest.name).unlink()
         if self._stale:  # there was no room for it
             self._write_metadata()
         return oldest
+
+    def sums(self) -> dict[str, FileSum]:
+        """Return size and SHA-256 by file: of those that are whole, and of what was written so far of the one that is not."""
+        file = self._file
+        return {**self._sums, **({self.name: FileSum(file.size, file.sha256)} if file is not None else {})}
 
     @property
     def size(self) -> int:
@@ -159,6 +177,8 @@ class BagWriter:
             self._file.write(chunk, self._channels)
             self.writable = True
             self.counts += counts
+            if self._wrote is not None:
+                self._wrote(self.name, chunk, self._channels)
         except OSError as error:
             self._lose(counts, error)
 
@@ -191,6 +211,7 @@ class BagWriter:
                 return
             del self._unfinished[0]
             self.ended.append(ended)
+            self._sums[ended.name] = FileSum(file.size, file.sha256)
             self._write_metadata()
 
     def _lose(self, counts: Mapping[str, int], error: OSError) -> None:
@@ -198,12 +219,25 @@ class BagWriter:
         self._lost(counts, error)
 
     def _write_metadata(self) -> None:
+        text = metadata(self.ended, self._channels, self._types)
         try:
-            replace_text(self.folder / METADATA, metadata(self.ended, self._channels, self._types))
+            self._metadata_sums = [*self._metadata_sums[-1:], sha256_of(text.encode())]
+            self._put_manifest(self._metadata_sums)  # first: whoever is killed in between leaves one that knows both
+            replace_text(self.folder / METADATA, text)
             self._stale = False
         except OSError as error:
             self._stale = True
             self._lose({}, error)
+
+    def _write_manifest(self, metadata_sums: list[str]) -> None:
+        try:
+            self._put_manifest(metadata_sums)
+        except OSError as error:
+            self._lose({}, error)
+
+    def _put_manifest(self, metadata_sums: list[str]) -> None:
+        """Raises: `OSError`."""
+        replace_text(self.folder / MANIFEST, manifest(self._sums, metadata_sums, self._sign))
 
 
 def free(folder: Path) -> Path:

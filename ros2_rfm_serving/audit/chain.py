@@ -21,6 +21,8 @@ HASH_DIGITS = 32
 NOTHING = "0" * HASH_DIGITS
 """The hash before the first record."""
 SEALED, CLOSED = "sealed", "closed"
+MESSAGES, SIGNED = "messages", "signed"
+"""Of a recorder: digests of what it has written; of all: a certificate's signature of its chain up to there."""
 HASH_KEY = b',"hash":"'
 
 

@@ -6,6 +6,7 @@ already, as they are. Definitions of messages stand before the first chunk that 
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zlib
 from collections import Counter
@@ -44,11 +45,17 @@ class McapFile:
         self.counts: Counter[int] = Counter()
         self.begins_ns = self.ends_ns = 0
         self._output = output
+        self._sha256 = hashlib.sha256()
         self._channels: dict[int, Channel] = {}
         self._schemas: dict[str, int] = {}
         """Type -> number, from 1; 0 is none."""
         self._chunks: list[ChunkIndex] = []
         self._put([MAGIC + _built(Header(profile=PROFILE, library=LIBRARY))])
+
+    @property
+    def sha256(self) -> str:
+        """Return the SHA-256 (hexadecimal) of the `size` bytes that were written so far."""
+        return self._sha256.hexdigest()
 
     def write(self, chunk: Chunk, channels: Mapping[int, Channel]) -> None:
         """channels: by the numbers that the chunk uses."""
@@ -128,10 +135,11 @@ class McapFile:
 
     def _put(self, parts: Iterable[bytes]) -> None:
         """All of it, or nothing. Images are not copied once more to stand in one piece."""
-        size = 0
+        size, sha256 = 0, self._sha256.copy()
         try:
             for piece in _pieces(parts):
                 size += len(piece)
+                sha256.update(piece)
                 left = memoryview(piece)
                 while left:
                     left = left[self._output.write(left) or 0 :]  # type: ignore[arg-type]
@@ -139,6 +147,7 @@ class McapFile:
             self._take_back()
             raise
         self.size += size
+        self._sha256 = sha256
 
     def _take_back(self) -> None:
         self._output.seek(self.size)

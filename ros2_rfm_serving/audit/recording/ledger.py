@@ -6,10 +6,10 @@ next one, and the last hash (`heads`), so that this chain's end anchors theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, SEALED, Chain, Page
+from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, MESSAGES, SEALED, Chain, Page
 
 SEAL_PERIOD_S = 5.0
 MAX_CHAINS = 4096
@@ -30,6 +30,8 @@ class Ledger:
     def hear(self, page: Page, now_s: float) -> None:
         """A page of another writer goes into the bag."""
         begins, number, _ = self._heads.get((page.writer, page.run), (page.first, page.first, ""))
+        if page.first < number:  # a middleware repeats, and so may anybody: it says nothing of how far the chain is
+            return
         if page.first > number:
             body = {"writer": page.writer, "run": page.run, "first": number, "count": page.first - number}
             self._chain.note("lost", now_s, body)
@@ -46,8 +48,16 @@ class Ledger:
     def note(self, kind: str, now_s: float, body: Mapping[str, Any]) -> None:
         self._chain.note(kind, now_s, body)
 
-    def page(self, now_s: float, stamp_s: float, *, closed: bool = False) -> Page | None:
-        """None: nothing is due. stamp_s: ROS time."""
+    def is_due(self, now_s: float) -> bool:
+        """Something was noted since the last page, or it is time to say how far it has heard everybody."""
+        return len(self._chain) > 0 or now_s - self._sealed_s >= SEAL_PERIOD_S
+
+    def page(
+        self, now_s: float, stamp_s: float, *, closed: bool = False, messages: Iterable[Mapping[str, Any]] = ()
+    ) -> Page | None:
+        """None: nothing is due. stamp_s: ROS time. messages: digests of what was written (`Digests`)."""
+        for one in messages:
+            self._chain.note(MESSAGES, now_s, one)
         if closed or now_s - self._sealed_s >= SEAL_PERIOD_S:
             self._sealed_s = now_s
             body = {"records": self._chain.number, "stamp": stamp_s, "heads": self._told()}

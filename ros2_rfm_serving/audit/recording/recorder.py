@@ -11,8 +11,10 @@ from typing import Any
 
 from ros2_rfm_serving.audit.bag import PAGE
 from ros2_rfm_serving.audit.bag_writer import BagWriter
+from ros2_rfm_serving.audit.manifest import Sign
 from ros2_rfm_serving.audit.mcap_file import Output
 from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
+from ros2_rfm_serving.audit.recording.digests import Digests
 from ros2_rfm_serving.audit.recording.intake import Sample, Topic
 from ros2_rfm_serving.audit.recording.ledger import Ledger
 from ros2_rfm_serving.audit.recording.told import Told
@@ -53,8 +55,9 @@ class Recorder:
         ledger: Ledger,
         page_topic: Topic,
         open_file: Callable[[Path], Output] | None = None,
+        sign: Sign | None = None,
     ) -> None:
-        """page_topic: of the recorder's own records. Raises: `RfmError`: the folder cannot be used."""
+        """page_topic: of the recorder's own records. sign: signs the manifest. Raises: `RfmError`: the folder cannot be used."""
         self._ledger, self._limits, self._page_topic = ledger, limits, page_topic
         self._lost: Counter[str] = Counter()
         self._unsaid: dict[str, Counter[str]] = {}
@@ -63,7 +66,16 @@ class Recorder:
         self._problem = self._said = ""
         self._pages: list[tuple[int, bytes]] = []
         """Of our own, not on the disk yet."""
-        self._bag = BagWriter(folder, split_bytes=limits.file_bytes, split_s=limits.file_s, lost=self._lose, open_file=open_file)
+        self._digests = Digests(page_topic.name)
+        self._bag = BagWriter(
+            folder,
+            split_bytes=limits.file_bytes,
+            split_s=limits.file_s,
+            lost=self._lose,
+            open_file=open_file,
+            wrote=self._digests.wrote,
+            sign=sign,
+        )
         self._begun = 0
         self.told = Told(folder=folder)
 
@@ -143,7 +155,9 @@ class Recorder:
         self._tried_s = now_s
         if not self._pages or closed:
             self._note_losses(now_s)
-            page = self._ledger.page(now_s, now_ns / 1e9, closed=closed)
+            due = closed or self._ledger.is_due(now_s)
+            messages = self._digests.take(self._bag.sums(), now_ns, always=due)
+            page = self._ledger.page(now_s, now_ns / 1e9, closed=closed, messages=messages)
             self._pages += [(now_ns, page_bytes(page, now_ns))] if page is not None else []
         topic, self._page_failed = self._page_topic, False
         for time_ns, data in self._pages:
