@@ -8,7 +8,7 @@ last record of a chain that ended in order; `sealed` comes in between, so that l
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +78,12 @@ class Chain:
         return page
 
 
+def identity(page: Page) -> bytes:
+    """Return a digest of all that a page says: equal ones are the same page."""
+    head = f"{page.writer}\n{page.run}\n{page.first}\n{page.previous}\n".encode(errors="surrogateescape")
+    return hashlib.sha256(head + b"\n".join(page.lines)).digest()[:16]
+
+
 def chained(previous: str, plain: bytes) -> str:
     """`plain`: the record up to its own hash."""
     return hashlib.sha256(previous.encode() + plain).hexdigest()[:HASH_DIGITS]
@@ -94,6 +100,8 @@ class Flaw:
     problem: str
     page: int = -1
     """Which page of the writer, as they were read; -1: none."""
+    is_open_end: bool = False
+    """A beginning or an end that nobody knows: a writer or a recorder that was killed leaves it, too."""
 
 
 @dataclass
@@ -121,8 +129,17 @@ class Checked:
     pages: int = 0
     num_lost: int = 0
     """Records of `lost` that are missing indeed."""
+    repeats: int = 0
+    """Pages that had come before, just so: a middleware repeats, and so may anybody on the graph. They count for nothing."""
+    see: Callable[[dict[str, Any]], None] | None = None
+    """Given every record, as it stands there."""
+    _pages: set[bytes] = field(default_factory=set)
+    """Identities of those that came."""
 
     def add(self, page: Page) -> None:
+        if self._is_repeat(page):
+            self.repeats += 1
+            return
         if self.begins < 0:
             self._begin(page)
         elif page.first > self.number:
@@ -141,11 +158,18 @@ class Checked:
         if self.expected is not None and self.number > after:
             self._flaw(after, f"{self.number - after} records more than whoever recorded them heard")
         if not self.closed and self.expected is None:
-            self._flaw(self.number, "not closed: the writer was killed, the recording ended first, or the end was cut off")
+            self._flaw(self.number, "not closed: the writer was killed, the recording ended first, or the end was cut off", True)
         if self.begins > max(first, 0):
             self._flaw(first, f"{self.begins - first} records at the beginning are missing")
         if self.begins > 0 and self.expected is None:
-            self._flaw(0, f"it begins with record {self.begins}: what was before was not heard, or cut off")
+            self._flaw(0, f"it begins with record {self.begins}: what was before was not heard, or cut off", True)
+
+    def _is_repeat(self, page: Page) -> bool:
+        digest = identity(page)
+        if digest in self._pages:
+            return True
+        self._pages.add(digest)
+        return False
 
     def _begin(self, page: Page) -> None:
         self.begins, self.number, self.hash = page.first, page.first, page.previous
@@ -166,10 +190,11 @@ class Checked:
     def _read(self, page: Page) -> None:
         self.number, self.hash = page.first, page.previous
         for line in page.lines:
-            if self.closed:
-                self._flaw(self.number, "a record after the last one")
             plain, _, tail = line.rpartition(HASH_KEY)
             found = _parsed(line)
+            signs = found.get("kind") == SIGNED  # the last record too
+            if self.closed and not signs:
+                self._flaw(self.number, "a record after the last one")
             if (number := found.get("n")) != self.number:
                 self._flaw(self.number, f"here stands record {number}")
                 self.number = number if isinstance(number, int) and number > self.number else self.number
@@ -177,15 +202,20 @@ class Checked:
             if tail != self.hash.encode() + b'"}':
                 self._flaw(self.number, "it was changed, or one before it on its page is missing")
                 self.hash = tail[:-2].decode(errors="replace")  # what follows may be as it was written
-            self.closed = found.get("kind") == CLOSED
-            if self.closed and found.get("records") != self.number:
+            self.closed = found.get("kind") == CLOSED or (self.closed and signs)
+            if found.get("kind") == CLOSED and found.get("records") != self.number:
                 self._flaw(self.number, f"it speaks of {found.get('records')} records before it")
             self.number += 1
             if self.heads.get(self.number, self.hash) != self.hash:
                 self._flaw(self.number - 1, "whoever recorded it heard another one in its place: the chain was written anew")
+            if self.see is not None:
+                self.see(found)
 
-    def _flaw(self, number: int, problem: str) -> None:
-        self.flaws.append(Flaw(writer=self.writer, run=self.run, number=number, problem=problem, page=self.pages))
+    def _flaw(self, number: int, problem: str, is_open_end: bool = False) -> None:
+        flaw = Flaw(
+            writer=self.writer, run=self.run, number=number, problem=problem, page=self.pages, is_open_end=is_open_end
+        )
+        self.flaws.append(flaw)
 
 
 def records(page: Page) -> Iterator[dict[str, Any]]:

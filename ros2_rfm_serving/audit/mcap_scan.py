@@ -110,12 +110,15 @@ def scan(path: Path) -> Scanned:
 def records(chunk: ChunkAt) -> tuple[list[tuple[int, int, bytes]], str]:
     """Channel, time (ns) and CDR of its messages; and what is wrong with it. Empty: nothing."""
     data, problem = unpacked(chunk)
-    found = []
+    return [(channel, time_ns, message) for _, channel, time_ns, _, message in messages_in(data)], problem
+
+
+def messages_in(data: bytes) -> Iterator[tuple[int, int, int, int, bytes]]:
+    """Yield number, channel, time (ns), publish time (ns) and CDR of the messages in an unpacked chunk."""
     for code, begins, ends in _inside(data):
         if code == Opcode.MESSAGE and ends - begins >= HEADER_BYTES:
-            _, _, channel, _, time_ns, _ = MESSAGE.unpack_from(data, begins - HEAD.size)
-            found.append((channel, time_ns, data[begins + HEADER_BYTES : ends]))
-    return found, problem
+            _, _, channel, number, time_ns, published_ns = MESSAGE.unpack_from(data, begins - HEAD.size)
+            yield number, channel, time_ns, published_ns, data[begins + HEADER_BYTES : ends]
 
 
 def unpacked(chunk: ChunkAt) -> tuple[bytes, str]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from ros2_rfm_serving.audit.chain import CLOSED, SEALED, Page, records
+from ros2_rfm_serving.audit.chain import CLOSED, SEALED, SIGNED, Page, records
 from ros2_rfm_serving.audit.compare import Difference, first_difference
 from ros2_rfm_serving.audit.versions import differences
 from ros2_rfm_serving.errors import RfmError
@@ -98,7 +98,7 @@ class Replay:
             self._note_versions(record)
         elif kind == SNAPSHOT:
             self._snapshot(record)
-        elif kind not in (SEALED, CLOSED, PERSON):
+        elif kind not in (SEALED, CLOSED, PERSON, SIGNED):
             self._decide(record)
         self._pass_time(float(now_s))
 
