@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, SEALED, Checked, Flaw, Page, identity, records
+from ros2_rfm_serving.audit.recording.ledger import RECORDER
 from ros2_rfm_serving.errors import RfmError
 
-RECORDER = "recorder/"
-"""What a recorder's writer name begins with."""
 LOST, ASIDE = "lost", "aside"
 
 Key = tuple[str, int]

@@ -57,6 +57,8 @@ def verify_bag(bag: Bag, prove: Callable[[Page], str] | None = None) -> Verdict:
     findings, notes = one.messages.end(closed=one.closed, removed=one.removed, lost=one.lost)
     differing, more = one.compared.end(covered=covered, lost=one.lost)
     files = check_files(bag, one.sums, covered=covered)
+    known = {(found.topic, found.time_ns) for found in findings}
+    differing = [found for found in differing if (found.topic, found.time_ns) not in known]
     return Verdict(
         chains=chains,
         findings=tuple(sorted((*files.findings, *one.findings, *findings, *differing), key=lambda found: found.time_ns)),

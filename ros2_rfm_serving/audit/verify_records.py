@@ -7,10 +7,9 @@ recording is no finding, and is said in a note.
 
 from __future__ import annotations
 
-import bisect
 import struct
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -261,7 +260,7 @@ class Compared:
         if unmatched and covered:
             notes.append(f"{topic}: {len(unmatched)} are in none of its control periods: somebody else published them")
         elif unmatched:
-            _explain(left, unmatched, findings)
+            _explain(left, values, unmatched, findings)
         if left:
             notes.append(f"{topic}: {len(left)} of {len(ticks)} did not come to the recorder: they travel best effort")
 
@@ -291,13 +290,14 @@ def _matched(ticks: list[tuple[int, bytes]], came: list[_Came]) -> tuple[list[tu
     return sorted(left), unmatched
 
 
-def _explain(left: list[tuple[int, bytes]], unmatched: list[_Came], findings: dict[tuple[str, int], Finding]) -> None:
-    """What was done to commands of which the recorder kept no digests."""
-    times = [time_ns for time_ns, _ in left]
+def _explain(
+    left: list[tuple[int, bytes]], known: Collection[bytes], unmatched: list[_Came], findings: dict[tuple[str, int], Finding]
+) -> None:
+    """What was done to commands of which the recorder kept no digests, as far as records tell. left: control periods without one.
+    known: every command of the robot."""
     values = Counter(value for _, value in left)
     for one in unmatched:
-        near = bisect.bisect_right(times, one.time_ns + EARLY_NS) - bisect.bisect_left(times, one.time_ns - LATE_NS)
-        kind = Kind.MOVED if values[one.value] else Kind.CHANGED if near else Kind.INSERTED
+        kind = Kind.CHANGED if one.value not in known else Kind.MOVED if values[one.value] > 0 else Kind.INSERTED
         values[one.value] -= 1
         findings[one.topic, one.time_ns] = _finding(kind, one, "no control period of its robot has it")
 

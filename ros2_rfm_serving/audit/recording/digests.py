@@ -19,7 +19,7 @@ from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
 
 SHORT_BYTES = 8
 """Of each message's digest: they tell which one was changed. That none was, `hash` says, by all 32."""
-TIME = struct.Struct("<q")
+TIME = struct.Struct("<Q")
 
 
 class Item(bytes):
@@ -38,7 +38,7 @@ def item(data: bytes, time_ns: int, published_ns: int) -> Item:
     """Return time and digest of a message; a publish time of its own counts as a part of its bytes."""
     sha256 = hashlib.sha256(data)
     if published_ns != time_ns:
-        sha256.update(TIME.pack(published_ns - time_ns))
+        sha256.update(TIME.pack(published_ns))
     return Item(TIME.pack(time_ns) + sha256.digest())
 
 

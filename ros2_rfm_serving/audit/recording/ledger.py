@@ -11,6 +11,8 @@ from typing import Any
 
 from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, MESSAGES, SEALED, Chain, Page
 
+RECORDER = "recorder/"
+"""What a recorder's writer name begins with."""
 SEAL_PERIOD_S = 5.0
 MAX_CHAINS = 4096
 """Pages come from whoever may write to the graph."""
@@ -21,7 +23,7 @@ class Ledger:
 
     def __init__(self, name: str, run: int, now_s: float, about: Mapping[str, Any]) -> None:
         """about: of this recording."""
-        self._chain = Chain(f"recorder/{name}", run)
+        self._chain = Chain(f"{RECORDER}{name}", run)
         self._heads: dict[tuple[str, int], tuple[int, int, str]] = {}
         """Writer and run -> numbers of the first record that was heard and of the next one, hash of the last one."""
         self._sealed_s = now_s
@@ -30,6 +32,8 @@ class Ledger:
     def hear(self, page: Page, now_s: float) -> None:
         """A page of another writer goes into the bag."""
         begins, number, _ = self._heads.get((page.writer, page.run), (page.first, page.first, ""))
+        if page.writer.startswith(RECORDER):  # it is written to the bag alone, and never comes from the graph
+            return
         if page.first < number:  # a middleware repeats, and so may anybody: it says nothing of how far the chain is
             return
         if page.first > number:

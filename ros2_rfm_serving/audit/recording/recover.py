@@ -11,6 +11,7 @@ from ros2_rfm_serving.audit import mcap_scan
 from ros2_rfm_serving.audit.bag import files_of
 from ros2_rfm_serving.audit.bag_metadata import METADATA, Ended, metadata, replace_text
 from ros2_rfm_serving.audit.folder_lock import FolderLock
+from ros2_rfm_serving.audit.manifest import MANIFEST, manifest, read_manifest, sha256_of
 from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
 from ros2_rfm_serving.audit.mcap_file import McapFile
 from ros2_rfm_serving.audit.mcap_scan import Scanned
@@ -41,6 +42,7 @@ def recover(folder: Path) -> list[Mended]:
         try:
             found = [_mend(file) for file in _with_begin(folder)]
             _describe(folder)
+            _note_mended(folder, found)
         finally:
             lock.release()
     except OSError as error:
@@ -121,3 +123,14 @@ def _describe(folder: Path) -> None:
         )
     channels = {number: channel for channel, number in numbers.items()}
     replace_text(folder / METADATA, metadata([one for one in ended if one.counts], channels, MessageTypes()))
+
+
+def _note_mended(folder: Path, found: list[Mended]) -> None:
+    """Say in the manifest which files have an end of ours now; what it says of all others stays as the recorder wrote it."""
+    before = read_manifest(folder / MANIFEST)
+    if before is None or before.problem:
+        return
+    mended = tuple(sorted({*before.mended, *(one.name for one in found if one.mended)}))
+    description = sha256_of((folder / METADATA).read_bytes())
+    if mended != before.mended or description not in before.metadata:
+        replace_text(folder / MANIFEST, manifest(before.files, [description], mended=mended))
