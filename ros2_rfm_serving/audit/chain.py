@@ -191,7 +191,7 @@ class Checked:
         self.number, self.hash = page.first, page.previous
         for line in page.lines:
             plain, _, tail = line.rpartition(HASH_KEY)
-            found = _parsed(line)
+            found = parsed(line)
             signs = found.get("kind") == SIGNED  # the last record too
             if self.closed and not signs:
                 self._flaw(self.number, "a record after the last one")
@@ -221,14 +221,14 @@ class Checked:
 def records(page: Page) -> Iterator[dict[str, Any]]:
     """Raises: `RfmError` for a line that is no JSON."""
     for line in page.lines:
-        found = _parsed(line)
+        found = parsed(line)
         if not found:
             raise RfmError(f"{page.writer}: a record is no JSON: {line[:80]!r}")
         yield found
 
 
-def _parsed(line: bytes) -> dict[str, Any]:
-    """Empty: it is no record."""
+def parsed(line: bytes) -> dict[str, Any]:
+    """Return what a line of a page says; empty: it is no record."""
     try:
         found = orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ros2_rfm_serving.audit.chain import Chain, Page
+from ros2_rfm_serving.audit.manifest import Sign
+from ros2_rfm_serving.audit.signatures import sign_chain
 from ros2_rfm_serving.audit.versions import versions
 
 PAGE_PERIOD_S = 0.25
@@ -36,9 +38,18 @@ class Journal:
     """Of one writer, and of one thread at a time. Nothing here raises, whatever is noted. `on`: somebody listens, notes count."""
 
     def __init__(
-        self, writer: str, role: str, *, send: Callable[[Page], object], stamp_s: Callable[[], float], draw: Callable[[], int]
+        self,
+        writer: str,
+        role: str,
+        *,
+        send: Callable[[Page], object],
+        stamp_s: Callable[[], float],
+        draw: Callable[[], int],
+        sign: Sign | None = None,
     ) -> None:
-        """send: takes a page. stamp_s: ROS time now, s. draw: a random identity of 1 to 2**63 - 1."""
+        """send: takes a page. stamp_s: ROS time now, s. draw: a random identity of 1 to 2**63 - 1. sign: by the certificate of this
+        process; None: it has none."""
+        self._sign = sign
         self.writer = writer
         self.on = False
         self.failures, self.problem = 0, ""
@@ -140,6 +151,7 @@ class Journal:
 
     def _page(self, now_s: float) -> None:
         assert self._chain is not None
+        sign_chain(self._chain, now_s, self._sign)
         page = self._chain.page()
         self._page_s = now_s + PAGE_PERIOD_S
         if page is not None:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, SEALED, Checked, Flaw, Page, identity, records
-from ros2_rfm_serving.audit.recording.ledger import RECORDER
+from ros2_rfm_serving.audit.recording.ledger import ASIDE, RECORDER
 from ros2_rfm_serving.errors import RfmError
 
-LOST, ASIDE = "lost", "aside"
+LOST = "lost"
 
 Key = tuple[str, int]
 """Writer and run."""

@@ -49,8 +49,12 @@ class Verdict:
         return bool(self.findings) or any(not flaw.is_open_end for flaw in self.chains.flaws)
 
 
-def verify_bag(bag: Bag, prove: Callable[[Page], str] | None = None) -> Verdict:
-    """prove: why a page is not its writer's, by its signature; empty: it is. Raises: `RfmError`."""
+Prove = Callable[[Page, int], str]
+"""A page and when it was recorded (ns since 1970): why it is not its writer's; empty: it is."""
+
+
+def verify_bag(bag: Bag, prove: Prove | None = None) -> Verdict:
+    """prove: judges pages by their signatures; None: nobody does. Raises: `RfmError`."""
     one = _Pass(bag, prove)
     chains = verify(one.pages, one.see)
     covered = one.messages.is_covered
@@ -72,7 +76,7 @@ def verify_bag(bag: Bag, prove: Callable[[Page], str] | None = None) -> Verdict:
 class _Pass:
     """Goes through a recording: `pages` once for the recorder's alone, and once for all."""
 
-    def __init__(self, bag: Bag, prove: Callable[[Page], str] | None) -> None:
+    def __init__(self, bag: Bag, prove: Prove | None) -> None:
         self._bag, self._prove = bag, prove
         self._passes = 0
         self.messages, self.compared = Messages([one.path.name for one in bag.files]), Compared(bag.read)
@@ -98,7 +102,7 @@ class _Pass:
         topics = [topic for topic in self._bag.topics if self._is_own(topic)] if self._names_own else None
         for message in self._bag.messages(PAGE, topics=topics):
             page = self._page(message.data)
-            if page is not None and self._counts(page, message.topic, first=True):
+            if page is not None and self._counts(page, message.topic, message.time_ns, first=True):
                 yield page
 
     def _all(self) -> Iterator[Page]:
@@ -108,7 +112,7 @@ class _Pass:
             if not own:
                 self.messages.came(topic, kind, time_ns, published_ns, data)
                 self.compared.came(Message(topic, kind, time_ns, data))
-            if page is not None and self._counts(page, topic, first=False):
+            if page is not None and self._counts(page, topic, time_ns, first=False):
                 self._own = (topic, time_ns, data, page) if own else None
                 self.compared.heard(page.writer, page.run, data, time_ns)
                 yield page
@@ -123,12 +127,12 @@ class _Pass:
     def _is_own(self, topic: str) -> bool:
         return not self._names_own or topic.endswith(f"/{OWN}")
 
-    def _counts(self, page: Page, topic: str, *, first: bool) -> bool:
+    def _counts(self, page: Page, topic: str, time_ns: int, *, first: bool) -> bool:
         """It is no page in somebody's name that somebody else has put there."""
         if page.writer.startswith(RECORDER) and not self._is_own(topic):
             self._strange[topic] += not first
             return False
-        if self._prove is not None and (problem := self._prove(page)):
+        if self._prove is not None and (problem := self._prove(page, time_ns)):
             self._unproven[page.writer] += not first
             self._why.setdefault(page.writer, problem)
             return False

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, MESSAGES, SEALED, Chain, Page
+from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, MESSAGES, SEALED, Chain, Page, identity
+from ros2_rfm_serving.audit.manifest import Sign
+from ros2_rfm_serving.audit.signatures import sign_chain
 
 RECORDER = "recorder/"
 """What a recorder's writer name begins with."""
+ASIDE = "aside"
 SEAL_PERIOD_S = 5.0
 MAX_CHAINS = 4096
 """Pages come from whoever may write to the graph."""
@@ -21,8 +24,9 @@ MAX_CHAINS = 4096
 class Ledger:
     """Given what happens; `page` is what is to be written of it. Of one thread."""
 
-    def __init__(self, name: str, run: int, now_s: float, about: Mapping[str, Any]) -> None:
-        """about: of this recording."""
+    def __init__(self, name: str, run: int, now_s: float, about: Mapping[str, Any], sign: Sign | None = None) -> None:
+        """about: of this recording. sign: by the certificate of this process; None: it has none."""
+        self._sign = sign
         self._chain = Chain(f"{RECORDER}{name}", run)
         self._heads: dict[tuple[str, int], tuple[int, int, str]] = {}
         """Writer and run -> numbers of the first record that was heard and of the next one, hash of the last one."""
@@ -45,6 +49,10 @@ class Ledger:
             last = page.lines[-1][-HASH_DIGITS - 2 : -2].decode(errors="replace")
             self._heads[page.writer, page.run] = begins, page.first + len(page.lines), last
 
+    def set_aside(self, page: Page, topic: str, why: str, now_s: float) -> None:
+        """A page goes into the bag that is not its writer's, by its signature."""
+        self._chain.note(ASIDE, now_s, {"topic": topic, "page": identity(page).hex(), "why": why})
+
     def lost(self, topics: Mapping[str, int], why: str, now_s: float) -> None:
         for topic, count in topics.items():
             self._chain.note("lost", now_s, {"topic": topic, "count": count, "why": why})
@@ -66,6 +74,7 @@ class Ledger:
             self._sealed_s = now_s
             body = {"records": self._chain.number, "stamp": stamp_s, "heads": self._told()}
             self._chain.note(CLOSED if closed else SEALED, now_s, body)
+        sign_chain(self._chain, now_s, self._sign)
         return self._chain.page()
 
     def _told(self) -> list[dict[str, Any]]:

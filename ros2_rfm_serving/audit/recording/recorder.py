@@ -11,6 +11,7 @@ from typing import Any
 
 from ros2_rfm_serving.audit.bag import PAGE
 from ros2_rfm_serving.audit.bag_writer import BagWriter
+from ros2_rfm_serving.audit.chain import Page
 from ros2_rfm_serving.audit.manifest import Sign
 from ros2_rfm_serving.audit.mcap_file import Output
 from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
@@ -20,6 +21,8 @@ from ros2_rfm_serving.audit.recording.ledger import Ledger
 from ros2_rfm_serving.audit.recording.told import Told
 from ros2_rfm_serving.errors import RfmError
 
+Prove = Callable[[Page], str]
+"""Why a page is not its writer's; empty: it is."""
 PAGE_PERIOD_S = 1.0
 DAY_S, MB, GB = 86_400.0, 1 << 20, 1 << 30
 KEPT_SPLITS = 4
@@ -56,8 +59,11 @@ class Recorder:
         page_topic: Topic,
         open_file: Callable[[Path], Output] | None = None,
         sign: Sign | None = None,
+        prove: Prove | None = None,
     ) -> None:
-        """page_topic: of the recorder's own records. sign: signs the manifest. Raises: `RfmError`: the folder cannot be used."""
+        """page_topic: of the recorder's own records. sign: signs the manifest. prove: judges pages where there are certificates.
+        Raises: `RfmError`: the folder cannot be used."""
+        self._prove = prove
         self._ledger, self._limits, self._page_topic = ledger, limits, page_topic
         self._lost: Counter[str] = Counter()
         self._unsaid: dict[str, Counter[str]] = {}
@@ -109,9 +115,15 @@ class Recorder:
         )
         if topic.type == PAGE:
             try:
-                self._ledger.hear(page_of(sample.data), now_s)
+                self._hear(page_of(sample.data), topic.name, now_s)
             except RfmError as error:  # it is in the bag as it came
                 self._ledger.note("damaged", now_s, {"topic": topic.name, "why": str(error)})
+
+    def _hear(self, page: Page, topic: str, now_s: float) -> None:
+        if self._prove is not None and (why := self._prove(page)):
+            self._ledger.set_aside(page, topic, why, now_s)
+        else:
+            self._ledger.hear(page, now_s)
 
     def _lose(self, counts: Mapping[str, int], error: OSError) -> None:
         """Of the bag: nothing could be written."""

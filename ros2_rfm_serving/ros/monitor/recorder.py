@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 import time
 from datetime import datetime
@@ -22,12 +23,15 @@ from ros2_rfm_serving.audit.recording.recorder import DAY_S, GB, MB, Limits, Rec
 from ros2_rfm_serving.audit.recording.told import Told
 from ros2_rfm_serving.audit.recording.topics import OWN, Selection
 from ros2_rfm_serving.audit.recording.writing import Sink, Writing
+from ros2_rfm_serving.audit.signatures import problem_of
 from ros2_rfm_serving.ros.monitor import definitions
 from ros2_rfm_serving.ros.monitor.hearing import Hearing, written
 from ros2_rfm_serving.ros.monitor.recorder_parameters import SPECS
+from ros2_rfm_serving.ros.node.doorkeeper import verifier_of_process
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, key_values
 from ros2_rfm_serving.ros.node.parameters import Values, declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names
+from ros2_rfm_serving.ros.node.signer import signer_of_process
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import qos
 
@@ -99,11 +103,13 @@ class RecorderNode(Node):
         )
         name = values.text("name") or socket.gethostname()
         page = Topic(f"{self._root}/{OWN}", PAGE, definitions.message(PAGE), written([qos.AUDIT]))
-        random = SystemRandom()
+        random, sign, verifier = SystemRandom(), signer_of_process(), verifier_of_process()
+        prove = functools.partial(problem_of, check=verifier.check_said) if verifier is not None else None
 
         def begin(folder: Path, limits: Limits, more: dict[str, Any]) -> Recorder:
             about = {**self._about, "stamp": time.time(), "folder": str(folder), **more}
-            return Recorder(folder, limits, Ledger(name, random.randrange(1, 1 << 63), clock(), about), page)
+            ledger = Ledger(name, random.randrange(1, 1 << 63), clock(), about, sign)
+            return Recorder(folder, limits, ledger, page, sign=sign, prove=prove)
 
         if not (flight_s := values.number("flight_s")):
             return begin(folder, limits, {})
