@@ -101,7 +101,8 @@ class Flaw:
     page: int = -1
     """Which page of the writer, as they were read; -1: none."""
     is_open_end: bool = False
-    """A beginning or an end that nobody knows: a writer or a recorder that was killed leaves it, too."""
+    """A beginning or an end that nobody knows, which a writer or a recorder that was killed leaves, too; or that no recorder says
+    which chains there were."""
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from datetime import datetime
 
 
 class Kind(enum.Enum):
@@ -15,6 +16,7 @@ class Kind(enum.Enum):
     MOVED = "moved in time"
     REORDERED = "in another order"
     DIFFERS = "not as the records have it"
+    UNPROVEN = "not signed by its writer"
     BYTES = "bytes changed"
     MISSING = "missing"
 
@@ -35,3 +37,12 @@ class Finding:
     """More in words."""
     digest: bytes = b""
     """Of the message's bytes, where they are known: a message that was removed here and inserted there was moved."""
+
+
+def in_words(finding: Finding) -> str:
+    """One line: what, where and when (local time)."""
+    more = f": {finding.problem}" if finding.problem else ""
+    if finding.file:
+        return f"file {finding.file}: {finding.kind.value}{more}"
+    when = datetime.fromtimestamp(finding.time_ns / 1e9).isoformat(sep=" ", timespec="microseconds")
+    return f"{finding.topic} at {when}: {finding.kind.value}{more}"

@@ -38,8 +38,6 @@ class Signature(NamedTuple):
 
 Sign = Callable[[bytes], Signature | None]
 """Signs a text with the certificate of this process; None: it cannot now."""
-Check = Callable[[Signature, bytes], str]
-"""The name in the certificate that has signed a text. Raises: `UnprovenError`."""
 
 
 @dataclass(frozen=True, kw_only=True)

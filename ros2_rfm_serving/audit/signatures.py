@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ros2_rfm_serving.audit.chain import HASH_KEY, SIGNED, Chain, Page, chained, parsed
 from ros2_rfm_serving.audit.manifest import Sign, Signature
 from ros2_rfm_serving.errors import UnprovenError
 
-if TYPE_CHECKING:
-    from ros2_rfm_serving.security.proof import Who
-
 SIGNED_AS = b"rfm_serving says AuditPage\0"
-CheckSaid = Callable[[bytes, bytes, bytes], "Who"]
-"""Certificate, signature and text: who has signed it. Raises: `UnprovenError`."""
+CheckSaid = Callable[[bytes, bytes, bytes], Any]
+"""Certificate, signature and text: who has signed it (`security.proof.Who`). Raises: `UnprovenError`."""
 NAMES = {"recorder": ("recorder",), "dashboard": ("dashboard", "operator", "observer")}
 """Role of a writer -> names of certificates that sign for it; of all others it is the writer's own name."""
 

@@ -146,4 +146,5 @@ def _nobody(chains: Mapping[Key, Checked]) -> list[Flaw]:
     """No recorder says which chains there were."""
     if not chains or any(writer.startswith(RECORDER) for writer, _ in chains):
         return []
-    return [Flaw(writer=RECORDER, run=0, number=0, problem="no recorder's chain is there: whole chains may be missing")]
+    problem = "no recorder's chain is there: whole chains may be missing"
+    return [Flaw(writer=RECORDER, run=0, number=0, problem=problem, is_open_end=True)]

@@ -9,12 +9,13 @@ from typing import Any
 
 from ros2_rfm_serving.audit import mcap_scan
 from ros2_rfm_serving.audit.bag import PAGE, Bag, Message
-from ros2_rfm_serving.audit.chain import CLOSED, MESSAGES, Page
+from ros2_rfm_serving.audit.chain import CLOSED, MESSAGES, Page, identity
 from ros2_rfm_serving.audit.findings import Finding, Kind
 from ros2_rfm_serving.audit.manifest import Manifest
 from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
+from ros2_rfm_serving.audit.recording.ledger import ASIDE, RECORDER
 from ros2_rfm_serving.audit.recording.topics import OWN
-from ros2_rfm_serving.audit.verify import LOST, RECORDER, Verified, verify
+from ros2_rfm_serving.audit.verify import LOST, Verified, verify
 from ros2_rfm_serving.audit.verify_files import check_files, sums_of
 from ros2_rfm_serving.audit.verify_messages import Messages
 from ros2_rfm_serving.audit.verify_records import Compared
@@ -65,7 +66,9 @@ def verify_bag(bag: Bag, prove: Prove | None = None) -> Verdict:
     differing = [found for found in differing if (found.topic, found.time_ns) not in known]
     return Verdict(
         chains=chains,
-        findings=tuple(sorted((*files.findings, *one.findings, *findings, *differing), key=lambda found: found.time_ns)),
+        findings=tuple(
+            sorted((*files.findings, *one.findings, *one.unproven, *findings, *differing), key=lambda found: found.time_ns)
+        ),
         damages=tuple(bag.damages),
         notes=tuple([*one.notes(), *notes, *more, *files.notes]),
         num_checked=one.messages.num_checked,
@@ -89,9 +92,10 @@ class _Pass:
         """Topic, time, bytes and content of the recorder's page whose records come now."""
         self._strange: Counter[str] = Counter()
         """Topic -> pages in the name of a recorder, there where it does not write."""
-        self._unproven: Counter[str] = Counter()
-        """Writer -> pages without its signature."""
-        self._why: dict[str, str] = {}
+        self._unproven: dict[str, Finding] = {}
+        """Identity of a page without its writer's signature -> what it would be found as."""
+        self._aside: dict[str, str] = {}
+        """Identity of a page that the recorder has set aside for that -> why."""
         self._names_own = any(topic.endswith(f"/{OWN}") for topic in bag.topics)
 
     def pages(self) -> Iterator[Page]:
@@ -133,8 +137,9 @@ class _Pass:
             self._strange[topic] += not first
             return False
         if self._prove is not None and (problem := self._prove(page, time_ns)):
-            self._unproven[page.writer] += not first
-            self._why.setdefault(page.writer, problem)
+            told = f"{page.writer}, record {page.first}: {problem}"
+            found = Finding(kind=Kind.UNPROVEN, topic=topic, type=PAGE, time_ns=time_ns, problem=told)
+            self._unproven.setdefault(identity(page).hex(), found)
             return False
         return True
 
@@ -157,6 +162,8 @@ class _Pass:
             self.messages.said(record)
         elif kind == "removed":
             self.removed.add(str(record["file"]))
+        elif kind == ASIDE:
+            self._aside[str(record["page"])] = str(record["why"])
         elif kind == LOST and "topic" in record:
             self.lost[str(record["topic"])] += int(record["count"])
         self.closed |= kind == CLOSED
@@ -173,10 +180,15 @@ class _Pass:
         elif data != page_bytes(page, at_ns):
             self.findings.append(Finding(kind=Kind.CHANGED, topic=topic, type=PAGE, time_ns=at_ns))
 
+    @property
+    def unproven(self) -> list[Finding]:
+        """Pages that a proven recorder has not set aside when they came: it judged none, or somebody put them there later."""
+        return [found for page, found in self._unproven.items() if page not in self._aside]
+
     def notes(self) -> list[str]:
         notes = [f"{topic}: {count} pages in the name of a recorder were set aside: it writes none there" for topic, count in self._strange.items()]
-        for writer, count in self._unproven.items():
-            notes.append(f"{writer}: {count} pages were set aside: {self._why[writer]}")
+        for why, count in Counter(self._aside.values()).items():
+            notes.append(f"{count} pages were set aside by the recorder when they came: {why}")
         if not self.messages.is_covered:
             notes.append("its recorder chained no digests of messages: what no record names is not covered, such as statuses and schedules")
         elif self.messages.num_uncovered:

@@ -47,6 +47,7 @@ def replay(
     loop: Annotated[bool, typer.Option(help="With --publish: again and again")] = False,
     prefix: Annotated[str, typer.Option(help="With --publish: below this namespace, as beside a factory at work")] = "",
     domain: Annotated[int, typer.Option(help="With --publish: ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
+    unverified: Annotated[bool, typer.Option("--unverified", help="With --publish: also what was changed since")] = False,
 ) -> None:
     """Gives every brain what it was given then. It must decide the same, command by command; the first difference is shown with
     both sides. With --infer the recorded batches run again on their engines, and must give the same bytes. With --with, --factory,
@@ -64,7 +65,7 @@ def replay(
     if publish:
         from ros2_rfm_serving.operate import playing
 
-        playing.publish(bag, playing.Playing(rate=rate, loop=loop, prefix=prefix, domain=domain))
+        playing.publish(bag, playing.Playing(rate=rate, loop=loop, prefix=prefix, domain=domain, unverified=unverified))
         return
     if with_ or factory or horizon or check:
         from ros2_rfm_serving.reports.what_if import Asked, show_what_if

@@ -21,7 +21,6 @@ from ros2_rfm_serving.audit.page_bytes import page_of
 from ros2_rfm_serving.audit.recording.intake import Sample, Topic
 from ros2_rfm_serving.audit.recording.ledger import Ledger
 from ros2_rfm_serving.audit.recording.recorder import Limits, Recorder
-from ros2_rfm_serving.errors import RfmError
 from test.unit.audit import recorded
 
 REPOSITORY = Path(__file__).parents[3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Callable
@@ -9,16 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from ros2_rfm_serving.audit.bag import OBSERVATION, PAGE, Bag
 from ros2_rfm_serving.audit.chain import Page, records
-from ros2_rfm_serving.audit.findings import Finding, Kind
+from ros2_rfm_serving.audit.findings import Kind
 from ros2_rfm_serving.audit.manifest import MANIFEST
 from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
 from ros2_rfm_serving.audit.recording.intake import Sample
 from ros2_rfm_serving.audit.recording.recorder import Limits
 from ros2_rfm_serving.audit.recording.recover import recover
+from ros2_rfm_serving.audit.trust import check_unchanged
 from ros2_rfm_serving.audit.verify_bag import Verdict, verify_bag
+from ros2_rfm_serving.cli.main import app
+from ros2_rfm_serving.errors import RfmError
 from test.unit.audit import genuine, recorded
 from test.unit.audit.genuine import OWN, Change, Raw, of, pages_of, record, rewritten, samples
 
@@ -235,7 +240,7 @@ def is_found(folder: Path) -> bool:
     """By a verdict, or as what is no recording any more."""
     try:
         return not verified(folder).is_good
-    except genuine.RfmError:
+    except RfmError:
         return True
 
 
@@ -334,7 +339,7 @@ def test_a_flipped_bit_of_a_file_without_an_end_is_found(tmp_path: Path, seed: i
     folder, what = with_a_flipped_bit(folder, tmp_path / "bag", random.Random(seed))
     try:
         assert verified(folder).is_changed or Bag(folder).damages, what
-    except genuine.RfmError:
+    except RfmError:
         pass
 
 
@@ -378,8 +383,39 @@ def test_a_recorder_whose_digests_fit_forged_messages_does_not_fit_the_records(t
     assert (named.kind, named.topic) == (Kind.DIFFERS, SEEN)
 
 
-def test_the_recorders_records_of_digests_are_of_the_kind_that_docs_say(bag: Path) -> None:
+def test_every_message_has_its_time_and_digest_in_the_recorders_chain(bag: Path) -> None:
     found = [one for page in Bag(bag).pages() if page.writer == "recorder/vm" for one in records(page) if one["kind"] == "messages"]
     topics = [topic for one in found for topic in one["topics"]]
     assert sum(len(one["times_ns"]) for one in topics) == sum(1 for one in Bag(bag).messages() if one.topic != OWN)
-    assert all(isinstance(one, Finding) is False for one in topics) and found[-1]["sums"]
+    assert found[-1]["sums"] and found[0]["at_ns"] > 0
+
+
+# --- who uses it ---
+
+
+def test_what_was_changed_is_neither_exported_nor_played(bag: Path, tmp_path: Path) -> None:
+    folder = rewritten(bag, tmp_path / "bag", RAW["a command changed"][0])
+    for arguments in (["export", str(folder), "--lerobot", str(tmp_path / "set")], ["replay", str(folder), "--publish"]):
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code != 0 and "not as it was written" in str(done.exception) and COMMAND in str(done.exception)
+        assert "--unverified" in str(done.exception)
+    lines = check_unchanged(Bag(folder), "export", anyway=True)
+    assert any(COMMAND in line and "changed" in line for line in lines)
+    assert check_unchanged(Bag(bag), "export", anyway=False) == []
+
+
+def test_what_was_changed_near_a_moment_is_said_with_its_explanation(bag: Path, messages: list[Raw], tmp_path: Path) -> None:
+    folder = rewritten(bag, tmp_path / "bag", RAW["a chunk dropped"][0])
+    at = str((messages[of(messages, CHUNK)[-4]].time_ns - messages[0].time_ns) / 1e9)
+    arguments = ["audit", "explain", "--robot", "arm_1", "--at", at]
+    done = CliRunner().invoke(app, [*arguments[:2], str(folder), *arguments[2:]])
+    assert done.exit_code == 0 and f"NOT AS IT WAS WRITTEN: {CHUNK}" in done.output, done.output
+    assert "NOT AS" not in CliRunner().invoke(app, [*arguments[:2], str(bag), *arguments[2:]]).output
+
+
+def test_the_command_names_topic_time_and_kind(bag: Path, tmp_path: Path) -> None:
+    folder = rewritten(bag, tmp_path / "bag", RAW["all commands removed"][0])
+    done = CliRunner().invoke(app, ["audit", "verify", str(folder)])
+    assert done.exit_code == 1 and f"{COMMAND} at 20" in done.output and f"{COMMAND}: " in done.output and "more removed" in done.output
+    told = json.loads(CliRunner().invoke(app, ["audit", "verify", str(folder), "--json"]).output)
+    assert {one["kind"] for one in told["findings"] if one["topic"] == COMMAND} == {"removed"} and told["messages"] > 400
