@@ -10,7 +10,7 @@ import hashlib
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from mcap.data_stream import RecordBuilder
@@ -133,13 +133,12 @@ class McapFile:
             schema_count=len(self._schemas),
         )
 
-    def _put(self, parts: Iterable[bytes]) -> None:
+    def _put(self, parts: Sequence[bytes]) -> None:
         """All of it, or nothing. Images are not copied once more to stand in one piece."""
-        size, sha256 = 0, self._sha256.copy()
+        size = 0
         try:
             for piece in _pieces(parts):
                 size += len(piece)
-                sha256.update(piece)
                 left = memoryview(piece)
                 while left:
                     left = left[self._output.write(left) or 0 :]  # type: ignore[arg-type]
@@ -147,7 +146,8 @@ class McapFile:
             self._take_back()
             raise
         self.size += size
-        self._sha256 = sha256
+        for part in parts:
+            self._sha256.update(part)
 
     def _take_back(self) -> None:
         self._output.seek(self.size)
