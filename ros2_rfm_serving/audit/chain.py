@@ -213,9 +213,7 @@ class Checked:
                 self.see(found)
 
     def _flaw(self, number: int, problem: str, is_open_end: bool = False) -> None:
-        flaw = Flaw(
-            writer=self.writer, run=self.run, number=number, problem=problem, page=self.pages, is_open_end=is_open_end
-        )
+        flaw = Flaw(writer=self.writer, run=self.run, number=number, problem=problem, page=self.pages, is_open_end=is_open_end)
         self.flaws.append(flaw)
 
 

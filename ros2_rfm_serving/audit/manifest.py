@@ -56,9 +56,7 @@ class Manifest:
     """Why it is not as it was written; empty: it is."""
 
 
-def manifest(
-    files: Mapping[str, FileSum], metadata: list[str], sign: Sign | None = None, mended: tuple[str, ...] = ()
-) -> str:
+def manifest(files: Mapping[str, FileSum], metadata: list[str], sign: Sign | None = None, mended: tuple[str, ...] = ()) -> str:
     """Return the text of a manifest. metadata: SHA-256 of `metadata.yaml`, hexadecimal."""
     body: dict[str, Any] = {
         "version": VERSION,

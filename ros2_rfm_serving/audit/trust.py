@@ -1,4 +1,4 @@
-"""Before a recording is used: is it as it was written? What is shown, taught or played of it must not be what somebody made of it."""
+"""Before a recording is used: is it as it was written? Nothing is played or taught that somebody has changed since."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def flaws_of(verdict: Verdict, around_ns: tuple[int, int] | None = None) -> list
     """Return the first few changes in words, and how many more there are. around_ns: only messages recorded then, and what has no
     time."""
     found: list[Finding | Flaw] = [flaw for flaw in verdict.chains.flaws if not flaw.is_open_end]
-    found += [one for one in verdict.findings if around_ns is None or not one.time_ns or around_ns[0] <= one.time_ns <= around_ns[1]]
+    found += [
+        one for one in verdict.findings if around_ns is None or not one.time_ns or around_ns[0] <= one.time_ns <= around_ns[1]
+    ]
     more = [f"and {len(found) - MOST_NAMED} more"] if len(found) > MOST_NAMED else []
     return [*_lines(found[:MOST_NAMED]), *more]
 

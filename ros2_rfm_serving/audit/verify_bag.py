@@ -1,9 +1,9 @@
-"""A whole recording: its chains, each message beside the recorder's digests and the writers' records, and the bytes of its files."""
+"""A whole recording: its chains, its messages beside the recorder's digests and the writers' records, the bytes of its files."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +70,7 @@ def verify_bag(bag: Bag, prove: Prove | None = None) -> Verdict:
             sorted((*files.findings, *one.findings, *one.unproven, *findings, *differing), key=lambda found: found.time_ns)
         ),
         damages=tuple(bag.damages),
-        notes=tuple([*one.notes(), *notes, *more, *files.notes]),
+        notes=(*one.notes(), *notes, *more, *files.notes),
         num_checked=one.messages.num_checked,
         manifest=files.manifest,
     )
@@ -186,18 +186,25 @@ class _Pass:
         return [found for page, found in self._unproven.items() if page not in self._aside]
 
     def notes(self) -> list[str]:
-        notes = [f"{topic}: {count} pages in the name of a recorder were set aside: it writes none there" for topic, count in self._strange.items()]
+        notes = [
+            f"{topic}: {count} pages in the name of a recorder were set aside: it writes none there"
+            for topic, count in self._strange.items()
+        ]
         for why, count in Counter(self._aside.values()).items():
             notes.append(f"{count} pages were set aside by the recorder when they came: {why}")
         if not self.messages.is_covered:
-            notes.append("its recorder chained no digests of messages: what no record names is not covered, such as statuses and schedules")
+            notes.append(
+                "its recorder chained no digests of messages: what no record names is not covered, such as statuses and schedules"
+            )
         elif self.messages.num_uncovered:
-            notes.append(f"{self.messages.num_uncovered} messages came after the recorder's last digests: checksums alone cover them")
+            notes.append(
+                f"{self.messages.num_uncovered} messages came after the recorder's last digests: checksums alone cover them"
+            )
         return notes
 
 
 def _messages(bag: Bag) -> Iterator[tuple[str, str, int, int, bytes]]:
-    """Yield topic, type, time (ns), publish time (ns) and CDR of all messages: of our files as they lie there, of others by time."""
+    """Yield topic, type, time (ns), publish time (ns) and CDR of all messages: of our files as they lie, of others by time."""
     if not bag.is_ours:
         yield from ((one.topic, one.type, one.time_ns, one.time_ns, one.data) for one in bag.messages())
         return

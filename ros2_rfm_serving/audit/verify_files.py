@@ -65,7 +65,9 @@ def _without_manifest(bag: Bag, covered: bool, found: Files) -> None:
 def _check_file(one: Scanned, sums: Mapping[int, str], told: Manifest | None, found: Files) -> None:
     name = one.path.name
     if told is not None and name in told.mended:
-        found.notes.append(f"{name}: it was cut off, and `rfm record --recover` gave it an end: what covers it are digests of messages")
+        found.notes.append(
+            f"{name}: it was cut off, and `rfm record --recover` gave it an end: what covers it are digests of messages"
+        )
         sums = {}
     if told is None and one.library != LIBRARY:
         sums = {}

@@ -74,14 +74,21 @@ class Messages:
     def end(self, *, closed: bool, removed: Collection[str], lost: Mapping[str, int]) -> tuple[tuple[Finding, ...], list[str]]:
         """Return findings, and notes. closed: the recorder ended in order. removed: files that it removed itself. lost: by topic,
         messages that it counted as lost."""
-        notes = [f"{topic}: {count} messages were lost before they were written, as the recorder noted" for topic, count in sorted(lost.items())]
+        notes = [
+            f"{topic}: {count} messages were lost before they were written, as the recorder noted"
+            for topic, count in sorted(lost.items())
+        ]
         if self.is_covered:
             self._leftover(closed)
         for file, count in self._absent.items():
             if file in removed:
-                notes.append(f"{file}: the recorder removed it, as only so much is kept; its last {count} messages are known by their digests alone")
+                notes.append(
+                    f"{file}: the recorder removed it, as only so much is kept; digests of its last {count} messages are left"
+                )
             else:
                 self._find(Finding(kind=Kind.MISSING, topic="", file=file, problem=f"at least {count} messages are gone with it"))
+        if self.num_more:
+            notes.append(f"{self.num_more} more messages are not as they were, beyond the {MOST_KEPT} that are named")
         return tuple(_moved(self._findings)), notes
 
     def _leftover(self, closed: bool) -> None:

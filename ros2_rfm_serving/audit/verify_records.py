@@ -210,8 +210,12 @@ class Compared:
         findings: dict[tuple[str, int], Finding] = {}
         for pairs in (self._replies, self._taken, self._requests):
             for one in pairs.differing():
-                findings[one.topic, one.time_ns] = _finding(Kind.DIFFERS, one, "the records of its sender or receiver have other contents")
-        notes = [f"{topic}: {count} messages cannot be read, and were not compared with records" for topic, count in self._unread.items()]
+                findings[one.topic, one.time_ns] = _finding(
+                    Kind.DIFFERS, one, "the records of its sender or receiver have other contents"
+                )
+        notes = [
+            f"{topic}: {count} messages cannot be read, and were not compared with records" for topic, count in self._unread.items()
+        ]
         for robot, commands in sorted(self._commands.items()):
             self._end_commands(robot, commands, covered, findings, notes)
         if not covered:
@@ -250,7 +254,9 @@ class Compared:
         came, values = commands.came, {value for _, value in ticks}
         if not came or not ticks:
             if ticks:
-                notes.append(f"{topic}: none is in the recording on a topic `command` of numbers, and {len(ticks)} are in its records")
+                notes.append(
+                    f"{topic}: none is in the recording on a topic `command` of numbers, and {len(ticks)} are in its records"
+                )
             return
         if len(came) >= SCALED and not any(one.value in values for one in came):
             notes.append(f"{topic} are published in other units than its records have, and were not compared")

@@ -161,7 +161,14 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
     ]
     flaws = [{name: getattr(flaw, name) for name in ("writer", "run", "number", "page", "problem")} for flaw in found.flaws]
     findings = [
-        {"kind": one.kind.value, "topic": one.topic, "type": one.type, "time_ns": one.time_ns, "file": one.file, "problem": one.problem}
+        {
+            "kind": one.kind.value,
+            "topic": one.topic,
+            "type": one.type,
+            "time_ns": one.time_ns,
+            "file": one.file,
+            "problem": one.problem,
+        }
         for one in verdict.findings
     ]
     return {

@@ -25,7 +25,7 @@ class Playing:
 
 
 def publish(bag: Path, asked: Playing) -> None:
-    """Raises: `ConfigurationError` when a factory is at work under the same names, nothing can be shown, or it was changed since."""
+    """Raises: `ConfigurationError` when a factory is at work under the same names, nothing can be shown, or it was changed."""
     if asked.rate <= 0:
         raise ConfigurationError(f"is {asked.rate:g}", key="--rate", fix="give recorded seconds per second: more than 0")
     prepare_environment(asked.domain)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -97,7 +98,7 @@ def _plain(key: tuple[str, str], topic: _Topic) -> dict[str, Any]:
         "topic": key[0],
         "type": key[1],
         "first": topic.first,
-        "times_ns": [times[0], *(time - before for before, time in zip(times, times[1:], strict=False))],
+        "times_ns": [times[0], *(time - before for before, time in itertools.pairwise(times))],
         "digests": base64.b64encode(b"".join(one.short for one in topic.items)).decode(),
         "hash": hash_of(topic.items),
     }

@@ -12,7 +12,7 @@ from rfm_serving import msg
 
 from ros2_rfm_serving.audit.bag import Message
 from ros2_rfm_serving.audit.chain import Page
-from ros2_rfm_serving.audit.manifest import MANIFEST, Manifest
+from ros2_rfm_serving.audit.manifest import Manifest
 from ros2_rfm_serving.audit.signatures import NAMES, problem_of
 from ros2_rfm_serving.audit.verify_bag import Prove
 from ros2_rfm_serving.errors import BadMessageError, UnprovenError

@@ -27,8 +27,8 @@ from ros2_rfm_serving.audit.signatures import problem_of
 from ros2_rfm_serving.ros.monitor import definitions
 from ros2_rfm_serving.ros.monitor.hearing import Hearing, written
 from ros2_rfm_serving.ros.monitor.recorder_parameters import SPECS
-from ros2_rfm_serving.ros.node.doorkeeper import verifier_of_process
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, key_values
+from ros2_rfm_serving.ros.node.doorkeeper import verifier_of_process
 from ros2_rfm_serving.ros.node.parameters import Values, declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names
 from ros2_rfm_serving.ros.node.signer import signer_of_process

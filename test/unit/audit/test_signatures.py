@@ -69,7 +69,9 @@ CHANGES: dict[str, Callable[[Page], Page]] = {
     "the run": lambda page: replace(page, run=8),
     "the number": lambda page: replace(page, first=page.first + 1),
     "the hash before": lambda page: replace(page, previous="f" * 32),
-    "the signature": lambda page: replace(page, lines=(*page.lines[:-1], page.lines[-1].replace(b'"signature":"', b'"signature":"A'))),
+    "the signature": lambda page: replace(
+        page, lines=(*page.lines[:-1], page.lines[-1].replace(b'"signature":"', b'"signature":"A'))
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
@@ -160,8 +161,9 @@ def with_line(change: Callable[[bytes], bytes]) -> Callable[[Page], Page]:
 
 def swapped_pages(messages: list[Raw]) -> list[Raw]:
     place, other = pages_of(messages, "robot/arm_1")[4:6]
-    messages[place], messages[other] = replace(messages[place], data=messages[other].data), replace(
-        messages[other], data=messages[place].data
+    messages[place], messages[other] = (
+        replace(messages[place], data=messages[other].data),
+        replace(messages[other], data=messages[place].data),
     )
     return messages
 
@@ -337,10 +339,8 @@ def test_a_flipped_bit_of_a_file_without_an_end_is_found(tmp_path: Path, seed: i
     """But for what the recorder's last second holds beside messages: checksums cover those alone."""
     folder = record(tmp_path / "made", closes=False)
     folder, what = with_a_flipped_bit(folder, tmp_path / "bag", random.Random(seed))
-    try:
+    with contextlib.suppress(RfmError):  # it is no recording any more
         assert verified(folder).is_changed or Bag(folder).damages, what
-    except RfmError:
-        pass
 
 
 def test_files_that_retention_removed_are_said_and_no_removal_by_others(tmp_path: Path) -> None:
@@ -416,6 +416,11 @@ def test_what_was_changed_near_a_moment_is_said_with_its_explanation(bag: Path, 
 def test_the_command_names_topic_time_and_kind(bag: Path, tmp_path: Path) -> None:
     folder = rewritten(bag, tmp_path / "bag", RAW["all commands removed"][0])
     done = CliRunner().invoke(app, ["audit", "verify", str(folder)])
-    assert done.exit_code == 1 and f"{COMMAND} at 20" in done.output and f"{COMMAND}: " in done.output and "more removed" in done.output
+    assert (
+        done.exit_code == 1
+        and f"{COMMAND} at 20" in done.output
+        and f"{COMMAND}: " in done.output
+        and "more removed" in done.output
+    )
     told = json.loads(CliRunner().invoke(app, ["audit", "verify", str(folder), "--json"]).output)
     assert {one["kind"] for one in told["findings"] if one["topic"] == COMMAND} == {"removed"} and told["messages"] > 400
