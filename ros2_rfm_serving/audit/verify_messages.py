@@ -58,18 +58,18 @@ class Messages:
         self.is_covered = True
         file, topics = str(record["file"]), record["topics"]
         for one in topics:
-            key, hashed, expected = (str(one["topic"]), str(one["type"])), one["hash"], _expected(one)
+            key, hashed, count = (str(one["topic"]), str(one["type"])), one["hash"], len(one["times_ns"])
             if file not in self._files:
-                self._absent[file] += len(expected)
+                self._absent[file] += count
                 continue
-            self.num_checked += len(expected)
+            self.num_checked += count
             waiting = self._waiting[key]
-            some = list(itertools.islice(waiting, len(expected)))
-            if len(some) == len(expected) and hash_of(some) == hashed:
+            some = list(itertools.islice(waiting, count))
+            if len(some) == count and hash_of(some) == hashed:
                 for _ in some:
                     waiting.popleft()
             else:
-                self._compare(key, expected, waiting)
+                self._compare(key, _expected(one), waiting)
 
     def end(self, *, closed: bool, removed: Collection[str], lost: Mapping[str, int]) -> tuple[tuple[Finding, ...], list[str]]:
         """Return findings, and notes. closed: the recorder ended in order. removed: files that it removed itself. lost: by topic,
@@ -109,8 +109,8 @@ class Messages:
         self._count_reordered(key, expected, fits)
         last = max((place for place in fits if place is not None), default=-1)
         used = {place for place in fits if place is not None}
-        for one in (one for one, place in zip(expected, fits, strict=True) if place is None):
-            used |= self._explain(key, one, [place for place in range(len(there)) if place not in used], there, last)
+        for said in (said for said, place in zip(expected, fits, strict=True) if place is None):
+            used |= self._explain(key, said, [place for place in range(len(there)) if place not in used], there, last)
         for place in range(last + 1):
             if place not in used:
                 self._found(Kind.INSERTED, key, there[place].time_ns, there[place].short)

@@ -8,7 +8,7 @@ recording is no finding, and is said in a note.
 from __future__ import annotations
 
 import struct
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -26,10 +26,11 @@ from ros2_rfm_serving.types import RequestId
 CHUNK, JUDGEMENT = "rfm_serving/msg/ActionChunk", "rfm_serving/msg/Judgement"
 ARRAY, TRAJECTORY = "std_msgs/msg/Float64MultiArray", "trajectory_msgs/msg/JointTrajectory"
 ROBOT, SERVER = "robot/", "server/"
-LATE_NS, EARLY_NS = 2_000_000_000, 100_000_000
+LATE_NS, EARLY_NS = 2_000_000_000, 20_000_000
 """By how much a command may reach the recorder after its control period, and before, by clocks that are estimated."""
 SCALED = 5
 """Commands of which none is any control period's: they are published in other units than the records have."""
+ID = ("robot", "component", "session_epoch", "episode", "sequence")
 STAMP_AT = 4
 """Of an audit page: its header's stamp, in CDR."""
 
@@ -186,18 +187,18 @@ class Compared:
             self._commands[robot].ticks.append((time_ns, _packed(codec.value(record["result"]))))
         elif kind == "call" and record["do"] == "reply" and "chunk_model" in (reply := record["args"]["reply"]):
             chunk = digest_of(codec.value(reply["chunk_model"]), codec.value(reply["chunk_robot"]))
-            self._taken.say(codec.value(reply["id"]), chunk, self._here_ns(ROBOT + robot, time_ns))
+            self._taken.say(_id(reply["id"]), chunk, self._here_ns(ROBOT + robot, time_ns))
 
     def _servers(self, writer: str, kind: Any, record: Mapping[str, Any], time_ns: int) -> None:
         here_ns = self._here_ns(writer, time_ns)
         if kind == REQUEST and "inputs" in record:
             images = frozenset((camera, image["sha256"]) for camera, image in record["images"].items())
-            self._requests.say(codec.value(record["id"]), (record["inputs"], images, record["stamp_ns"]), here_ns)
+            self._requests.say(_id(record["id"]), (record["inputs"], images, record["stamp_ns"]), here_ns)
         elif kind == REPLY and record["outcome"] == "answered":
             if "chunk" in record:
-                self._replies.say(codec.value(record["id"]), record["chunk"], here_ns)
+                self._replies.say(_id(record["id"]), record["chunk"], here_ns)
             elif not record.get("subgoals"):
-                self._replies.say(codec.value(record["id"]), (record["verdict"], record["text"]), here_ns)
+                self._replies.say(_id(record["id"]), (record["verdict"], record["text"]), here_ns)
 
     def _here_ns(self, writer: str, time_ns: int) -> int:
         return time_ns + self._behind_ns.get(writer, 0)
@@ -272,28 +273,24 @@ class Compared:
 
 
 def _matched(ticks: list[tuple[int, bytes]], came: list[_Came]) -> tuple[list[tuple[int, bytes]], list[_Came]]:
-    """Control periods without a command, and commands without a control period.
+    """Control periods without a command, and commands without a control period. ticks: by time.
 
-    Each command takes the first period before it that may be its own; what is left, one that seems to come a little later, as
-    clocks are estimated.
+    Each command takes the last period before it that has none yet: one that came late from before the records begin takes another's
+    then, which shows at their beginning alone, where nothing is judged.
     """
-    waiting: defaultdict[bytes, deque[int]] = defaultdict(deque)
-    for time_ns, value in ticks:
-        waiting[value].append(time_ns)
-    left: list[tuple[int, bytes]] = []
-    unmatched = sorted(came, key=lambda one: one.time_ns)
-    for early_ns in (0, EARLY_NS):
-        again, unmatched = unmatched, []
-        for one in again:
-            times = waiting[one.value]
-            while times and times[0] < one.time_ns - LATE_NS:
-                left.append((times.popleft(), one.value))
-            if times and times[0] <= one.time_ns + early_ns:
-                times.popleft()
-            else:
-                unmatched.append(one)
-    left += [(time_ns, value) for value, times in waiting.items() for time_ns in times]
-    return sorted(left), unmatched
+    waiting: defaultdict[bytes, list[int]] = defaultdict(list)
+    unmatched, place = [], 0
+    for one in sorted(came, key=lambda one: one.time_ns):
+        while place < len(ticks) and ticks[place][0] <= one.time_ns + EARLY_NS:
+            waiting[ticks[place][1]].append(ticks[place][0])
+            place += 1
+        times = waiting[one.value]
+        if times and times[-1] >= one.time_ns - LATE_NS:
+            times.pop()
+        else:
+            unmatched.append(one)
+    left = [(time_ns, value) for value, times in waiting.items() for time_ns in times]
+    return sorted([*left, *ticks[place:]]), unmatched
 
 
 def _explain(
@@ -310,6 +307,11 @@ def _explain(
 
 def _finding(kind: Kind, one: _Came, problem: str) -> Finding:
     return Finding(kind=kind, topic=one.topic, type=one.type, time_ns=one.time_ns, problem=problem)
+
+
+def _id(found: Mapping[str, Any]) -> RequestId:
+    """Raises: `KeyError` for what no record has."""
+    return RequestId(**{name: found[name] for name in ID})
 
 
 def _packed(values: Any) -> bytes:
