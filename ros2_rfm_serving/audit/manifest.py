@@ -81,7 +81,7 @@ def read_manifest(file: Path) -> Manifest | None:
     try:
         body = json.loads(text)
         found = _read(body)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, ArithmeticError) as error:
         return Manifest(files={}, metadata=(), mended=(), text=b"", signature=None, problem=f"it is none: {error}")
     problem = "" if _text(_body(body)).encode() == text else "it was changed"
     return Manifest(**{**vars(found), "problem": problem})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from ros2_rfm_serving.audit.verify_messages import Messages
 from ros2_rfm_serving.audit.verify_records import Compared
 from ros2_rfm_serving.errors import RfmError
 
-BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error)
 """What records raise that nobody wrote so."""
 
 

@@ -19,6 +19,7 @@ MOST_KEPT = 100_000
 """Findings; what comes beyond is counted."""
 MOST_WAITING = 8192
 """Messages of a topic without digests, once some of it were not as they were: digests are two seconds behind."""
+LAST_NS = (1 << 64) - 1
 Key = tuple[str, str]
 """Topic and type."""
 
@@ -159,6 +160,8 @@ def _expected(one: Mapping[str, Any]) -> list[_Said]:
     found = []
     for place, time_ns in enumerate(times):
         at_ns += int(time_ns)
+        if not 0 <= at_ns <= LAST_NS:
+            raise ValueError("no time that a file may have")
         found.append(_Said(at_ns, packed[SHORT_BYTES * place : SHORT_BYTES * (place + 1)]))
     return found
 

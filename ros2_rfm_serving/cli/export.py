@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.extras import needing
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def export(
         from ros2_rfm_serving.audit.trust import check_unchanged
     skipped, recording = Skipped(), Bag(bag)
     for line in check_unchanged(recording, "export", anyway=unverified):
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(plain(line), soft_wrap=True)
     with needing("lerobot", "rfm export --lerobot"):
         from ros2_rfm_serving.audit.export.lerobot import write
     found = _episodes(recording, skipped, robot or [], task or [], only, rate_hz)

@@ -9,13 +9,15 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from ros2_rfm_serving.audit.bag import OBSERVATION, PAGE, Bag
-from ros2_rfm_serving.audit.chain import Page, records
-from ros2_rfm_serving.audit.findings import Kind
+from ros2_rfm_serving.audit.bag_writer import BagWriter
+from ros2_rfm_serving.audit.chain import Chain, Page, records
+from ros2_rfm_serving.audit.findings import Kind, in_words
 from ros2_rfm_serving.audit.manifest import MANIFEST
 from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
 from ros2_rfm_serving.audit.recording.intake import Sample
@@ -424,3 +426,45 @@ def test_the_command_names_topic_time_and_kind(bag: Path, tmp_path: Path) -> Non
     )
     told = json.loads(CliRunner().invoke(app, ["audit", "verify", str(folder), "--json"]).output)
     assert {one["kind"] for one in told["findings"] if one["topic"] == COMMAND} == {"removed"} and told["messages"] > 400
+
+
+# --- what nobody wrote so ---
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "a page at no time": {"at_ns": 2**63 - 1, "file": "bag_0.mcap", "topics": []},
+    "a page before all times": {"at_ns": -1, "file": "bag_0.mcap", "topics": []},
+    "a message at no time": {"at_ns": 1, "file": "bag_0.mcap", "topics": [{"times_ns": [2**63 - 1]}]},
+    "more digests than times": {"at_ns": 1, "file": "bag_0.mcap", "topics": [{"digests": "AAAAAAAAAAAAAAAAAAAAAA=="}]},
+    "digests that are none": {"at_ns": 1, "file": "bag_0.mcap", "topics": [{"digests": 7}]},
+    "topics that are none": {"at_ns": 1, "file": "bag_0.mcap", "topics": 7},
+    "another file": {"at_ns": 1, "file": "../../other", "topics": [{}]},
+    "sums of nothing": {"at_ns": 1, "file": "", "topics": [], "sums": [{"file": 7, "size": "x", "sha256": None}]},
+    "sums beyond the file": {"at_ns": 1, "file": "", "topics": [], "sums": [{"file": "bag_0.mcap", "size": 2**62, "sha256": "0"}]},
+    "nothing": {},
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_recorder_that_nobody_wrote_is_judged_and_harms_nobody(what: str, tmp_path: Path) -> None:
+    body = dict(HOSTILE[what])
+    whole = {"topic": "/x", "type": "t", "first": 0, "times_ns": [5], "digests": "AAAAAAAAAAA=", "hash": "0" * 32}
+    if isinstance(body.get("topics"), list):
+        body["topics"] = [{**whole, **one} for one in body["topics"]]
+    chain = Chain("recorder/vm", 5)
+    chain.note("messages", 1.0, body)
+    chain.seal(2.0, closed=True, stamp=1.0, heads=[])
+    page = chain.page()
+    assert page is not None
+    with BagWriter(tmp_path / "bag") as bag:
+        bag.write(OWN, PAGE, recorded.definition(PAGE), page_bytes(page, 1), 1)
+    found = verified(tmp_path / "bag")
+    assert found.chains.num_records == 2 and all(in_words(one) for one in found.findings)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "7", '{"files": {"a": {"size": 1e999, "sha256": 1}}, "metadata": []}', "\x00" * 9, "[" * 9999]
+)
+def test_a_manifest_that_nobody_wrote_is_a_finding(bag: Path, tmp_path: Path, text: str) -> None:
+    folder = Path(shutil.copytree(bag, tmp_path / "bag"))
+    (folder / MANIFEST).write_text(text)
+    assert [one.file for one in verified(folder).findings] == [MANIFEST]
