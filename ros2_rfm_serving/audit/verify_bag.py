@@ -10,7 +10,7 @@ from typing import Any
 
 from ros2_rfm_serving.audit import mcap_scan
 from ros2_rfm_serving.audit.bag import PAGE, Bag, Message
-from ros2_rfm_serving.audit.chain import CLOSED, MESSAGES, Page, identity
+from ros2_rfm_serving.audit.chain import CLOSED, MESSAGES, Page, identity, parsed
 from ros2_rfm_serving.audit.findings import Finding, Kind
 from ros2_rfm_serving.audit.manifest import Manifest
 from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
@@ -24,6 +24,9 @@ from ros2_rfm_serving.errors import RfmError
 
 BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error)
 """What records raise that nobody wrote so."""
+
+
+REMOVED = b'"kind":"removed"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +63,7 @@ def verify_bag(bag: Bag, prove: Prove | None = None) -> Verdict:
     one = _Pass(bag, prove)
     chains = verify(one.pages, one.see)
     covered = one.messages.is_covered
-    findings, notes = one.messages.end(closed=one.closed, removed=one.removed, lost=one.lost)
+    findings, notes = one.messages.end(closed=one.closed, alone=bag.path.is_file(), lost=one.lost)
     differing, more = one.compared.end(covered=covered, lost=one.lost)
     files = check_files(bag, one.sums, covered=covered)
     known = {(found.topic, found.time_ns) for found in findings}
@@ -83,10 +86,12 @@ class _Pass:
     def __init__(self, bag: Bag, prove: Prove | None) -> None:
         self._bag, self._prove = bag, prove
         self._passes = 0
-        self.messages, self.compared = Messages([one.path.name for one in bag.files]), Compared(bag.read)
+        self._removed: set[str] = set()
+        """Files that the recorder removed itself, which is known after the first pass."""
+        files = [one.path.name for one in bag.files] if bag.is_ours else None
+        self.messages, self.compared = Messages(files, self._removed), Compared(bag.read)
         self.findings: list[Finding] = []
         self.sums: dict[str, dict[int, str]] = defaultdict(dict)
-        self.removed: set[str] = set()
         self.lost: Counter[str] = Counter()
         self.closed = False
         self._own: tuple[str, int, bytes, Page] | None = None
@@ -108,6 +113,8 @@ class _Pass:
         for message in self._bag.messages(PAGE, topics=topics):
             page = self._page(message.data)
             if page is not None and self._counts(page, message.topic, message.time_ns, first=True):
+                told = (parsed(line) for line in page.lines if REMOVED in line)
+                self._removed |= {str(one.get("file")) for one in told}
                 yield page
 
     def _all(self) -> Iterator[Page]:
@@ -161,8 +168,6 @@ class _Pass:
             self._check_page(int(record["at_ns"]))
             sums_of(record, self.sums)
             self.messages.said(record)
-        elif kind == "removed":
-            self.removed.add(str(record["file"]))
         elif kind == ASIDE:
             self._aside[str(record["page"])] = str(record["why"])
         elif kind == LOST and "topic" in record:

@@ -34,9 +34,10 @@ class _Said(NamedTuple):
 class Messages:
     """`came` for each message as it lies in the files, `said` for each record of digests, `end`."""
 
-    def __init__(self, files: Collection[str]) -> None:
-        """files: names of those that are there."""
-        self._files = frozenset(files)
+    def __init__(self, files: Collection[str] | None, removed: Collection[str] = ()) -> None:
+        """files: names of those that are there; None: another tool has named them anew. removed: those that the recorder removed
+        itself, as only so much is kept."""
+        self._files, self._removed = None if files is None else frozenset(files), removed
         self._waiting: defaultdict[Key, deque[Item]] = defaultdict(deque)
         self._findings: list[Finding] = []
         self._absent: Counter[str] = Counter()
@@ -60,7 +61,7 @@ class Messages:
         file, topics = str(record["file"]), record["topics"]
         for one in topics:
             key, hashed, count = (str(one["topic"]), str(one["type"])), one["hash"], len(one["times_ns"])
-            if file not in self._files:
+            if file in self._removed or (self._files is not None and file not in self._files):
                 self._absent[file] += count
                 continue
             self.num_checked += count
@@ -72,9 +73,9 @@ class Messages:
             else:
                 self._compare(key, _expected(one), waiting)
 
-    def end(self, *, closed: bool, removed: Collection[str], lost: Mapping[str, int]) -> tuple[tuple[Finding, ...], list[str]]:
-        """Return findings, and notes. closed: the recorder ended in order. removed: files that it removed itself. lost: by topic,
-        messages that it counted as lost."""
+    def end(self, *, closed: bool, alone: bool, lost: Mapping[str, int]) -> tuple[tuple[Finding, ...], list[str]]:
+        """Return findings, and notes. closed: the recorder ended in order. alone: one file of a recording is asked about, so that
+        others are elsewhere. lost: by topic, messages that it counted as lost."""
         notes = [
             f"{topic}: {count} messages were lost before they were written, as the recorder noted"
             for topic, count in sorted(lost.items())
@@ -82,10 +83,12 @@ class Messages:
         if self.is_covered:
             self._leftover(closed)
         for file, count in self._absent.items():
-            if file in removed:
+            if file in self._removed:
                 notes.append(
                     f"{file}: the recorder removed it, as only so much is kept; digests of its last {count} messages are left"
                 )
+            elif alone:
+                notes.append(f"{file}: its messages were not compared, as this file alone was named")
             else:
                 self._find(Finding(kind=Kind.MISSING, topic="", file=file, problem=f"at least {count} messages are gone with it"))
         if self.num_more:

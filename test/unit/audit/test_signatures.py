@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ros2_rfm_serving.audit.bag import PAGE, Bag
-from ros2_rfm_serving.audit.chain import Chain, Page
+from ros2_rfm_serving.audit.chain import Chain, Page, records
 from ros2_rfm_serving.audit.findings import Kind
 from ros2_rfm_serving.audit.manifest import MANIFEST, Sign, Signature, read_manifest
 from ros2_rfm_serving.audit.page_bytes import page_bytes
@@ -23,6 +23,7 @@ from ros2_rfm_serving.security.authority import utc_now
 from ros2_rfm_serving.security.signing import Prover, Verifier
 from test.enclaves import Enclaves
 from test.unit.audit import recorded
+from test.unit.audit.recording.test_recorder import validate
 
 T = 1_790_000_000_000_000_000
 OWN = Topic("/rfm/recorder/audit", PAGE, recorded.definition(PAGE))
@@ -98,6 +99,8 @@ def test_forged_and_repeated_pages_make_no_honest_recording_fail(enclaves: Encla
     forged = pages(signer(enclaves.make("arm_2")), count=9)
     heard = [own[0], replace(forged[8], run=7), own[1], own[0], forged[2], *pages(None)[2:3], own[2], own[1], own[3], own[3]]
     bag = Bag(recording(tmp_path / "bag", enclaves, heard))
+    kinds = {one["kind"] for page in bag.pages() for one in records(page) if page.writer == "recorder/vm" and validate(one) is None}
+    assert kinds == {"began", "split", "messages", "aside", "sealed", "signed", "closed"}
     found = verify_bag(bag)
     assert found.is_good, (found.chains.flaws, found.findings)
     assert found.chains.num_repeats == 3 and found.chains.num_unproven == 3

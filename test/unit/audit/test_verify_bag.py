@@ -6,6 +6,8 @@ import contextlib
 import json
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
 from ros2_rfm_serving.audit.recording.intake import Sample
 from ros2_rfm_serving.audit.recording.recorder import Limits
 from ros2_rfm_serving.audit.recording.recover import recover
+from ros2_rfm_serving.audit.report.report import report
 from ros2_rfm_serving.audit.trust import check_unchanged
 from ros2_rfm_serving.audit.verify_bag import Verdict, verify_bag
 from ros2_rfm_serving.cli.main import app
@@ -468,3 +471,29 @@ def test_a_manifest_that_nobody_wrote_is_a_finding(bag: Path, tmp_path: Path, te
     folder = Path(shutil.copytree(bag, tmp_path / "bag"))
     (folder / MANIFEST).write_text(text)
     assert [one.file for one in verified(folder).findings] == [MANIFEST]
+
+
+# --- what else is made of a recording ---
+
+
+def test_a_shift_on_one_page_names_what_was_changed(bag: Path, tmp_path: Path) -> None:
+    text = report(rewritten(bag, tmp_path / "bag", RAW["a status changed"][0]))
+    assert STATUS in text and "message changed" in text
+    assert "message changed" not in report(bag)
+
+
+def test_what_another_tool_has_rewritten_is_verified_message_by_message(bag: Path, tmp_path: Path) -> None:
+    converter = str(Path(sys.executable).parent / "rosbags-convert")
+    for source, target in ((bag, "whole"), (rewritten(bag, tmp_path / "changed", dropped(COMMAND)), "lacking")):
+        command = [converter, "--src", str(source), "--dst", str(tmp_path / target), "--dst-storage", "mcap"]
+        subprocess.run(command, check=True, capture_output=True, timeout=300)
+    found, before = verified(tmp_path / "whole"), verified(bag)
+    assert found.is_good and found.num_checked == before.num_checked and found.chains.head == before.chains.head
+    assert any("files were written by" in note for note in found.notes)
+    assert [(one.kind, one.topic) for one in verified(tmp_path / "lacking").findings] == [(Kind.REMOVED, COMMAND)]
+
+
+def test_one_file_of_several_can_be_asked_about_alone(tmp_path: Path) -> None:
+    folder = record(tmp_path / "bag", limits=Limits(split_s=2.0))
+    found = verify_bag(Bag(folder / "bag_1.mcap"))
+    assert not found.findings and not found.is_changed and found.num_checked > 50
