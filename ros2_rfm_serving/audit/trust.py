@@ -28,12 +28,12 @@ def check_unchanged(bag: Bag, verb: str, *, anyway: bool) -> list[str]:
     return [f"NOT AS IT WAS WRITTEN: {line}" for line in lines]
 
 
-def flaws_of(verdict: Verdict, around_ns: tuple[int, int] | None = None) -> list[str]:
-    """Return the first few changes in words, and how many more there are. around_ns: only messages recorded then, and what has no
+def flaws_of(verdict: Verdict, around_s: tuple[float, float] | None = None) -> list[str]:
+    """Return the first few changes in words, and how many more there are. around_s: only messages recorded then, and what has no
     time."""
     found: list[Finding | Flaw] = [flaw for flaw in verdict.chains.flaws if not flaw.is_open_end]
     found += [
-        one for one in verdict.findings if around_ns is None or not one.time_ns or around_ns[0] <= one.time_ns <= around_ns[1]
+        one for one in verdict.findings if around_s is None or not one.time_ns or around_s[0] <= one.time_ns / 1e9 <= around_s[1]
     ]
     more = [f"and {len(found) - MOST_NAMED} more"] if len(found) > MOST_NAMED else []
     return [*_lines(found[:MOST_NAMED]), *more]

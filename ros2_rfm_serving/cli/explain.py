@@ -48,7 +48,7 @@ def explain(
     at_s = moment_of(at, recording.begins_ns / 1e9, recording.ends_ns / 1e9)
     found = explained(AuditLog(recording.pages(), [window(at_s)]), robot, at_s)
     files, missing = _save_images(found, recording, images)
-    flaws = flaws_of(verify_bag(Bag(bag)), tuple(int(1e9 * end_s) for end_s in window(at_s)))
+    flaws = flaws_of(verify_bag(Bag(bag)), window(at_s))
     if as_json:
         print(json.dumps({**found.as_json(), "image_files": list(map(str, files)), "not_as_written": flaws}))
         return
