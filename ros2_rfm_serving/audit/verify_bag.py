@@ -64,7 +64,7 @@ def verify_bag(bag: Bag, prove: Prove | None = None) -> Verdict:
     chains = verify(one.pages, one.see)
     covered = one.messages.is_covered
     findings, notes = one.messages.end(closed=one.closed, alone=bag.path.is_file(), lost=one.lost)
-    differing, more = one.compared.end(covered=covered, lost=one.lost)
+    differing, more = one.compared.end(one.lost)
     files = check_files(bag, one.sums, covered=covered)
     known = {(found.topic, found.time_ns) for found in findings}
     differing = [found for found in differing if (found.topic, found.time_ns) not in known]
@@ -109,9 +109,9 @@ class _Pass:
         return self._recorders() if self._passes == 1 else self._all()
 
     def _recorders(self) -> Iterator[Page]:
-        topics = [topic for topic in self._bag.topics if self._is_own(topic)] if self._names_own else None
-        for message in self._bag.messages(PAGE, topics=topics):
-            page = self._page(message.data)
+        for message in self._bag.messages(PAGE):
+            self.compared.heard(message.data, message.time_ns)
+            page = self._page(message.data) if self._is_own(message.topic) else None
             if page is not None and self._counts(page, message.topic, message.time_ns, first=True):
                 told = (parsed(line) for line in page.lines if REMOVED in line)
                 self._removed |= {str(one.get("file")) for one in told}
@@ -126,7 +126,6 @@ class _Pass:
                 self.compared.came(Message(topic, kind, time_ns, data))
             if page is not None and self._counts(page, topic, time_ns, first=False):
                 self._own = (topic, time_ns, data, page) if own else None
-                self.compared.heard(page.writer, page.run, data, time_ns)
                 yield page
 
     def _page(self, data: bytes) -> Page | None:
@@ -168,6 +167,7 @@ class _Pass:
             self._check_page(int(record["at_ns"]))
             sums_of(record, self.sums)
             self.messages.said(record)
+            self.compared.covered = True
         elif kind == ASIDE:
             self._aside[str(record["page"])] = str(record["why"])
         elif kind == LOST and "topic" in record:
