@@ -22,6 +22,8 @@ NOTHING = "0" * HASH_DIGITS
 """The hash before the first record."""
 SEALED, CLOSED = "sealed", "closed"
 HASH_KEY = b',"hash":"'
+COULD_NOT_GO_ON = "it could not go on"
+"""How `why` of a last record begins whose writer ended its chain because of a failure, and began another one later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +78,12 @@ class Chain:
         return page
 
 
+def why_broken(told: Mapping[str, Any]) -> str:
+    """Return why a writer could not go on with a chain, by its last record or by what its next chain says of it; empty: it could."""
+    why = told.get("why")
+    return why if isinstance(why, str) and why.startswith(COULD_NOT_GO_ON) else ""
+
+
 def chained(previous: str, plain: bytes) -> str:
     """`plain`: the record up to its own hash."""
     return hashlib.sha256(previous.encode() + plain).hexdigest()[:HASH_DIGITS]
@@ -116,6 +124,10 @@ class Checked:
     """Of the next record."""
     hash: str = NOTHING
     closed: bool = False
+    broke_off: str = ""
+    """Why its writer could not go on with it; empty: it could."""
+    follows: tuple[int, str] | None = None
+    """Run of the same writer's chain before this one that broke off, as its first record says, and why; None: none did."""
     pages: int = 0
     num_lost: int = 0
     """Records of `lost` that are missing indeed."""
@@ -176,11 +188,20 @@ class Checked:
                 self._flaw(self.number, "it was changed, or one before it on its page is missing")
                 self.hash = tail[:-2].decode(errors="replace")  # what follows may be as it was written
             self.closed = found.get("kind") == CLOSED
+            self._note_break(found)
             if self.closed and found.get("records") != self.number:
                 self._flaw(self.number, f"it speaks of {found.get('records')} records before it")
             self.number += 1
             if self.heads.get(self.number, self.hash) != self.hash:
                 self._flaw(self.number - 1, "whoever recorded it heard another one in its place: the chain was written anew")
+
+    def _note_break(self, record: Mapping[str, Any]) -> None:
+        if self.closed and (why := why_broken(record)):
+            self.broke_off = why
+            self._flaw(self.number, f"the chain breaks off, and what was decided until the next one is not recorded: {why}")
+        after = record.get("after")
+        if self.number == 0 and isinstance(after, dict) and (why := why_broken(after)) and isinstance(after.get("run"), int):
+            self.follows = after["run"], why
 
     def _flaw(self, number: int, problem: str) -> None:
         self.flaws.append(Flaw(writer=self.writer, run=self.run, number=number, problem=problem, page=self.pages))

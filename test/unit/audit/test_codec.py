@@ -87,7 +87,7 @@ def test_what_extends_a_record_elsewhere_is_recorded_as_that_record(write) -> No
 
 def test_what_extends_something_that_changes_is_not_recorded() -> None:
     other = type("OtherBrain", (RobotBrain,), {"__module__": "somewhere"})
-    with pytest.raises(TypeError, match="somewhere.OtherBrain cannot be recorded"):
+    with pytest.raises(TypeError, match=r"somewhere\.OtherBrain cannot be recorded"):
         codec.whole(object.__new__(other))
 
 
