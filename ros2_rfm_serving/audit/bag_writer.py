@@ -1,7 +1,7 @@
-"""A rosbag2 folder as it is written: MCAP files one after the other, and `metadata.yaml`, always of the files that are whole.
+"""A rosbag2 folder as it is written: MCAP files one after the other, and `metadata.yaml`, which lists all of them.
 
-rosbag2 writes that file at the end alone; here it is replaced, at once, whenever a file was begun, ended or removed, so that the
-folder is a bag at any time. What cannot be written is handed to `lost`, and tried again with the next chunk.
+rosbag2 writes that file at the end alone; here it is replaced, at once, whenever a file was begun, ended or removed, and every
+minute, so that the folder is a bag at any time, also when the recorder is killed. What cannot be written is handed to `lost`, and tried again with the next chunk.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -19,9 +19,12 @@ from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
 from ros2_rfm_serving.audit.mcap_file import McapFile, Output
 from ros2_rfm_serving.audit.message_types import MessageTypes
 from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.private_files import private, private_folder
 
 CHUNK_BYTES, CHUNK_S = 2 << 20, 1.0
 """A chunk is written when it has so much, or is so old: as much is lost with a recorder that is killed."""
+METADATA_NS, NEW_TOPIC_NS = 60 * 10**9, 2 * 10**9
+"""Between two times that `metadata.yaml` is written while one file grows; where it has topics that are not named there yet."""
 IMAGES = frozenset({"rfm_serving/msg/Observation", "sensor_msgs/msg/CompressedImage"})
 """Compressed already: their chunks are left as they are."""
 Lost = Callable[[Mapping[str, int], OSError], None]
@@ -67,7 +70,8 @@ class BagWriter:
         self.counts: Counter[str] = Counter()
         """Topic -> messages that were written."""
         self._types = MessageTypes()
-        self._stale = False
+        self._custom: dict[str, str] = {}
+        self._stale, self._described_ns, self._described_topics = False, 0, 0
         self._lock = _make(folder)
         self._write_metadata()
 
@@ -91,14 +95,16 @@ class BagWriter:
         if self._stale:
             self._write_metadata()
 
+    def describe(self, name: str, text: str) -> None:
+        """Say something of the whole recording, by name, in `metadata.yaml`; it is written with the next flush."""
+        self._custom[name], self._stale = text, True
+
     def split(self) -> None:
         """What comes next goes to another file."""
         file, self._file = self._file, None
         if file is None:
             return
-        size, counts = file.size, file.counts
-        ended = Ended(name=self.name, size=size, begins_ns=file.begins_ns, ends_ns=file.ends_ns, counts=counts)
-        self._unfinished.append((ended, file))
+        self._unfinished.append((_so_far(self.name, file), file))
         self._finish()
 
     def flush_older(self, now_ns: int) -> None:
@@ -108,6 +114,9 @@ class BagWriter:
                 self._put(chunk)
         if self._unfinished:
             self._finish()
+        period_ns = METADATA_NS if len(self.counts) == self._described_topics else NEW_TOPIC_NS
+        if self._file is not None and not 0 <= now_ns - self._described_ns < period_ns:
+            self._described_ns, self._stale = now_ns, True
         if self._stale:
             self._write_metadata()
 
@@ -156,11 +165,15 @@ class BagWriter:
             self.split()
         try:
             self._file = self._file or self._next()
+            is_first = not self._file.counts
             self._file.write(chunk, self._channels)
             self.writable = True
             self.counts += counts
         except OSError as error:
             self._lose(counts, error)
+            return
+        if is_first:
+            self._write_metadata()
 
     def _full(self, chunk: Chunk) -> bool:
         file = self._file
@@ -199,25 +212,44 @@ class BagWriter:
 
     def _write_metadata(self) -> None:
         try:
-            replace_text(self.folder / METADATA, metadata(self.ended, self._channels, self._types))
-            self._stale = False
+            replace_text(self.folder / METADATA, metadata(self._described(), self._channels, self._types, self._custom))
+            self._stale, self._described_topics = False, len(self.counts)
         except OSError as error:
             self._stale = True
             self._lose({}, error)
 
+    def _described(self) -> list[Ended]:
+        """Return all files that have messages, in their order."""
+        at_work = [_so_far(self.name, self._file)] if self._file is not None and self._file.counts else []
+        return [*self.ended, *(ended for ended, _ in self._unfinished), *at_work]
+
+
+def _so_far(name: str, file: McapFile) -> Ended:
+    return Ended(name=name, size=file.size, begins_ns=file.begins_ns, ends_ns=file.ends_ns, counts=Counter(file.counts))
+
 
 def free(folder: Path) -> Path:
     """It, or `<folder>_2` and so on: the first that has no recording in it."""
-    for number in itertools.count(1):
-        found = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
-        if not any(found.glob("*.mcap")) and not (found / METADATA).exists():  # which is there before its first file
-            return found
-    raise AssertionError("they do not end")
+    return next(found for found in _numbered(folder) if not _is_taken(found))
+
+
+def folders_of(folder: Path) -> list[Path]:
+    """Return it and those that recorders took after it because it was taken, as `free` counts them."""
+    return list(itertools.takewhile(_is_taken, _numbered(folder)))
+
+
+def _numbered(folder: Path) -> Iterator[Path]:
+    return (folder if number == 1 else folder.with_name(f"{folder.name}_{number}") for number in itertools.count(1))
+
+
+def _is_taken(folder: Path) -> bool:
+    """Return whether a recording is there; `metadata.yaml` is there before its first file."""
+    return any(folder.glob("*.mcap")) or (folder / METADATA).exists()
 
 
 def _make(folder: Path) -> FolderLock:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         lock = FolderLock(folder)
         taken = any(folder.glob("*.mcap"))
     except OSError as error:
@@ -229,4 +261,4 @@ def _make(folder: Path) -> FolderLock:
 
 
 def _open(path: Path) -> Output:
-    return path.open("xb", buffering=0)
+    return open(path, "xb", buffering=0, opener=private)

@@ -179,7 +179,7 @@ class Checked:
             if self.closed:
                 self._flaw(self.number, "a record after the last one")
             plain, _, tail = line.rpartition(HASH_KEY)
-            found = _parsed(line)
+            found = parsed(line)
             if (number := found.get("n")) != self.number:
                 self._flaw(self.number, f"here stands record {number}")
                 self.number = number if isinstance(number, int) and number > self.number else self.number
@@ -210,14 +210,14 @@ class Checked:
 def records(page: Page) -> Iterator[dict[str, Any]]:
     """Raises: `RfmError` for a line that is no JSON."""
     for line in page.lines:
-        found = _parsed(line)
+        found = parsed(line)
         if not found:
             raise RfmError(f"{page.writer}: a record is no JSON: {line[:80]!r}")
         yield found
 
 
-def _parsed(line: bytes) -> dict[str, Any]:
-    """Empty: it is no record."""
+def parsed(line: bytes) -> dict[str, Any]:
+    """Return the record that a line of a page is; empty: it is none."""
     try:
         found = orjson.loads(line)
     except orjson.JSONDecodeError:

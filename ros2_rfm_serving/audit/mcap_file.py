@@ -1,11 +1,14 @@
 """One MCAP file as it is written: chunk by chunk, each whole or not at all, so that it is readable whenever writing ends.
 
+Behind the newest chunk stands an end without an index, which the next chunk overwrites: most readers refuse a file without an end.
+
 Our own writer, as the library's neither takes back half a chunk when the disk is full, nor leaves images, which are compressed
 already, as they are. Definitions of messages stand before the first chunk that needs them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import zlib
 from collections import Counter
@@ -25,6 +28,8 @@ ENCODING, SCHEMA, QOS = "cdr", "ros2msg", "offered_qos_profiles"
 LARGE_BYTES = 32_768
 """A part of this size is written by itself."""
 DATA_END_BYTES = 13
+END = struct.pack("<BQI", Opcode.DATA_END, 4, 0) + struct.pack("<BQQQI", Opcode.FOOTER, 20, 0, 0, 0) + MAGIC
+"""The end of a file without an index, in which nothing is summarised."""
 
 
 class Output(Protocol):
@@ -80,7 +85,7 @@ class McapFile:
 
     def finish(self) -> None:
         """Its index, and its end. When there is no room for it, it is readable without, and this may be tried again."""
-        self._put([_built(DataEnd(0)), self._summary(self.size + DATA_END_BYTES)])
+        self._put([_built(DataEnd(0)), self._summary(self.size + DATA_END_BYTES)], end=b"")
         self._output.close()
 
     def abandon(self) -> None:
@@ -126,23 +131,31 @@ class McapFile:
             schema_count=len(self._schemas),
         )
 
-    def _put(self, parts: Iterable[bytes]) -> None:
+    def _put(self, parts: Iterable[bytes], end: bytes = END) -> None:
         """All of it, or nothing. Images are not copied once more to stand in one piece."""
         size = 0
         try:
-            for piece in _pieces(parts):
+            if self.size:
+                self._output.seek(self.size)
+            for piece in _pieces([*parts, end]):
                 size += len(piece)
-                left = memoryview(piece)
-                while left:
-                    left = left[self._output.write(left) or 0 :]  # type: ignore[arg-type]
+                self._write(piece)
         except OSError:
             self._take_back()
             raise
-        self.size += size
+        self.size += size - len(end)
+
+    def _write(self, piece: bytes) -> None:
+        left = memoryview(piece)
+        while left:
+            left = left[self._output.write(left) or 0 :]  # type: ignore[arg-type]
 
     def _take_back(self) -> None:
         self._output.seek(self.size)
         self._output.truncate(self.size)
+        if self.size:
+            with contextlib.suppress(OSError):  # there was room for it
+                self._write(END)
 
 
 def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ from mcap.records import Channel as ChannelRecord
 from mcap.records import Header, Schema
 
 from ros2_rfm_serving.audit.mcap_chunk import CHUNK, HEADER_BYTES, MESSAGE, Channel
-from ros2_rfm_serving.audit.mcap_file import MAGIC, QOS
+from ros2_rfm_serving.audit.mcap_file import END, LIBRARY, MAGIC, QOS
 from ros2_rfm_serving.errors import RfmError
 
 HEAD = struct.Struct("<BQ")
@@ -68,6 +68,8 @@ class Scanned:
     """Bytes of the file."""
     closed: bool = False
     """Its end is there."""
+    at_work: bool = False
+    """Its end is the one that our recorder writes behind every chunk: it goes on, or was killed."""
     problems: list[str] = field(default_factory=list)
     _schemas: dict[int, Schema] = field(default_factory=dict)
 
@@ -159,7 +161,15 @@ def _through(file: BinaryIO, found: Scanned) -> None:
         found.end = at if data else found.end
         if code == Opcode.FOOTER:
             found.closed = file.seek(at) == at and file.read(len(MAGIC)) == MAGIC
+            _tell_end(file, found)
             break
+
+
+def _tell_end(file: BinaryIO, found: Scanned) -> None:
+    """Tell the end of a whole file of ours from the one that stands behind every chunk. Other writers may leave out the index."""
+    file.seek(found.end)
+    if found.library == LIBRARY and file.read(len(END) + 1) == END:
+        found.closed, found.at_work = False, True
 
 
 def _take(file: BinaryIO, found: Scanned, code: int, at: int, length: int) -> None:

@@ -141,7 +141,15 @@ def _show(results: list[Replayed], damages: list[str], took_s: float) -> None:
     for heading in ("writer", "run", "decisions", "states compared", "not replayed", "seconds", "result"):
         table.add_column(heading, justify="left" if heading in ("writer", "run", "result") else "right")
     for one in results:
-        result = "another decision" if one.difference else "could not be replayed" if one.refused else "breaks off" if one.broke_off else "the same"
+        result = (
+            "another decision"
+            if one.difference
+            else "could not be replayed"
+            if one.refused
+            else "breaks off"
+            if one.broke_off
+            else "the same"
+        )
         figures = f"{one.decisions}", f"{one.snapshots}", f"{one.skipped}", f"{one.seconds:.1f}"
         table.add_row(plain(one.writer), f"{one.run:016x}", *figures, result)
     console.print(table)

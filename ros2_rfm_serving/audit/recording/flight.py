@@ -176,6 +176,7 @@ def _sum(done: Told, one: Told, *, problem: str) -> Told:
         size=done.size + one.size,
         files=done.files + one.files,
         lost=dict(Counter(done.lost) + Counter(one.lost)),
+        broken={**done.broken, **one.broken},
         incidents=done.incidents + 1,
         problem=problem,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ros2_rfm_serving.audit.bag import PAGE
-from ros2_rfm_serving.audit.bag_writer import BagWriter
+from ros2_rfm_serving.audit.bag_metadata import METADATA, custom_data
+from ros2_rfm_serving.audit.bag_writer import BagWriter, folders_of
+from ros2_rfm_serving.audit.chain import Page
 from ros2_rfm_serving.audit.mcap_file import Output
 from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
 from ros2_rfm_serving.audit.recording.intake import Sample, Topic
@@ -20,6 +23,8 @@ from ros2_rfm_serving.errors import RfmError
 
 PAGE_PERIOD_S = 1.0
 DAY_S, MB, GB = 86_400.0, 1 << 20, 1 << 30
+BROKEN = "rfm_serving/broken_chains"
+"""In `custom_data` of `metadata.yaml`: JSON, writer -> how many of its chains broke off, and why the last one did."""
 KEPT_SPLITS = 4
 """At least so many fit into what is kept: retention removes whole files."""
 
@@ -97,9 +102,15 @@ class Recorder:
         )
         if topic.type == PAGE:
             try:
-                self._ledger.hear(page_of(sample.data), now_s)
+                self._hear(page_of(sample.data), now_s)
             except RfmError as error:  # it is in the bag as it came
                 self._ledger.note("damaged", now_s, {"topic": topic.name, "why": str(error)})
+
+    def _hear(self, page: Page, now_s: float) -> None:
+        before = dict(self._ledger.broken)
+        self._ledger.hear(page, now_s)
+        if self._ledger.broken != before:
+            self._bag.describe(BROKEN, json.dumps(self._ledger.broken))
 
     def _lose(self, counts: Mapping[str, int], error: OSError) -> None:
         """Of the bag: nothing could be written."""
@@ -163,4 +174,21 @@ class Recorder:
             lost=dict(self._lost),
             problem=self._problem,
             files=bag.files,
+            broken=dict(self._ledger.broken),
         )
+
+
+def broken_chains(folder: Path) -> dict[str, tuple[int, str]]:
+    """Return whose chains of records broke off, how often and why, in a recording and in those of recorders that followed a killed one.
+
+    It is read from `metadata.yaml` alone, and so it is quick; `rfm audit verify` reads the records themselves.
+    """
+    found: dict[str, tuple[int, str]] = {}
+    for one in folders_of(folder):
+        text = custom_data(one / METADATA).get(BROKEN, "")
+        try:
+            told = {str(writer): (int(count), str(why)) for writer, (count, why) in json.loads(text or "{}").items()}
+        except (ValueError, TypeError, AttributeError):
+            continue
+        found |= {writer: (count + found.get(writer, (0, ""))[0], why) for writer, (count, why) in told.items()}
+    return found
