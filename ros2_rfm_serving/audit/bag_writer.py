@@ -1,7 +1,8 @@
 """A rosbag2 folder as it is written: MCAP files one after the other, and `metadata.yaml`, which lists all of them.
 
 rosbag2 writes that file at the end alone; here it is replaced, at once, whenever a file was begun, ended or removed, and every
-minute, so that the folder is a bag at any time, also when the recorder is killed. What cannot be written is handed to `lost`, and tried again with the next chunk.
+minute, so that the folder is a bag at any time, also when the recorder is killed. What cannot be written is handed to `lost`, and
+tried again with the next chunk.
 """
 
 from __future__ import annotations

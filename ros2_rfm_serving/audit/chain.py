@@ -79,7 +79,7 @@ class Chain:
 
 
 def why_broken(told: Mapping[str, Any]) -> str:
-    """Return why a writer could not go on with a chain, by its last record or by what its next chain says of it; empty: it could."""
+    """Return why a writer could not go on with a chain, by its last record or its next chain; empty: it could."""
     why = told.get("why")
     return why if isinstance(why, str) and why.startswith(COULD_NOT_GO_ON) else ""
 

@@ -56,7 +56,7 @@ def replay(
 
                rfm replay /tmp/shift --publish --rate 2
 
-    Exit code: 0 without a difference, 1 with one, 2 when something could not be replayed, or was never recorded as a chain broke off.
+    Exit code: 0 without a difference, 1 with one, 2 when something could not be replayed, or was not recorded.
     """
     with needing("audit", "rfm replay"):
         from ros2_rfm_serving.audit.bag import Bag

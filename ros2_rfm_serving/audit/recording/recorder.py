@@ -179,9 +179,9 @@ class Recorder:
 
 
 def broken_chains(folder: Path) -> dict[str, tuple[int, str]]:
-    """Return whose chains of records broke off, how often and why, in a recording and in those of recorders that followed a killed one.
+    """Return whose chains of records broke off, how often and why, in a recording and those that follow it after a kill.
 
-    It is read from `metadata.yaml` alone, and so it is quick; `rfm audit verify` reads the records themselves.
+    This reads `metadata.yaml` alone, and so it is quick; `rfm audit verify` reads the records themselves.
     """
     found: dict[str, tuple[int, str]] = {}
     for one in folders_of(folder):

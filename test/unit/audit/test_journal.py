@@ -10,8 +10,8 @@ import pytest
 
 from ros2_rfm_serving.audit.chain import COULD_NOT_GO_ON, Checked, Page, records
 from ros2_rfm_serving.audit.journal import (
-    NOBODY_LISTENS,
     MAX_PAGE_BYTES,
+    NOBODY_LISTENS,
     PAGE_PERIOD_S,
     RETRY_S,
     SEAL_PERIOD_S,
