@@ -72,7 +72,9 @@ class BagWriter:
         """Topic -> messages that were written."""
         self._types = MessageTypes()
         self._custom: dict[str, str] = {}
-        self._stale, self._described_ns, self._described_topics = False, 0, 0
+        self._stale, self._described_ns = False, 0
+        self._written_channels: set[int] = set()
+        self._described_channels = 0
         self._lock = _make(folder)
         self._write_metadata()
 
@@ -93,6 +95,8 @@ class BagWriter:
         """Whatever waits goes to the file."""
         for chunk in list(self._chunks.values()):
             self._put(chunk)
+        if self._file is not None:
+            self._file.settle()
         if self._stale:
             self._write_metadata()
 
@@ -115,7 +119,9 @@ class BagWriter:
                 self._put(chunk)
         if self._unfinished:
             self._finish()
-        period_ns = METADATA_NS if len(self.counts) == self._described_topics else NEW_TOPIC_NS
+        if self._file is not None:
+            self._file.settle()
+        period_ns = METADATA_NS if len(self._written_channels) == self._described_channels else NEW_TOPIC_NS
         if self._file is not None and not 0 <= now_ns - self._described_ns < period_ns:
             self._described_ns, self._stale = now_ns, True
         if self._stale:
@@ -170,6 +176,7 @@ class BagWriter:
             self._file.write(chunk, self._channels)
             self.writable = True
             self.counts += counts
+            self._written_channels |= chunk.index.keys()
         except OSError as error:
             self._lose(counts, error)
             return
@@ -214,7 +221,7 @@ class BagWriter:
     def _write_metadata(self) -> None:
         try:
             replace_text(self.folder / METADATA, metadata(self._described(), self._channels, self._types, self._custom))
-            self._stale, self._described_topics = False, len(self.counts)
+            self._stale, self._described_channels = False, len(self._written_channels)
         except OSError as error:
             self._stale = True
             self._lose({}, error)

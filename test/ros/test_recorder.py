@@ -138,6 +138,9 @@ def test_a_killed_recorder_harms_nobody_and_its_bag_is_mended(repository: Path, 
         if page.writer == checked.writer:
             checked.add(page)
     assert checked.flaws == [] and checked.number > 20
+    with AnyReader([folder]) as reader:  # as it was left: another tool reads the same
+        assert sum(1 for _ in reader.messages()) == len(messages)
+    assert folder.stat().st_mode & 0o777 == 0o700 and {one.stat().st_mode & 0o777 for one in folder.iterdir()} == {0o600}
     mending = rfm(repository, "--recover", str(folder))
     told, _ = mending.communicate(timeout=60)
     assert mending.returncode == 0 and "bag_0.mcap: mended" in told and f"{len(messages)} messages" in told, told

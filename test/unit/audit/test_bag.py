@@ -19,7 +19,7 @@ from ros2_rfm_serving.audit.bag import OBSERVATION, PAGE, Bag
 from ros2_rfm_serving.audit.bag_writer import BagWriter
 from ros2_rfm_serving.audit.codec import digest
 from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
-from ros2_rfm_serving.audit.mcap_file import END, McapFile
+from ros2_rfm_serving.audit.mcap_file import McapFile
 from ros2_rfm_serving.audit.mcap_scan import scan
 from ros2_rfm_serving.errors import RfmError
 from test.unit.audit import recorded
@@ -157,6 +157,7 @@ def test_a_bag_that_is_being_written_is_one_to_others_as_well(tmp_path: Path) ->
     words = BagWriter(tmp_path / "bag", split_s=1.0)
     for number in range(35):
         recorded.write(words, "/word", TEXT, T + number * 100_000_000, data=str(number))
+        words.flush_older(T + number * 100_000_000)
         if number == 25:  # as a recorder that was killed leaves it
             shutil.copytree(tmp_path / "bag", tmp_path / "killed")
     words.close()
@@ -191,17 +192,22 @@ def test_a_minute_later_the_description_has_what_came_meanwhile(tmp_path: Path) 
     words.close()
 
 
-def test_when_there_is_no_room_the_last_whole_chunk_still_has_an_end_behind_it(tmp_path: Path) -> None:
+def test_when_there_is_no_room_what_was_written_before_is_still_a_whole_bag_to_others(tmp_path: Path) -> None:
     output, file = Full(tmp_path / "full.mcap"), tmp_path / "full.mcap"
     one = McapFile(output)
     chunk, channels = Chunk(compressed=True), {1: Channel("/word", TEXT, recorded.definition(TEXT), "")}
     chunk.add(1, T, recorded.cdr(TEXT, data="first"), T)
     one.write(chunk, channels)
-    size = file.stat().st_size
-    output.room = size + 10
+    one.settle()
+    before = file.read_bytes()
+    chunk = Chunk(compressed=False)
+    chunk.add(1, T, recorded.cdr(TEXT, data="x" * 5000), T)
+    output.room = len(before) + 10
     with pytest.raises(OSError, match="no room"):
         one.write(chunk, channels)
-    assert file.stat().st_size == size and file.read_bytes().endswith(END)
+    one.settle()
+    assert file.read_bytes() == before and scan(file).at_work and not scan(file).closed
+    assert len(list(make_reader(file.open("rb")).iter_messages())) == 1
     output.room = 1 << 20
     one.write(chunk, channels)
     one.finish()
