@@ -58,8 +58,8 @@ def survives(repository: Path, limit_s: float) -> bool:
 
 
 def test_a_process_that_was_stopped_and_continued_goes_on(repository: Path) -> None:
-    """Where the machine is so busy that a healthy one stands still for as long, with a longer limit."""
-    assert any(survives(repository, limit_s) for limit_s in (1.5, 5.0))
+    """It is tried again where the machine is so busy that a healthy one stands still for the limit."""
+    assert any(survives(repository, 1.5) for _ in range(3))
 
 
 def test_a_hang_is_found_all_the_same(repository: Path) -> None:
