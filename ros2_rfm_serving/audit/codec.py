@@ -115,7 +115,7 @@ class _Writing:
         return {**self._written(value), "@": number}
 
     def _written(self, value: Any) -> dict[str, Any]:
-        kind = type(value)
+        kind: type = type(value)
         if kind.__name__ in CONTAINERS and kind is CONTAINERS[kind.__name__]:
             more = {"maxlen": value.maxlen} if isinstance(value, deque) else {}
             items = [self.plain(one) for one in value]
