@@ -24,8 +24,9 @@ from ros2_rfm_serving.private_files import private, private_folder
 
 CHUNK_BYTES, CHUNK_S = 2 << 20, 1.0
 """A chunk is written when it has so much, or is so old: as much is lost with a recorder that is killed."""
-METADATA_NS, NEW_TOPIC_NS = 60 * 10**9, 2 * 10**9
-"""Between two times that `metadata.yaml` is written while one file grows; where it has topics that are not named there yet."""
+METADATA_NS, NEW_TOPIC_NS = 60 * 10**9, 5 * 10**6
+"""Between two times that `metadata.yaml` is written while one file grows; and for each of its topics, where one is not named there
+yet, as thousands of them take their time."""
 IMAGES = frozenset({"rfm_serving/msg/Observation", "sensor_msgs/msg/CompressedImage"})
 """Compressed already: their chunks are left as they are."""
 Lost = Callable[[Mapping[str, int], OSError], None]
@@ -121,7 +122,8 @@ class BagWriter:
             self._finish()
         if self._file is not None:
             self._file.settle()
-        period_ns = METADATA_NS if len(self._written_channels) == self._described_channels else NEW_TOPIC_NS
+        num_channels = len(self._written_channels)
+        period_ns = METADATA_NS if num_channels == self._described_channels else min(METADATA_NS, NEW_TOPIC_NS * num_channels)
         if self._file is not None and not 0 <= now_ns - self._described_ns < period_ns:
             self._described_ns, self._stale = now_ns, True
         if self._stale:
