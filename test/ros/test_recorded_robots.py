@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from ros2_rfm_serving.audit.bag import Bag
 from ros2_rfm_serving.audit.chain import records
+from ros2_rfm_serving.audit.recording.recorder import broken_chains
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.factory.nodes import parameter_file
 from ros2_rfm_serving.ros.monitor.recorder import RecorderNode
@@ -102,7 +103,7 @@ KINDS: dict[str, tuple[dict[str, Any], Feed]] = {
     "confidence": ({"horizon_policy": "confidence", "num_steps": 3}, ARRAY | FRONT),
     "pipelined": ({"pipelining.pp_perception": 1, "pipelining.pp_generation": 2, "execution_horizon": 2}, ARRAY | FRONT),
 }
-SHARED = {"robots": list(KINDS), "state_size": 3, "cameras": ["front"], "action_names": ["x", "y"], "control_rate_hz": 20.0}
+SHARED: dict[str, Any] = {"state_size": 3, "cameras": ["front"], "action_names": ["x", "y"], "control_rate_hz": 20.0}
 
 
 class MirrorServer(FakeServer):
@@ -136,35 +137,35 @@ class MirrorServer(FakeServer):
 
 
 class RecordedRig(Rig):
-    """All robots in one process, their sensors, their server, and a recorder."""
+    """Robots in one process, their sensors, their server, and a recorder."""
 
     make_server = MirrorServer
 
-    def __init__(self, folder: Path) -> None:
-        self.node = RobotsNode()
-        super().__init__(self.node, *KINDS)
-        settings = {"folder": str(folder), "robots": list(KINDS), "linger_s": 0.0}
+    def __init__(self, folder: Path, kinds: Sequence[str]) -> None:
+        self.node, self.kinds = RobotsNode(), kinds
+        super().__init__(self.node, *kinds)
+        settings = {"folder": str(folder), "robots": list(kinds), "linger_s": 0.0}
         overrides = [Parameter(name, value=value) for name, value in settings.items()]
         self.recorder = RecorderNode(parameter_overrides=overrides, use_global_arguments=False)
         self.nodes.append(self.recorder)
         self.pages: list[Any] = []
         self.executor.add_node(self.recorder)
-        self._sent = [self._publisher(kind, topic, sent) for kind, (_, feed) in KINDS.items() for topic, sent in feed.items()]
+        self._sent = [self._publisher(kind, topic, sent) for kind in kinds for topic, sent in KINDS[kind][1].items()]
 
     def work(self) -> None:
         assert self.node.trigger_configure() == SUCCESS and self.node.trigger_activate() == SUCCESS
         self.peer.create_timer(1.0 / SHARED["control_rate_hz"], lambda: [send() for send in self._sent])
-        routes = tuple(route for kind in KINDS for route in schedule(kind).routes)
+        routes = tuple(route for kind in self.kinds for route in schedule(kind).routes)
         whole = Schedule(epoch=1, placements=schedule().placements, routes=routes, predicted_actions_hz=1.0, policy="test")
         self.schedule.publish(convert.schedule_to(whole, "f"))
         self.wait(lambda: all(body._audit.journal.on for body in self.node._robots), "a recorder of each")
-        for kind in KINDS:
+        for kind in self.kinds:
             self.goal(kind, time_budget_s=600.0)
         for body in self.node._robots:
             self.wait(lambda body=body: body.brain.task.executed_steps > 10, f"actions of {body.name}")
-        for kind in KINDS:  # a second listener gets a snapshot of a robot at work, with requests in flight
+        for kind in self.kinds:  # a second listener gets a snapshot of a robot at work, with requests in flight
             self.peer.create_subscription(msg.AuditPage, qos.Names().robot(kind, "rfm/audit"), self.pages.append, qos.AUDIT)
-        self.wait(lambda: {page.writer for page in self.pages} == {f"robot/{kind}" for kind in KINDS}, "pages of each")
+        self.wait(lambda: {page.writer for page in self.pages} == {f"robot/{kind}" for kind in self.kinds}, "pages of each")
         self.spin(1.0)
 
     def end(self) -> None:
@@ -184,16 +185,22 @@ class RecordedRig(Rig):
 
 
 @pytest.fixture
-def rig(ros_domain: int, tmp_path: Path) -> Iterator[RecordedRig]:
-    file = tmp_path / "robots.yaml"
-    own = {kind: json.loads(json.dumps(parameters)) for kind, (parameters, _) in KINDS.items() if parameters}  # no YAML aliases
-    file.write_text(parameter_file({**SHARED, "autostart": False, **own}))
-    rclpy.init(args=["--ros-args", "--params-file", str(file)])
-    made = RecordedRig(tmp_path / "bag")
+def make_rig(ros_domain: int, tmp_path: Path) -> Iterator[Callable[..., RecordedRig]]:
+    made: list[RecordedRig] = []
+
+    def make(*kinds: str) -> RecordedRig:
+        file = tmp_path / "robots.yaml"
+        own = {kind: json.loads(json.dumps(KINDS[kind][0])) for kind in kinds if KINDS[kind][0]}  # no YAML aliases
+        file.write_text(parameter_file({"robots": list(kinds), **SHARED, "autostart": False, **own}))
+        rclpy.init(args=["--ros-args", "--params-file", str(file)])
+        made.append(RecordedRig(tmp_path / "bag", kinds))
+        return made[0]
+
     try:
-        yield made
+        yield make
     finally:
-        made.close()
+        for rig in made:
+            rig.close()
         rclpy.try_shutdown()
 
 
@@ -203,7 +210,8 @@ def rfm(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.timeout(300)
-def test_every_kind_of_robot_is_recorded_verified_and_decided_again(rig: RecordedRig, tmp_path: Path) -> None:
+def test_every_kind_of_robot_is_recorded_verified_and_decided_again(make_rig: Callable[..., RecordedRig], tmp_path: Path) -> None:
+    rig = make_rig(*KINDS)
     rig.work()
     failed = {body.name: body._audit.journal.problem for body in rig.node._robots if body._audit.journal.failures}
     assert not failed
@@ -217,13 +225,33 @@ def test_every_kind_of_robot_is_recorded_verified_and_decided_again(rig: Recorde
     decided = {chain["writer"].removeprefix("robot/"): chain["decisions"] for chain in again["chains"]}
     assert decided.keys() >= KINDS.keys() and all(decided[kind] > 20 for kind in KINDS), decided
     assert all(chain["snapshots"] for chain in again["chains"] if chain["writer"].startswith("robot/")), "no state was compared"
-    assert not missing_images(Bag(tmp_path / "bag"))
+    assert seen(Bag(tmp_path / "bag")) == {f"robot/{kind}" for kind in KINDS} - {"robot/no_camera", "robot/broken"}
 
 
-def missing_images(bag: Bag) -> list[str]:
-    """Robots whose records name an image that no observation of the recording has."""
-    missing = []
-    for record, writer in [(record, page.writer) for page in bag.pages() for record in records(page) if record["kind"] == "tick"]:
-        images = (record["sensors"] or {}).get("images", [])
-        missing += [writer for image in images if "sha256" in image["data"] and bag.blob(image["data"]["sha256"]) is None]
-    return missing
+def seen(bag: Bag) -> set[str]:
+    """Return the robots of whose records some name an image that an observation of the recording has."""
+    ticks = [(page.writer, record) for page in bag.pages() for record in records(page) if record["kind"] == "tick"]
+    images = [(writer, image["data"]) for writer, tick in ticks for image in (tick["sensors"] or {}).get("images", [])]
+    return {writer for writer, data in images if "sha256" in data and bag.blob(data["sha256"]) is not None}
+
+
+@pytest.mark.timeout(200)
+def test_a_robot_whose_records_have_a_gap_is_named_by_everybody(make_rig: Callable[..., RecordedRig], tmp_path: Path) -> None:
+    rig = make_rig("raw", "no_camera")
+    rig.work()
+    (body,) = [body for body in rig.node._robots if body.name == "raw"]
+    body.brain.hat = object()  # what no recording knows: the next snapshot fails
+    body._audit.journal.listeners(5, 0.0)
+    rig.wait(lambda: body._audit.journal.failures > 0, "a failure")
+    del body.brain.hat
+    rig.wait(lambda: body._audit.journal.on, "another chain")
+    rig.wait(lambda: rig.recorder.told.broken, "the recorder's knowing")
+    rig.wait(lambda: "robot/raw" in rig.diagnostics["recorder: recording"].message, "the recorder's warning")
+    rig.end()
+    assert rig.recorder.told.broken.keys() == broken_chains(tmp_path / "bag").keys() == {"robot/raw"}
+    code, verified = rfm("audit", "verify", str(tmp_path / "bag"))
+    assert code == 1 and {flaw["writer"] for flaw in verified["flaws"]} == {"robot/raw"}
+    assert all("builtins.object cannot be recorded" in flaw["problem"] for flaw in verified["flaws"])
+    code, again = rfm("replay", str(tmp_path / "bag"))
+    assert code == 2 and {chain["writer"] for chain in again["chains"] if chain["broke_off"]} == {"robot/raw"}
+    assert all(chain["difference"] is None and not chain["refused"] for chain in again["chains"])
