@@ -1,7 +1,8 @@
-"""A rosbag2 folder as it is written: MCAP files one after the other, and `metadata.yaml`, always of the files that are whole.
+"""A rosbag2 folder as it is written: MCAP files one after the other, and `metadata.yaml`, which lists all of them.
 
-rosbag2 writes that file at the end alone; here it is replaced, at once, whenever a file was begun, ended or removed, so that the
-folder is a bag at any time. What cannot be written is handed to `lost`, and tried again with the next chunk.
+rosbag2 writes that file at the end alone; here it is replaced, at once, whenever a file was begun, ended or removed, and every
+minute, so that the folder is a bag at any time, also when the recorder is killed. What cannot be written is handed to `lost`, and
+tried again with the next chunk.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -20,9 +21,13 @@ from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
 from ros2_rfm_serving.audit.mcap_file import McapFile, Output
 from ros2_rfm_serving.audit.message_types import MessageTypes
 from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.private_files import private, private_folder
 
 CHUNK_BYTES, CHUNK_S = 2 << 20, 1.0
 """A chunk is written when it has so much, or is so old: as much is lost with a recorder that is killed."""
+METADATA_NS, NEW_TOPIC_NS = 60 * 10**9, 5 * 10**6
+"""Between two times that `metadata.yaml` is written while one file grows; and for each of its topics, where one is not named there
+yet, as thousands of them take their time."""
 IMAGES = frozenset({"rfm_serving/msg/Observation", "sensor_msgs/msg/CompressedImage"})
 """Compressed already: their chunks are left as they are."""
 Lost = Callable[[Mapping[str, int], OSError], None]
@@ -78,7 +83,10 @@ class BagWriter:
         self.counts: Counter[str] = Counter()
         """Topic -> messages that were written."""
         self._types = MessageTypes()
-        self._stale = False
+        self._custom: dict[str, str] = {}
+        self._stale, self._described_ns = False, 0
+        self._written_channels: set[int] = set()
+        self._described_channels = 0
         self._lock = _make(folder)
         self._write_metadata()
 
@@ -99,17 +107,21 @@ class BagWriter:
         """Whatever waits goes to the file."""
         for chunk in list(self._chunks.values()):
             self._put(chunk)
+        if self._file is not None:
+            self._file.settle()
         if self._stale:
             self._write_metadata()
+
+    def describe(self, name: str, text: str) -> None:
+        """Say something of the whole recording, by name, in `metadata.yaml`; it is written with the next flush."""
+        self._custom[name], self._stale = text, True
 
     def split(self) -> None:
         """What comes next goes to another file."""
         file, self._file = self._file, None
         if file is None:
             return
-        size, counts = file.size, file.counts
-        ended = Ended(name=self.name, size=size, begins_ns=file.begins_ns, ends_ns=file.ends_ns, counts=counts)
-        self._unfinished.append((ended, file))
+        self._unfinished.append((_so_far(self.name, file), file))
         self._finish()
 
     def flush_older(self, now_ns: int) -> None:
@@ -119,6 +131,12 @@ class BagWriter:
                 self._put(chunk)
         if self._unfinished:
             self._finish()
+        if self._file is not None:
+            self._file.settle()
+        num_channels = len(self._written_channels)
+        period_ns = METADATA_NS if num_channels == self._described_channels else min(METADATA_NS, NEW_TOPIC_NS * num_channels)
+        if self._file is not None and not 0 <= now_ns - self._described_ns < period_ns:
+            self._described_ns, self._stale = now_ns, True
         if self._stale:
             self._write_metadata()
 
@@ -174,13 +192,18 @@ class BagWriter:
             self.split()
         try:
             self._file = self._file or self._next()
+            is_first = not self._file.counts
             self._file.write(chunk, self._channels)
             self.writable = True
             self.counts += counts
+            self._written_channels |= chunk.index.keys()
             if self._wrote is not None:
                 self._wrote(self.name, chunk, self._channels)
         except OSError as error:
             self._lose(counts, error)
+            return
+        if is_first:
+            self._write_metadata()
 
     def _full(self, chunk: Chunk) -> bool:
         file = self._file
@@ -219,12 +242,12 @@ class BagWriter:
         self._lost(counts, error)
 
     def _write_metadata(self) -> None:
-        text = metadata(self.ended, self._channels, self._types)
+        text = metadata(self._described(), self._channels, self._types, self._custom)
         try:
             self._metadata_sums = [*self._metadata_sums[-1:], sha256_of(text.encode())]
             self._put_manifest(self._metadata_sums)  # first: whoever is killed in between leaves one that knows both
             replace_text(self.folder / METADATA, text)
-            self._stale = False
+            self._stale, self._described_channels = False, len(self._written_channels)
         except OSError as error:
             self._stale = True
             self._lose({}, error)
@@ -239,19 +262,38 @@ class BagWriter:
         """Raises: `OSError`."""
         replace_text(self.folder / MANIFEST, manifest(self._sums, metadata_sums, self._sign))
 
+    def _described(self) -> list[Ended]:
+        """Return all files that have messages, in their order."""
+        at_work = [_so_far(self.name, self._file)] if self._file is not None and self._file.counts else []
+        return [*self.ended, *(ended for ended, _ in self._unfinished), *at_work]
+
+
+def _so_far(name: str, file: McapFile) -> Ended:
+    return Ended(name=name, size=file.size, begins_ns=file.begins_ns, ends_ns=file.ends_ns, counts=Counter(file.counts))
+
 
 def free(folder: Path) -> Path:
     """It, or `<folder>_2` and so on: the first that has no recording in it."""
-    for number in itertools.count(1):
-        found = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
-        if not any(found.glob("*.mcap")) and not (found / METADATA).exists():  # which is there before its first file
-            return found
-    raise AssertionError("they do not end")
+    return next(found for found in _numbered(folder) if not _is_taken(found))
+
+
+def folders_of(folder: Path) -> list[Path]:
+    """Return it and those that recorders took after it because it was taken, as `free` counts them."""
+    return list(itertools.takewhile(_is_taken, _numbered(folder)))
+
+
+def _numbered(folder: Path) -> Iterator[Path]:
+    return (folder if number == 1 else folder.with_name(f"{folder.name}_{number}") for number in itertools.count(1))
+
+
+def _is_taken(folder: Path) -> bool:
+    """Return whether a recording is there; `metadata.yaml` is there before its first file."""
+    return any(folder.glob("*.mcap")) or (folder / METADATA).exists()
 
 
 def _make(folder: Path) -> FolderLock:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         lock = FolderLock(folder)
         taken = any(folder.glob("*.mcap"))
     except OSError as error:
@@ -263,4 +305,4 @@ def _make(folder: Path) -> FolderLock:
 
 
 def _open(path: Path) -> Output:
-    return path.open("xb", buffering=0)
+    return open(path, "xb", buffering=0, opener=private)

@@ -24,6 +24,8 @@ SEALED, CLOSED = "sealed", "closed"
 MESSAGES, SIGNED = "messages", "signed"
 """Of a recorder: digests of what it has written; of all: a certificate's signature of its chain up to there."""
 HASH_KEY = b',"hash":"'
+COULD_NOT_GO_ON = "it could not go on"
+"""How `why` of a last record begins whose writer ended its chain because of a failure, and began another one later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,12 @@ def identity(page: Page) -> bytes:
     return hashlib.sha256(head + b"\n".join(page.lines)).digest()[:16]
 
 
+def why_broken(told: Mapping[str, Any]) -> str:
+    """Return why a writer could not go on with a chain, by its last record or its next chain; empty: it could."""
+    why = told.get("why")
+    return why if isinstance(why, str) and why.startswith(COULD_NOT_GO_ON) else ""
+
+
 def chained(previous: str, plain: bytes) -> str:
     """`plain`: the record up to its own hash."""
     return hashlib.sha256(previous.encode() + plain).hexdigest()[:HASH_DIGITS]
@@ -127,6 +135,10 @@ class Checked:
     """Of the next record."""
     hash: str = NOTHING
     closed: bool = False
+    broke_off: str = ""
+    """Why its writer could not go on with it; empty: it could."""
+    follows: tuple[int, str] | None = None
+    """Run of the same writer's chain before this one that broke off, as its first record says, and why; None: none did."""
     pages: int = 0
     num_lost: int = 0
     """Records of `lost` that are missing indeed."""
@@ -204,6 +216,7 @@ class Checked:
                 self._flaw(self.number, "it was changed, or one before it on its page is missing")
                 self.hash = tail[:-2].decode(errors="replace")  # what follows may be as it was written
             self.closed = found.get("kind") == CLOSED or (self.closed and signs)
+            self._note_break(found)
             if found.get("kind") == CLOSED and found.get("records") != self.number:
                 self._flaw(self.number, f"it speaks of {found.get('records')} records before it")
             self.number += 1
@@ -211,6 +224,14 @@ class Checked:
                 self._flaw(self.number - 1, "whoever recorded it heard another one in its place: the chain was written anew")
             if self.see is not None:
                 self.see(found)
+
+    def _note_break(self, record: Mapping[str, Any]) -> None:
+        if self.closed and (why := why_broken(record)):
+            self.broke_off = why
+            self._flaw(self.number, f"the chain breaks off, and what was decided until the next one is not recorded: {why}", True)
+        after = record.get("after")
+        if self.number == 0 and isinstance(after, dict) and (why := why_broken(after)) and isinstance(after.get("run"), int):
+            self.follows = after["run"], why
 
     def _flaw(self, number: int, problem: str, is_open_end: bool = False) -> None:
         flaw = Flaw(writer=self.writer, run=self.run, number=number, problem=problem, page=self.pages, is_open_end=is_open_end)
@@ -227,7 +248,7 @@ def records(page: Page) -> Iterator[dict[str, Any]]:
 
 
 def parsed(line: bytes) -> dict[str, Any]:
-    """Return what a line of a page says; empty: it is no record."""
+    """Return the record that a line of a page is; empty: it is none."""
     try:
         found = orjson.loads(line)
     except orjson.JSONDecodeError:

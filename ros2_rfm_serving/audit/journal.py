@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ros2_rfm_serving.audit.chain import Chain, Page
+from ros2_rfm_serving.audit.chain import COULD_NOT_GO_ON, Chain, Page
 from ros2_rfm_serving.audit.manifest import Sign
 from ros2_rfm_serving.audit.signatures import sign_chain
 from ros2_rfm_serving.audit.versions import versions
@@ -89,13 +89,18 @@ class Journal:
         self._listeners = 0
 
     def anew(self, now_s: float, why: str) -> None:
-        """The brain is another one: whoever listens gets another chain, at once."""
+        """Begin another chain at once, where somebody listens: the brain is another one."""
         listeners, listened = self._listeners, self._chain is not None
         if listened:
             self.close(now_s, why)
             self._listeners = listeners
             self._guarded(now_s, lambda: self._begin(now_s))
             self._page_s = now_s
+
+    def break_off(self, now_s: float, problem: str) -> None:
+        """Begin another chain at once, as `anew`, because this one lacks what was decided; it is counted as a failure."""
+        self.failures, self.problem = self.failures + 1, problem
+        self.anew(now_s, f"{COULD_NOT_GO_ON}: {problem}")
 
     # --- what happens ---
 
@@ -161,13 +166,13 @@ class Journal:
         assert self._chain is not None
         self._seal(now_s, closed=True, why=why)
         self._page(now_s)
-        self._forget()
+        self._forget(why)
 
-    def _forget(self) -> None:
+    def _forget(self, why: str) -> None:
         chain, self._chain, self.on = self._chain, None, False
         self._page_s = self._seal_s = self._snapshot_s = math.inf
         if chain is not None:
-            self._after = {"run": chain.run, "records": chain.number, "hash": chain.hash}
+            self._after = {"run": chain.run, "records": chain.number, "hash": chain.hash, "why": why}
 
     # --- failures ---
 
@@ -180,10 +185,11 @@ class Journal:
     def _failed(self, error: Exception, now_s: float) -> None:
         self.failures += 1
         self.problem = f"{type(error).__name__}: {error}"[:200]
+        why = f"{COULD_NOT_GO_ON}: {self.problem}"
         try:
             if self._chain is not None:
-                self._close(now_s, f"it could not go on: {self.problem}")
+                self._close(now_s, why)
         except Exception as again:
             self.problem = f"{self.problem}; {type(again).__name__}: {again}"[:400]
-        self._forget()
+        self._forget(why)
         self._begins_s = now_s + RETRY_S if self._listeners else math.inf

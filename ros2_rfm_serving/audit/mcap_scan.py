@@ -20,10 +20,10 @@ from mcap.records import Channel as ChannelRecord
 from mcap.records import Header, Schema
 
 from ros2_rfm_serving.audit.mcap_chunk import CHUNK, HEADER_BYTES, MESSAGE, Channel
-from ros2_rfm_serving.audit.mcap_file import MAGIC, QOS
+from ros2_rfm_serving.audit.mcap_file import LIBRARY, MAGIC, QOS, UNCHECKED
 from ros2_rfm_serving.errors import RfmError
 
-HEAD = struct.Struct("<BQ")
+HEAD, FOOTER = struct.Struct("<BQ"), struct.Struct("<BQQQI")
 TOPLEVEL = frozenset({*range(Opcode.HEADER, Opcode.DATA_END + 1)})
 SMALLEST_BYTES = len(MAGIC)
 LARGEST_CHUNK_BYTES, LARGEST_DEFINITION_BYTES = 1 << 28, 1 << 24
@@ -68,6 +68,8 @@ class Scanned:
     """Bytes of the file."""
     closed: bool = False
     """Its end is there."""
+    at_work: bool = False
+    """Its end is the one that our recorder writes behind every chunk: it goes on, or was killed."""
     problems: list[str] = field(default_factory=list)
     _schemas: dict[int, Schema] = field(default_factory=dict)
 
@@ -162,7 +164,15 @@ def _through(file: BinaryIO, found: Scanned) -> None:
         found.end = at if data else found.end
         if code == Opcode.FOOTER:
             found.closed = file.seek(at) == at and file.read(len(MAGIC)) == MAGIC
+            _tell_end(file, found, at - HEAD.size - length)
             break
+
+
+def _tell_end(file: BinaryIO, found: Scanned, footer_at: int) -> None:
+    """Tell the end of a whole file of ours from the one that stands behind every chunk. Other writers need no checksum."""
+    file.seek(footer_at + FOOTER.size - 4)
+    if found.closed and found.library == LIBRARY and file.read(4) == UNCHECKED.to_bytes(4, "little"):
+        found.closed, found.at_work = False, True
 
 
 def _take(file: BinaryIO, found: Scanned, code: int, at: int, length: int) -> None:

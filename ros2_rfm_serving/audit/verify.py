@@ -71,7 +71,7 @@ def verify(pages: Callable[[], Iterable[Page]], see: See | None = None) -> Verif
             chains[key] = _checked(key, heard.get(key, _Heard()))
             chains[key].see = functools.partial(see, *key) if see is not None else None
         chains[key].add(page)
-    flaws = [*_strangers(chains, heard, complete), *_absent(chains, heard), *_nobody(chains)]
+    flaws = [*_strangers(chains, heard, complete), *_absent(chains, heard), *_nobody(chains), *_broken(chains)]
     for chain in chains.values():
         chain.end()
         flaws += chain.flaws
@@ -140,6 +140,17 @@ def _absent(chains: Mapping[Key, Checked], heard: Mapping[Key, _Heard]) -> list[
         Flaw(writer=writer, run=run, number=0, problem=f"the recorder heard {number} records of it, and none is there")
         for (writer, run), number in missing
     ]
+
+
+def _broken(chains: Mapping[Key, Checked]) -> list[Flaw]:
+    """Chains whose last record never came, and that broke off, as the next chain of the same writer says."""
+    found = []
+    for (writer, run), chain in chains.items():
+        before = chains.get((writer, chain.follows[0])) if chain.follows else None
+        if chain.follows and not (before and before.broke_off):
+            problem = f"the chain before this one, run {chain.follows[0]:016x}, broke off: {chain.follows[1]}"
+            found.append(Flaw(writer=writer, run=run, number=0, problem=problem, is_open_end=True))
+    return found
 
 
 def _nobody(chains: Mapping[Key, Checked]) -> list[Flaw]:

@@ -144,6 +144,9 @@ def test_a_killed_recorder_harms_nobody_and_its_bag_is_mended(repository: Path, 
     verdict = verify_bag(Bag(folder))
     assert not verdict.findings and not verdict.is_changed and verdict.num_checked > 50, verdict.findings
     assert verdict.chains.num_repeats > 2, "pages that somebody repeats are not counted"
+    with AnyReader([folder]) as reader:  # as it was left: another tool reads the same
+        assert sum(1 for _ in reader.messages()) == len(messages)
+    assert folder.stat().st_mode & 0o777 == 0o700 and {one.stat().st_mode & 0o777 for one in folder.iterdir()} == {0o600}
     mending = rfm(repository, "--recover", str(folder))
     told, _ = mending.communicate(timeout=60)
     assert mending.returncode == 0 and "bag_0.mcap: mended" in told and f"{len(messages)} messages" in told, told

@@ -6,10 +6,11 @@ next one, and the last hash (`heads`), so that this chain's end anchors theirs.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, MESSAGES, SEALED, Chain, Page, identity
+from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, MESSAGES, SEALED, Chain, Page, identity, parsed, why_broken
 from ros2_rfm_serving.audit.manifest import Sign
 from ros2_rfm_serving.audit.signatures import sign_chain
 
@@ -17,6 +18,7 @@ RECORDER = "recorder/"
 """What a recorder's writer name begins with."""
 ASIDE = "aside"
 SEAL_PERIOD_S = 5.0
+CLOSED_MARK = b'"kind":"closed"'
 MAX_CHAINS = 4096
 """Pages come from whoever may write to the graph."""
 
@@ -31,6 +33,9 @@ class Ledger:
         self._heads: dict[tuple[str, int], tuple[int, int, str]] = {}
         """Writer and run -> numbers of the first record that was heard and of the next one, hash of the last one."""
         self._sealed_s = now_s
+        self.broken: dict[str, tuple[int, str]] = {}
+        """Writer -> how many of its chains broke off, and why the last one did."""
+        self._broken_runs: deque[tuple[str, int]] = deque(maxlen=MAX_CHAINS)
         self._chain.note("began", now_s, about)
 
     def hear(self, page: Page, now_s: float) -> None:
@@ -46,12 +51,28 @@ class Ledger:
         if page.lines:
             if (page.writer, page.run) not in self._heads and len(self._heads) >= MAX_CHAINS:
                 del self._heads[next(iter(self._heads))]
+            self._note_break(page)
             last = page.lines[-1][-HASH_DIGITS - 2 : -2].decode(errors="replace")
             self._heads[page.writer, page.run] = begins, page.first + len(page.lines), last
 
     def set_aside(self, page: Page, topic: str, why: str, now_s: float) -> None:
         """A page goes into the bag that is not its writer's, by its signature."""
         self._chain.note(ASIDE, now_s, {"topic": topic, "page": identity(page).hex(), "why": why})
+
+    def _note_break(self, page: Page) -> None:
+        """Count a chain that breaks off with this page, or the one before it, as its successor says."""
+        for line in page.lines[-2:]:  # the last one may be the signature
+            if CLOSED_MARK in line:
+                self._count_break(page.writer, page.run, parsed(line))
+        after = parsed(page.lines[0]).get("after") if page.first == 0 else None
+        if isinstance(after, dict) and isinstance(after.get("run"), int):
+            self._count_break(page.writer, after["run"], after)
+
+    def _count_break(self, writer: str, run: int, told: Mapping[str, Any]) -> None:
+        why = why_broken(told)
+        if why and (writer, run) not in self._broken_runs and (writer in self.broken or len(self.broken) < MAX_CHAINS):
+            self._broken_runs.append((writer, run))
+            self.broken[writer] = self.broken.get(writer, (0, ""))[0] + 1, why
 
     def lost(self, topics: Mapping[str, int], why: str, now_s: float) -> None:
         for topic, count in topics.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ros2_rfm_serving.audit.bag import PAGE
-from ros2_rfm_serving.audit.bag_writer import BagWriter
+from ros2_rfm_serving.audit.bag_metadata import METADATA, custom_data
+from ros2_rfm_serving.audit.bag_writer import BagWriter, folders_of
 from ros2_rfm_serving.audit.chain import Page
 from ros2_rfm_serving.audit.manifest import Sign
 from ros2_rfm_serving.audit.mcap_file import Output
@@ -25,6 +27,8 @@ Prove = Callable[[Page], str]
 """Why a page is not its writer's; empty: it is."""
 PAGE_PERIOD_S = 1.0
 DAY_S, MB, GB = 86_400.0, 1 << 20, 1 << 30
+BROKEN = "rfm_serving/broken_chains"
+"""In `custom_data` of `metadata.yaml`: JSON, writer -> how many of its chains broke off, and why the last one did."""
 KEPT_SPLITS = 4
 """At least so many fit into what is kept: retention removes whole files."""
 
@@ -122,8 +126,11 @@ class Recorder:
     def _hear(self, page: Page, topic: str, now_s: float) -> None:
         if self._prove is not None and (why := self._prove(page)):
             self._ledger.set_aside(page, topic, why, now_s)
-        else:
-            self._ledger.hear(page, now_s)
+            return
+        before = dict(self._ledger.broken)
+        self._ledger.hear(page, now_s)
+        if self._ledger.broken != before:
+            self._bag.describe(BROKEN, json.dumps(self._ledger.broken))
 
     def _lose(self, counts: Mapping[str, int], error: OSError) -> None:
         """Of the bag: nothing could be written."""
@@ -189,4 +196,21 @@ class Recorder:
             lost=dict(self._lost),
             problem=self._problem,
             files=bag.files,
+            broken=dict(self._ledger.broken),
         )
+
+
+def broken_chains(folder: Path) -> dict[str, tuple[int, str]]:
+    """Return whose chains of records broke off, how often and why, in a recording and those that follow it after a kill.
+
+    This reads `metadata.yaml` alone, and so it is quick; `rfm audit verify` reads the records themselves.
+    """
+    found: dict[str, tuple[int, str]] = {}
+    for one in folders_of(folder):
+        text = custom_data(one / METADATA).get(BROKEN, "")
+        try:
+            told = {str(writer): (int(count), str(why)) for writer, (count, why) in json.loads(text or "{}").items()}
+        except (ValueError, TypeError, AttributeError):
+            continue
+        found |= {writer: (count + found.get(writer, (0, ""))[0], why) for writer, (count, why) in told.items()}
+    return found

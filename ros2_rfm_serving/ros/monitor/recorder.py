@@ -20,7 +20,7 @@ from ros2_rfm_serving.audit.recording.flight import Flight, FlightLimits
 from ros2_rfm_serving.audit.recording.intake import Intake, Topic
 from ros2_rfm_serving.audit.recording.ledger import Ledger
 from ros2_rfm_serving.audit.recording.recorder import DAY_S, GB, MB, Limits, Recorder
-from ros2_rfm_serving.audit.recording.told import Told
+from ros2_rfm_serving.audit.recording.told import Told, broken_lines
 from ros2_rfm_serving.audit.recording.topics import OWN, Selection
 from ros2_rfm_serving.audit.recording.writing import Sink, Writing
 from ros2_rfm_serving.audit.signatures import problem_of
@@ -173,6 +173,8 @@ class RecorderNode(Node):
         level, message = DiagnosticStatus.OK, "recording"
         if clock() - self._lost_s < RECENT_S:
             level, message = DiagnosticStatus.WARN, f"{self._num_lost} messages were lost"
+        if told.broken:
+            level, message = DiagnosticStatus.WARN, "; ".join(broken_lines(told.broken))
         if told.problem:
             level, message = DiagnosticStatus.ERROR, f"nothing can be written: {told.problem}"
         values = {
@@ -182,6 +184,7 @@ class RecorderNode(Node):
             "size_mb": told.size / 1e6,
             "files": told.files,
             "lost": self._num_lost,
+            "broken_chains": sum(count for count, _ in told.broken.values()),
             "waiting_mb": self._intake.waiting / 1e6,
             **({"held_s": told.held_s, "incidents": told.incidents} if self._flight is not None else {}),
         }
