@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ros2_rfm_serving.audit import bag_metadata, mcap_scan
-from ros2_rfm_serving.audit.chain import Page
+from ros2_rfm_serving.audit.chain import Page, identity
 from ros2_rfm_serving.audit.codec import digest
 from ros2_rfm_serving.audit.mcap_file import LIBRARY
 from ros2_rfm_serving.audit.mcap_scan import ChunkAt, Scanned
@@ -94,12 +94,20 @@ class Bag:
         """Yield the pages of the audit log in the order in which they were written; what cannot be read is named in `damages`.
 
         Our recorder begins a file when the last one is full. Files of other tools may overlap in time: these are merged by time,
-        each in its own order. Ours are not, for a clock that was set back would then mix pages that were written in order.
+        each in its own order. Ours are not, for a clock that was set back would then mix pages that were written in order. A page
+        that comes again, just so, is left out: a middleware repeats, and so may anybody on the graph.
         """
         files = [self._pages_of(one) for one in self.files]
-        ours = all(one.library == LIBRARY for one in self.files)
+        ours, known = self.is_ours, set[bytes]()
         for _, page in itertools.chain(*files) if ours else heapq.merge(*files, key=lambda one: one[0]):
-            yield page
+            if (digest := identity(page)) not in known:
+                known.add(digest)
+                yield page
+
+    @property
+    def is_ours(self) -> bool:
+        """Our recorder has written all of its files, one after the other."""
+        return all(one.library == LIBRARY for one in self.files)
 
     def _pages_of(self, one: Scanned) -> Iterator[tuple[int, Page]]:
         """Yield time (ns) and page of one file, in the order in which they lie there."""

@@ -1,7 +1,8 @@
-"""A rosbag2 folder as it is written: MCAP files one after the other, and `metadata.yaml`, always of the files that are whole.
+"""A rosbag2 folder as it is written: MCAP files one after the other, and `metadata.yaml`, which lists all of them.
 
-rosbag2 writes that file at the end alone; here it is replaced, at once, whenever a file was begun, ended or removed, so that the
-folder is a bag at any time. What cannot be written is handed to `lost`, and tried again with the next chunk.
+rosbag2 writes that file at the end alone; here it is replaced, at once, whenever a file was begun, ended or removed, and every
+minute, so that the folder is a bag at any time, also when the recorder is killed. What cannot be written is handed to `lost`, and
+tried again with the next chunk.
 """
 
 from __future__ import annotations
@@ -9,22 +10,29 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
 from ros2_rfm_serving.audit.bag_metadata import METADATA, Ended, metadata, replace_text
 from ros2_rfm_serving.audit.folder_lock import FolderLock
+from ros2_rfm_serving.audit.manifest import MANIFEST, FileSum, Sign, manifest, sha256_of
 from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
 from ros2_rfm_serving.audit.mcap_file import McapFile, Output
 from ros2_rfm_serving.audit.message_types import MessageTypes
 from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.private_files import private, private_folder
 
 CHUNK_BYTES, CHUNK_S = 2 << 20, 1.0
 """A chunk is written when it has so much, or is so old: as much is lost with a recorder that is killed."""
+METADATA_NS, NEW_TOPIC_NS = 60 * 10**9, 5 * 10**6
+"""Between two times that `metadata.yaml` is written while one file grows; and for each of its topics, where one is not named there
+yet, as thousands of them take their time."""
 IMAGES = frozenset({"rfm_serving/msg/Observation", "sensor_msgs/msg/CompressedImage"})
 """Compressed already: their chunks are left as they are."""
 Lost = Callable[[Mapping[str, int], OSError], None]
+Wrote = Callable[[str, Chunk, Mapping[int, Channel]], None]
+"""File, chunk, and the channels by the numbers that the chunk uses."""
 
 
 def _raise(counts: Mapping[str, int], error: OSError) -> None:
@@ -42,12 +50,20 @@ class BagWriter:
         split_s: float = 0.0,
         lost: Lost = _raise,
         open_file: Callable[[Path], Output] | None = None,
+        wrote: Wrote | None = None,
+        sign: Sign | None = None,
     ) -> None:
-        """split: 0: never. lost: told what could not be written, by topic, and why.
+        """split: 0: never. lost: told what could not be written, by topic, and why. wrote: given every chunk that is in a file.
+        sign: signs the manifest; None: nobody does.
 
         Raises: `RfmError`: the folder has a recording already.
         """
         self.folder, self._lost = folder, lost
+        self._wrote, self._sign = wrote, sign
+        self._sums: dict[str, FileSum] = {}
+        """Of the files that are whole and there."""
+        self._metadata_sums: list[str] = []
+        """SHA-256 of `metadata.yaml`: of the one that is there, and of the one that takes its place."""
         self._split_bytes, self._split_ns = split_bytes, int(split_s * 1e9)
         self._open_file = open_file or _open
         self._channels: dict[int, Channel] = {}
@@ -67,7 +83,10 @@ class BagWriter:
         self.counts: Counter[str] = Counter()
         """Topic -> messages that were written."""
         self._types = MessageTypes()
-        self._stale = False
+        self._custom: dict[str, str] = {}
+        self._stale, self._described_ns = False, 0
+        self._written_channels: set[int] = set()
+        self._described_channels = 0
         self._lock = _make(folder)
         self._write_metadata()
 
@@ -88,17 +107,21 @@ class BagWriter:
         """Whatever waits goes to the file."""
         for chunk in list(self._chunks.values()):
             self._put(chunk)
+        if self._file is not None:
+            self._file.settle()
         if self._stale:
             self._write_metadata()
+
+    def describe(self, name: str, text: str) -> None:
+        """Say something of the whole recording, by name, in `metadata.yaml`; it is written with the next flush."""
+        self._custom[name], self._stale = text, True
 
     def split(self) -> None:
         """What comes next goes to another file."""
         file, self._file = self._file, None
         if file is None:
             return
-        size, counts = file.size, file.counts
-        ended = Ended(name=self.name, size=size, begins_ns=file.begins_ns, ends_ns=file.ends_ns, counts=counts)
-        self._unfinished.append((ended, file))
+        self._unfinished.append((_so_far(self.name, file), file))
         self._finish()
 
     def flush_older(self, now_ns: int) -> None:
@@ -108,6 +131,12 @@ class BagWriter:
                 self._put(chunk)
         if self._unfinished:
             self._finish()
+        if self._file is not None:
+            self._file.settle()
+        num_channels = len(self._written_channels)
+        period_ns = METADATA_NS if num_channels == self._described_channels else min(METADATA_NS, NEW_TOPIC_NS * num_channels)
+        if self._file is not None and not 0 <= now_ns - self._described_ns < period_ns:
+            self._described_ns, self._stale = now_ns, True
         if self._stale:
             self._write_metadata()
 
@@ -119,17 +148,24 @@ class BagWriter:
             file.abandon()
         if self._stale:
             self._write_metadata()
+        self._write_manifest(self._metadata_sums[-1:])
         self._lock.release()
 
     def remove_oldest(self) -> Ended:
         """Of the files that are whole. Raises: `IndexError`: there is none."""
         oldest = self.ended.popleft()
+        self._sums.pop(oldest.name, None)
         self._write_metadata()
         with contextlib.suppress(FileNotFoundError):
             (self.folder / oldest.name).unlink()
         if self._stale:  # there was no room for it
             self._write_metadata()
         return oldest
+
+    def sums(self) -> dict[str, FileSum]:
+        """Return size and SHA-256 by file: of those that are whole, and of what was written so far of the one that is not."""
+        file = self._file
+        return {**self._sums, **({self.name: FileSum(file.size, file.sha256)} if file is not None else {})}
 
     @property
     def size(self) -> int:
@@ -156,11 +192,18 @@ class BagWriter:
             self.split()
         try:
             self._file = self._file or self._next()
+            is_first = not self._file.counts
             self._file.write(chunk, self._channels)
             self.writable = True
             self.counts += counts
+            self._written_channels |= chunk.index.keys()
+            if self._wrote is not None:
+                self._wrote(self.name, chunk, self._channels)
         except OSError as error:
             self._lose(counts, error)
+            return
+        if is_first:
+            self._write_metadata()
 
     def _full(self, chunk: Chunk) -> bool:
         file = self._file
@@ -191,6 +234,7 @@ class BagWriter:
                 return
             del self._unfinished[0]
             self.ended.append(ended)
+            self._sums[ended.name] = FileSum(file.size, file.sha256)
             self._write_metadata()
 
     def _lose(self, counts: Mapping[str, int], error: OSError) -> None:
@@ -198,26 +242,58 @@ class BagWriter:
         self._lost(counts, error)
 
     def _write_metadata(self) -> None:
+        text = metadata(self._described(), self._channels, self._types, self._custom)
         try:
-            replace_text(self.folder / METADATA, metadata(self.ended, self._channels, self._types))
-            self._stale = False
+            self._metadata_sums = [*self._metadata_sums[-1:], sha256_of(text.encode())]
+            self._put_manifest(self._metadata_sums)  # first: whoever is killed in between leaves one that knows both
+            replace_text(self.folder / METADATA, text)
+            self._stale, self._described_channels = False, len(self._written_channels)
         except OSError as error:
             self._stale = True
             self._lose({}, error)
 
+    def _write_manifest(self, metadata_sums: list[str]) -> None:
+        try:
+            self._put_manifest(metadata_sums)
+        except OSError as error:
+            self._lose({}, error)
+
+    def _put_manifest(self, metadata_sums: list[str]) -> None:
+        """Raises: `OSError`."""
+        replace_text(self.folder / MANIFEST, manifest(self._sums, metadata_sums, self._sign))
+
+    def _described(self) -> list[Ended]:
+        """Return all files that have messages, in their order."""
+        at_work = [_so_far(self.name, self._file)] if self._file is not None and self._file.counts else []
+        return [*self.ended, *(ended for ended, _ in self._unfinished), *at_work]
+
+
+def _so_far(name: str, file: McapFile) -> Ended:
+    return Ended(name=name, size=file.size, begins_ns=file.begins_ns, ends_ns=file.ends_ns, counts=Counter(file.counts))
+
 
 def free(folder: Path) -> Path:
     """It, or `<folder>_2` and so on: the first that has no recording in it."""
-    for number in itertools.count(1):
-        found = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
-        if not any(found.glob("*.mcap")) and not (found / METADATA).exists():  # which is there before its first file
-            return found
-    raise AssertionError("they do not end")
+    return next(found for found in _numbered(folder) if not _is_taken(found))
+
+
+def folders_of(folder: Path) -> list[Path]:
+    """Return it and those that recorders took after it because it was taken, as `free` counts them."""
+    return list(itertools.takewhile(_is_taken, _numbered(folder)))
+
+
+def _numbered(folder: Path) -> Iterator[Path]:
+    return (folder if number == 1 else folder.with_name(f"{folder.name}_{number}") for number in itertools.count(1))
+
+
+def _is_taken(folder: Path) -> bool:
+    """Return whether a recording is there; `metadata.yaml` is there before its first file."""
+    return any(folder.glob("*.mcap")) or (folder / METADATA).exists()
 
 
 def _make(folder: Path) -> FolderLock:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         lock = FolderLock(folder)
         taken = any(folder.glob("*.mcap"))
     except OSError as error:
@@ -229,4 +305,4 @@ def _make(folder: Path) -> FolderLock:
 
 
 def _open(path: Path) -> Output:
-    return path.open("xb", buffering=0)
+    return open(path, "xb", buffering=0, opener=private)

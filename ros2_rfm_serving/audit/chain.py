@@ -8,7 +8,7 @@ last record of a chain that ended in order; `sealed` comes in between, so that l
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,11 @@ HASH_DIGITS = 32
 NOTHING = "0" * HASH_DIGITS
 """The hash before the first record."""
 SEALED, CLOSED = "sealed", "closed"
+MESSAGES, SIGNED = "messages", "signed"
+"""Of a recorder: digests of what it has written; of all: a certificate's signature of its chain up to there."""
 HASH_KEY = b',"hash":"'
+COULD_NOT_GO_ON = "it could not go on"
+"""How `why` of a last record begins whose writer ended its chain because of a failure, and began another one later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +80,18 @@ class Chain:
         return page
 
 
+def identity(page: Page) -> bytes:
+    """Return a digest of all that a page says: equal ones are the same page."""
+    head = f"{page.writer}\n{page.run}\n{page.first}\n{page.previous}\n".encode(errors="surrogateescape")
+    return hashlib.sha256(head + b"\n".join(page.lines)).digest()[:16]
+
+
+def why_broken(told: Mapping[str, Any]) -> str:
+    """Return why a writer could not go on with a chain, by its last record or its next chain; empty: it could."""
+    why = told.get("why")
+    return why if isinstance(why, str) and why.startswith(COULD_NOT_GO_ON) else ""
+
+
 def chained(previous: str, plain: bytes) -> str:
     """`plain`: the record up to its own hash."""
     return hashlib.sha256(previous.encode() + plain).hexdigest()[:HASH_DIGITS]
@@ -92,6 +108,9 @@ class Flaw:
     problem: str
     page: int = -1
     """Which page of the writer, as they were read; -1: none."""
+    is_open_end: bool = False
+    """A beginning or an end that nobody knows, which a writer or a recorder that was killed leaves, too; or that no recorder says
+    which chains there were."""
 
 
 @dataclass
@@ -116,11 +135,24 @@ class Checked:
     """Of the next record."""
     hash: str = NOTHING
     closed: bool = False
+    broke_off: str = ""
+    """Why its writer could not go on with it; empty: it could."""
+    follows: tuple[int, str] | None = None
+    """Run of the same writer's chain before this one that broke off, as its first record says, and why; None: none did."""
     pages: int = 0
     num_lost: int = 0
     """Records of `lost` that are missing indeed."""
+    repeats: int = 0
+    """Pages that had come before, just so: a middleware repeats, and so may anybody on the graph. They count for nothing."""
+    see: Callable[[dict[str, Any]], None] | None = None
+    """Given every record, as it stands there."""
+    _pages: set[bytes] = field(default_factory=set)
+    """Identities of those that came."""
 
     def add(self, page: Page) -> None:
+        if self._is_repeat(page):
+            self.repeats += 1
+            return
         if self.begins < 0:
             self._begin(page)
         elif page.first > self.number:
@@ -139,11 +171,18 @@ class Checked:
         if self.expected is not None and self.number > after:
             self._flaw(after, f"{self.number - after} records more than whoever recorded them heard")
         if not self.closed and self.expected is None:
-            self._flaw(self.number, "not closed: the writer was killed, the recording ended first, or the end was cut off")
+            self._flaw(self.number, "not closed: the writer was killed, the recording ended first, or the end was cut off", True)
         if self.begins > max(first, 0):
             self._flaw(first, f"{self.begins - first} records at the beginning are missing")
         if self.begins > 0 and self.expected is None:
-            self._flaw(0, f"it begins with record {self.begins}: what was before was not heard, or cut off")
+            self._flaw(0, f"it begins with record {self.begins}: what was before was not heard, or cut off", True)
+
+    def _is_repeat(self, page: Page) -> bool:
+        digest = identity(page)
+        if digest in self._pages:
+            return True
+        self._pages.add(digest)
+        return False
 
     def _begin(self, page: Page) -> None:
         self.begins, self.number, self.hash = page.first, page.first, page.previous
@@ -164,10 +203,11 @@ class Checked:
     def _read(self, page: Page) -> None:
         self.number, self.hash = page.first, page.previous
         for line in page.lines:
-            if self.closed:
-                self._flaw(self.number, "a record after the last one")
             plain, _, tail = line.rpartition(HASH_KEY)
-            found = _parsed(line)
+            found = parsed(line)
+            signs = found.get("kind") == SIGNED  # the last record too
+            if self.closed and not signs:
+                self._flaw(self.number, "a record after the last one")
             if (number := found.get("n")) != self.number:
                 self._flaw(self.number, f"here stands record {number}")
                 self.number = number if isinstance(number, int) and number > self.number else self.number
@@ -175,28 +215,40 @@ class Checked:
             if tail != self.hash.encode() + b'"}':
                 self._flaw(self.number, "it was changed, or one before it on its page is missing")
                 self.hash = tail[:-2].decode(errors="replace")  # what follows may be as it was written
-            self.closed = found.get("kind") == CLOSED
-            if self.closed and found.get("records") != self.number:
+            self.closed = found.get("kind") == CLOSED or (self.closed and signs)
+            self._note_break(found)
+            if found.get("kind") == CLOSED and found.get("records") != self.number:
                 self._flaw(self.number, f"it speaks of {found.get('records')} records before it")
             self.number += 1
             if self.heads.get(self.number, self.hash) != self.hash:
                 self._flaw(self.number - 1, "whoever recorded it heard another one in its place: the chain was written anew")
+            if self.see is not None:
+                self.see(found)
 
-    def _flaw(self, number: int, problem: str) -> None:
-        self.flaws.append(Flaw(writer=self.writer, run=self.run, number=number, problem=problem, page=self.pages))
+    def _note_break(self, record: Mapping[str, Any]) -> None:
+        if self.closed and (why := why_broken(record)):
+            self.broke_off = why
+            self._flaw(self.number, f"the chain breaks off, and what was decided until the next one is not recorded: {why}", True)
+        after = record.get("after")
+        if self.number == 0 and isinstance(after, dict) and (why := why_broken(after)) and isinstance(after.get("run"), int):
+            self.follows = after["run"], why
+
+    def _flaw(self, number: int, problem: str, is_open_end: bool = False) -> None:
+        flaw = Flaw(writer=self.writer, run=self.run, number=number, problem=problem, page=self.pages, is_open_end=is_open_end)
+        self.flaws.append(flaw)
 
 
 def records(page: Page) -> Iterator[dict[str, Any]]:
     """Raises: `RfmError` for a line that is no JSON."""
     for line in page.lines:
-        found = _parsed(line)
+        found = parsed(line)
         if not found:
             raise RfmError(f"{page.writer}: a record is no JSON: {line[:80]!r}")
         yield found
 
 
-def _parsed(line: bytes) -> dict[str, Any]:
-    """Empty: it is no record."""
+def parsed(line: bytes) -> dict[str, Any]:
+    """Return the record that a line of a page is; empty: it is none."""
     try:
         found = orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -115,7 +115,7 @@ class _Writing:
         return {**self._written(value), "@": number}
 
     def _written(self, value: Any) -> dict[str, Any]:
-        kind = type(value)
+        kind: type = type(value)
         if kind.__name__ in CONTAINERS and kind is CONTAINERS[kind.__name__]:
             more = {"maxlen": value.maxlen} if isinstance(value, deque) else {}
             items = [self.plain(one) for one in value]
@@ -140,6 +140,8 @@ class _Writing:
                 "args": self.plain(value.args),
                 "more": self.plain(value.keywords),
             }
+        if (record := _record_of(kind)) is not None:
+            return {"~": _name(record), **{name: self.plain(getattr(value, name)) for name in _field_names(record)}}
         return {"~": _name(kind), **{name: self.plain(one) for name, one in attributes(value).items()}}
 
 
@@ -269,6 +271,28 @@ def attributes(value: Any) -> dict[str, Any]:
     return found
 
 
+@functools.cache
+def _record_of(kind: type) -> type | None:
+    """Return the record of ours that a class of another room extends; None: it is no such class.
+
+    A camera's image that is encoded when it is first read is such a class: it is recorded as the image that it stands for.
+    """
+    if _in_rooms(kind.__module__.removeprefix(PACKAGE)):
+        return None
+    bases = (base for base in kind.__mro__[1:] if _is_ours(base) and _in_rooms(base.__module__.removeprefix(PACKAGE)))
+    return next((base for base in bases if dataclasses.is_dataclass(base) and _is_value(base)), None)
+
+
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def _is_value(kind: type) -> bool:
+    """Return whether a dataclass is frozen, or is a `types.record`, which nothing changes either."""
+    params = kind.__dataclass_params__  # type: ignore[attr-defined]
+    return bool(params.frozen or params.unsafe_hash)
+
+
 def check_attributes(kind: type, names: Set[str]) -> None:
     """Raises: `ValueError` when an object of this class, as this version has it, consists of others."""
     known = _assigned(kind)
@@ -285,8 +309,7 @@ def _defaults(kind: type, names: Set[str]) -> dict[str, Any]:
     added = getattr(kind, "ADDED", ())
     if not dataclasses.is_dataclass(kind):
         return {name: getattr(kind, name) for name in added if name not in names}
-    params = kind.__dataclass_params__  # type: ignore[attr-defined]
-    is_value = params.frozen or params.unsafe_hash  # the latter of a `types.record`
+    is_value = _is_value(kind)
     lacking = [field for field in dataclasses.fields(kind) if field.name not in names and (is_value or field.name in added)]
     found = {field.name: field.default for field in lacking if field.default is not dataclasses.MISSING}
     return found | {field.name: field.default_factory() for field in lacking if field.default_factory is not dataclasses.MISSING}

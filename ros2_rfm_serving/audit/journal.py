@@ -16,7 +16,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ros2_rfm_serving.audit.chain import Chain, Page
+from ros2_rfm_serving.audit.chain import COULD_NOT_GO_ON, Chain, Page
+from ros2_rfm_serving.audit.manifest import Sign
+from ros2_rfm_serving.audit.signatures import sign_chain
 from ros2_rfm_serving.audit.versions import versions
 
 PAGE_PERIOD_S = 0.25
@@ -37,9 +39,18 @@ class Journal:
     """Of one writer, and of one thread at a time. Nothing here raises, whatever is noted. `on`: somebody listens, notes count."""
 
     def __init__(
-        self, writer: str, role: str, *, send: Callable[[Page], object], stamp_s: Callable[[], float], draw: Callable[[], int]
+        self,
+        writer: str,
+        role: str,
+        *,
+        send: Callable[[Page], object],
+        stamp_s: Callable[[], float],
+        draw: Callable[[], int],
+        sign: Sign | None = None,
     ) -> None:
-        """send: takes a page. stamp_s: ROS time now, s. draw: a random identity of 1 to 2**63 - 1."""
+        """send: takes a page. stamp_s: ROS time now, s. draw: a random identity of 1 to 2**63 - 1. sign: by the certificate of this
+        process; None: it has none."""
+        self._sign = sign
         self.writer = writer
         self.on = False
         self.failures, self.problem = 0, ""
@@ -79,13 +90,18 @@ class Journal:
         self._listeners = 0
 
     def anew(self, now_s: float, why: str) -> None:
-        """The brain is another one: whoever listens gets another chain, at once."""
+        """Begin another chain at once, where somebody listens: the brain is another one."""
         listeners, listened = self._listeners, self._chain is not None
         if listened:
             self.close(now_s, why)
             self._listeners = listeners
             self._guarded(now_s, lambda: self._begin(now_s))
             self._page_s = now_s
+
+    def break_off(self, now_s: float, problem: str) -> None:
+        """Begin another chain at once, as `anew`, because this one lacks what was decided; it is counted as a failure."""
+        self.failures, self.problem = self.failures + 1, problem
+        self.anew(now_s, f"{COULD_NOT_GO_ON}: {problem}")
 
     # --- what happens ---
 
@@ -141,6 +157,7 @@ class Journal:
 
     def _page(self, now_s: float) -> None:
         assert self._chain is not None
+        sign_chain(self._chain, now_s, self._sign)
         page = self._chain.page()
         self._page_s = now_s + PAGE_PERIOD_S
         if page is not None:
@@ -150,13 +167,13 @@ class Journal:
         assert self._chain is not None
         self._seal(now_s, closed=True, why=why)
         self._page(now_s)
-        self._forget()
+        self._forget(why)
 
-    def _forget(self) -> None:
+    def _forget(self, why: str) -> None:
         chain, self._chain, self.on = self._chain, None, False
         self._page_s = self._seal_s = self._snapshot_s = math.inf
         if chain is not None:
-            self._after = {"run": chain.run, "records": chain.number, "hash": chain.hash}
+            self._after = {"run": chain.run, "records": chain.number, "hash": chain.hash, "why": why}
 
     # --- failures ---
 
@@ -169,10 +186,11 @@ class Journal:
     def _failed(self, error: Exception, now_s: float) -> None:
         self.failures += 1
         self.problem = f"{type(error).__name__}: {error}"[:200]
+        why = f"{COULD_NOT_GO_ON}: {self.problem}"
         try:
             if self._chain is not None:
-                self._close(now_s, f"it could not go on: {self.problem}")
+                self._close(now_s, why)
         except Exception as again:
             self.problem = f"{self.problem}; {type(again).__name__}: {again}"[:400]
-        self._forget()
+        self._forget(why)
         self._begins_s = now_s + RETRY_S if self._listeners else math.inf

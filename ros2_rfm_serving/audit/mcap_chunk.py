@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import zstandard
@@ -56,6 +57,12 @@ class Chunk:
     def counts(self) -> Counter[int]:
         """Channel -> messages."""
         return Counter({channel: len(entries) // 2 for channel, entries in self.index.items()})
+
+    def messages(self) -> Iterator[tuple[int, int, int, bytes]]:
+        """Yield channel, time (ns), publish time (ns) and CDR of each message, in the order in which they stand in it."""
+        for head, data in zip(self._parts[::2], self._parts[1::2], strict=True):
+            _, _, channel, _, time_ns, published_ns = MESSAGE.unpack(head)
+            yield channel, time_ns, published_ns, data
 
     def record(self) -> tuple[list[bytes], int, str]:
         """As it stands in the file, in parts; the bytes of its messages in there, and how they are compressed."""

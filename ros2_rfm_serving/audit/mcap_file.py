@@ -1,15 +1,21 @@
 """One MCAP file as it is written: chunk by chunk, each whole or not at all, so that it is readable whenever writing ends.
 
+Behind the newest chunk `settle` puts an index and an end, which the next chunk overwrites: other readers refuse a file without an
+end, and one without an index whose chunks overlap in time; and a recorder may be killed at any time.
+
 Our own writer, as the library's neither takes back half a chunk when the disk is full, nor leaves images, which are compressed
 already, as they are. Definitions of messages stand before the first chunk that needs them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import hashlib
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from mcap.data_stream import RecordBuilder
@@ -25,6 +31,8 @@ ENCODING, SCHEMA, QOS = "cdr", "ros2msg", "offered_qos_profiles"
 LARGE_BYTES = 32_768
 """A part of this size is written by itself."""
 DATA_END_BYTES = 13
+UNCHECKED = 0
+"""Checksum of an index that is not the last one of its file."""
 
 
 class Output(Protocol):
@@ -44,11 +52,22 @@ class McapFile:
         self.counts: Counter[int] = Counter()
         self.begins_ns = self.ends_ns = 0
         self._output = output
+        self._sha256 = hashlib.sha256()
         self._channels: dict[int, Channel] = {}
         self._schemas: dict[str, int] = {}
         """Type -> number, from 1; 0 is none."""
-        self._chunks: list[ChunkIndex] = []
+        self._num_chunks, self._index = 0, bytearray()
+        """`ChunkIndex` records of all chunks."""
+        self._definitions_of_all: tuple[bytes, ...] = b"", b""
+        """`Schema` and `Channel` records of all channels."""
+        self._is_settled = False
+        """What `settle` wrote is the end of the file."""
         self._put([MAGIC + _built(Header(profile=PROFILE, library=LIBRARY))])
+
+    @property
+    def sha256(self) -> str:
+        """Return the SHA-256 (hexadecimal) of the `size` bytes that were written so far."""
+        return self._sha256.hexdigest()
 
     def write(self, chunk: Chunk, channels: Mapping[int, Channel]) -> None:
         """channels: by the numbers that the chunk uses."""
@@ -61,10 +80,13 @@ class McapFile:
         self._put([before, *record, indexes])
         self._channels |= new
         self._schemas |= self._new_schemas(new)
+        if new:
+            self._definitions_of_all = tuple(of(self._channels, self._schemas) for of in (_schema_records, _channel_records))
         self.counts += chunk.counts()
         self.begins_ns = min(self.begins_ns or chunk.begins_ns, chunk.begins_ns)
         self.ends_ns = max(self.ends_ns, chunk.ends_ns)
-        self._chunks.append(
+        self._num_chunks += 1
+        self._index += _built(
             ChunkIndex(
                 chunk_length=length,
                 chunk_start_offset=begins,
@@ -77,10 +99,22 @@ class McapFile:
                 uncompressed_size=chunk.size,
             )
         )
+        self._is_settled = False
+
+    def settle(self) -> None:
+        """Write an index and an end, which the next chunk overwrites. A full disk may have no room for them: call it again."""
+        if self._is_settled:
+            return
+        try:
+            self._write(self._ending(checked=False))
+            self._is_settled = True
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._take_back()
 
     def finish(self) -> None:
         """Its index, and its end. When there is no room for it, it is readable without, and this may be tried again."""
-        self._put([_built(DataEnd(0)), self._summary(self.size + DATA_END_BYTES)])
+        self._put(self._ending(checked=True))
         self._output.close()
 
     def abandon(self) -> None:
@@ -95,30 +129,32 @@ class McapFile:
         schemas = self._new_schemas(new)
         return _schema_records(new, schemas) + _channel_records(new, self._schemas | schemas)
 
-    def _summary(self, begins: int) -> bytes:
-        """begins: its offset in the file."""
+    def _ending(self, *, checked: bool) -> list[bytes]:
+        """Return the index of what was written so far, and an end. checked: they are the file's last ones."""
+        begins = self.size + DATA_END_BYTES
+        schemas, channels = self._definitions_of_all
         parts = [
-            (Opcode.SCHEMA, _schema_records(self._channels, self._schemas)),
-            (Opcode.CHANNEL, _channel_records(self._channels, self._schemas)),
+            (Opcode.SCHEMA, schemas),
+            (Opcode.CHANNEL, channels),
             (Opcode.STATISTICS, _built(self._statistics())),
-            (Opcode.CHUNK_INDEX, b"".join(_built(one) for one in self._chunks)),
+            (Opcode.CHUNK_INDEX, bytes(self._index)),
         ]
         at, offsets = begins, []
         for code, part in parts:
             if part:
                 offsets.append(_built(SummaryOffset(group_opcode=code, group_start=at, group_length=len(part))))
             at += len(part)
-        body = b"".join([*(part for _, part in parts), *offsets])
-        footer = _built(Footer(summary_start=begins, summary_offset_start=at, summary_crc=0))
-        crc = zlib.crc32(body + footer[:-4])
-        return body + footer[:-4] + struct.pack("<I", crc) + MAGIC
+        footer = _built(Footer(summary_start=begins, summary_offset_start=at, summary_crc=0))[:-4]
+        body = [*(part for _, part in parts), *offsets, footer]
+        crc = functools.reduce(lambda crc, part: zlib.crc32(part, crc), body, 0) if checked else UNCHECKED
+        return [_built(DataEnd(0)), *body, struct.pack("<I", crc), MAGIC]
 
     def _statistics(self) -> Statistics:
         return Statistics(
             attachment_count=0,
             channel_count=len(self._channels),
             channel_message_counts=dict(self.counts),
-            chunk_count=len(self._chunks),
+            chunk_count=self._num_chunks,
             message_count=self.counts.total(),
             message_end_time=self.ends_ns,
             message_start_time=self.begins_ns,
@@ -126,19 +162,28 @@ class McapFile:
             schema_count=len(self._schemas),
         )
 
-    def _put(self, parts: Iterable[bytes]) -> None:
-        """All of it, or nothing. Images are not copied once more to stand in one piece."""
-        size = 0
+    def _put(self, parts: Sequence[bytes]) -> None:
+        """All of it, or nothing."""
         try:
-            for piece in _pieces(parts):
-                size += len(piece)
-                left = memoryview(piece)
-                while left:
-                    left = left[self._output.write(left) or 0 :]  # type: ignore[arg-type]
+            size = self._write(parts)
         except OSError:
             self._take_back()
+            self._is_settled = False
             raise
         self.size += size
+        for part in parts:
+            self._sha256.update(part)
+
+    def _write(self, parts: Iterable[bytes]) -> int:
+        """Write behind what counts, and return how much. Images are not copied once more to stand in one piece."""
+        size = 0
+        self._output.seek(self.size)
+        for piece in _pieces(parts):
+            size += len(piece)
+            left = memoryview(piece)
+            while left:
+                left = left[self._output.write(left) or 0 :]  # type: ignore[arg-type]
+        return size
 
     def _take_back(self) -> None:
         self._output.seek(self.size)

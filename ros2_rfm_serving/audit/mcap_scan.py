@@ -20,10 +20,10 @@ from mcap.records import Channel as ChannelRecord
 from mcap.records import Header, Schema
 
 from ros2_rfm_serving.audit.mcap_chunk import CHUNK, HEADER_BYTES, MESSAGE, Channel
-from ros2_rfm_serving.audit.mcap_file import MAGIC, QOS
+from ros2_rfm_serving.audit.mcap_file import LIBRARY, MAGIC, QOS, UNCHECKED
 from ros2_rfm_serving.errors import RfmError
 
-HEAD = struct.Struct("<BQ")
+HEAD, FOOTER = struct.Struct("<BQ"), struct.Struct("<BQQQI")
 TOPLEVEL = frozenset({*range(Opcode.HEADER, Opcode.DATA_END + 1)})
 SMALLEST_BYTES = len(MAGIC)
 LARGEST_CHUNK_BYTES, LARGEST_DEFINITION_BYTES = 1 << 28, 1 << 24
@@ -68,6 +68,8 @@ class Scanned:
     """Bytes of the file."""
     closed: bool = False
     """Its end is there."""
+    at_work: bool = False
+    """Its end is the one that our recorder writes behind every chunk: it goes on, or was killed."""
     problems: list[str] = field(default_factory=list)
     _schemas: dict[int, Schema] = field(default_factory=dict)
 
@@ -110,12 +112,15 @@ def scan(path: Path) -> Scanned:
 def records(chunk: ChunkAt) -> tuple[list[tuple[int, int, bytes]], str]:
     """Channel, time (ns) and CDR of its messages; and what is wrong with it. Empty: nothing."""
     data, problem = unpacked(chunk)
-    found = []
+    return [(channel, time_ns, message) for _, channel, time_ns, _, message in messages_in(data)], problem
+
+
+def messages_in(data: bytes) -> Iterator[tuple[int, int, int, int, bytes]]:
+    """Yield number, channel, time (ns), publish time (ns) and CDR of the messages in an unpacked chunk."""
     for code, begins, ends in _inside(data):
         if code == Opcode.MESSAGE and ends - begins >= HEADER_BYTES:
-            _, _, channel, _, time_ns, _ = MESSAGE.unpack_from(data, begins - HEAD.size)
-            found.append((channel, time_ns, data[begins + HEADER_BYTES : ends]))
-    return found, problem
+            _, _, channel, number, time_ns, published_ns = MESSAGE.unpack_from(data, begins - HEAD.size)
+            yield number, channel, time_ns, published_ns, data[begins + HEADER_BYTES : ends]
 
 
 def unpacked(chunk: ChunkAt) -> tuple[bytes, str]:
@@ -159,7 +164,15 @@ def _through(file: BinaryIO, found: Scanned) -> None:
         found.end = at if data else found.end
         if code == Opcode.FOOTER:
             found.closed = file.seek(at) == at and file.read(len(MAGIC)) == MAGIC
+            _tell_end(file, found, at - HEAD.size - length)
             break
+
+
+def _tell_end(file: BinaryIO, found: Scanned, footer_at: int) -> None:
+    """Tell the end of a whole file of ours from the one that stands behind every chunk. Other writers need no checksum."""
+    file.seek(footer_at + FOOTER.size - 4)
+    if found.closed and found.library == LIBRARY and file.read(4) == UNCHECKED.to_bytes(4, "little"):
+        found.closed, found.at_work = False, True
 
 
 def _take(file: BinaryIO, found: Scanned, code: int, at: int, length: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from ros2_rfm_serving.audit.chain import CLOSED, SEALED, Page, records
+from ros2_rfm_serving.audit.chain import CLOSED, SEALED, SIGNED, Page, records, why_broken
 from ros2_rfm_serving.audit.compare import Difference, first_difference
 from ros2_rfm_serving.audit.versions import differences
 from ros2_rfm_serving.errors import RfmError
@@ -59,6 +59,8 @@ class Replayed:
     """What people should know: other software, gaps, what this version cannot replay."""
     refused: bool = False
     """It could not be replayed from some snapshot on."""
+    broke_off: str = ""
+    """Why its writer could not go on with this chain, or with the one before it: there are decisions that nobody can replay."""
     difference: Difference | None = None
     """The first one; after it nothing is replayed."""
     at: Mapping[str, Any] = field(default_factory=dict)
@@ -93,12 +95,13 @@ class Replay:
         if number != self._next and self._next:
             self._lose(f"{number - self._next} records are missing before {number}")
         self._next = number + 1
+        self._note_break(record)
         self._stamp_s = record["stamp"] - now_s if isinstance(record.get("stamp"), (int, float)) else self._stamp_s
         if kind == BEGIN:
             self._note_versions(record)
         elif kind == SNAPSHOT:
             self._snapshot(record)
-        elif kind not in (SEALED, CLOSED, PERSON):
+        elif kind not in (SEALED, CLOSED, PERSON, SIGNED):
             self._decide(record)
         self._pass_time(float(now_s))
 
@@ -170,6 +173,14 @@ class Replay:
     def _note_versions(self, record: Mapping[str, Any]) -> None:
         for difference in differences(record.get("versions") or {}):
             self._say(f"recorded with {difference}")
+
+    def _note_break(self, record: Mapping[str, Any]) -> None:
+        after, kind = record.get("after"), record.get("kind")
+        told = record if kind == CLOSED else after if kind == BEGIN and isinstance(after, dict) else {}
+        if why := why_broken(told):
+            self.result.broke_off = why
+            which = "this chain" if kind == CLOSED else "the chain before this one"
+            self._say(f"{which} breaks off, and what was decided between the two is not recorded: {why}")
 
     def _pass_time(self, now_s: float) -> None:
         if self._replayer is not None and self._last_s is not None:

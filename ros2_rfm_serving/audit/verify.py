@@ -6,16 +6,16 @@ and with which hash, it heard each chain. So a chain that nobody closed has an e
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, SEALED, Checked, Flaw, Page, records
+from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, SEALED, Checked, Flaw, Page, identity, records
+from ros2_rfm_serving.audit.recording.ledger import ASIDE, RECORDER
 from ros2_rfm_serving.errors import RfmError
 
-RECORDER = "recorder/"
-"""What a recorder's writer name begins with."""
 LOST = "lost"
 
 Key = tuple[str, int]
@@ -30,6 +30,10 @@ class Verified:
     num_records: int
     num_lost: int
     """Records that never reached the recorder, as it says itself."""
+    num_repeats: int = 0
+    """Pages that came more than once, and were set aside."""
+    num_unproven: int = 0
+    """Pages that nobody with the writer's certificate has signed, as the recorder noted; they were set aside."""
 
     @property
     def head(self) -> str:
@@ -49,16 +53,25 @@ class _Heard:
     """Number after its last record, by a recorder that ended in order."""
 
 
-def verify(pages: Callable[[], Iterable[Page]]) -> Verified:
-    """pages: all of a recording, as they lie there; called twice."""
-    heard, complete = _heard(page for page in pages() if page.writer.startswith(RECORDER))
+See = Callable[[str, int, dict[str, Any]], None]
+"""Writer, run and record."""
+
+
+def verify(pages: Callable[[], Iterable[Page]], see: See | None = None) -> Verified:
+    """pages: all of a recording, as they lie there; called twice. see: given every record, in that order."""
+    heard, complete, aside = _heard(page for page in pages() if page.writer.startswith(RECORDER))
     chains: dict[Key, Checked] = {}
+    num_unproven = 0
     for page in pages():
         key = page.writer, page.run
+        if aside and identity(page).hex() in aside:
+            num_unproven += 1
+            continue
         if key not in chains:
             chains[key] = _checked(key, heard.get(key, _Heard()))
+            chains[key].see = functools.partial(see, *key) if see is not None else None
         chains[key].add(page)
-    flaws = [*_strangers(chains, heard, complete), *_absent(chains, heard), *_nobody(chains)]
+    flaws = [*_strangers(chains, heard, complete), *_absent(chains, heard), *_nobody(chains), *_broken(chains)]
     for chain in chains.values():
         chain.end()
         flaws += chain.flaws
@@ -67,21 +80,24 @@ def verify(pages: Callable[[], Iterable[Page]]) -> Verified:
         flaws=tuple(sorted(flaws, key=lambda flaw: (flaw.writer, flaw.run, flaw.page, flaw.number))),
         num_records=sum(chain.number - max(chain.begins, 0) - chain.num_lost for chain in chains.values()),
         num_lost=sum(chain.num_lost for chain in chains.values()),
+        num_repeats=sum(chain.repeats for chain in chains.values()),
+        num_unproven=num_unproven,
     )
 
 
-def _heard(pages: Iterable[Page]) -> tuple[dict[Key, _Heard], bool]:
-    """By chain; and whether a recorder ended in order, so that there are no others."""
+def _heard(pages: Iterable[Page]) -> tuple[dict[Key, _Heard], bool, set[str]]:
+    """By chain; whether a recorder ended in order, so that there are no others; identities of pages that it has set aside."""
     heard: dict[Key, _Heard] = {}
-    complete = False
+    complete, aside = False, set[str]()
     for page in pages:
         try:
             for record in records(page):
                 complete |= record.get("kind") == CLOSED
+                aside |= {str(record["page"])} if record.get("kind") == ASIDE else set()
                 _hear(heard, record)
         except (RfmError, ArithmeticError, AttributeError, KeyError, TypeError, ValueError):  # damaged: its own chain says so
             continue
-    return heard, complete
+    return heard, complete, aside
 
 
 def _hear(heard: dict[Key, _Heard], record: Mapping[str, Any]) -> None:
@@ -126,8 +142,20 @@ def _absent(chains: Mapping[Key, Checked], heard: Mapping[Key, _Heard]) -> list[
     ]
 
 
+def _broken(chains: Mapping[Key, Checked]) -> list[Flaw]:
+    """Chains whose last record never came, and that broke off, as the next chain of the same writer says."""
+    found = []
+    for (writer, run), chain in chains.items():
+        before = chains.get((writer, chain.follows[0])) if chain.follows else None
+        if chain.follows and not (before and before.broke_off):
+            problem = f"the chain before this one, run {chain.follows[0]:016x}, broke off: {chain.follows[1]}"
+            found.append(Flaw(writer=writer, run=run, number=0, problem=problem, is_open_end=True))
+    return found
+
+
 def _nobody(chains: Mapping[Key, Checked]) -> list[Flaw]:
     """No recorder says which chains there were."""
     if not chains or any(writer.startswith(RECORDER) for writer, _ in chains):
         return []
-    return [Flaw(writer=RECORDER, run=0, number=0, problem="no recorder's chain is there: whole chains may be missing")]
+    problem = "no recorder's chain is there: whole chains may be missing"
+    return [Flaw(writer=RECORDER, run=0, number=0, problem=problem, is_open_end=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,11 +19,12 @@ from ros2_rfm_serving.operate.inputs import console
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.audit.bag import Bag
-    from ros2_rfm_serving.audit.verify import Verified
+    from ros2_rfm_serving.audit.findings import Finding, Kind
+    from ros2_rfm_serving.audit.verify_bag import Prove, Verdict
     from ros2_rfm_serving.ros.monitor.recorded import Proofs
 
 app = typer.Typer(help="What was decided, why, and that nobody has changed it since.", no_args_is_help=True)
-MOST_TOLD = 50
+MOST_TOLD, MOST_OF_A_KIND = 50, 5
 app.command()(explain.explain)
 app.command()(report.report)
 app.command()(safety.safety)
@@ -36,7 +38,8 @@ def verify(
         Path | None, typer.Option(metavar="DIR", help="Also who has said each status and schedule, by this enclave's authority")
     ] = None,
 ) -> None:
-    """Finds any record of the audit log that was changed, dropped, repeated, reordered or cut off, and says where.
+    """Finds whatever was changed, removed, inserted, reordered or moved in time: records of the audit log, messages of any topic,
+    bytes of any file; and says what, where and when. Messages that the recorder lost are told from those that were removed.
 
     What it prints as `head` is another one for any other recording: kept elsewhere, it tells one that was written anew as a whole.
 
@@ -47,38 +50,51 @@ def verify(
     """
     with needing("audit", "rfm audit verify"):
         from ros2_rfm_serving.audit.bag import Bag
-    from ros2_rfm_serving.audit.verify import verify as verified
+    from ros2_rfm_serving.audit.bag import PAGE
+    from ros2_rfm_serving.audit.verify_bag import verify_bag
 
     recording = Bag(bag)
-    found, damages = verified(recording.pages), list(recording.damages)
-    if not found.chains and not damages:
+    verdict = verify_bag(recording, _prover(enclave) if enclave else None)
+    if PAGE not in recording.topics.values() and not verdict.damages:
         raise RfmError(f"{bag} has no audit log; record with `rfm up --record` or `rfm record`")
-    proofs = _proofs(recording, enclave) if enclave else None
+    proofs = _proofs(recording, enclave, verdict) if enclave else None
     if as_json:
-        print(json.dumps(_as_json(found, damages) | ({"proofs": vars(proofs)} if proofs else {})))
+        print(json.dumps(_as_json(verdict) | ({"proofs": vars(proofs)} if proofs else {})))
     else:
-        _show(found, damages)
+        _show(verdict)
         for line in _told(proofs) if proofs else ():
             console.print(plain(line), soft_wrap=True)
-    raise typer.Exit(1 if found.flaws or damages or (proofs and proofs.unproven) else 0)
+    raise typer.Exit(1 if not verdict.is_good or (proofs and (proofs.unproven or proofs.manifest)) else 0)
 
 
-def _proofs(recording: Bag, enclave: Path) -> Proofs:
+def _prover(enclave: Path) -> Prove:
     """Raises: `ConfigurationError`."""
     with needing("security", "rfm audit verify --enclave"):
-        from ros2_rfm_serving.ros.monitor.recorded import KINDS, check
+        from ros2_rfm_serving.ros.monitor.recorded import page_prover
 
-    return check(recording.messages(*KINDS), enclave)
+    return page_prover(enclave)
+
+
+def _proofs(recording: Bag, enclave: Path, verdict: Verdict) -> Proofs:
+    """Raises: `ConfigurationError`."""
+    from ros2_rfm_serving.ros.monitor.recorded import KINDS, check, check_manifest
+
+    proofs = check(recording.messages(*KINDS), enclave)
+    check_manifest(verdict.manifest, recording.ends_ns, enclave, proofs)
+    return proofs
 
 
 def _told(proofs: Proofs) -> Iterator[str]:
     for topic, number in sorted(proofs.unproven.items()):
         yield f"{topic}: {number} unproven, the first: {proofs.problems[topic]}"
+    if proofs.manifest:
+        yield f"manifest.json, and so the bytes of each file around its messages: UNPROVEN: {proofs.manifest}"
     unproven = f"; {sum(proofs.unproven.values())} UNPROVEN" if proofs.unproven else ""
     yield f"{proofs.proven} statuses and schedules are proven, {proofs.repeated} repeat one{unproven}"
 
 
-def _show(found: Verified, damages: list[str]) -> None:
+def _show(verdict: Verdict) -> None:
+    found, damages = verdict.chains, verdict.damages
     table = Table(title="chains", title_justify="left")
     for heading in ("writer", "run", "records", "lost on the way", "end", "head"):
         table.add_column(heading, justify="right" if heading in ("records", "lost on the way") else "left")
@@ -96,13 +112,41 @@ def _show(found: Verified, damages: list[str]) -> None:
         console.print(plain(told), soft_wrap=True)
     if len(found.flaws) > MOST_TOLD:
         console.print(f"... and {len(found.flaws) - MOST_TOLD} more")
+    for line in _findings(verdict.findings):
+        console.print(plain(line), soft_wrap=True)
+    for note in verdict.notes:
+        console.print(plain(f"note: {note}"), soft_wrap=True)
     lost = f"; {found.num_lost} were lost on the way, as the recorder noted" if found.num_lost else ""
-    verdict = f"{len(found.flaws) + len(damages)} flaws" if found.flaws or damages else "as it was written"
-    console.print(f"{found.num_records} records of {len(found.chains)} chains: {verdict}{lost}", soft_wrap=True)
+    flaws = len(found.flaws) + len(damages) + len(verdict.findings)
+    aside = "".join(
+        f"; {count} pages were set aside: {why}"
+        for count, why in ((found.num_repeats, "they came before"), (found.num_unproven, "they are not their writers'"))
+        if count
+    )
+    told = f"{flaws} flaws" if flaws else "as it was written"
+    records = f"{found.num_records} records of {len(found.chains)} chains"
+    messages = f", {verdict.num_checked} messages" if verdict.num_checked else ""
+    console.print(f"{records}{messages}: {told}{lost}{aside}", soft_wrap=True)
     console.print(f"head {found.head}", soft_wrap=True)
 
 
-def _as_json(found: Verified, damages: list[str]) -> dict[str, Any]:
+def _findings(findings: tuple[Finding, ...]) -> Iterator[str]:
+    """Each; where a topic or file has many of a kind, the first of them and how many."""
+    from ros2_rfm_serving.audit.findings import in_words
+
+    counts = Counter((one.topic, one.file, one.kind) for one in findings)
+    told: Counter[tuple[str, str, Kind]] = Counter()
+    for one in findings:
+        key = one.topic, one.file, one.kind
+        told[key] += 1
+        if told[key] <= MOST_OF_A_KIND:
+            yield in_words(one)
+        elif told[key] == MOST_OF_A_KIND + 1:
+            yield f"{one.topic or one.file}: {counts[key] - MOST_OF_A_KIND} more {one.kind.value}"
+
+
+def _as_json(verdict: Verdict) -> dict[str, Any]:
+    found = verdict.chains
     chains = [
         {
             "writer": chain.writer,
@@ -116,4 +160,26 @@ def _as_json(found: Verified, damages: list[str]) -> dict[str, Any]:
         for chain in found.chains
     ]
     flaws = [{name: getattr(flaw, name) for name in ("writer", "run", "number", "page", "problem")} for flaw in found.flaws]
-    return {"head": found.head, "records": found.num_records, "chains": chains, "flaws": flaws, "damages": damages}
+    findings = [
+        {
+            "kind": one.kind.value,
+            "topic": one.topic,
+            "type": one.type,
+            "time_ns": one.time_ns,
+            "file": one.file,
+            "problem": one.problem,
+        }
+        for one in verdict.findings
+    ]
+    return {
+        "head": found.head,
+        "records": found.num_records,
+        "messages": verdict.num_checked,
+        "chains": chains,
+        "flaws": flaws,
+        "findings": findings,
+        "damages": list(verdict.damages),
+        "notes": list(verdict.notes),
+        "repeats": found.num_repeats,
+        "unproven_pages": found.num_unproven,
+    }

@@ -41,14 +41,19 @@ def explain(
     from ros2_rfm_serving.audit.explain.explain import window
     from ros2_rfm_serving.audit.explain.moments import moment_of
     from ros2_rfm_serving.audit.log import AuditLog
+    from ros2_rfm_serving.audit.trust import flaws_of
+    from ros2_rfm_serving.audit.verify_bag import verify_bag
 
     recording = Bag(bag)
     at_s = moment_of(at, recording.begins_ns / 1e9, recording.ends_ns / 1e9)
     found = explained(AuditLog(recording.pages(), [window(at_s)]), robot, at_s)
     files, missing = _save_images(found, recording, images)
+    flaws = flaws_of(verify_bag(Bag(bag)), window(at_s))
     if as_json:
-        print(json.dumps({**found.as_json(), "image_files": list(map(str, files))}))
+        print(json.dumps({**found.as_json(), "image_files": list(map(str, files)), "not_as_written": flaws}))
         return
+    for flaw in flaws:
+        console.print(plain(f"NOT AS IT WAS WRITTEN: {flaw}"), soft_wrap=True)
     console.print(_picture(found))
     for words in (*map(str, files), *missing, *recording.damages):
         console.print(plain(words), soft_wrap=True)

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.extras import needing
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def export(
     only: Annotated[str, typer.Option(help="all; success: episodes that succeeded")] = "all",
     videos: Annotated[bool, typer.Option("--videos", help="Images as videos: smaller, and not quite what was sent")] = False,
     rate_hz: Annotated[float, typer.Option(min=0, help="Control rate of robots whose recording declares none")] = 0.0,
+    unverified: Annotated[bool, typer.Option("--unverified", help="Also a recording that was changed since")] = False,
 ) -> None:
     """Writes what the robots of a recording did as a LeRobotDataset: a frame per executed command, with where it came from, whether
     the episode succeeded, and whether people intervened (docs/export.md).
@@ -38,7 +40,7 @@ def export(
     Example:  rfm export /tmp/shift --lerobot /tmp/dataset --only success, then: rfm train policy --dataset /tmp/dataset
 
     Exit code: 0; 1 when the data set was written, but more than a tenth of the episodes was left out; 2 when nothing in the
-    recording can be exported.
+    recording can be exported, or `rfm audit verify` finds that it was changed.
     """
     if only not in ONLY:
         raise typer.BadParameter(f"{only!r} is not one of {', '.join(ONLY)}")
@@ -47,10 +49,13 @@ def export(
     with needing("audit", "rfm export"):
         from ros2_rfm_serving.audit.bag import Bag
         from ros2_rfm_serving.audit.export.frames import Skipped, same_shape, shape_of
+        from ros2_rfm_serving.audit.trust import check_unchanged
+    skipped, recording = Skipped(), Bag(bag)
+    for line in check_unchanged(recording, "export", anyway=unverified):
+        console.print(plain(line), soft_wrap=True)
     with needing("lerobot", "rfm export --lerobot"):
         from ros2_rfm_serving.audit.export.lerobot import write
-    skipped = Skipped()
-    found = _episodes(Bag(bag), skipped, robot or [], task or [], only, rate_hz)
+    found = _episodes(recording, skipped, robot or [], task or [], only, rate_hz)
     first = next(found, None)
     if first is None:
         _tell(skipped)

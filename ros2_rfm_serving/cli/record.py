@@ -47,7 +47,7 @@ def record(
 
                rfm record --recover recordings/20260711-140312
 
-    Exit code: 0, or 2 when the folder cannot be used.
+    Exit code: 0, 1 when the audit log that was recorded is incomplete, or 2 when the folder cannot be used.
     """
     with needing("audit", "rfm record"):
         from ros2_rfm_serving.audit.recording import recover as _  # noqa: F401
@@ -92,6 +92,8 @@ def _record(parameters: dict[str, Any], seconds: float) -> None:
             node.stop()
             told = node.told
     console.print(told.words(), markup=False, highlight=False)
+    if told.broken:
+        raise typer.Exit(1)
 
 
 def _wait(stop: threading.Event, seconds: float, told: Any) -> None:

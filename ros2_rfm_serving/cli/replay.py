@@ -47,6 +47,7 @@ def replay(
     loop: Annotated[bool, typer.Option(help="With --publish: again and again")] = False,
     prefix: Annotated[str, typer.Option(help="With --publish: below this namespace, as beside a factory at work")] = "",
     domain: Annotated[int, typer.Option(help="With --publish: ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
+    unverified: Annotated[bool, typer.Option("--unverified", help="With --publish: also what was changed since")] = False,
 ) -> None:
     """Gives every brain what it was given then. It must decide the same, command by command; the first difference is shown with
     both sides. With --infer the recorded batches run again on their engines, and must give the same bytes. With --with, --factory,
@@ -56,7 +57,7 @@ def replay(
 
                rfm replay /tmp/shift --publish --rate 2
 
-    Exit code: 0 without a difference, 1 with one, 2 when something could not be replayed.
+    Exit code: 0 without a difference, 1 with one, 2 when something could not be replayed, or was not recorded.
     """
     with needing("audit", "rfm replay"):
         from ros2_rfm_serving.audit.bag import Bag
@@ -64,7 +65,7 @@ def replay(
     if publish:
         from ros2_rfm_serving.operate import playing
 
-        playing.publish(bag, playing.Playing(rate=rate, loop=loop, prefix=prefix, domain=domain))
+        playing.publish(bag, playing.Playing(rate=rate, loop=loop, prefix=prefix, domain=domain, unverified=unverified))
         return
     if with_ or factory or horizon or check:
         from ros2_rfm_serving.reports.what_if import Asked, show_what_if
@@ -114,7 +115,8 @@ def _replayed(recording: Bag, robot: str, profiles: Path | None, tell: Any) -> l
 def _code(results: list[Replayed]) -> int:
     if any(one.difference for one in results):
         return DIFFERENT
-    return NOT_REPLAYED if any(one.refused for one in results) or not any(one.decisions for one in results) else 0
+    incomplete = any(one.refused or one.broke_off for one in results)
+    return NOT_REPLAYED if incomplete or not any(one.decisions for one in results) else 0
 
 
 @contextlib.contextmanager
@@ -140,7 +142,15 @@ def _show(results: list[Replayed], damages: list[str], took_s: float) -> None:
     for heading in ("writer", "run", "decisions", "states compared", "not replayed", "seconds", "result"):
         table.add_column(heading, justify="left" if heading in ("writer", "run", "result") else "right")
     for one in results:
-        result = "another decision" if one.difference else "could not be replayed" if one.refused else "the same"
+        result = (
+            "another decision"
+            if one.difference
+            else "could not be replayed"
+            if one.refused
+            else "breaks off"
+            if one.broke_off
+            else "the same"
+        )
         figures = f"{one.decisions}", f"{one.snapshots}", f"{one.skipped}", f"{one.seconds:.1f}"
         table.add_row(plain(one.writer), f"{one.run:016x}", *figures, result)
     console.print(table)
@@ -170,4 +180,4 @@ def _show_difference(one: Replayed) -> None:
 def _as_json(one: Replayed) -> dict[str, Any]:
     told = {name: getattr(one, name) for name in ("writer", "run", "decisions", "snapshots", "skipped", "seconds", "notes")}
     difference = {**one.difference._asdict(), "at": dict(one.at)} if one.difference else None
-    return {**told, "refused": one.refused, "difference": difference}
+    return {**told, "refused": one.refused, "broke_off": one.broke_off, "difference": difference}

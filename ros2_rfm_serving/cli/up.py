@@ -85,7 +85,7 @@ def up(
 
     Examples:  rfm up   |   rfm up my_factory.yaml --seconds 60   |   rfm up my_factory.yaml --host gpu_a   |   rfm up --on ray
 
-    Exit code: 0, or 1 when a process kept failing.
+    Exit code: 0, or 1 when a process kept failing or the audit log that was recorded is incomplete.
     """
     from ros2_rfm_serving.factory import load_factory
 
@@ -123,6 +123,8 @@ def _end(outcome: Outcome, json_file: Path | None) -> None:
         from ros2_rfm_serving.monitoring.summary import as_json
 
         json_file.write_text(as_json(outcome.board), encoding="utf-8")
+    if outcome.incomplete and not outcome.failed:
+        raise typer.Exit(1)
     if outcome.failed:
         console.print(f"gave up on: {', '.join(outcome.failed)}", style="red", markup=False)
         raise typer.Exit(1)

@@ -17,6 +17,7 @@ from ros2_rfm_serving.factory.descriptor import Factory, Robot
 from ros2_rfm_serving.factory.robot_file import RobotFile
 from ros2_rfm_serving.factory.settings import ServerSettings, robot_settings, settings_of
 from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, METAWORLD, World
+from ros2_rfm_serving.private_files import private
 from ros2_rfm_serving.types import Horizon, Pipelining
 
 WORLD_EXECUTABLES = ("metaworld_robot_node", "simulated_robot_node")
@@ -313,7 +314,9 @@ def recorder_node(folder: Path | str | None, fleet_namespace: str, factory: Fact
 
 def write_parameters(node: NodeSpec, file: Path) -> None:
     """A ROS parameter file with all of a node's parameters. Raises: `ConfigurationError` for a file of its own that is none."""
-    file.write_text(parameter_file(merged_parameters(node)), encoding="utf-8")
+    text = parameter_file(merged_parameters(node))
+    with open(file, "w", encoding="utf-8", opener=private) as opened:
+        opened.write(text)
 
 
 def merged_parameters(node: NodeSpec) -> dict[str, Any]:

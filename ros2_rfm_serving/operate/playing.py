@@ -20,17 +20,22 @@ class Playing:
     """Of every topic; empty: the names that they had."""
     domain: int = -1
     """-1: ROS_DOMAIN_ID or 0"""
+    unverified: bool = False
+    """Also a recording that is not as it was written."""
 
 
 def publish(bag: Path, asked: Playing) -> None:
-    """Raises: `ConfigurationError` when a factory is at work under the same names, or nothing can be shown."""
+    """Raises: `ConfigurationError` when a factory is at work under the same names, nothing can be shown, or it was changed."""
     if asked.rate <= 0:
         raise ConfigurationError(f"is {asked.rate:g}", key="--rate", fix="give recorded seconds per second: more than 0")
     prepare_environment(asked.domain)
     from ros2_rfm_serving.audit.bag import Bag
+    from ros2_rfm_serving.audit.trust import check_unchanged
     from ros2_rfm_serving.ros.monitor.player import Player
 
     recording, stop = Bag(bag), threading.Event()
+    for line in check_unchanged(recording, "replay --publish", anyway=asked.unverified):
+        console.print(plain(line), soft_wrap=True)
     seconds = (recording.ends_ns - recording.begins_ns) / 1e9
     with stop_signals(stop), spinning(lambda: Player(recording, asked.prefix)) as player:
         player.offer(stop)

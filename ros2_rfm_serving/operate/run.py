@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -55,6 +55,8 @@ class Outcome:
     board: Board
     failed: list[str]
     duration_s: float
+    incomplete: list[str] = field(default_factory=list)
+    """What the recording lacks, in words: chains of records that broke off."""
 
 
 def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool] = lambda: False) -> Outcome:
@@ -92,6 +94,7 @@ def _run(factory: Factory, options: Options, make: Make, until: Callable[[], boo
 
     nodes = _checked_nodes(factory, options)
     recorder = secured(_recorder(options.record, options.namespace, factory), options.security)
+    recording = _new(options.record)
     supervisor = make(nodes, recorder)
     board = Board([robot.name for robot in factory.robots], factory.servers)
     stop = threading.Event()
@@ -128,7 +131,10 @@ def _run(factory: Factory, options: Options, make: Make, until: Callable[[], boo
         failed = [process.node.name for process in supervisor.gave_up]
         duration_s = time.monotonic() - started_s
         console.print(*render(board, duration_s, options.logs, ended_s=ended_s))
-    return Outcome(board=board, failed=failed, duration_s=duration_s)
+        incomplete = _incomplete(recording)
+        for line in incomplete:
+            console.print(plain(line), style="red", soft_wrap=True)
+    return Outcome(board=board, failed=failed, duration_s=duration_s, incomplete=incomplete)
 
 
 def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
@@ -180,6 +186,25 @@ def _recorder(folder: Path | None, namespace: str, factory: Factory) -> list[Nod
         with needing("audit", "--record"):
             from ros2_rfm_serving.audit.recording import recorder as _  # noqa: F401
     return recorder_node(folder, namespace, factory)
+
+
+def _new(folder: Path | None) -> Path | None:
+    """Return the folder that a recorder told to write to this one will take."""
+    if folder is None:
+        return None
+    from ros2_rfm_serving.audit.bag_writer import free
+
+    return free(folder)
+
+
+def _incomplete(recording: Path | None) -> list[str]:
+    """Return a sentence for each writer of whose chains of records some broke off in a recording."""
+    if recording is None:
+        return []
+    from ros2_rfm_serving.audit.recording.recorder import broken_chains
+    from ros2_rfm_serving.audit.recording.told import broken_lines
+
+    return broken_lines(broken_chains(recording))
 
 
 def _await_recorder(observer: ObserverNode, supervisor: Supervisor, wanted: bool) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from ros2_rfm_serving.factory.nodes import NodeSpec, write_parameters
 from ros2_rfm_serving.operate.commands import node_arguments, node_environment
 from ros2_rfm_serving.operate.executables import command_of
+from ros2_rfm_serving.private_files import private, private_folder
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, EXIT_END_HUNG, SUPERVISED
 
 INITIAL_BACKOFF_S, MAX_BACKOFF_S, HEALTHY_AFTER_S = 1.0, 15.0, 30.0
@@ -70,7 +71,7 @@ class Supervisor:
         around: Sequence[NodeSpec] = (),
     ) -> None:
         """around: those that are there before all others (`start_around`), and end when the others have."""
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         self.processes = [self._prepare(node, folder, fleet_namespace, log_level) for node in [*around, *nodes]]
         self._around = self.processes[: len(around)]
         self._environment = {
@@ -153,7 +154,7 @@ class Supervisor:
         return Process(node=node, log=folder / f"{node.name}.log", command=[*command_of(node.executable), *arguments])
 
     def _launch(self, process: Process) -> None:
-        with process.log.open("ab") as log:
+        with open(process.log, "ab", opener=private) as log:
             process.running = (
                 subprocess.Popen(  # a session of its own: Ctrl-C reaches the supervisor alone, which stops all in order
                     process.command,

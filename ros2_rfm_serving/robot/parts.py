@@ -229,6 +229,11 @@ class RobotParts:
         return link.server if link else ""
 
     @property
+    def ready_servers(self) -> list[str]:
+        """Servers that report that they are ready, and are not lost."""
+        return sorted(self._links.servers.ready)
+
+    @property
     def failovers(self) -> int:
         return self._links.failovers
 

@@ -290,7 +290,8 @@ class ModelServerNode(LifecycleNode):
             self.get_logger().info(news)
             self._standing.become(ServerState.LOADING, news)
         limit_s = self._params.load_timeout_s
-        if not 0.0 < limit_s < loading.takes_s(clock()):
+        now_s = clock()
+        if not 0.0 < limit_s < self._watchdog.ran_s(loading.takes_s(now_s), now_s):
             return False
         self._fail(f"{loading.placement.model} is not loaded after {limit_s:g} s (`load_timeout_s`)", ends_process=True)
         return True

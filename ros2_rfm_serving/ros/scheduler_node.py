@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
@@ -26,7 +27,7 @@ from ros2_rfm_serving.ros.attendance import Attendance
 from ros2_rfm_serving.ros.followers import Followers
 from ros2_rfm_serving.ros.node.audit import AuditTopic
 from ros2_rfm_serving.ros.node.changes import Changes
-from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
+from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, key_values
 from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Doorkeeper, prover_of_process, sign_ordered
 from ros2_rfm_serving.ros.node.orders import Gate
 from ros2_rfm_serving.ros.node.parameters import Spec, Values, When, declare
@@ -103,7 +104,7 @@ class SchedulerNode(Node):
         self._attendance = Attendance(self, names, self._roster, self._fleet, self._identity)
         lookout = self._planner.lookout(self._fleet)
         self._watching = Watching(self, names, self._fleet, lookout, self._identity, self._followers.hear_server, self._hears)
-        told = (self._followers.diagnosis, self._attendance.diagnosis, self._watching.diagnosis)
+        told = (self._diagnosis, self._attendance.diagnosis, self._watching.diagnosis)
         self._diagnostics = Diagnostics(self, lambda: told)
         self._doorkeeper = Doorkeeper.of_process(SCHEDULER)
         create_patient_service(self, srv.AdmitRobot, names.admit_robot, self._admit, qos_profile=qos.CONTROL)
@@ -120,6 +121,11 @@ class SchedulerNode(Node):
             self._roster.lease_s = changed.get("lease_s", self._roster.lease_s)
 
         return apply
+
+    def _diagnosis(self) -> DiagnosticStatus:
+        made = self._followers.diagnosis()
+        made.values = [*made.values, *key_values(self._audit.values())]
+        return made
 
     def stop(self) -> None:
         """Whoever waits for a plan is answered."""

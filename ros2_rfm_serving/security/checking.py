@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.graph_names import Names
+from ros2_rfm_serving.private_files import PRIVATE_FOLDER
 from ros2_rfm_serving.security import dds, dds_schema
 from ros2_rfm_serving.security.authority import common_name, has_not_begun, is_issued_by, load_certificate
 from ros2_rfm_serving.security.folder import (
@@ -20,7 +21,6 @@ from ros2_rfm_serving.security.folder import (
     KEY,
     PERMISSIONS,
     PERMISSIONS_CA,
-    PRIVATE_FOLDER,
     REVOKED,
     Folder,
     is_private,

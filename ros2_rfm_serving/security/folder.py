@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.private_files import PRIVATE_FILE, PRIVATE_FOLDER
 
-PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 CERTIFICATE, KEY, IDENTITY_CA, PERMISSIONS_CA = "cert.pem", "key.pem", "identity_ca.cert.pem", "permissions_ca.cert.pem"
 GOVERNANCE, PERMISSIONS, REVOKED = "governance", "permissions", "crl.pem"
 

@@ -16,6 +16,7 @@ from cryptography import x509
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.graph_names import NAME, Names
+from ros2_rfm_serving.private_files import PRIVATE_FOLDER
 from ros2_rfm_serving.security import dds, zenoh
 from ros2_rfm_serving.security.authority import MEMBER_DAYS, Authority, Identity, check_subject, load_certificate
 from ros2_rfm_serving.security.folder import (
@@ -25,7 +26,6 @@ from ros2_rfm_serving.security.folder import (
     KEY,
     PERMISSIONS,
     PERMISSIONS_CA,
-    PRIVATE_FOLDER,
     REVOKED,
     Folder,
     make,

@@ -106,8 +106,10 @@ class RobotClient:
 class Rig:
     """One executor for the node under test, a peer, and a server."""
 
+    make_server: Callable[[], FakeServer] = FakeServer
+
     def __init__(self, tested: Node, *robots: str) -> None:
-        self.tested, self.peer, self.server = tested, Node("peer"), FakeServer()
+        self.tested, self.peer, self.server = tested, Node("peer"), self.make_server()
         self.nodes = [tested, self.peer, self.server]
         self.executor = executor()
         for node in self.nodes:

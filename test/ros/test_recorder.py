@@ -22,6 +22,7 @@ from std_msgs.msg import Float32MultiArray
 from ros2_rfm_serving.audit import chain
 from ros2_rfm_serving.audit.bag import Bag
 from ros2_rfm_serving.audit.codec import digest
+from ros2_rfm_serving.audit.verify_bag import verify_bag
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.ros.wire import qos
 from test.ros.spinning import living
@@ -89,7 +90,9 @@ class Robot(Node):
         page = self.chain.page()
         assert page is not None
         text = b"\n".join(page.lines).decode()
-        self.audit.publish(msg.AuditPage(writer=page.writer, run=page.run, first=page.first, previous=page.previous, records=text))
+        message = msg.AuditPage(writer=page.writer, run=page.run, first=page.first, previous=page.previous, records=text)
+        for _ in range(1 + (self.count % 5 == 0)):  # as anybody on the graph may
+            self.audit.publish(message)
 
 
 def read(folder: Path) -> Bag | None:
@@ -138,6 +141,12 @@ def test_a_killed_recorder_harms_nobody_and_its_bag_is_mended(repository: Path, 
         if page.writer == checked.writer:
             checked.add(page)
     assert checked.flaws == [] and checked.number > 20
+    verdict = verify_bag(Bag(folder))
+    assert not verdict.findings and not verdict.is_changed and verdict.num_checked > 50, verdict.findings
+    assert verdict.chains.num_repeats > 2, "pages that somebody repeats are not counted"
+    with AnyReader([folder]) as reader:  # as it was left: another tool reads the same
+        assert sum(1 for _ in reader.messages()) == len(messages)
+    assert folder.stat().st_mode & 0o777 == 0o700 and {one.stat().st_mode & 0o777 for one in folder.iterdir()} == {0o600}
     mending = rfm(repository, "--recover", str(folder))
     told, _ = mending.communicate(timeout=60)
     assert mending.returncode == 0 and "bag_0.mcap: mended" in told and f"{len(messages)} messages" in told, told
@@ -145,6 +154,8 @@ def test_a_killed_recorder_harms_nobody_and_its_bag_is_mended(repository: Path, 
         assert reader.message_count == len(messages)
         for one, _, data in reader.messages():
             reader.deserialize(data, one.msgtype)
+    verdict = verify_bag(Bag(folder))
+    assert not verdict.findings and not verdict.is_changed, verdict.findings
 
 
 @pytest.mark.timeout(150)
@@ -171,3 +182,5 @@ def test_a_flight_recorder_writes_when_a_person_asks(repository: Path, tmp_path:
     (began, *_, closed) = [record for page in bag.pages() if page.writer.startswith("recorder/") for record in chain.records(page)]
     assert began["cause"]["kind"] == "person" and closed["kind"] == "closed" and closed["heads"][0]["writer"] == "robot/arm_1"
     assert len(statuses(bag)) > 40
+    verdict = verify_bag(bag)
+    assert not verdict.findings and not verdict.is_changed and verdict.num_checked > 100, verdict.findings

@@ -19,6 +19,7 @@ from ros2_rfm_serving.audit.recording.intake import Sample
 from ros2_rfm_serving.audit.recording.recorder import Limits, Recorder
 from ros2_rfm_serving.audit.recording.told import Told
 from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.private_files import private_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ class Flight:
     def __init__(self, folder: Path, bounds: FlightLimits, limits: Limits, begin: Begin) -> None:
         """limits: splits within an incident; what is kept counts for all incidents together. Raises: `RfmError`: no such folder."""
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            private_folder(folder)
         except OSError as error:
             raise RfmError(f"{folder}: no folder for recordings: {error.strerror or error}") from None
         self._folder, self._begin = folder, begin
@@ -176,6 +177,7 @@ def _sum(done: Told, one: Told, *, problem: str) -> Told:
         size=done.size + one.size,
         files=done.files + one.files,
         lost=dict(Counter(done.lost) + Counter(one.lost)),
+        broken={**done.broken, **one.broken},
         incidents=done.incidents + 1,
         problem=problem,
     )

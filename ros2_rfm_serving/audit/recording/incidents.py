@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ GOALS, AUDIT = "action_msgs/msg/GoalStatusArray", "rfm_serving/msg/AuditPage"
 LISTENED = frozenset({ROBOT, SERVER, GOALS, AUDIT})
 """Types that the rules look into."""
 SERVER_SILENT_S = 2.0
+STOPPED_S = 1.0
+"""Between two looks, and the recorder itself did not run: what was said meanwhile is not read yet, and nobody was silent."""
 BURST_WINDOW_S, BURST = 5.0, 20
 """Refused requests and held control periods of the fleet; as many are an incident."""
 ABORTED_GOAL = 6
@@ -48,6 +51,7 @@ class Watch:
     _servers: dict[str, int] = field(default_factory=dict)
     _heard_s: dict[str, float] = field(default_factory=dict)
     """Server -> when it was heard last."""
+    _looked_s: float = math.inf
     _aborted: dict[str, frozenset[bytes]] = field(default_factory=dict)
     """Topic -> goals."""
 
@@ -89,6 +93,9 @@ class Watch:
 
     def quiet(self, now_s: float) -> Iterator[Cause]:
         """Who was there and is silent."""
+        if (gap_s := now_s - self._looked_s) > STOPPED_S:
+            self._heard_s = {name: heard_s + gap_s for name, heard_s in self._heard_s.items()}
+        self._looked_s = now_s
         for name, heard_s in list(self._heard_s.items()):
             if now_s - heard_s > SERVER_SILENT_S:
                 del self._heard_s[name]

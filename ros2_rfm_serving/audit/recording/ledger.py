@@ -6,12 +6,19 @@ next one, and the last hash (`heads`), so that this chain's end anchors theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, SEALED, Chain, Page
+from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, MESSAGES, SEALED, Chain, Page, identity, parsed, why_broken
+from ros2_rfm_serving.audit.manifest import Sign
+from ros2_rfm_serving.audit.signatures import sign_chain
 
+RECORDER = "recorder/"
+"""What a recorder's writer name begins with."""
+ASIDE = "aside"
 SEAL_PERIOD_S = 5.0
+CLOSED_MARK = b'"kind":"closed"'
 MAX_CHAINS = 4096
 """Pages come from whoever may write to the graph."""
 
@@ -19,25 +26,53 @@ MAX_CHAINS = 4096
 class Ledger:
     """Given what happens; `page` is what is to be written of it. Of one thread."""
 
-    def __init__(self, name: str, run: int, now_s: float, about: Mapping[str, Any]) -> None:
-        """about: of this recording."""
-        self._chain = Chain(f"recorder/{name}", run)
+    def __init__(self, name: str, run: int, now_s: float, about: Mapping[str, Any], sign: Sign | None = None) -> None:
+        """about: of this recording. sign: by the certificate of this process; None: it has none."""
+        self._sign = sign
+        self._chain = Chain(f"{RECORDER}{name}", run)
         self._heads: dict[tuple[str, int], tuple[int, int, str]] = {}
         """Writer and run -> numbers of the first record that was heard and of the next one, hash of the last one."""
         self._sealed_s = now_s
+        self.broken: dict[str, tuple[int, str]] = {}
+        """Writer -> how many of its chains broke off, and why the last one did."""
+        self._broken_runs: deque[tuple[str, int]] = deque(maxlen=MAX_CHAINS)
         self._chain.note("began", now_s, about)
 
     def hear(self, page: Page, now_s: float) -> None:
         """A page of another writer goes into the bag."""
         begins, number, _ = self._heads.get((page.writer, page.run), (page.first, page.first, ""))
+        if page.writer.startswith(RECORDER):  # it is written to the bag alone, and never comes from the graph
+            return
+        if page.first < number:  # a middleware repeats, and so may anybody: it says nothing of how far the chain is
+            return
         if page.first > number:
             body = {"writer": page.writer, "run": page.run, "first": number, "count": page.first - number}
             self._chain.note("lost", now_s, body)
         if page.lines:
             if (page.writer, page.run) not in self._heads and len(self._heads) >= MAX_CHAINS:
                 del self._heads[next(iter(self._heads))]
+            self._note_break(page)
             last = page.lines[-1][-HASH_DIGITS - 2 : -2].decode(errors="replace")
             self._heads[page.writer, page.run] = begins, page.first + len(page.lines), last
+
+    def set_aside(self, page: Page, topic: str, why: str, now_s: float) -> None:
+        """A page goes into the bag that is not its writer's, by its signature."""
+        self._chain.note(ASIDE, now_s, {"topic": topic, "page": identity(page).hex(), "why": why})
+
+    def _note_break(self, page: Page) -> None:
+        """Count a chain that breaks off with this page, or the one before it, as its successor says."""
+        for line in page.lines[-2:]:  # the last one may be the signature
+            if CLOSED_MARK in line:
+                self._count_break(page.writer, page.run, parsed(line))
+        after = parsed(page.lines[0]).get("after") if page.first == 0 else None
+        if isinstance(after, dict) and isinstance(after.get("run"), int):
+            self._count_break(page.writer, after["run"], after)
+
+    def _count_break(self, writer: str, run: int, told: Mapping[str, Any]) -> None:
+        why = why_broken(told)
+        if why and (writer, run) not in self._broken_runs and (writer in self.broken or len(self.broken) < MAX_CHAINS):
+            self._broken_runs.append((writer, run))
+            self.broken[writer] = self.broken.get(writer, (0, ""))[0] + 1, why
 
     def lost(self, topics: Mapping[str, int], why: str, now_s: float) -> None:
         for topic, count in topics.items():
@@ -46,12 +81,21 @@ class Ledger:
     def note(self, kind: str, now_s: float, body: Mapping[str, Any]) -> None:
         self._chain.note(kind, now_s, body)
 
-    def page(self, now_s: float, stamp_s: float, *, closed: bool = False) -> Page | None:
-        """None: nothing is due. stamp_s: ROS time."""
+    def is_due(self, now_s: float) -> bool:
+        """Something was noted since the last page, or it is time to say how far it has heard everybody."""
+        return len(self._chain) > 0 or now_s - self._sealed_s >= SEAL_PERIOD_S
+
+    def page(
+        self, now_s: float, stamp_s: float, *, closed: bool = False, messages: Iterable[Mapping[str, Any]] = ()
+    ) -> Page | None:
+        """None: nothing is due. stamp_s: ROS time. messages: digests of what was written (`Digests`)."""
+        for one in messages:
+            self._chain.note(MESSAGES, now_s, one)
         if closed or now_s - self._sealed_s >= SEAL_PERIOD_S:
             self._sealed_s = now_s
             body = {"records": self._chain.number, "stamp": stamp_s, "heads": self._told()}
             self._chain.note(CLOSED if closed else SEALED, now_s, body)
+        sign_chain(self._chain, now_s, self._sign)
         return self._chain.page()
 
     def _told(self) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -10,16 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from ros2_rfm_serving.audit.bag import PAGE
-from ros2_rfm_serving.audit.bag_writer import BagWriter
+from ros2_rfm_serving.audit.bag_metadata import METADATA, custom_data
+from ros2_rfm_serving.audit.bag_writer import BagWriter, folders_of
+from ros2_rfm_serving.audit.chain import Page
+from ros2_rfm_serving.audit.manifest import Sign
 from ros2_rfm_serving.audit.mcap_file import Output
 from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
+from ros2_rfm_serving.audit.recording.digests import Digests
 from ros2_rfm_serving.audit.recording.intake import Sample, Topic
 from ros2_rfm_serving.audit.recording.ledger import Ledger
 from ros2_rfm_serving.audit.recording.told import Told
 from ros2_rfm_serving.errors import RfmError
 
+Prove = Callable[[Page], str]
+"""Why a page is not its writer's; empty: it is."""
 PAGE_PERIOD_S = 1.0
 DAY_S, MB, GB = 86_400.0, 1 << 20, 1 << 30
+BROKEN = "rfm_serving/broken_chains"
+"""In `custom_data` of `metadata.yaml`: JSON, writer -> how many of its chains broke off, and why the last one did."""
 KEPT_SPLITS = 4
 """At least so many fit into what is kept: retention removes whole files."""
 
@@ -53,8 +62,12 @@ class Recorder:
         ledger: Ledger,
         page_topic: Topic,
         open_file: Callable[[Path], Output] | None = None,
+        sign: Sign | None = None,
+        prove: Prove | None = None,
     ) -> None:
-        """page_topic: of the recorder's own records. Raises: `RfmError`: the folder cannot be used."""
+        """page_topic: of the recorder's own records. sign: signs the manifest. prove: judges pages where there are certificates.
+        Raises: `RfmError`: the folder cannot be used."""
+        self._prove = prove
         self._ledger, self._limits, self._page_topic = ledger, limits, page_topic
         self._lost: Counter[str] = Counter()
         self._unsaid: dict[str, Counter[str]] = {}
@@ -63,7 +76,16 @@ class Recorder:
         self._problem = self._said = ""
         self._pages: list[tuple[int, bytes]] = []
         """Of our own, not on the disk yet."""
-        self._bag = BagWriter(folder, split_bytes=limits.file_bytes, split_s=limits.file_s, lost=self._lose, open_file=open_file)
+        self._digests = Digests(page_topic.name)
+        self._bag = BagWriter(
+            folder,
+            split_bytes=limits.file_bytes,
+            split_s=limits.file_s,
+            lost=self._lose,
+            open_file=open_file,
+            wrote=self._digests.wrote,
+            sign=sign,
+        )
         self._begun = 0
         self.told = Told(folder=folder)
 
@@ -97,9 +119,18 @@ class Recorder:
         )
         if topic.type == PAGE:
             try:
-                self._ledger.hear(page_of(sample.data), now_s)
+                self._hear(page_of(sample.data), topic.name, now_s)
             except RfmError as error:  # it is in the bag as it came
                 self._ledger.note("damaged", now_s, {"topic": topic.name, "why": str(error)})
+
+    def _hear(self, page: Page, topic: str, now_s: float) -> None:
+        if self._prove is not None and (why := self._prove(page)):
+            self._ledger.set_aside(page, topic, why, now_s)
+            return
+        before = dict(self._ledger.broken)
+        self._ledger.hear(page, now_s)
+        if self._ledger.broken != before:
+            self._bag.describe(BROKEN, json.dumps(self._ledger.broken))
 
     def _lose(self, counts: Mapping[str, int], error: OSError) -> None:
         """Of the bag: nothing could be written."""
@@ -143,7 +174,9 @@ class Recorder:
         self._tried_s = now_s
         if not self._pages or closed:
             self._note_losses(now_s)
-            page = self._ledger.page(now_s, now_ns / 1e9, closed=closed)
+            due = closed or self._ledger.is_due(now_s)
+            messages = self._digests.take(self._bag.sums(), now_ns, always=due)
+            page = self._ledger.page(now_s, now_ns / 1e9, closed=closed, messages=messages)
             self._pages += [(now_ns, page_bytes(page, now_ns))] if page is not None else []
         topic, self._page_failed = self._page_topic, False
         for time_ns, data in self._pages:
@@ -163,4 +196,21 @@ class Recorder:
             lost=dict(self._lost),
             problem=self._problem,
             files=bag.files,
+            broken=dict(self._ledger.broken),
         )
+
+
+def broken_chains(folder: Path) -> dict[str, tuple[int, str]]:
+    """Return whose chains of records broke off, how often and why, in a recording and those that follow it after a kill.
+
+    This reads `metadata.yaml` alone, and so it is quick; `rfm audit verify` reads the records themselves.
+    """
+    found: dict[str, tuple[int, str]] = {}
+    for one in folders_of(folder):
+        text = custom_data(one / METADATA).get(BROKEN, "")
+        try:
+            told = {str(writer): (int(count), str(why)) for writer, (count, why) in json.loads(text or "{}").items()}
+        except (ValueError, TypeError, AttributeError):
+            continue
+        found |= {writer: (count + found.get(writer, (0, ""))[0], why) for writer, (count, why) in told.items()}
+    return found

@@ -9,13 +9,15 @@ from pathlib import Path
 
 from ros2_rfm_serving.audit import mcap_scan
 from ros2_rfm_serving.audit.bag import files_of
-from ros2_rfm_serving.audit.bag_metadata import METADATA, Ended, metadata, replace_text
+from ros2_rfm_serving.audit.bag_metadata import METADATA, Ended, custom_data, metadata, replace_text
 from ros2_rfm_serving.audit.folder_lock import FolderLock
+from ros2_rfm_serving.audit.manifest import MANIFEST, manifest, read_manifest, sha256_of
 from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
 from ros2_rfm_serving.audit.mcap_file import McapFile
 from ros2_rfm_serving.audit.mcap_scan import Scanned
 from ros2_rfm_serving.audit.message_types import MessageTypes
 from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.private_files import private
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,7 @@ def recover(folder: Path) -> list[Mended]:
         try:
             found = [_mend(file) for file in _with_begin(folder)]
             _describe(folder)
+            _note_mended(folder, found)
         finally:
             lock.release()
     except OSError as error:
@@ -66,7 +69,7 @@ def _mend(file: Path) -> Mended:
         name=file.name,
         messages=counts.total(),
         mended=not scanned.closed,
-        lost_bytes=0 if scanned.closed else scanned.size - scanned.end,
+        lost_bytes=0 if scanned.closed or scanned.at_work else scanned.size - scanned.end,
         problems=tuple(problems),
     )
 
@@ -76,7 +79,7 @@ def _rewrite(scanned: Scanned) -> None:
     new = scanned.path.with_name(scanned.path.name + ".mending")
     try:
         new.unlink(missing_ok=True)  # of somebody who was killed; behind a link may lie what is no recording
-        with new.open("xb", buffering=0) as output:
+        with open(new, "xb", buffering=0, opener=private) as output:
             file = McapFile(output)
             for at in scanned.chunks:
                 chunk = Chunk(compressed=at.compression == "zstd")
@@ -120,4 +123,16 @@ def _describe(folder: Path) -> None:
             )
         )
     channels = {number: channel for channel, number in numbers.items()}
-    replace_text(folder / METADATA, metadata([one for one in ended if one.counts], channels, MessageTypes()))
+    custom = custom_data(folder / METADATA)
+    replace_text(folder / METADATA, metadata([one for one in ended if one.counts], channels, MessageTypes(), custom))
+
+
+def _note_mended(folder: Path, found: list[Mended]) -> None:
+    """Say in the manifest which files have an end of ours now; what it says of all others stays as the recorder wrote it."""
+    before = read_manifest(folder / MANIFEST)
+    if before is None or before.problem:
+        return
+    mended = tuple(sorted({*before.mended, *(one.name for one in found if one.mended)}))
+    description = sha256_of((folder / METADATA).read_bytes())
+    if mended != before.mended or description not in before.metadata:
+        replace_text(folder / MANIFEST, manifest(before.files, [description], mended=mended))

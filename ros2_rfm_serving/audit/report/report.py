@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ros2_rfm_serving.audit.bag import Bag
 from ros2_rfm_serving.audit.explain.explain import explain, window
 from ros2_rfm_serving.audit.explain.explanation import Explanation
 from ros2_rfm_serving.audit.explain.pictures import as_png
 from ros2_rfm_serving.audit.log import AuditLog
+from ros2_rfm_serving.audit.report.altered import altered
 from ros2_rfm_serving.audit.report.around import around
 from ros2_rfm_serving.audit.report.causes import causes
 from ros2_rfm_serving.audit.report.figures import attained, success
@@ -19,6 +20,7 @@ from ros2_rfm_serving.audit.report.incident_page import Told
 from ros2_rfm_serving.audit.report.incidents import Incident, incidents
 from ros2_rfm_serving.audit.report.page import Shift, page
 from ros2_rfm_serving.audit.report.tracks import ROBOT, SCORE, SERVER, Tracks
+from ros2_rfm_serving.audit.verify_bag import verify_bag
 from ros2_rfm_serving.errors import RfmError
 
 MOST_EXPLAINED, MOST_PICTURES = 200, 60
@@ -39,8 +41,9 @@ def report(path: Path) -> str:
     if not bag.begins_ns:
         raise RfmError(f"{path}: the recording is empty")
     begins_s, ends_s = bag.begins_ns / 1e9, bag.ends_ns / 1e9
-    tracks = Tracks().add((one.type, one.time_ns / 1e9, bag.read(one)) for one in bag.messages(ROBOT, SERVER, SCORE))
-    found = incidents(tracks, AuditLog(bag.pages(), ()), bag.pages, ends_s)
+    tracks = Tracks().add(_told_messages(bag))
+    found = [*incidents(tracks, AuditLog(bag.pages(), ()), bag.pages, ends_s), *altered(verify_bag(bag).findings)]
+    found.sort(key=lambda one: (math.isnan(one.at_s), one.at_s))
     chosen = _chosen(found)
     log = AuditLog(bag.pages(), [window(one.at_s) for one in chosen])
     told = list(_told(found, chosen, log, bag))
@@ -57,6 +60,15 @@ def report(path: Path) -> str:
         damages=[*bag.damages, *log.damaged],
     )
     return page(shift)
+
+
+def _told_messages(bag: Bag) -> Iterator[tuple[str, float, Any]]:
+    """Yield type, time (s) and content of what robots and servers said of themselves; what cannot be read is named in `damages`."""
+    for one in bag.messages(ROBOT, SERVER, SCORE):
+        try:
+            yield one.type, one.time_ns / 1e9, bag.read(one)
+        except RfmError as error:
+            bag.damages[f"{one.topic}: {error}"] = None
 
 
 def _chosen(found: Iterable[Incident]) -> list[Incident]:

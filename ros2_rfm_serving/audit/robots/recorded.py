@@ -71,9 +71,10 @@ class Notes:
         except Exception as error:
             self.journal.note("call", now_s, failed_call, do, args, error, urgent=True)
             raise
+        self._keep_counts(brain)
         told = None if do in SILENT else result
         self.journal.note("call", now_s, told_call, do, args, told, urgent=do in URGENT)
-        self._after(brain)
+        self._note_transition(brain)
         return result
 
     def tick(self, brain: RecordedBrain, sensors: Sensors | None, now_s: float, may_act: bool) -> Tick:
@@ -84,8 +85,9 @@ class Notes:
         except Exception as error:
             self.journal.note("tick", now_s, failed_tick, sensors, may_act, error, urgent=True)
             raise
+        self._keep_counts(brain)  # before the record: its images are encoded for it, and one that is broken is counted then
         self.journal.note("tick", now_s, told_tick, brain, sensors, may_act, tick)
-        self._after(brain)
+        self._note_transition(brain)
         return tick
 
     def reconfigured(self, brain: RobotBrain, config: RobotConfig, apply: Callable[[], None]) -> None:
@@ -94,8 +96,9 @@ class Notes:
             self._note_counts(brain)
         apply()
         if self.journal.on:
+            self._keep_counts(brain)
             self.journal.note("call", self._now_s, told_call, "reconfigure", {"config": config}, None, urgent=True)
-            self._after(brain)
+            self._note_transition(brain)
 
     def _within(self, call: Callable[..., Any], brain: RobotBrain, given: dict[str, Any]) -> Any:
         self.inside = True
@@ -104,8 +107,7 @@ class Notes:
         finally:
             self.inside = False
 
-    def _after(self, brain: RobotBrain) -> None:
-        self._keep_counts(brain)
+    def _note_transition(self, brain: RobotBrain) -> None:
         state, before = told_state(brain), self._state
         if state != before:
             self._state = state

@@ -53,7 +53,7 @@ class ServerJournal:
             self._note(notes)
             self._note_counts()
             if self._overrun:
-                self._journal.anew(self._clock(), "it was decided faster than it could be written")
+                self._journal.break_off(self._clock(), "it was decided faster than it could be written")
         else:
             self._leave()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ros2_rfm_serving.operate.on_ray.words import Answer, Join, Order
 from ros2_rfm_serving.operate.supervisor import how
+from ros2_rfm_serving.private_files import private, private_folder
 
 DRIVER = f"{__package__}.driver"
 LOG = "ray.log"
@@ -28,8 +29,8 @@ class Link:
     @staticmethod
     def started(join: Join, logs: Path) -> Link:
         ours, theirs = Pipe()
-        logs.mkdir(parents=True, exist_ok=True)
-        with theirs, (logs / LOG).open("ab") as log:
+        private_folder(logs)
+        with theirs, open(logs / LOG, "ab", opener=private) as log:
             process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-c", f"from {DRIVER} import main; main()", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,

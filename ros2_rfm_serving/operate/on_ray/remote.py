@@ -12,6 +12,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 
 from ros2_rfm_serving.operate.on_ray.actor import Look
 from ros2_rfm_serving.operate.supervisor import HEALTHY_AFTER_S, STOP_TIMEOUT_S, Kept, how
+from ros2_rfm_serving.private_files import private
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 
 SILENT_S = 10.0
@@ -130,7 +131,7 @@ class Remote(Kept):
 
     def _write_line(self, text: str, end: str = "\n") -> None:
         """What finds no room here is in Ray's own log."""
-        with suppress(OSError), self.log.open("a", encoding="utf-8") as log:
+        with suppress(OSError), open(self.log, "a", encoding="utf-8", opener=private) as log:
             log.write(text + end)
 
 

@@ -1,4 +1,4 @@
-"""Statuses and schedules in a recording: which were said by whose certificate? A recorder notes everything, as it comes."""
+"""Statuses, schedules and pages in a recording: which were said by whose certificate? A recorder notes everything, as it comes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from pathlib import Path
 from rfm_serving import msg
 
 from ros2_rfm_serving.audit.bag import Message
-from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.audit.chain import Page
+from ros2_rfm_serving.audit.manifest import Manifest
+from ros2_rfm_serving.audit.signatures import NAMES, problem_of
+from ros2_rfm_serving.audit.verify_bag import Prove
+from ros2_rfm_serving.errors import BadMessageError, UnprovenError
 from ros2_rfm_serving.ros.node.said import STALE, Hearer
 from ros2_rfm_serving.ros.node.scheduled import ScheduleHearer
 from ros2_rfm_serving.ros.proven import is_of
@@ -32,6 +36,8 @@ class Proofs:
     """By topic."""
     problems: dict[str, str] = field(default_factory=dict)
     """Topic -> what is wrong with the first of them."""
+    manifest: str = ""
+    """Why the manifest of files is no recorder's; empty: a recorder's certificate has signed it, or there is none."""
 
 
 def check(messages: Iterable[Message], enclave: Path) -> Proofs:
@@ -56,6 +62,34 @@ def check(messages: Iterable[Message], enclave: Path) -> Proofs:
             continue
         found.proven += 1
     return found
+
+
+def page_prover(enclave: Path) -> Prove:
+    """Return what judges audit pages by their signatures. enclave: as of `check`. Raises: `ConfigurationError`."""
+    now = [datetime.now(timezone.utc)]
+    verifier = Verifier(enclave, lambda: now[0])
+
+    def prove(page: Page, time_ns: int) -> str:
+        now[0] = datetime.fromtimestamp(time_ns / 1e9, timezone.utc)
+        return problem_of(page, verifier.check_said)
+
+    return prove
+
+
+def check_manifest(found: Manifest | None, ends_ns: int, enclave: Path, proofs: Proofs) -> None:
+    """Add to `proofs` whether a recorder's certificate has signed the manifest. ends_ns: of the recording. enclave: as of `check`.
+    Raises: `ConfigurationError`."""
+    if found is None or found.problem:  # a finding of its own
+        return
+    at = datetime.fromtimestamp(ends_ns / 1e9, timezone.utc)
+    try:
+        if found.signature is None:
+            raise UnprovenError("nobody has signed it")
+        who = Verifier(enclave, lambda: at).check_said(*found.signature, found.text)
+        if who.name not in NAMES["recorder"]:
+            raise UnprovenError(f"{who.name} has signed it, and no recorder")
+    except UnprovenError as error:
+        proofs.manifest = str(error)
 
 
 def _check_status(message: Message, hearer: Hearer) -> None:

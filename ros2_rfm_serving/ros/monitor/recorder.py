@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 import time
 from datetime import datetime
@@ -19,15 +20,18 @@ from ros2_rfm_serving.audit.recording.flight import Flight, FlightLimits
 from ros2_rfm_serving.audit.recording.intake import Intake, Topic
 from ros2_rfm_serving.audit.recording.ledger import Ledger
 from ros2_rfm_serving.audit.recording.recorder import DAY_S, GB, MB, Limits, Recorder
-from ros2_rfm_serving.audit.recording.told import Told
+from ros2_rfm_serving.audit.recording.told import Told, broken_lines
 from ros2_rfm_serving.audit.recording.topics import OWN, Selection
 from ros2_rfm_serving.audit.recording.writing import END_S, Sink, Writing
+from ros2_rfm_serving.audit.signatures import problem_of
 from ros2_rfm_serving.ros.monitor import definitions
 from ros2_rfm_serving.ros.monitor.hearing import Hearing, written
 from ros2_rfm_serving.ros.monitor.recorder_parameters import SPECS
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, key_values
+from ros2_rfm_serving.ros.node.doorkeeper import verifier_of_process
 from ros2_rfm_serving.ros.node.parameters import Values, declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names
+from ros2_rfm_serving.ros.node.signer import signer_of_process
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import qos
 
@@ -106,11 +110,13 @@ class RecorderNode(Node):
         )
         name = values.text("name") or socket.gethostname()
         page = Topic(f"{self._root}/{OWN}", PAGE, definitions.message(PAGE), written([qos.AUDIT]))
-        random = SystemRandom()
+        random, sign, verifier = SystemRandom(), signer_of_process(), verifier_of_process()
+        prove = functools.partial(problem_of, check=verifier.check_said) if verifier is not None else None
 
         def begin(folder: Path, limits: Limits, more: dict[str, Any]) -> Recorder:
             about = {**self._about, "stamp": time.time(), "folder": str(folder), **more}
-            return Recorder(folder, limits, Ledger(name, random.randrange(1, 1 << 63), clock(), about), page)
+            ledger = Ledger(name, random.randrange(1, 1 << 63), clock(), about, sign)
+            return Recorder(folder, limits, ledger, page, sign=sign, prove=prove)
 
         if not (flight_s := values.number("flight_s")):
             return begin(folder, limits, {})
@@ -184,6 +190,8 @@ class RecorderNode(Node):
         level, message = DiagnosticStatus.OK, "recording"
         if clock() - self._lost_s < RECENT_S:
             level, message = DiagnosticStatus.WARN, f"{self._num_lost} messages were lost"
+        if told.broken:
+            level, message = DiagnosticStatus.WARN, "; ".join(broken_lines(told.broken))
         if told.problem:
             level, message = DiagnosticStatus.ERROR, f"nothing can be written: {told.problem}"
         values = {
@@ -193,6 +201,7 @@ class RecorderNode(Node):
             "size_mb": told.size / 1e6,
             "files": told.files,
             "lost": self._num_lost,
+            "broken_chains": sum(count for count, _ in told.broken.values()),
             "waiting_mb": self._intake.waiting / 1e6,
             **({"held_s": told.held_s, "incidents": told.incidents} if self._flight is not None else {}),
         }

@@ -15,6 +15,7 @@ from rfm_serving import msg
 from ros2_rfm_serving.audit.chain import Page
 from ros2_rfm_serving.audit.journal import PAGE_PERIOD_S, PROCESS_ENDS, Journal
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.signer import signer_of_process
 from ros2_rfm_serving.ros.node.timers import turns_of
 from ros2_rfm_serving.ros.wire import convert, qos
 
@@ -26,8 +27,15 @@ class AuditTopic:
     """`journal` counts from the start, on any thread that has the lock; on the graph is it from `open` on."""
 
     def __init__(self, node: Node, writer: str, topic: str, *, lock: AbstractContextManager[Any] | None = None) -> None:
-        """writer: `<role>/<name>`. lock: of whoever notes on other threads than the executor's."""
-        self.journal = Journal(writer, writer.partition("/")[0], send=self._send, stamp_s=self._stamp_s, draw=random_run)
+        """writer: `<role>/<name>`. lock: of whoever notes on other threads than the executor's. Raises: `ConfigurationError`."""
+        self.journal = Journal(
+            writer,
+            writer.partition("/")[0],
+            send=self._send,
+            stamp_s=self._stamp_s,
+            draw=random_run,
+            sign=signer_of_process(),
+        )
         self._node, self._topic = node, topic
         self._lock = lock or contextlib.nullcontext()
         self._publisher: Any = None

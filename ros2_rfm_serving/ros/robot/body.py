@@ -34,6 +34,7 @@ from ros2_rfm_serving.ros.robot.cameras import CameraSet
 from ros2_rfm_serving.ros.robot.command_topic import CommandTopic
 from ros2_rfm_serving.ros.robot.declared import TickSource
 from ros2_rfm_serving.ros.robot.joints import FORMATS, StateReader
+from ros2_rfm_serving.ros.robot.listening import Listening
 from ros2_rfm_serving.ros.robot.reading_times import ReadingTimes, simulated_time_of
 from ros2_rfm_serving.ros.robot.refusals import START, Refusals
 from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, HEARD, Servers
@@ -74,6 +75,7 @@ class RobotBody:
         self._active = self._drives = False
         self._timer: Turn | None = None
         self._ticked_s = self._told_s = -1.0
+        self._listening = Listening(self.brain)
         self._told: object = None
         self._sessions = Sessions(node, servers, self)
         verifier = servers.proofs.verifier
@@ -91,6 +93,7 @@ class RobotBody:
 
     def activate(self) -> None:
         self._active = self._door.open = True
+        self._listening.begin()
         self.punctuality.restart()
         seconds = self._period_s if self._by_timer else WATCHDOG_PERIODS * self._period_s
         self._timer = turns_of(self._node).every(seconds, self._on_timer)
@@ -285,7 +288,7 @@ class RobotBody:
     # --- what arrives ---
 
     def _on_state(self, take: Callable[[Any, float], bool], message: Any) -> None:
-        now_s = clock()
+        now_s = self._listening.now_s()
         came = take(message, now_s)
         self._refusals.note("", self._reader.problem, now_s, at_once=not self._reader.is_incomplete)
         if came:
@@ -294,13 +297,13 @@ class RobotBody:
                 self.tick(now_s)
 
     def _on_image(self, camera: str, message: Any) -> None:
-        now_s = clock()
+        now_s = self._listening.now_s()
         self._cameras.take(camera, message, self._pictures[camera].taken_s(message, now_s))
         self._refusals.note(camera, self._cameras.problems.get(camera, ""), now_s)
 
     def _on_reply(self, read: Callable[[Any], Reply], message: Any) -> None:
         try:
-            self.brain.reply(read(message), clock())
+            self.brain.reply(read(message), self._listening.now_s())
         except BadMessageError as error:
             self._refuse(error)
 
@@ -388,7 +391,7 @@ class RobotBody:
             self._node.get_logger().warning(f"{self.name}: {misfit}")
 
     def _on_timer(self) -> None:
-        now_s = clock()
+        now_s = self._listening.now_s()
         if self._by_timer:
             if self.brain.is_period(now_s):
                 self.tick(now_s)

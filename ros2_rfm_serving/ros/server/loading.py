@@ -123,10 +123,11 @@ class Loading:
         """Raises: `ModelError`."""
         if self._former.loading:  # however long that takes: two at once may not fit
             self._former.loading.undo()
-        ends_s = clock() + (self._former.hung_after_s or math.inf)
+        waited_s, limit_s = 0.0, self._former.hung_after_s or math.inf  # of time in which this process ran
         for thread in self._former.threads:
-            while thread.is_alive() and clock() < ends_s:
+            while thread.is_alive() and waited_s < limit_s:
                 thread.join(LOOK_S)
+                waited_s += LOOK_S
         self.wedged = any(thread.is_alive() for thread in self._former.threads)
         if self.wedged:
             raise ModelError("the last batch of the model before does not end")

@@ -1,7 +1,7 @@
 """Ends a process in which something does not come back: neither an engine nor a decoder can be asked to stop.
 
 What counts is progress, not that a thread is alive. It looks from a thread of its own and takes no lock: the executor may be
-what does not come back. A thread of C watches over the interpreter.
+what does not come back. Another process watches over the interpreter. Time in which the whole process did not run does not count.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from ros2_rfm_serving.ros.node.running_time import LOOK_PERIOD_S, RunningTime
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.server.interpreter_watch import InterpreterWatch
 
 EXIT_HUNG = 70
-LOOK_PERIOD_S = 0.25
 SAYS_SO_S = 0.5
 """Between finding it and the end of the process: for the status that says so."""
 EXECUTOR_S = 5.0
@@ -36,6 +37,8 @@ class Watchdog:
         self._limit_s = 0.0
         self._watched: Mapping[str, Stalled] = {}
         self._since_s = self._beat_s = clock()
+        self._ran = RunningTime(self._since_s)
+        self._interpreter = InterpreterWatch()
         self._ending = threading.Event()
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
@@ -60,17 +63,19 @@ class Watchdog:
         """The executor is there."""
         self._beat_s = clock()
 
+    def ran_s(self, seconds: float, now_s: float) -> float:
+        """Return for how many of the last seconds before now the process ran."""
+        return self._ran.passed_s(now_s - seconds, now_s)
+
     def stop(self) -> None:
         self._ending.set()
         self.rest()
+        self._interpreter.stop()
 
     def _run(self) -> None:
-        looked_s = clock()
         while not self._ending.wait(LOOK_PERIOD_S):
             now_s, limit_s, watched = clock(), self._limit_s, self._watched
-            if now_s - looked_s > max(limit_s / 2.0, 2.0 * LOOK_PERIOD_S):  # it was stopped itself, as a suspended machine is
-                self._since_s = self._beat_s = now_s
-            looked_s = now_s
+            self._ran.look(now_s)
             found = self._find(limit_s, watched, now_s) if limit_s and watched else ""
             self.hung, before = found, self.hung
             if self._ends_process:
@@ -81,17 +86,15 @@ class Watchdog:
                     self._end()
 
     def _watch_interpreter(self) -> None:
-        if self._watched and self._limit_s:
-            faulthandler.dump_traceback_later(FROZEN_FACTOR * self._limit_s + SAYS_SO_S, exit=True)
-        else:
-            faulthandler.cancel_dump_traceback_later()
+        watches = bool(self._watched and self._limit_s)
+        self._interpreter.beat(FROZEN_FACTOR * self._limit_s + SAYS_SO_S if watches else 0.0)
 
     def _find(self, limit_s: float, watched: Mapping[str, Stalled], now_s: float) -> str:
         """What has not moved for longer than the limit."""
         for what, stalled_s in watched.items():
-            if min(stalled_s(now_s), now_s - self._since_s) > limit_s:
+            if self.ran_s(min(stalled_s(now_s), now_s - self._since_s), now_s) > limit_s:
                 return what
-        return "the executor" if now_s - self._beat_s > max(limit_s, EXECUTOR_S) else ""
+        return "the executor" if self.ran_s(now_s - self._beat_s, now_s) > max(limit_s, EXECUTOR_S) else ""
 
     def _end(self) -> None:
         time.sleep(SAYS_SO_S)

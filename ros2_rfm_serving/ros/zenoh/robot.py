@@ -34,6 +34,7 @@ from ros2_rfm_serving.robot import RobotBrain, Sensors, TaskGoal
 from ros2_rfm_serving.ros.node.draft import draft
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.said import Speaker
+from ros2_rfm_serving.ros.robot.listening import Listening
 from ros2_rfm_serving.ros.robot.servers import HEARD, Servers
 from ros2_rfm_serving.ros.robot.sessions import Sessions
 from ros2_rfm_serving.ros.robot.settings import RobotSettings, robot_settings
@@ -93,6 +94,7 @@ class ZenohRobot:
         self._status = self.ends.create_publisher(msg.RobotStatus, names.robot(self.name, "rfm/status"), qos.ROBOT_STATUS)
         self._punctuality = Punctuality(1.0 / settings.config.control_rate_hz, on_grid=True)
         self._speaker = Speaker()
+        self._listening = Listening(self.brain)
         self._told: object = None
         self._told_s = -math.inf
 
@@ -128,6 +130,7 @@ class ZenohRobot:
 
     def serve(self, until_s: float) -> None:
         """Takes what arrives, until a time of the monotonic clock. A chunk that has come before `tick` counts in it."""
+        self._listening.now_s()
         while True:
             self._ground.ring(clock())
             try:

@@ -11,7 +11,9 @@ from ros2_rfm_serving.audit import chain
 from ros2_rfm_serving.audit.bag import OBSERVATION, PAGE, Bag
 from ros2_rfm_serving.audit.bag_metadata import METADATA
 from ros2_rfm_serving.audit.bag_writer import BagWriter
+from ros2_rfm_serving.audit.findings import in_words
 from ros2_rfm_serving.audit.recording.recover import recover
+from ros2_rfm_serving.audit.verify_bag import verify_bag
 from ros2_rfm_serving.errors import RfmError
 from test.fuzz.targets.files import explained, written
 from test.unit.audit import recorded
@@ -51,6 +53,7 @@ def _read(bag: Bag) -> int:
         checked = chain.Checked(writer=page.writer, run=page.run)
         checked.add(page)
     bag.blob("0" * 64)
+    assert all(in_words(one) for one in verify_bag(bag).findings)
     return count
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from mcap.reader import make_reader
 from rosbags.highlevel import AnyReader
 
@@ -15,6 +18,9 @@ from ros2_rfm_serving.audit import chain
 from ros2_rfm_serving.audit.bag import OBSERVATION, PAGE, Bag
 from ros2_rfm_serving.audit.bag_writer import BagWriter
 from ros2_rfm_serving.audit.codec import digest
+from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
+from ros2_rfm_serving.audit.mcap_file import McapFile
+from ros2_rfm_serving.audit.mcap_scan import scan
 from ros2_rfm_serving.errors import RfmError
 from test.unit.audit import recorded
 
@@ -151,6 +157,7 @@ def test_a_bag_that_is_being_written_is_one_to_others_as_well(tmp_path: Path) ->
     words = BagWriter(tmp_path / "bag", split_s=1.0)
     for number in range(35):
         recorded.write(words, "/word", TEXT, T + number * 100_000_000, data=str(number))
+        words.flush_older(T + number * 100_000_000)
         if number == 25:  # as a recorder that was killed leaves it
             shutil.copytree(tmp_path / "bag", tmp_path / "killed")
     words.close()
@@ -158,7 +165,86 @@ def test_a_bag_that_is_being_written_is_one_to_others_as_well(tmp_path: Path) ->
         whole = [reader.deserialize(data, one.msgtype).data for one, _, data in reader.messages()]
     ours = Bag(tmp_path / "killed")
     found = [ours.read(message).data for message in ours.messages()]
-    assert 0 < len(whole) < len(found) and found == [str(number) for number in range(len(found))]
+    assert len(found) > 10 and whole == found == [str(number) for number in range(len(found))]
+    assert [*ours.damages] == [f"{ours.files[-1].path.name}: cut off behind {ours.files[-1].end} bytes"]
+
+
+def test_topics_of_the_last_minute_are_known_to_others_as_well(tmp_path: Path) -> None:
+    """A reader that knows `metadata.yaml` alone looks for no other topics."""
+    words = BagWriter(tmp_path / "bag")
+    for number in range(60):
+        recorded.write(words, "/early" if number < 20 else "/late", TEXT, T + number * 100_000_000, data=str(number))
+        words.flush_older(T + number * 100_000_000)
+    shutil.copytree(tmp_path / "bag", tmp_path / "killed")
+    words.close()
+    with AnyReader([tmp_path / "killed"]) as reader:
+        found = Counter(one.topic for one, _, _ in reader.messages())
+    assert found["/early"] == 20 and found["/late"] >= 29
+
+
+def test_a_minute_later_the_description_has_what_came_meanwhile(tmp_path: Path) -> None:
+    words, file, counts = BagWriter(tmp_path / "bag"), tmp_path / "bag" / "metadata.yaml", []
+    for second in range(130):
+        recorded.write(words, "/word", TEXT, T + second * 10**9, data="")
+        words.flush_older(T + second * 10**9)
+        counts.append(yaml.safe_load(file.read_text())["rosbag2_bagfile_information"]["message_count"])
+    assert counts[-1] > 100 and len(set(counts)) < 8, "each minute, and not each second"
+    words.close()
+
+
+def test_when_there_is_no_room_what_was_written_before_is_still_a_whole_bag_to_others(tmp_path: Path) -> None:
+    output, file = Full(tmp_path / "full.mcap"), tmp_path / "full.mcap"
+    one = McapFile(output)
+    chunk, channels = Chunk(compressed=True), {1: Channel("/word", TEXT, recorded.definition(TEXT), "")}
+    chunk.add(1, T, recorded.cdr(TEXT, data="first"), T)
+    one.write(chunk, channels)
+    one.settle()
+    before = file.read_bytes()
+    chunk = Chunk(compressed=False)
+    chunk.add(1, T, recorded.cdr(TEXT, data="x" * 5000), T)
+    output.room = len(before) + 10
+    with pytest.raises(OSError, match="no room"):
+        one.write(chunk, channels)
+    one.settle()
+    assert file.read_bytes() == before and scan(file).at_work and not scan(file).closed
+    assert len(list(make_reader(file.open("rb")).iter_messages())) == 1
+    output.room = 1 << 20
+    one.write(chunk, channels)
+    one.finish()
+    found = scan(file)
+    assert found.closed and not found.at_work and len(found.chunks) == 2
+
+
+class Full:
+    """A file on a disk that has room for so many bytes of it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file, self.room = path.open("xb", buffering=0), 1 << 20
+
+    def write(self, data: bytes, /) -> int | None:
+        if self._file.tell() + len(data) > self.room:
+            raise OSError(28, "no room")
+        return self._file.write(data)
+
+    def seek(self, offset: int, /) -> int:
+        return self._file.seek(offset)
+
+    def truncate(self, size: int, /) -> int:
+        return self._file.truncate(size)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def test_a_recording_is_its_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        written(tmp_path / "made" / "bag", seconds=1)
+    finally:
+        os.umask(before)
+    bag = tmp_path / "made" / "bag"
+    assert {one.stat().st_mode & 0o777 for one in (bag, bag.parent)} == {0o700}
+    assert {one.name: one.stat().st_mode & 0o777 for one in bag.iterdir()} == {"bag_0.mcap": 0o600, "metadata.yaml": 0o600}
 
 
 def test_a_bit_that_fell_over_is_said(tmp_path: Path) -> None:

@@ -65,6 +65,32 @@ def test_images_lie_elsewhere() -> None:
     assert back(request, blob={codec.digest(image): image}.get).images[0].data == image
 
 
+class Encoded(EncodedImage):
+    """An image of another room, which has its bytes when they are first read, and more attributes than are recorded."""
+
+    def __init__(self, read) -> None:
+        super().__init__(camera="c", format="jpeg", data=b"")
+        del self.__dict__["data"]
+        object.__setattr__(self, "read", read)
+
+    def __getattr__(self, name: str):
+        if name == "data":
+            return self.read()
+        raise AttributeError(name)
+
+
+@pytest.mark.parametrize("write", [codec.plain, codec.whole])
+def test_what_extends_a_record_elsewhere_is_recorded_as_that_record(write) -> None:
+    image = back(Encoded(lambda: b"short"), write)
+    assert image == EncodedImage(camera="c", format="jpeg", data=b"short") and type(image) is EncodedImage
+
+
+def test_what_extends_something_that_changes_is_not_recorded() -> None:
+    other = type("OtherBrain", (RobotBrain,), {"__module__": "somewhere"})
+    with pytest.raises(TypeError, match=r"somewhere\.OtherBrain cannot be recorded"):
+        codec.whole(object.__new__(other))
+
+
 def test_a_whole_keeps_what_is_one_object() -> None:
     shared = [1]
     first, second = back([shared, shared, [1]], codec.whole)[:2]

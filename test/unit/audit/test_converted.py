@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from mcap.reader import make_reader
 from mcap.writer import CompressionType, Writer
 
@@ -34,6 +35,19 @@ def test_what_can_be_read_has_the_same_head(original: Path, tmp_path: Path, opti
     found = Bag(convert(original, tmp_path / "bag", "--dst-storage", "mcap", *options))
     verified, before = verify(found.pages), verify(Bag(original).pages)
     assert (verified.head, verified.flaws) == (before.head, ()) and not found.damages
+
+
+def test_a_recording_can_be_rewritten_for_humble(original: Path, tmp_path: Path) -> None:
+    """Its rosbag2 reads QoS profiles as one text, with numbers for names (docs/record.md has the command)."""
+    folder = convert(original, tmp_path / "bag", "--dst-storage", "sqlite3", "--dst-version", "8")
+    found = yaml.safe_load((folder / "metadata.yaml").read_text())["rosbag2_bagfile_information"]
+    topics = [one["topic_metadata"]["offered_qos_profiles"] for one in found["topics_with_message_count"]]
+    profiles = [profile for text in topics for profile in yaml.safe_load(text or "[]")]
+    assert topics and profiles and all(isinstance(text, str) for text in topics)
+    assert all(
+        type(profile[name]) is int for profile in profiles for name in ("history", "reliability", "durability", "liveliness")
+    )
+    assert found["message_count"] == len(list(Bag(original).messages()))
 
 
 REFUSED = {

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from ros2_rfm_serving.audit.chain import Checked, Page, records
+from ros2_rfm_serving.audit.chain import COULD_NOT_GO_ON, Checked, Page, records
 from ros2_rfm_serving.audit.journal import (
     MAX_PAGE_BYTES,
+    NOBODY_LISTENS,
     PAGE_PERIOD_S,
     RETRY_S,
     SEAL_PERIOD_S,
@@ -146,7 +147,7 @@ def test_when_the_last_one_goes_the_chain_is_closed_and_the_next_one_says_so() -
     desk.run(3.0)
     desk.begin()
     begin = next(record for page in desk.pages if page.run == 8 for record in records(page))
-    assert begin["after"] == {"run": 7, "records": last["n"] + 1, "hash": last["hash"]}
+    assert begin["after"] == {"run": 7, "records": last["n"] + 1, "hash": last["hash"], "why": NOBODY_LISTENS}
 
 
 @pytest.mark.parametrize("bad", [object(), {1: 2}, 2**80, "\ud800"])
@@ -155,9 +156,20 @@ def test_what_cannot_be_written_ends_the_chain_and_another_one_begins(bad: objec
     desk.begin()
     desk.journal.note("tick", desk.now_s, lambda: {"x": bad})
     assert desk.journal.failures == 1 and not desk.journal.on and desk.journal.problem
-    assert desk.kinds(7)[-1] == "closed" and not desk.flaws(7)
+    (flaw,) = desk.flaws(7)
+    assert desk.kinds(7)[-1] == "closed" and "the chain breaks off" in flaw and desk.journal.problem in flaw
     desk.run(RETRY_S + 2 * STEP_S)
     assert desk.journal.on and desk.kinds(8)[:2] == ["begin", "snapshot"]
+
+
+def test_a_chain_that_breaks_off_is_counted_and_another_begins_at_once() -> None:
+    desk = Desk(1, 7, 8)
+    desk.begin()
+    desk.journal.break_off(desk.now_s, "it was too much")
+    assert desk.journal.on and (desk.journal.failures, desk.journal.problem) == (1, "it was too much")
+    desk.run(1.0)
+    (flaw,) = desk.flaws(7)
+    assert flaw.endswith(f"{COULD_NOT_GO_ON}: it was too much") and desk.kinds(8)[:2] == ["begin", "snapshot"]
 
 
 def test_what_raises_while_it_is_described_harms_nobody() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from ros2_rfm_serving.audit.chain import HASH_KEY, Chain, Page, chained
+from ros2_rfm_serving.audit.chain import COULD_NOT_GO_ON, HASH_KEY, Chain, Page, chained
 from ros2_rfm_serving.audit.recording.ledger import Ledger
 from ros2_rfm_serving.audit.verify import Verified, verify
 
@@ -219,6 +219,26 @@ def test_what_was_lost_on_the_way_is_no_flaw_and_is_said() -> None:
     assert not found.flaws and found.num_lost == len(own[3].lines) + len(own[4].lines)
     (flaw, *_) = verified([*arrived[:2], *arrived[3:], end]).flaws
     assert flaw.number == own[2].first and f"{len(own[2].lines)} records are missing" in flaw.problem
+
+
+@pytest.mark.parametrize("arrived", [True, False], ids=["its last record arrived", "its last record is lost"])
+def test_a_chain_that_broke_off_is_named_once(arrived: bool) -> None:
+    """Decisions are missing between the two, though nobody changed either of them."""
+    why, ledger, pages = f"{COULD_NOT_GO_ON}: TypeError: a hat cannot be recorded", Ledger("one", 13, 0.0, {}), []
+    first, second = Chain("robot/r1", 7), Chain("robot/r1", 8)
+    first.note("tick", 0.1, {})
+    ahead = first.page()
+    first.seal(0.2, closed=True, why=why)
+    second.note("begin", 1.2, {"after": {"run": 7, "records": first.number, "hash": first.hash, "why": why}})
+    second.seal(1.3, closed=True, why="nobody listens")
+    for page in (ahead, first.page() if arrived else None, second.page()):
+        if page is not None:
+            ledger.hear(page, 1.0)
+            pages.append(page)
+    own = ledger.page(2.0, 2.0, closed=True)
+    assert own is not None
+    (flaw,) = verified([*pages, own]).flaws
+    assert (flaw.run, flaw.number) == ((7, 1) if arrived else (8, 0)) and flaw.problem.endswith(why)
 
 
 def test_a_recorder_that_was_killed_leaves_open_ends() -> None:

@@ -88,6 +88,22 @@ def test_another_decision_is_shown_with_both_sides(pages: list[Page], written: W
     assert "recorded: 77" in told and "replayed: " in told and "2001-09-09T" in told
 
 
+def test_a_chain_that_began_anew_is_named_and_is_not_all_well(written: Written) -> None:
+    world, recorder = recorded_world()
+    run(world, recorder, 4)
+    world.brain.hat = object()  # type: ignore[attr-defined]
+    recorder.journal.listeners(2, world.now_s)  # a snapshot, which knows no hats
+    run(world, recorder, 2)
+    del world.brain.hat  # type: ignore[attr-defined]
+    run(world, recorder, 4)
+    recorder.journal.close(world.now_s, "the end of the process")
+    bag = str(written(with_recorder(recorder.pages)))
+    for told in (rfm("audit", "verify", bag, code=1), rfm("replay", bag, code=2)):
+        assert "robot/r1" in told and "it could not go on: TypeError: builtins.object cannot be recorded" in told
+    chains = json.loads(rfm("replay", bag, "--json", code=2))["chains"]
+    assert len(chains) > 1 and all(chain["broke_off"] for chain in chains) and all(chain["difference"] is None for chain in chains)
+
+
 @pytest.mark.parametrize("verb", [("audit", "verify"), ("replay",)])
 def test_what_is_no_recording_is_said(tmp_path: Path, verb: tuple[str, ...]) -> None:
     done = CliRunner().invoke(app, [*verb, str(tmp_path)])

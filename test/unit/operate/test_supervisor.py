@@ -79,7 +79,7 @@ def test_a_process_gets_what_its_node_is_to_find_in_its_environment(tmp_path: Pa
     nodes = [
         NodeSpec(name=f"server_{i}", executable="model_server_node", environment={"CUDA_VISIBLE_DEVICES": str(i)}) for i in (1, 2)
     ]
-    started = Supervisor(nodes, tmp_path)
+    started = Supervisor(nodes, tmp_path / "logs")
     started.start()
     try:
         for process in started.processes:
@@ -87,6 +87,8 @@ def test_a_process_gets_what_its_node_is_to_find_in_its_environment(tmp_path: Pa
             assert process.log.read_text().split() == [process.node.name[-1], "147"]
     finally:
         started.stop()
+    assert (tmp_path / "logs").stat().st_mode & 0o777 == 0o700
+    assert {one.stat().st_mode & 0o777 for one in (tmp_path / "logs").iterdir()} == {0o600}, "logs and parameters"
 
 
 ENDS_SLOWLY = """

@@ -83,6 +83,13 @@ def test_a_server_is_lost_when_it_says_so_or_nothing() -> None:
     assert [cause.kind for cause in watch.server(server(ServerState.HUNG), 10.5)] == ["server_lost"]
 
 
+def test_while_the_recorder_was_stopped_nobody_was_silent() -> None:
+    watch = Watch()
+    assert list(watch.server(server(ServerState.READY), 0.0)) == [] and list(watch.quiet(0.5)) == []
+    assert list(watch.quiet(40.0)) == [] and list(watch.quiet(41.0)) == [], "it has not read yet what was said meanwhile"
+    assert [cause.who for cause in watch.quiet(41.7)] == ["s"]
+
+
 def test_an_aborted_goal_and_a_persons_word_count() -> None:
     watch = Watch()
     topic = "/push_1/execute_task/_action/status"

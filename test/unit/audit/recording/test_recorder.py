@@ -22,7 +22,7 @@ from ros2_rfm_serving.audit import chain
 from ros2_rfm_serving.audit.bag import PAGE, Bag
 from ros2_rfm_serving.audit.recording.intake import Intake, Sample, Topic
 from ros2_rfm_serving.audit.recording.ledger import Ledger
-from ros2_rfm_serving.audit.recording.recorder import Limits, Recorder
+from ros2_rfm_serving.audit.recording.recorder import Limits, Recorder, broken_chains
 from ros2_rfm_serving.audit.recording.recover import recover
 from ros2_rfm_serving.errors import RfmError
 from test.unit.audit import recorded
@@ -82,6 +82,40 @@ def test_it_says_what_it_did_in_a_chain_of_its_own(tmp_path: Path) -> None:
     assert Counter(record["kind"] for record in records)["sealed"] == 2
     words = list(Bag(tmp_path / "bag").messages(TEXT))
     assert len(words) == 120 and told.lost == {} and told.messages == 120 + len(list(Bag(tmp_path / "bag").messages(PAGE)))
+
+
+def test_chains_that_broke_off_are_counted_and_stand_in_the_description_of_the_recording(tmp_path: Path) -> None:
+    """Also where the last record of such a chain did not come, and in the recordings that follow a killed recorder's."""
+    why = f"{chain.COULD_NOT_GO_ON}: TypeError: a hat cannot be recorded"
+    first, second, third = (chain.Chain("robot/r", run) for run in (7, 8, 9))
+    first.note("tick", 0.1, {})
+    first.seal(0.2, closed=True, why=why)
+    second.note("begin", 1.2, {"after": {"run": 7, "records": 2, "hash": first.hash, "why": why}})
+    third.note("begin", 2.2, {"after": {"run": 8, "records": 3, "hash": second.hash, "why": why}})
+    third.seal(2.3, closed=True, why="the end of the process")
+    pages = [page for one in (first, second, third) if (page := one.page()) is not None]
+    audit = Topic("/r/rfm/audit", PAGE, recorded.definition(PAGE))
+    one = recorder(tmp_path / "bag")
+    one.work([Sample(audit, T + number, recorded.page(page)) for number, page in enumerate(pages)], {}, 0.0, T)
+    told = one.close(1.0, T + 10**9)
+    assert told.broken == {"robot/r": (2, why)}
+    assert f"the audit log of robot/r is incomplete: its chain began anew 2 times, last because {why}" in told.words()
+    follower = recorder(tmp_path / "bag_2")
+    follower.work([Sample(audit, T, recorded.page(pages[0]))], {}, 0.0, T)
+    follower.close(1.0, T + 10**9)
+    assert broken_chains(tmp_path / "bag") == {"robot/r": (3, why)} and broken_chains(tmp_path / "none") == {}
+    recover(tmp_path / "bag")
+    assert broken_chains(tmp_path / "bag_2") == {"robot/r": (1, why)} and broken_chains(tmp_path / "bag") == {"robot/r": (3, why)}
+    with AnyReader([tmp_path / "bag"]) as reader:
+        assert reader.message_count == told.messages
+
+
+def test_what_others_write_about_broken_chains_harms_nobody(tmp_path: Path) -> None:
+    one = recorder(tmp_path / "bag")
+    one.close(1.0, T + 10**9)
+    for text in ("", "no map", "{rosbag2_bagfile_information: {custom_data: {rfm_serving/broken_chains: '[1]'}}}"):
+        (tmp_path / "bag" / "metadata.yaml").write_text(text)
+        assert broken_chains(tmp_path / "bag") == {}
 
 
 def test_it_anchors_the_chains_that_it_hears_and_says_which_pages_did_not_come(tmp_path: Path) -> None:

@@ -1,0 +1,223 @@
+"""A whole recording: its chains, its messages beside the recorder's digests and the writers' records, the bytes of its files."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ros2_rfm_serving.audit import mcap_scan
+from ros2_rfm_serving.audit.bag import PAGE, Bag, Message
+from ros2_rfm_serving.audit.chain import CLOSED, MESSAGES, Page, identity, parsed
+from ros2_rfm_serving.audit.findings import Finding, Kind
+from ros2_rfm_serving.audit.manifest import Manifest
+from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
+from ros2_rfm_serving.audit.recording.ledger import ASIDE, RECORDER
+from ros2_rfm_serving.audit.recording.topics import OWN
+from ros2_rfm_serving.audit.verify import LOST, Verified, verify
+from ros2_rfm_serving.audit.verify_files import check_files, sums_of
+from ros2_rfm_serving.audit.verify_messages import Messages
+from ros2_rfm_serving.audit.verify_records import Compared
+from ros2_rfm_serving.errors import RfmError
+
+BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error)
+"""What records raise that nobody wrote so."""
+
+
+REMOVED = b'"kind":"removed"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What is left of a recording's word."""
+
+    chains: Verified
+    findings: tuple[Finding, ...]
+    """By time; of files first."""
+    damages: tuple[str, ...]
+    """What could not be read."""
+    notes: tuple[str, ...]
+    """What is not covered, and what was lost before it was written: no fault of whoever has the recording."""
+    num_checked: int
+    """Messages whose digests the recorder has chained."""
+    manifest: Manifest | None
+
+    @property
+    def is_good(self) -> bool:
+        return not (self.chains.flaws or self.findings or self.damages)
+
+    @property
+    def is_changed(self) -> bool:
+        """Something is not as it was written, beyond an end that is missing because the recorder was killed."""
+        return bool(self.findings) or any(not flaw.is_open_end for flaw in self.chains.flaws)
+
+
+Prove = Callable[[Page, int], str]
+"""A page and when it was recorded (ns since 1970): why it is not its writer's; empty: it is."""
+
+
+def verify_bag(bag: Bag, prove: Prove | None = None) -> Verdict:
+    """prove: judges pages by their signatures; None: nobody does. Raises: `RfmError`."""
+    one = _Pass(bag, prove)
+    chains = verify(one.pages, one.see)
+    covered = one.messages.is_covered
+    findings, notes = one.messages.end(closed=one.closed, alone=bag.path.is_file(), lost=one.lost)
+    differing, more = one.compared.end(one.lost)
+    files = check_files(bag, one.sums, covered=covered)
+    known = {(found.topic, found.time_ns) for found in findings}
+    differing = [found for found in differing if (found.topic, found.time_ns) not in known]
+    return Verdict(
+        chains=chains,
+        findings=tuple(
+            sorted((*files.findings, *one.findings, *one.unproven, *findings, *differing), key=lambda found: found.time_ns)
+        ),
+        damages=tuple(bag.damages),
+        notes=(*one.notes(), *notes, *more, *files.notes),
+        num_checked=one.messages.num_checked,
+        manifest=files.manifest,
+    )
+
+
+class _Pass:
+    """Goes through a recording: `pages` once for the recorder's alone, and once for all."""
+
+    def __init__(self, bag: Bag, prove: Prove | None) -> None:
+        self._bag, self._prove = bag, prove
+        self._passes = 0
+        self._removed: set[str] = set()
+        """Files that the recorder removed itself, which is known after the first pass."""
+        files = [one.path.name for one in bag.files] if bag.is_ours else None
+        self.messages, self.compared = Messages(files, self._removed), Compared(bag.read)
+        self.findings: list[Finding] = []
+        self.sums: dict[str, dict[int, str]] = defaultdict(dict)
+        self.lost: Counter[str] = Counter()
+        self.closed = False
+        self._own: tuple[str, int, bytes, Page] | None = None
+        """Topic, time, bytes and content of the recorder's page whose records come now."""
+        self._strange: Counter[str] = Counter()
+        """Topic -> pages in the name of a recorder, there where it does not write."""
+        self._unproven: dict[str, Finding] = {}
+        """Identity of a page without its writer's signature -> what it would be found as."""
+        self._aside: dict[str, str] = {}
+        """Identity of a page that the recorder has set aside for that -> why."""
+        self._names_own = any(topic.endswith(f"/{OWN}") for topic in bag.topics)
+
+    def pages(self) -> Iterator[Page]:
+        self._passes += 1
+        return self._recorders() if self._passes == 1 else self._all()
+
+    def _recorders(self) -> Iterator[Page]:
+        for message in self._bag.messages(PAGE):
+            self.compared.heard(message.data, message.time_ns)
+            page = self._page(message.data) if self._is_own(message.topic) else None
+            if page is not None and self._counts(page, message.topic, message.time_ns, first=True):
+                told = (parsed(line) for line in page.lines if REMOVED in line)
+                self._removed |= {str(one.get("file")) for one in told}
+                yield page
+
+    def _all(self) -> Iterator[Page]:
+        for topic, kind, time_ns, published_ns, data in _messages(self._bag):
+            page = self._page(data) if kind == PAGE else None
+            own = page is not None and page.writer.startswith(RECORDER) and self._is_own(topic)
+            if not own:
+                self.messages.came(topic, kind, time_ns, published_ns, data)
+                self.compared.came(Message(topic, kind, time_ns, data))
+            if page is not None and self._counts(page, topic, time_ns, first=False):
+                self._own = (topic, time_ns, data, page) if own else None
+                yield page
+
+    def _page(self, data: bytes) -> Page | None:
+        try:
+            return page_of(data)
+        except RfmError as error:
+            self._bag.damages[str(error)] = None
+            return None
+
+    def _is_own(self, topic: str) -> bool:
+        return not self._names_own or topic.endswith(f"/{OWN}")
+
+    def _counts(self, page: Page, topic: str, time_ns: int, *, first: bool) -> bool:
+        """It is no page in somebody's name that somebody else has put there."""
+        if page.writer.startswith(RECORDER) and not self._is_own(topic):
+            self._strange[topic] += not first
+            return False
+        if self._prove is not None and (problem := self._prove(page, time_ns)):
+            told = f"{page.writer}, record {page.first}: {problem}"
+            found = Finding(kind=Kind.UNPROVEN, topic=topic, type=PAGE, time_ns=time_ns, problem=told)
+            self._unproven.setdefault(identity(page).hex(), found)
+            return False
+        return True
+
+    # --- records ---
+
+    def see(self, writer: str, run: int, record: Mapping[str, Any]) -> None:
+        try:
+            if writer.startswith(RECORDER):
+                self._recorder(record)
+            else:
+                self.compared.record(writer, run, record)
+        except (RfmError, *BROKEN):  # its own chain says that it was changed
+            return
+
+    def _recorder(self, record: Mapping[str, Any]) -> None:
+        kind = record.get("kind")
+        if kind == MESSAGES:
+            self._check_page(int(record["at_ns"]))
+            sums_of(record, self.sums)
+            self.messages.said(record)
+            self.compared.covered = True
+        elif kind == ASIDE:
+            self._aside[str(record["page"])] = str(record["why"])
+        elif kind == LOST and "topic" in record:
+            self.lost[str(record["topic"])] += int(record["count"])
+        self.closed |= kind == CLOSED
+
+    def _check_page(self, at_ns: int) -> None:
+        """What a page of the recorder's has around its records: it is written with the time that stands in it."""
+        if self._own is None:
+            return
+        topic, time_ns, data, page = self._own
+        self._own = None
+        if time_ns != at_ns:
+            moved = f"by {(time_ns - at_ns) / 1e9:+.6f} s"
+            self.findings.append(Finding(kind=Kind.MOVED, topic=topic, type=PAGE, time_ns=at_ns, problem=moved))
+        elif data != page_bytes(page, at_ns):
+            self.findings.append(Finding(kind=Kind.CHANGED, topic=topic, type=PAGE, time_ns=at_ns))
+
+    @property
+    def unproven(self) -> list[Finding]:
+        """Pages that a proven recorder has not set aside when they came: it judged none, or somebody put them there later."""
+        return [found for page, found in self._unproven.items() if page not in self._aside]
+
+    def notes(self) -> list[str]:
+        notes = [
+            f"{topic}: {count} pages in the name of a recorder were set aside: it writes none there"
+            for topic, count in self._strange.items()
+        ]
+        for why, count in Counter(self._aside.values()).items():
+            notes.append(f"{count} pages were set aside by the recorder when they came: {why}")
+        if not self.messages.is_covered:
+            notes.append(
+                "its recorder chained no digests of messages: what no record names is not covered, such as statuses and schedules"
+            )
+        elif self.messages.num_uncovered:
+            notes.append(
+                f"{self.messages.num_uncovered} messages came after the recorder's last digests: checksums alone cover them"
+            )
+        return notes
+
+
+def _messages(bag: Bag) -> Iterator[tuple[str, str, int, int, bytes]]:
+    """Yield topic, type, time (ns), publish time (ns) and CDR of all messages: of our files as they lie, of others by time."""
+    if not bag.is_ours:
+        yield from ((one.topic, one.type, one.time_ns, one.time_ns, one.data) for one in bag.messages())
+        return
+    for file in bag.files:
+        for chunk in file.chunks:
+            data, problem = mcap_scan.unpacked(chunk)
+            bag.damages |= {problem: None} if problem else {}
+            for _, number, time_ns, published_ns, message in mcap_scan.messages_in(data):
+                if (channel := file.channels.get(number)) is not None:
+                    yield channel.topic, channel.type, time_ns, published_ns, message

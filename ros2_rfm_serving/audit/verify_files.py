@@ -1,0 +1,151 @@
+"""Bytes of a recording's files beside what was said of them: by its recorder while it wrote, by its manifest, by checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ros2_rfm_serving.audit import mcap_scan
+from ros2_rfm_serving.audit.bag import Bag
+from ros2_rfm_serving.audit.bag_metadata import METADATA
+from ros2_rfm_serving.audit.findings import Finding, Kind
+from ros2_rfm_serving.audit.manifest import BLOCK_BYTES, MANIFEST, FileSum, Manifest, read_manifest, sha256_of
+from ros2_rfm_serving.audit.mcap_chunk import CHUNK, HEAD_BYTES, Chunk
+from ros2_rfm_serving.audit.mcap_file import LIBRARY
+from ros2_rfm_serving.audit.mcap_scan import ChunkAt, Scanned
+
+Sums = Mapping[str, Mapping[int, str]]
+"""File -> its first so many bytes -> their SHA-256, as the recorder noted while it wrote."""
+
+
+@dataclass
+class Files:
+    """What was found."""
+
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    manifest: Manifest | None = None
+
+
+def sums_of(record: Mapping[str, Any], sums: dict[str, dict[int, str]]) -> None:
+    """Add what a record `messages` says of files. Raises: `LookupError`, `TypeError` or `ValueError` for what none says."""
+    for one in record.get("sums", ()):
+        sums.setdefault(str(one["file"]), {})[int(one["size"])] = str(one["sha256"])
+
+
+def check_files(bag: Bag, sums: Sums, *, covered: bool) -> Files:
+    """covered: by a recorder that writes a manifest. Raises: `RfmError`: the manifest cannot be read."""
+    folder, found = bag.path if bag.path.is_dir() else bag.path.parent, Files()
+    found.manifest = told = read_manifest(folder / MANIFEST)
+    if told is None:
+        _without_manifest(bag, covered, found)
+    elif told.problem:
+        found.findings.append(_bytes(MANIFEST, told.problem))
+    for one in bag.files:
+        _check_file(one, sums.get(one.path.name, {}), told, found)
+    if told is not None and not told.problem and bag.path.is_dir():
+        _check_folder(bag.path, told, found)
+    return found
+
+
+def _without_manifest(bag: Bag, covered: bool, found: Files) -> None:
+    others = sorted({one.library or "an unknown program" for one in bag.files if one.library != LIBRARY})
+    if others:
+        found.notes.append(f"files were written by {', '.join(others)}: the bytes around their messages are not covered")
+    elif covered:
+        found.findings.append(Finding(kind=Kind.MISSING, topic="", file=MANIFEST, problem="the recorder wrote one"))
+    else:
+        found.notes.append(f"no {MANIFEST}: {METADATA} and the index of each file are not covered")
+
+
+def _check_file(one: Scanned, sums: Mapping[int, str], told: Manifest | None, found: Files) -> None:
+    name = one.path.name
+    if told is not None and name in told.mended:
+        found.notes.append(
+            f"{name}: it was cut off, and `rfm record --recover` gave it an end: what covers it are digests of messages"
+        )
+        sums = {}
+    if told is None and one.library != LIBRARY:
+        sums = {}
+    whole = told.files.get(name) if told is not None else None
+    covered = _check_bytes(one, sums, whole, found)
+    if covered < one.size:
+        _check_chunks(one, covered, found)
+
+
+def _check_bytes(one: Scanned, sums: Mapping[int, str], whole: FileSum | None, found: Files) -> int:
+    """Return as how many bytes, from the start, some SHA-256 covers."""
+    name, marks = one.path.name, dict(sums)
+    if whole is not None:
+        if whole.size != one.size:
+            found.findings.append(_bytes(name, f"it has {one.size} bytes, and had {whole.size}"))
+        marks[whole.size] = whole.sha256
+    sha256, at = hashlib.sha256(), 0
+    with one.path.open("rb") as file:
+        for mark in sorted(mark for mark in marks if mark <= one.size):
+            at = _hash_until(file, sha256, at, mark)
+            if sha256.hexdigest() != marks[mark]:
+                after = max((size for size in marks if size < mark), default=0)
+                found.findings.append(_bytes(name, f"between its bytes {after} and {mark}"))
+                return one.size
+    if (beyond := max(marks, default=0)) > one.size and whole is None:
+        found.findings.append(_bytes(name, f"it has {one.size} bytes, and had {beyond} at least"))
+    return at
+
+
+def _hash_until(file: Any, sha256: Any, at: int, end: int) -> int:
+    while at < end and (data := file.read(min(BLOCK_BYTES, end - at))):
+        sha256.update(data)
+        at += len(data)
+    return at
+
+
+def _check_chunks(one: Scanned, covered: int, found: Files) -> None:
+    """Of a file by our writer whose end nobody's SHA-256 covers: are a chunk's head and index what its messages make of them?"""
+    if one.library != LIBRARY:
+        return
+    with one.path.open("rb") as file:
+        for at in one.chunks:
+            if at.offset + at.stored > covered and (problem := _misfit(file, at)):
+                found.findings.append(_bytes(one.path.name, f"the chunk at {at.offset}: {problem}"))
+
+
+def _misfit(file: Any, at: ChunkAt) -> str:
+    data, problem = mcap_scan.unpacked(at)
+    if problem:
+        return ""  # `damages` has it
+    chunk, numbers = Chunk(compressed=bool(at.compression)), dict[int, int]()
+    for number, channel, time_ns, published_ns, body in mcap_scan.messages_in(data):
+        if number != numbers.get(channel, 0):
+            return "numbers of messages are not as they were written"
+        numbers[channel] = number + 1
+        chunk.add(channel, time_ns, body, published_ns)
+    if (at.begins_ns, at.ends_ns, at.size) != (chunk.begins_ns, chunk.ends_ns, chunk.size):
+        return "its times are not those of its messages"
+    indexes, _ = chunk.indexes()
+    file.seek(at.offset + at.stored)
+    if (there := file.read(len(indexes))) != indexes and len(there) == len(indexes):
+        return "its index is not that of its messages"
+    head = CHUNK.size + len(at.compression) + struct.calcsize("<Q")
+    file.seek(at.offset - head)
+    _, length = struct.unpack("<BQ", file.read(HEAD_BYTES))
+    return "" if length == head - HEAD_BYTES + at.stored else "its length is not that of its messages"
+
+
+def _check_folder(folder: Path, told: Manifest, found: Files) -> None:
+    for name in sorted(told.files):
+        if not (folder / name).is_file():
+            found.findings.append(Finding(kind=Kind.MISSING, topic="", file=name, problem=f"{MANIFEST} names it"))
+    description = folder / METADATA
+    if not description.is_file():
+        found.findings.append(Finding(kind=Kind.MISSING, topic="", file=METADATA, problem=f"{MANIFEST} names it"))
+    elif sha256_of(description.read_bytes()) not in told.metadata:
+        found.findings.append(_bytes(METADATA, f"it is not the one that {MANIFEST} names"))
+
+
+def _bytes(file: str, problem: str) -> Finding:
+    return Finding(kind=Kind.BYTES, topic="", file=file, problem=problem)

@@ -1,0 +1,190 @@
+"""Messages of a recording beside the digests that its recorder has chained: which were changed, removed, inserted, moved?
+
+One pass: messages wait, topic by topic, until the recorder's page comes that has their digests. Those are a second behind, so that
+little waits, however long the recording is.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ros2_rfm_serving.audit.findings import Finding, Kind
+from ros2_rfm_serving.audit.recording.digests import SHORT_BYTES, Item, hash_of, item
+
+MOST_KEPT = 100_000
+"""Findings; what comes beyond is counted."""
+MOST_WAITING = 8192
+"""Messages of a topic without digests, once some of it were not as they were: digests are two seconds behind."""
+LAST_NS = (1 << 64) - 1
+Key = tuple[str, str]
+"""Topic and type."""
+
+
+class _Said(NamedTuple):
+    """Time (ns) and short digest of one message, as the recorder noted it."""
+
+    time_ns: int
+    short: bytes
+
+
+class Messages:
+    """`came` for each message as it lies in the files, `said` for each record of digests, `end`."""
+
+    def __init__(self, files: Collection[str] | None, removed: Collection[str] = ()) -> None:
+        """files: names of those that are there; None: another tool has named them anew. removed: those that the recorder removed
+        itself, as only so much is kept."""
+        self._files, self._removed = None if files is None else frozenset(files), removed
+        self._waiting: defaultdict[Key, deque[Item]] = defaultdict(deque)
+        self._findings: list[Finding] = []
+        self._absent: Counter[str] = Counter()
+        """File -> messages that the recorder has written to it, where it is not there."""
+        self.num_checked = 0
+        """Messages whose digests were compared."""
+        self.num_uncovered = 0
+        """Messages after the recorder's last digests: it was killed."""
+        self.num_more = 0
+        """Findings beyond those that are kept."""
+        self.is_covered = False
+        """The recorder has noted digests at all."""
+
+    def came(self, topic: str, kind: str, time_ns: int, published_ns: int, data: bytes) -> None:
+        """A message that is no page of the recorder's own."""
+        self._waiting[topic, kind].append(item(data, time_ns, published_ns))
+
+    def said(self, record: Mapping[str, Any]) -> None:
+        """A record `messages` of the recorder. Raises: `LookupError`, `TypeError` or `ValueError` for what no recorder writes."""
+        self.is_covered = True
+        file, topics = str(record["file"]), record["topics"]
+        for one in topics:
+            key, hashed, count = (str(one["topic"]), str(one["type"])), one["hash"], len(one["times_ns"])
+            if file in self._removed or (self._files is not None and file not in self._files):
+                self._absent[file] += count
+                continue
+            self.num_checked += count
+            waiting = self._waiting[key]
+            some = list(itertools.islice(waiting, count))
+            if len(some) == count and hash_of(some) == hashed:
+                for _ in some:
+                    waiting.popleft()
+            else:
+                self._compare(key, _expected(one), waiting)
+
+    def end(self, *, closed: bool, alone: bool, lost: Mapping[str, int]) -> tuple[tuple[Finding, ...], list[str]]:
+        """Return findings, and notes. closed: the recorder ended in order. alone: one file of a recording is asked about, so that
+        others are elsewhere. lost: by topic, messages that it counted as lost."""
+        notes = [
+            f"{topic}: {count} messages were lost before they were written, as the recorder noted"
+            for topic, count in sorted(lost.items())
+        ]
+        if self.is_covered:
+            self._leftover(closed)
+        for file, count in self._absent.items():
+            if file in self._removed:
+                notes.append(
+                    f"{file}: the recorder removed it, as only so much is kept; digests of its last {count} messages are left"
+                )
+            elif alone:
+                notes.append(f"{file}: its messages were not compared, as this file alone was named")
+            else:
+                self._find(Finding(kind=Kind.MISSING, topic="", file=file, problem=f"at least {count} messages are gone with it"))
+        if self.num_more:
+            notes.append(f"{self.num_more} more messages are not as they were, beyond the {MOST_KEPT} that are named")
+        return tuple(_moved(self._findings)), notes
+
+    def _leftover(self, closed: bool) -> None:
+        for key, waiting in self._waiting.items():
+            if not closed:
+                self.num_uncovered += len(waiting)
+                continue
+            for one in waiting:
+                self._found(Kind.INSERTED, key, one.time_ns, one.short)
+
+    def _compare(self, key: Key, expected: list[_Said], waiting: deque[Item]) -> None:
+        """Some are not as they were: those before the last that fits are told, those after it wait for the next record."""
+        there = list(waiting)
+        places: defaultdict[_Said, deque[int]] = defaultdict(deque)
+        for place, one in enumerate(there):
+            places[_Said(one.time_ns, one.short)].append(place)
+        fits = [places[one].popleft() if places[one] else None for one in expected]
+        self._count_reordered(key, expected, fits)
+        last = max((place for place in fits if place is not None), default=-1)
+        used = {place for place in fits if place is not None}
+        for said in (said for said, place in zip(expected, fits, strict=True) if place is None):
+            used |= self._explain(key, said, [place for place in range(len(there)) if place not in used], there, last)
+        for place in range(last + 1):
+            if place not in used:
+                self._found(Kind.INSERTED, key, there[place].time_ns, there[place].short)
+        waiting.clear()
+        waiting.extend(one for place, one in enumerate(there) if place > last and place not in used)
+        while len(waiting) > MOST_WAITING:
+            one_more = waiting.popleft()
+            self._found(Kind.INSERTED, key, one_more.time_ns, one_more.short)
+
+    def _explain(self, key: Key, one: _Said, free: list[int], there: list[Item], last: int) -> set[int]:
+        """What has become of one message: the place of what took its place, if anything did."""
+        for place in free:
+            if there[place].time_ns == one.time_ns:
+                self._found(Kind.CHANGED, key, one.time_ns, one.short)
+                return {place}
+        for place in free:
+            if place < last and there[place].short == one.short:
+                self._found(Kind.MOVED, key, one.time_ns, one.short, _moved_to(one.time_ns, there[place].time_ns))
+                return {place}
+        self._found(Kind.REMOVED, key, one.time_ns, one.short)
+        return set()
+
+    def _count_reordered(self, key: Key, expected: list[_Said], fits: list[int | None]) -> None:
+        before = -1
+        for one, place in zip(expected, fits, strict=True):
+            if place is not None and place < before:
+                self._found(Kind.REORDERED, key, one.time_ns, one.short)
+            before = max(before, -1 if place is None else place)
+
+    def _found(self, kind: Kind, key: Key, time_ns: int, short: bytes, problem: str = "") -> None:
+        self._find(Finding(kind=kind, topic=key[0], type=key[1], time_ns=time_ns, problem=problem, digest=short))
+
+    def _find(self, finding: Finding) -> None:
+        if len(self._findings) < MOST_KEPT:
+            self._findings.append(finding)
+        else:
+            self.num_more += 1
+
+
+def _expected(one: Mapping[str, Any]) -> list[_Said]:
+    """Raises: as `Messages.said`."""
+    packed = base64.b64decode(one["digests"], validate=True)
+    times, at_ns = one["times_ns"], 0
+    if len(packed) != SHORT_BYTES * len(times):
+        raise ValueError("not as many digests as times")
+    found = []
+    for place, time_ns in enumerate(times):
+        at_ns += int(time_ns)
+        if not 0 <= at_ns <= LAST_NS:
+            raise ValueError("no time that a file may have")
+        found.append(_Said(at_ns, packed[SHORT_BYTES * place : SHORT_BYTES * (place + 1)]))
+    return found
+
+
+def _moved(findings: Iterable[Finding]) -> Iterable[Finding]:
+    """What was removed here and inserted there with the same bytes was moved."""
+    findings = list(findings)
+    inserted: defaultdict[tuple[str, bytes], deque[Finding]] = defaultdict(deque)
+    for one in findings:
+        if one.kind is Kind.INSERTED:
+            inserted[one.topic, one.digest].append(one)
+    gone: set[int] = set()
+    for one in findings:
+        if one.kind is Kind.REMOVED and inserted[one.topic, one.digest]:
+            other = inserted[one.topic, one.digest].popleft()
+            gone |= {id(one), id(other)}
+            moved = _moved_to(one.time_ns, other.time_ns)
+            yield Finding(kind=Kind.MOVED, topic=one.topic, type=one.type, time_ns=one.time_ns, problem=moved, digest=one.digest)
+    yield from (one for one in findings if id(one) not in gone)
+
+
+def _moved_to(before_ns: int, now_ns: int) -> str:
+    return f"by {(now_ns - before_ns) / 1e9:+.6f} s"

@@ -1,0 +1,24 @@
+"""Folders and files for their owner alone, whatever the umask: recordings show what cameras saw, logs what people were asked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for their owner alone. One that is there keeps its mode.
+
+    Raises: `OSError`.
+    """
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    folder.mkdir(exist_ok=True)
+
+
+def private(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file that only its owner can read once it is made: an `opener` of `open`."""
+    return os.open(path, flags, PRIVATE_FILE)
