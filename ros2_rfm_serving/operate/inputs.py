@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from ros2_rfm_serving.dispatch import check_policy
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory
 from ros2_rfm_serving.factory.outputs import unusable
 from ros2_rfm_serving.profiles import Profile, load_profiles
-from ros2_rfm_serving.server.dispatch import check_policy
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import SYSTEM1
 

@@ -11,7 +11,7 @@ import math
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Tick, Trajectory
 from ros2_rfm_serving.robot.conversation.conversation import Requests
 from ros2_rfm_serving.robot.conversation.flight import Answered
-from ros2_rfm_serving.robot.conversation.link import Link, LinkState, ModelIdentity, Overdue
+from ros2_rfm_serving.robot.conversation.link import LinkState, ModelIdentity, Overdue
 from ros2_rfm_serving.robot.motion.forecast import commands_ahead
 from ros2_rfm_serving.robot.motion.trajectory import TrajectoryPlanner
 from ros2_rfm_serving.robot.task import TaskRun

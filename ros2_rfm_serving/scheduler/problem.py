@@ -170,7 +170,7 @@ class Problem:
     steps: Mapping[tuple[str, str], SteppedService] = field(default_factory=dict)
     """(model, GPU type) -> what its solver steps take, where that is known."""
     dispatch: Mapping[str, str] = field(default_factory=dict)
-    """GPU type -> in which order servers take those who wait (`server/dispatch/`)."""
+    """GPU type -> in which order servers take those who wait (`dispatch/`)."""
     stragglers: Mapping[str, Stragglers] = field(default_factory=dict)
     """GPU type -> services that take longer than others, beside those that were measured."""
     seen: Seen = AS_DECLARED

@@ -5,7 +5,7 @@ sends nothing.
 N robots with one request in flight, their caps, execution times, networks and the calls that they wait for elsewhere, in front of a
 server that takes what waits, up to its batch, and runs it: that is a closed queue with deterministic think times, for which no
 formula is known, and which is quickly run. Where more wait than a batch takes, they go in the server's order
-(`server/dispatch/best.py`). Nobody knows when robots start: phases are drawn, and what is predicted is the mixture over
+(`dispatch/best.py`). Nobody knows when robots start: phases are drawn, and what is predicted is the mixture over
 many starts.
 
 Nothing here reads a clock; the random numbers are the same for the same queue.
@@ -54,7 +54,7 @@ def waits(members: tuple[Member, ...], service: Service) -> Waits:
 
 
 class Pace:
-    """Of one robot, as a server that waits learns it (`server/history.py`)."""
+    """Of one robot, as a server that waits learns it (`dispatch/history.py`)."""
 
     __slots__ = ("answered_s", "spread_s", "thought_s")
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView
-from ros2_rfm_serving.server.dispatch.task_lengths import TaskLengths
-from ros2_rfm_serving.server.dispatch.waiting import Waiting
-from ros2_rfm_serving.server.history import History
+from ros2_rfm_serving.dispatch.base import DispatchPolicy, EngineView
+from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.dispatch.task_lengths import TaskLengths
+from ros2_rfm_serving.dispatch.waiting import Waiting
 
 FIRST_S = 0.05
 """About a batch, so that a task that had nothing is not infinitely urgent."""

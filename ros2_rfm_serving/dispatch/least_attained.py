@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
-from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView
-from ros2_rfm_serving.server.dispatch.waiting import Waiting
+from ros2_rfm_serving.dispatch.base import DispatchPolicy, EngineView
+from ros2_rfm_serving.dispatch.waiting import Waiting
 
 ATTAINED = attrgetter("history.attained_s", "since_s")
 

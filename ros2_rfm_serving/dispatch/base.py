@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ros2_rfm_serving.server.dispatch.flight import Flight
-from ros2_rfm_serving.server.dispatch.service_times import ServiceTimes
-from ros2_rfm_serving.server.dispatch.waiting import Waiting
-from ros2_rfm_serving.server.history import History
+from ros2_rfm_serving.dispatch.flight import Flight
+from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.dispatch.service_times import ServiceTimes
+from ros2_rfm_serving.dispatch.waiting import Waiting
 from ros2_rfm_serving.types.record import record
 
 
