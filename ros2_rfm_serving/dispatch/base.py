@@ -66,6 +66,10 @@ NOTHING = Selection(())
 class DispatchPolicy:
     """Ranks; how many of the first run together is batching's part (`batching.py`)."""
 
+    READS_EXECUTIONS = True
+    """Whether it looks at when robots executed and waited (`History`: wait ratio, execution times, pace): a plan that asks it many
+    times keeps no account of them for one that does not."""
+
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
         """Most urgent first."""
         raise NotImplementedError

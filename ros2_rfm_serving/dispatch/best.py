@@ -36,6 +36,7 @@ class Weighted(DispatchPolicy):
     others: they lose nothing, and fill what is left of a batch.
     """
 
+    READS_EXECUTIONS = False
     AGE, HASTE, THRIFT = 1.0, 1.0, 1.0
     """Powers of a task's age, of what is left of it, and of what it had; 0: does not count."""
 

@@ -14,5 +14,7 @@ STARVES = attrgetter("starves_s", "since_s")
 class Deadline(DispatchPolicy):
     """Whose actions run out first, or have run out longest, goes first."""
 
+    READS_EXECUTIONS = False
+
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
         return sorted(waiting, key=STARVES)

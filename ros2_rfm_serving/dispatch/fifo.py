@@ -14,5 +14,7 @@ SINCE = attrgetter("since_s")
 class Fifo(DispatchPolicy):
     """Who has waited longest goes first."""
 
+    READS_EXECUTIONS = False
+
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
         return waiting if len(waiting) == 1 else sorted(waiting, key=SINCE)

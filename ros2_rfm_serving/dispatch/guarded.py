@@ -17,6 +17,7 @@ class Guarded(DispatchPolicy):
 
     def __init__(self, policy: DispatchPolicy, mishap: Callable[[str, str], None]) -> None:
         self._policy, self._mishap = policy, mishap
+        self.READS_EXECUTIONS = policy.READS_EXECUTIONS
 
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
         try:

@@ -14,5 +14,7 @@ ATTAINED = attrgetter("history.attained_s", "since_s")
 class LeastAttained(DispatchPolicy):
     """Tasks that had little of the engine go first; equal ones as they came."""
 
+    READS_EXECUTIONS = False
+
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
         return sorted(waiting, key=ATTAINED)

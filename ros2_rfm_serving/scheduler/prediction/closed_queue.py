@@ -24,7 +24,7 @@ import numpy as np
 from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.scheduler.prediction.askers import Member, Request
 from ros2_rfm_serving.scheduler.prediction.queued import Found, Tally, Waits, answer, watched
-from ros2_rfm_serving.scheduler.prediction.ranks import ORDERS, patient, ranked
+from ros2_rfm_serving.scheduler.prediction.ranks import patient, ranks, service_order
 from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
 from ros2_rfm_serving.types.patience import learned, pays
 
@@ -77,11 +77,12 @@ class _Run:
 
     def __init__(self, members: Sequence[Member], service: Service, rng: np.random.Generator) -> None:
         self._service, self._members, self._rng = service, members, rng
-        self._robots = team(members, service.mean_s, rng)
+        self._robots = team(members, service.mean_s, rng, ranked=ranks(service.order))
         self._paces = [Pace() for _ in self._robots] if service.waits else []
 
     def run(self, end_s: float) -> Found:
-        size, mean_s, ranks = self._service.batch_size, self._service.mean_s, self._service.order in ORDERS
+        size, mean_s = self._service.batch_size, self._service.mean_s
+        order = service_order(self._service.order, [mean_s] * size, self._robots)
         coming, paces = in_order(self._robots), self._paces
         found: Found = [Tally() for _ in self._members]
         factors, free_s = self._factors(), 0.0
@@ -93,6 +94,8 @@ class _Run:
                 request = heappop(coming)
                 request[2].since_s = request[0]
                 ready.append(request)
+                if order:
+                    order.arrived(request)
                 if paces:
                     paces[request[1]].asked(request[0])
                 if idle:  # it begins with whoever comes first
@@ -100,15 +103,20 @@ class _Run:
             if paces and ready and len(ready) < size and (later_s := self._later_s(ready, free_s)) < math.inf:
                 free_s = min(later_s, coming[0][0]) if coming else later_s
                 continue
-            if ranks and len(ready) > size:
-                ready = [patient(request, free_s, found) for request in ranked(ready, self._service.order, free_s, mean_s)]
+            selects = order is not None and len(ready) > size
+            if order and selects:
+                ready = order.ranked([patient(request, free_s, found, order) for request in ready], free_s)
             batch, ready = ready[:size], ready[size:]
-            took_s = mean_s * next(factors)
-            free_s += took_s
+            if order and selects:
+                order.selected(batch, ready)
+            begun_s = free_s
+            free_s += mean_s * next(factors)
+            if order:
+                order.answered(batch, begun_s, free_s)
             if paces:
                 for request in batch:
                     paces[request[1]].answered_s = free_s
-            answer(batch, free_s, coming, end_s, found, took_s)
+            answer(batch, free_s, coming, end_s, found)
         return found
 
     def _later_s(self, ready: Sequence[Request], now_s: float) -> float:

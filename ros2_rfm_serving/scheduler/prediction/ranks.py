@@ -1,42 +1,117 @@
 """In which order those who wait in a queue are served, and how long they wait before they ask anew.
 
+The rule is the server's own: the dispatch policy that it serves with (`dispatch/`), one of another package included, ranks the
+requests of the queue. It sees what a server would show it: since when each robot waits, when its actions run out, when its SLO is
+over, and the history of its task. A task lasts from the robot's start on: how long tasks are is not declared.
+
 Nothing here reads a clock.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import NamedTuple, cast
 
-from ros2_rfm_serving.scheduler.prediction.askers import WARM_UP_S, Request
+from ros2_rfm_serving.dispatch import (
+    DISPATCH_POLICIES,
+    DispatchPolicy,
+    EngineView,
+    Guarded,
+    ServiceTimes,
+    Waiting,
+    count_skips,
+    policy,
+)
+from ros2_rfm_serving.dispatch.fifo import Fifo
+from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.scheduler.prediction.askers import WARM_UP_S, Request, Robot
 from ros2_rfm_serving.scheduler.prediction.queued import Found
+from ros2_rfm_serving.types import ExecutionReport, InferenceRequest, RequestId
 
-ORDERS = {"balanced": (0.5, 0.3), "best": (1.0, 0.0), "swift": (0.0, 0.3)}
-"""Powers of a task's age and of what it had of the engine, by the server's order; any other counts as fifo."""
-FIRST_S, LAST_CHANCE = 0.05, 1.2
-"""What a task counts as having had before its first answer, and how much more a last chance counts."""
 GIVEN_UP_S = 1.0
 """After which a robot asks anew, or twice its SLO; it keeps its place."""
 
 
-def ranked(waiting: Iterable[Request], order: str, now_s: float, batch_s: float) -> list[Request]:
-    """As the server has them (`server/dispatch/best.py`): robots out of actions before those that have some, then those that had
-    little of the engine. order: of `ORDERS`. batch_s: that the next batch takes."""
-    age, thrift = ORDERS[order]
-    this_s, next_s = now_s + batch_s, now_s + 2 * batch_s
-
-    def urgency(request: Request) -> tuple[bool, float, float]:
-        robot = request[2]
-        due_s = robot.since_s + robot.member.slo_s
-        urgent = (now_s - robot.began_s) ** age / (FIRST_S + robot.had_s) ** thrift
-        if this_s <= due_s < next_s:
-            urgent *= LAST_CHANCE
-        return not (robot.starves_s < next_s or due_s < next_s), -urgent, robot.since_s
-
-    return sorted(waiting, key=urgency)
+class Unpredictable(Exception):
+    """A dispatch policy looks at something that a plan does not know."""
 
 
-def patient(request: Request, now_s: float, found: Found) -> Request:
+class _Asked(NamedTuple):
+    """A request as far as a plan knows it: who asks, and for which task."""
+
+    id: RequestId
+    instruction: str
+
+    def __getattr__(self, name: str) -> object:
+        raise Unpredictable(f"it reads `request.{name}`, which no plan knows")
+
+
+class ServiceOrder:
+    """Order of one queue: its robots, and the policy that ranks them and learns what happens there."""
+
+    def __init__(self, ranking: DispatchPolicy, batch_s: Sequence[float], robots: Sequence[Robot]) -> None:
+        """batch_s: seconds of batches of 1, 2, ... rows, up to the largest."""
+        self._policy, self._engine = ranking, EngineView(len(batch_s), ServiceTimes(batch_s))
+        histories = {robot.session: History() for robot in robots}
+        self._histories = [histories[robot.session] for robot in robots]
+        self._requests = [_request(number, robot) for number, robot in enumerate(robots)]
+        self._seen: dict[int, Waiting] = {}
+        """Number of a request -> as the policy sees it, once it has been ranked."""
+
+    def arrived(self, request: Request) -> None:
+        """The server has one more who waits."""
+        at_s, number, robot = request
+        self._seen.pop(number, None)  # its last one was served when all who waited were
+        history = self._histories[number]
+        if history.episode < 0:
+            history.begin_task(0, robot.member.kind, at_s)
+        if self._policy.READS_EXECUTIONS:
+            report = ExecutionReport(0, robot.sent_s - robot.answered_s, robot.until_s - robot.sent_s)
+            history.requested(at_s, report, replaces=False)
+
+    def ranked(self, requests: Sequence[Request], now_s: float) -> list[Request]:
+        """Those who wait, most urgent first."""
+        waiting = [self._seen.get(request[1]) or self._waiting(request) for request in requests]
+        of = {id(one): request for one, request in zip(waiting, requests, strict=True)}
+        return [of[id(one)] for one in self._policy.rank(waiting, self._engine, now_s)]
+
+    def selected(self, batch: Sequence[Request], others: Sequence[Request]) -> None:
+        """These run now, and those who were ranked with them do not."""
+        chosen = [self._seen.pop(request[1]) for request in batch]
+        count_skips([*chosen, *(self._seen[request[1]] for request in others)], chosen)
+
+    def answered(self, batch: Sequence[Request], begun_s: float, now_s: float) -> None:
+        for request in batch:
+            self._histories[request[1]].generated(begun_s, now_s)
+
+    def asked_anew(self, request: Request) -> None:
+        """Who waits has sent a newer request in place of this one."""
+        self._seen.pop(request[1], None)
+
+    def _waiting(self, request: Request) -> Waiting:
+        arrived_s, number, robot = request
+        since_s = robot.since_s
+        due_s, history = since_s + robot.member.slo_s, self._histories[number]
+        seen = Waiting(self._requests[number], 0, arrived_s, since_s, robot.ran_out_s, due_s, history)
+        self._seen[number] = seen
+        return seen
+
+
+def ranks(name: str) -> bool:
+    """A policy of this name does not take requests as they came."""
+    return DISPATCH_POLICIES.get(name) is not Fifo
+
+
+def service_order(name: str, batch_s: Sequence[float], robots: Sequence[Robot]) -> ServiceOrder | None:
+    """name: of a dispatch policy. None: requests are served as they came, which needs no ranking."""
+    if not ranks(name):
+        return None
+    ranking = policy(name)
+    return ServiceOrder(ranking if name in DISPATCH_POLICIES else Guarded(ranking, _uncounted), batch_s, robots)
+
+
+def patient(request: Request, now_s: float, found: Found, order: ServiceOrder) -> Request:
     """Who has lost its last chance may starve while others ask at once again, and asks anew now and then: each time it is an answer
     that never came."""
     arrived_s, i, robot = request
@@ -45,4 +120,15 @@ def patient(request: Request, now_s: float, found: Found) -> Request:
         return request
     if arrived_s > WARM_UP_S:
         found[robot.index].responses.append(limit_s)
+    order.asked_anew(request)
     return arrived_s + limit_s, i, robot
+
+
+def _request(number: int, robot: Robot) -> InferenceRequest:
+    component, instruction = robot.member.kind
+    name = f"{robot.member.task}_{number}"
+    return cast(InferenceRequest, _Asked(RequestId(name, component, 0, 0, 0), instruction))
+
+
+def _uncounted(counter: str, problem: str) -> None:
+    """A server counts it, and serves that batch as requests came; so does the queue."""
