@@ -94,7 +94,7 @@ class _Run:
                 request = heappop(coming)
                 request[2].since_s = request[0]
                 ready.append(request)
-                if order:
+                if order and order.reads_executions:
                     order.arrived(request)
                 if paces:
                     paces[request[1]].asked(request[0])
@@ -103,15 +103,12 @@ class _Run:
             if paces and ready and len(ready) < size and (later_s := self._later_s(ready, free_s)) < math.inf:
                 free_s = min(later_s, coming[0][0]) if coming else later_s
                 continue
-            selects = order is not None and len(ready) > size
-            if order and selects:
-                ready = order.ranked([patient(request, free_s, found, order) for request in ready], free_s)
+            if order and len(ready) > size:
+                ready = order.ranked([patient(request, free_s, found) for request in ready], free_s)
             batch, ready = ready[:size], ready[size:]
-            if order and selects:
-                order.selected(batch, ready)
-            begun_s = free_s
-            free_s += mean_s * next(factors)
+            begun_s, free_s = free_s, free_s + mean_s * next(factors)
             if order:
+                order.selected(batch, ready)
                 order.answered(batch, begun_s, free_s)
             if paces:
                 for request in batch:

@@ -55,46 +55,45 @@ class ServiceOrder:
         self._policy, self._engine = ranking, EngineView(len(batch_s), ServiceTimes(batch_s))
         histories = {robot.session: History() for robot in robots}
         self._histories = [histories[robot.session] for robot in robots]
+        for history, robot in zip(self._histories, robots, strict=True):
+            if history.episode < 0:
+                history.begin_task(0, robot.member.kind, robot.ran_out_s)
         self._requests = [_request(number, robot) for number, robot in enumerate(robots)]
         self._seen: dict[int, Waiting] = {}
-        """Number of a request -> as the policy sees it, once it has been ranked."""
+        """Number of a request -> the last one that was ranked, as the policy saw it."""
+        self.reads_executions = ranking.READS_EXECUTIONS
+        """The queue says when requests come."""
 
     def arrived(self, request: Request) -> None:
         """The server has one more who waits."""
         at_s, number, robot = request
-        self._seen.pop(number, None)  # its last one was served when all who waited were
-        history = self._histories[number]
-        if history.episode < 0:
-            history.begin_task(0, robot.member.kind, at_s)
-        if self._policy.READS_EXECUTIONS:
-            report = ExecutionReport(0, robot.sent_s - robot.answered_s, robot.until_s - robot.sent_s)
-            history.requested(at_s, report, replaces=False)
+        report = ExecutionReport(0, robot.sent_s - robot.answered_s, robot.until_s - robot.sent_s)
+        self._histories[number].requested(at_s, report, replaces=False)
 
     def ranked(self, requests: Sequence[Request], now_s: float) -> list[Request]:
         """Those who wait, most urgent first."""
-        waiting = [self._seen.get(request[1]) or self._waiting(request) for request in requests]
+        waiting = [self._waiting(request) for request in requests]
         of = {id(one): request for one, request in zip(waiting, requests, strict=True)}
         return [of[id(one)] for one in self._policy.rank(waiting, self._engine, now_s)]
 
     def selected(self, batch: Sequence[Request], others: Sequence[Request]) -> None:
-        """These run now, and those who were ranked with them do not."""
-        chosen = [self._seen.pop(request[1]) for request in batch]
-        count_skips([*chosen, *(self._seen[request[1]] for request in others)], chosen)
+        """These run now; the others, who were ranked with them, wait on."""
+        if others:
+            chosen = [self._seen[request[1]] for request in batch]
+            count_skips([*chosen, *(self._seen[request[1]] for request in others)], chosen)
 
     def answered(self, batch: Sequence[Request], begun_s: float, now_s: float) -> None:
         for request in batch:
             self._histories[request[1]].generated(begun_s, now_s)
 
-    def asked_anew(self, request: Request) -> None:
-        """Who waits has sent a newer request in place of this one."""
-        self._seen.pop(request[1], None)
-
     def _waiting(self, request: Request) -> Waiting:
         arrived_s, number, robot = request
-        since_s = robot.since_s
-        due_s, history = since_s + robot.member.slo_s, self._histories[number]
-        seen = Waiting(self._requests[number], 0, arrived_s, since_s, robot.ran_out_s, due_s, history)
-        self._seen[number] = seen
+        seen = self._seen.get(number)
+        if seen is None or seen.arrived_s != arrived_s:
+            since_s, history = robot.since_s, self._histories[number]
+            due_s = since_s + robot.member.slo_s
+            seen = Waiting(self._requests[number], 0, arrived_s, since_s, robot.ran_out_s, due_s, history)
+            self._seen[number] = seen
         return seen
 
 
@@ -111,7 +110,7 @@ def service_order(name: str, batch_s: Sequence[float], robots: Sequence[Robot]) 
     return ServiceOrder(ranking if name in DISPATCH_POLICIES else Guarded(ranking, _uncounted), batch_s, robots)
 
 
-def patient(request: Request, now_s: float, found: Found, order: ServiceOrder) -> Request:
+def patient(request: Request, now_s: float, found: Found) -> Request:
     """Who has lost its last chance may starve while others ask at once again, and asks anew now and then: each time it is an answer
     that never came."""
     arrived_s, i, robot = request
@@ -120,7 +119,6 @@ def patient(request: Request, now_s: float, found: Found, order: ServiceOrder) -
         return request
     if arrived_s > WARM_UP_S:
         found[robot.index].responses.append(limit_s)
-    order.asked_anew(request)
     return arrived_s + limit_s, i, robot
 
 

@@ -103,7 +103,7 @@ class Run:
         request = heapq.heappop(self._coming)
         request[2].since_s = request[0]
         self._ready.append(request)
-        if self._order:
+        if self._order and self._order.reads_executions:
             self._order.arrived(request)
 
     # --- what runs ---
@@ -189,12 +189,11 @@ class Run:
     def _first(self, number: int) -> list[Request]:
         """So many of those who wait, in the server's order."""
         order, ready, now_s = self._order, self._ready, self._now_s
-        if order is None or number >= len(ready):
-            rows, self._ready = ready[:number], ready[number:]
-            return rows
-        ready = order.ranked([patient(request, now_s, self._found, order) for request in ready], now_s)
+        if order and number < len(ready):
+            ready = order.ranked([patient(request, now_s, self._found) for request in ready], now_s)
         rows, self._ready = ready[:number], ready[number:]
-        order.selected(rows, self._ready)
+        if order:
+            order.selected(rows, self._ready)
         return rows
 
 
