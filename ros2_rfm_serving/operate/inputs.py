@@ -141,6 +141,7 @@ def solve(
     arrivals: str | None = None,
 ) -> Solution:
     from ros2_rfm_serving.scheduler import plan_factory
+    from ros2_rfm_serving.simulation.trial import virtual_time_trial
 
     with spinner(f"solving with {policy}"):
         return plan_factory(
@@ -152,4 +153,5 @@ def solve(
             work=work,
             explained=explained,
             arrivals=arrivals,
+            trial=virtual_time_trial(inputs.catalogue, inputs.profile),
         )

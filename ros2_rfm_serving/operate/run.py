@@ -144,10 +144,11 @@ def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
     from ros2_rfm_serving.ros.node.discovery_server import part_of
     from ros2_rfm_serving.ros.node.runtime import share
     from ros2_rfm_serving.scheduler import start_fleet
+    from ros2_rfm_serving.simulation.trial import virtual_time_trial
 
     profiles = options.profiles or share() / "config" / "profiles"
-    catalogue = Catalogue.load(profiles / "models.yaml")
-    start_fleet(factory, factory.robots, load_profiles(profiles), catalogue, epoch=1)
+    catalogue, profile = Catalogue.load(profiles / "models.yaml"), load_profiles(profiles)
+    start_fleet(factory, factory.robots, profile, catalogue, epoch=1, trial=virtual_time_trial(catalogue, profile))
     nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work, profiles=options.profiles)
     alone = not options.host and options.on != RAY
     for warning in [*check_nodes(nodes, factory.file), *(shared_gpu(factory, profiles) if alone else [])]:

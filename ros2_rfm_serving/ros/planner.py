@@ -19,6 +19,7 @@ from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.plan_worker import Job, Made, Refused, main
 from ros2_rfm_serving.scheduler import InForce, Lookout, Planned, PlanOrder, Rooms, plan, rebuilt, resumed
+from ros2_rfm_serving.simulation.trial import virtual_time_trial
 from ros2_rfm_serving.types import Schedule
 
 LONGEST_PLAN_S = 900.0
@@ -78,7 +79,7 @@ class Planner:
     def at_once(self, order: PlanOrder, found: Schedule | None) -> Planned:
         """Here, before anything runs. found: in force, of a predecessor. Raises: `RfmError`."""
         if found is None:
-            return plan(order, self._profile, self._catalogue)
+            return plan(order, self._profile, self._catalogue, trial=virtual_time_trial(self._catalogue, self._profile))
         made, words = resumed(order, found, self._profile, self._catalogue)
         self._log.info(words)
         return made

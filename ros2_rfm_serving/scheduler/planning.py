@@ -25,6 +25,7 @@ from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, declared_type
 from ros2_rfm_serving.scheduler.solution import Solution
 from ros2_rfm_serving.scheduler.standby import with_standbys
 from ros2_rfm_serving.scheduler.traffic import links_used, traffic_of, within_links
+from ros2_rfm_serving.scheduler.trial import Trial, tried
 from ros2_rfm_serving.types import Schedule
 
 BASE_WORK, WORK_PER_SERVER = 0.08, 0.035
@@ -50,6 +51,7 @@ def plan_factory(
     arrivals: str | None = None,
     seen: Seen = AS_DECLARED,
     previous: Schedule | None = None,
+    trial: Trial | None = None,
 ) -> Solution:
     """Schedules a factory. An infeasible one gives a solution that says so, and (if `explained`) what would make it feasible.
 
@@ -62,20 +64,25 @@ def plan_factory(
 
     seen: where the running factory is not as declared.
     previous: the schedule in force; what need not move stays where it is.
+    trial: of plans for a dispatch policy that cannot be predicted, in virtual time (`trial.py`).
 
     Raises: `ScheduleError` for an unknown policy or nothing to serve; `ProfileError` for a model that was never measured.
     """
     if policy not in POLICIES:
         raise ScheduleError(f"no policy is named {policy!r}; there are: {', '.join(POLICIES)}")
     counts = Counter(robot.task for robot in factory.robots) if num_robots is None else num_robots
-    planner = _Planner(factory, counts, profile, catalogue, policy, rate_control, work, arrivals, seen, previous)
-    problem, solution = planner.best()
-    if not solution.policy or solution.servers:
-        return planner.covering(problem, planner.with_reserved(problem, solution))
-    if math.isnan(solution.bound):  # what is hopeless no number of servers mends
-        return solution
-    remedies = explain.remedies(factory, counts, _feasible(profile, catalogue, seen)) if explained else ()
-    return replace(solution, problems=(*solution.problems, *remedies))
+
+    def planned(factory: Factory) -> Solution:
+        planner = _Planner(factory, counts, profile, catalogue, policy, rate_control, work, arrivals, seen, previous)
+        problem, solution = planner.best()
+        if not solution.policy or solution.servers:
+            return planner.covering(problem, planner.with_reserved(problem, solution))
+        if math.isnan(solution.bound):  # what is hopeless no number of servers mends
+            return solution
+        remedies = explain.remedies(factory, counts, _feasible(profile, catalogue, seen)) if explained else ()
+        return replace(solution, problems=(*solution.problems, *remedies))
+
+    return tried(factory, counts, planned, trial)
 
 
 @dataclass(frozen=True)

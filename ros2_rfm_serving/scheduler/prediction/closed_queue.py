@@ -14,7 +14,7 @@ Nothing here reads a clock; the random numbers are the same for the same queue.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop
@@ -24,7 +24,7 @@ import numpy as np
 from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.scheduler.prediction.askers import Member, Request
 from ros2_rfm_serving.scheduler.prediction.queued import Found, Tally, Waits, answer, watched
-from ros2_rfm_serving.scheduler.prediction.ranks import patient, ranks, service_order
+from ros2_rfm_serving.scheduler.prediction.ranks import patient, ranks, service_order, uncounted
 from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
 from ros2_rfm_serving.types.patience import learned, pays
 
@@ -50,7 +50,7 @@ class Service:
 @lru_cache(maxsize=REMEMBERED)
 def waits(members: tuple[Member, ...], service: Service) -> Waits:
     rng = np.random.default_rng([sum(member.num_robots for member in members), service.batch_size])
-    return watched(members, service.mean_s, lambda end_s: _Run(members, service, rng).run(end_s))
+    return watched(members, service.mean_s, lambda end_s: Run(members, service, rng).run(end_s))
 
 
 class Pace:
@@ -72,17 +72,21 @@ class Pace:
         return self.answered_s + self.thought_s + self.spread_s
 
 
-class _Run:
+class Run:
     """Of one start."""
 
-    def __init__(self, members: Sequence[Member], service: Service, rng: np.random.Generator) -> None:
+    def __init__(
+        self, members: Sequence[Member], service: Service, rng: np.random.Generator, mishap: Callable[[str, str], None] = uncounted
+    ) -> None:
+        """mishap: is called with (counter, problem) where a policy of another package fails."""
         self._service, self._members, self._rng = service, members, rng
         self._robots = team(members, service.mean_s, rng, ranked=ranks(service.order))
+        self._mishap = mishap
         self._paces = [Pace() for _ in self._robots] if service.waits else []
 
     def run(self, end_s: float) -> Found:
         size, mean_s = self._service.batch_size, self._service.mean_s
-        order = service_order(self._service.order, [mean_s] * size, self._robots)
+        order = service_order(self._service.order, [mean_s] * size, self._robots, self._mishap)
         coming, paces = in_order(self._robots), self._paces
         found: Found = [Tally() for _ in self._members]
         factors, free_s = self._factors(), 0.0

@@ -10,7 +10,7 @@ Nothing here reads a clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 from ros2_rfm_serving.dispatch import (
@@ -102,12 +102,18 @@ def ranks(name: str) -> bool:
     return DISPATCH_POLICIES.get(name) is not Fifo
 
 
-def service_order(name: str, batch_s: Sequence[float], robots: Sequence[Robot]) -> ServiceOrder | None:
+def uncounted(counter: str, problem: str) -> None:
+    """A server counts it, and serves that batch as requests came; so does the queue."""
+
+
+def service_order(
+    name: str, batch_s: Sequence[float], robots: Sequence[Robot], mishap: Callable[[str, str], None] = uncounted
+) -> ServiceOrder | None:
     """name: of a dispatch policy. None: requests are served as they came, which needs no ranking."""
     if not ranks(name):
         return None
     ranking = policy(name)
-    return ServiceOrder(ranking if name in DISPATCH_POLICIES else Guarded(ranking, _uncounted), batch_s, robots)
+    return ServiceOrder(ranking if name in DISPATCH_POLICIES else Guarded(ranking, mishap), batch_s, robots)
 
 
 def patient(request: Request, now_s: float, found: Found) -> Request:
@@ -126,7 +132,3 @@ def _request(number: int, robot: Robot) -> InferenceRequest:
     component, instruction = robot.member.kind
     name = f"{robot.member.task}_{number}"
     return cast(InferenceRequest, _Asked(RequestId(name, component, 0, 0, 0), instruction))
-
-
-def _uncounted(counter: str, problem: str) -> None:
-    """A server counts it, and serves that batch as requests came; so does the queue."""
