@@ -37,4 +37,5 @@ def _missed(factory: Factory, solution: Solution, catalogue: Catalogue, profile:
             share = sum(one.slo_attainment * one.count for one in found if one.count) / count
             promised = (declared.percentile or task.percentile) / 100
             if share < promised - CHANCE * math.sqrt(2 * promised * (1 - promised) / count):
-                yield f"{component} of {name!r}: in virtual time {100 * share:.1f} % keep the SLO, {100 * promised:.0f} % are promised"
+                kept = f"{100 * share:.1f} % keep the SLO, {100 * promised:.0f} % are promised"
+                yield f"{component} of {name!r}: in virtual time {kept}"

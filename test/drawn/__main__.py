@@ -1,4 +1,4 @@
-"""`python -m test.drawn 0 500 [--kinds serves,order] [--to FILE]`: plans and checks factories, and writes one line per violation."""
+"""`python -m test.drawn 0 500 [--kinds serves,order] [--to FILE]`: plans and checks factories; one line for each violation."""
 
 from __future__ import annotations
 

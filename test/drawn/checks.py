@@ -1,8 +1,9 @@
-"""What must hold of the plan of a drawn factory: checked on the schedule, in virtual time, and against plans of factories nearby."""
+"""What must hold of the plan of a drawn factory: on its schedule, in virtual time, and beside plans of factories much like it."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ STARTS, SECONDS, WARM_UP_S = 3, 20.0, 5.0
 CHANCE = 3.0
 """Standard deviations. Late requests come in clusters: each counts as half a draw."""
 RATES = 0.05
+NEIGHBOURS = 2
+"""Factories with a robot less, and with a looser SLO, for each that is drawn."""
 BATCHES = (1, 2, 4, 8, 16)
 SERVED_S = {
     "nvidia/GR00T-N1.6-3B": {1: 0.0472, 2: 0.0587, 4: 0.0915, 8: 0.1375, 16: 0.2295},
@@ -113,27 +116,20 @@ class Checks:
                 chance = CHANCE * math.sqrt(2.0 * promised * (1 - promised) / count)
                 if kept < promised - chance:
                     starts = ", ".join(f"{100 * found.slo_attainment:.1f}" for found in each)
-                    yield (
-                        "slo",
-                        f"{name} {component}: {100 * kept:.2f} % of {100 * promised:.0f} % in {count} ({starts}); {self._where(factory)}",
-                    )
+                    share = f"{100 * kept:.2f} % of {100 * promised:.0f} % in {count} ({starts})"
+                    yield "slo", f"{name} {component}: {share}; {_where(factory)}"
             num_robots = solution.tasks[name].num_robots
             raw_hz = sum(report.tasks[name].raw for report in reports) / len(reports)
             planned_hz = num_robots * solution.tasks[name].expected_rate_hz
             counted = CHANCE * math.sqrt(num_robots) / (self.seconds * math.sqrt(len(reports)))
             if abs(raw_hz - planned_hz) > RATES * planned_hz + counted:
-                yield "rate", f"{name}: {raw_hz:.3f} actions/s in virtual time, {planned_hz:.3f} expected; {self._where(factory)}"
+                yield "rate", f"{name}: {raw_hz:.3f} actions/s in virtual time, {planned_hz:.3f} expected; {_where(factory)}"
             floor_hz = task.floor_hz(num_robots) or 0.0
             if solution.tasks[name].slowest_rate_hz < floor_hz * (1 - 1e-6):
                 yield "floor", f"{name}: {solution.tasks[name].slowest_rate_hz:.4f} actions/s of {floor_hz:.4f}"
 
     def _simulated(self, factory: Factory, schedule: Schedule, seed: int) -> Report:
         return simulate(schedule, factory, self.catalogue, self.profile, seconds=self.seconds, seed=seed, warm_up_s=WARM_UP_S)
-
-    def _where(self, factory: Factory) -> str:
-        return ", ".join(
-            f"{group.num_servers} x {group.gpu_type} {group.dispatch} {group.batching}" for group in factory.server_cluster
-        )
 
     # --- against others ---
 
@@ -148,21 +144,28 @@ class Checks:
     def _monotonic(self, drawn: Drawn, solution: Solution) -> Iterator[tuple[str, str]]:
         if not solution.feasible:
             return
-        for task in drawn.tasks:
+        rng = random.Random(drawn.seed)
+        for task in rng.sample(drawn.tasks, min(NEIGHBOURS, len(drawn.tasks))):
             fewer = drawn.without_a_robot(task)
             if fewer and not (found := self._plan(fewer)).feasible:
                 yield "robot", f"infeasible with one robot of {task} less: {found.problems[:1]}"
-        for task in drawn.tasks:
-            for component in drawn.descriptor[task]["components"]:
-                looser = self._plan(drawn.with_looser_slo(task, component))
-                if not looser.feasible or looser.objective < (1 - SAME) * solution.objective:
-                    what = f"{solution.objective:.4f}, {looser.objective:.4f} with a looser SLO of {task} {component}"
-                    yield "looser", f"{what}, feasible {looser.feasible}"
-        for group, cluster in enumerate(drawn.descriptor["server_cluster"]):
-            more = self._plan(drawn.with_another_gpu(group))
-            if not more.feasible or more.objective < (1 - SAME) * solution.objective:
-                what = f"{solution.objective:.4f}, {more.objective:.4f} with one more {cluster['gpu_type']}"
-                yield "gpu", f"{what}, feasible {more.feasible}"
+        slos = [(task, component) for task in drawn.tasks for component in drawn.descriptor[task]["components"]]
+        for task, component in rng.sample(slos, min(NEIGHBOURS, len(slos))):
+            looser = self._plan(drawn.with_looser_slo(task, component))
+            if not looser.feasible or looser.objective < (1 - SAME) * solution.objective:
+                what = f"{solution.objective:.4f}, {looser.objective:.4f} with a looser SLO of {task} {component}"
+                yield "looser", f"{what}, feasible {looser.feasible}"
+        group, cluster = rng.choice(list(enumerate(drawn.descriptor["server_cluster"])))
+        more = self._plan(drawn.with_another_gpu(group))
+        if not more.feasible or more.objective < (1 - SAME) * solution.objective:
+            what = f"{solution.objective:.4f}, {more.objective:.4f} with one more {cluster['gpu_type']}"
+            yield "gpu", f"{what}, feasible {more.feasible}"
+
+
+def _where(factory: Factory) -> str:
+    return ", ".join(
+        f"{group.num_servers} x {group.gpu_type} {group.dispatch} {group.batching}" for group in factory.server_cluster
+    )
 
 
 def _most_hz(model: str, gpu_type: str, batching: str, batch_size: int) -> float:

@@ -77,7 +77,7 @@ def test_a_plan_keeps_its_slo_whatever_the_dispatch_policy(
     """Planned as fifo, these kept 94 and 93 % of 99 %."""
     factory = p4(repository, dispatch)
     solution = plan_factory(factory, *shipped, explained=False, work=0.2)
-    share, count = in_time(solution, factory, shipped[1])
+    share, count = in_time(solution, factory, shipped[1], starts=1)
     assert solution.feasible and share > 0.99 - 3 * math.sqrt(2 * 0.99 * 0.01 / count)
 
 
