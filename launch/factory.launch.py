@@ -28,7 +28,8 @@ from launch_ros.actions import Node
 
 from launch import LaunchDescription
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory import load_factory
+from ros2_rfm_serving.factory import Catalogue, load_factory
+from ros2_rfm_serving.factory.cluster import AUTOMATIC
 from ros2_rfm_serving.factory.dds import dds_profile
 from ros2_rfm_serving.factory.environment import discovery_environment
 from ros2_rfm_serving.factory.nodes import node_list, recorder_node, write_parameters
@@ -36,6 +37,8 @@ from ros2_rfm_serving.operate.commands import full_namespace, node_environment
 from ros2_rfm_serving.operate.doctor.host import shared_gpu
 from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.operate.held_folder import HeldFolder
+from ros2_rfm_serving.operate.inputs import decided
+from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros.node.discovery_server import part_of
 from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, is_read, use_partition, use_profile
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, LogLevel
@@ -77,6 +80,9 @@ def nodes(context):
     profiles = Path(value["profiles"]) if value["profiles"] else None
     factory = load_factory(Path(value["factory"]))
     factory = factory if value["host"] else factory.on_one_machine()
+    if AUTOMATIC in factory.dispatch.values():
+        folder = profiles or SHARE / "config" / "profiles"
+        factory = decided(factory, load_profiles(folder), Catalogue.load(folder / "models.yaml"))
     value["namespace"] = value["namespace"] or factory.discovery.namespace
     heard = discovery_environment(factory, value["host"])
     listed = node_list(factory, SHARE / "config", fleet_namespace=value["namespace"], work=work, profiles=profiles)

@@ -140,6 +140,7 @@ def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
     from ros2_rfm_serving.factory.nodes import node_list
     from ros2_rfm_serving.operate.doctor.host import shared_gpu
     from ros2_rfm_serving.operate.drafts import check_nodes
+    from ros2_rfm_serving.operate.inputs import decided
     from ros2_rfm_serving.profiles import load_profiles
     from ros2_rfm_serving.ros.node.discovery_server import part_of
     from ros2_rfm_serving.ros.node.runtime import share
@@ -148,6 +149,7 @@ def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
 
     profiles = options.profiles or share() / "config" / "profiles"
     catalogue, profile = Catalogue.load(profiles / "models.yaml"), load_profiles(profiles)
+    factory = decided(factory, profile, catalogue)
     start_fleet(factory, factory.robots, profile, catalogue, epoch=1, trial=virtual_time_trial(catalogue, profile))
     nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work, profiles=options.profiles)
     alone = not options.host and options.on != RAY

@@ -12,6 +12,7 @@ from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.factory.outputs import unusable
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import explain
+from ros2_rfm_serving.scheduler.automatic import chosen, is_automatic
 from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
 from ros2_rfm_serving.scheduler.links import off_host
 from ros2_rfm_serving.scheduler.policies.schedules import POLICIES, STATIC, Judge, infeasible, run
@@ -25,7 +26,7 @@ from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, declared_type
 from ros2_rfm_serving.scheduler.solution import Solution
 from ros2_rfm_serving.scheduler.standby import with_standbys
 from ros2_rfm_serving.scheduler.traffic import links_used, traffic_of, within_links
-from ros2_rfm_serving.scheduler.trial import Trial, tried
+from ros2_rfm_serving.scheduler.trial import Trial, tried, unpredictable
 from ros2_rfm_serving.types import Schedule
 
 BASE_WORK, WORK_PER_SERVER = 0.08, 0.035
@@ -82,7 +83,19 @@ def plan_factory(
         remedies = explain.remedies(factory, counts, _feasible(profile, catalogue, seen)) if explained else ()
         return replace(solution, problems=(*solution.problems, *remedies))
 
+    if is_automatic(factory):
+        factory, solution = chosen(factory, planned)
+        return solution if not unpredictable(factory) else tried(factory, counts, planned, trial)
     return tried(factory, counts, planned, trial)
+
+
+def without_automatic(factory: Factory, profile: Profile, catalogue: Catalogue | None = None) -> tuple[Factory, str]:
+    """Return the factory with the dispatch policy that the planner chooses in place of `auto`, and why; without `auto` the same
+    factory and an empty text. Raises: as `plan_factory`."""
+    if not is_automatic(factory):
+        return factory, ""
+    with_policy, solution = chosen(factory, lambda one: plan_factory(one, profile, catalogue, explained=False))
+    return with_policy, solution.notes[0]
 
 
 @dataclass(frozen=True)

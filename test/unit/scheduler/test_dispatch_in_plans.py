@@ -13,7 +13,8 @@ import pytest
 from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, Waiting, dispatcher
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory
 from ros2_rfm_serving.profiles import Profile, load_profiles
-from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
+from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule, without_automatic
+from ros2_rfm_serving.scheduler.automatic import CHOICES, decided_as
 from ros2_rfm_serving.scheduler.prediction import closed_queue
 from ros2_rfm_serving.scheduler.prediction.askers import Member
 from ros2_rfm_serving.scheduler.prediction.closed_queue import Service
@@ -134,3 +135,32 @@ def test_a_trial_that_misses_asks_for_more_margin_and_refuses_at_last(repository
     assert len(asked) == 3 and cautious.feasible and any("20 % of each left free" in note for note in cautious.notes)
     refused = plan_factory(factory, *shipped, explained=False, work=0.0, trial=lambda planned, solution: ["system1: too late"])
     assert not refused.feasible and "system1: too late" in refused.problems
+
+
+@pytest.mark.patient
+def test_auto_is_the_policy_with_which_a_plan_serves_most(repository: Path, shipped: tuple[Profile, Catalogue]) -> None:
+    factory = p4(repository, "auto")
+    expected = {name: plan_factory(p4(repository, name), *shipped, explained=False).expected for name in CHOICES}
+    solution = plan_factory(factory, *shipped, explained=False)
+    assert (
+        solution.feasible
+        and solution.expected >= 0.994 * max(expected.values())
+        and solution.notes[0].startswith("dispatch: auto is ")
+    )
+    chosen, why = without_automatic(factory, *shipped)
+    (name,) = chosen.dispatch.values()
+    assert expected[name] == solution.expected and f"auto is {name}" in why
+    share, count = in_time(solution, chosen, shipped[1])
+    assert share > 0.99 - 3 * math.sqrt(2 * 0.99 * 0.01 / count)
+
+
+def test_where_nothing_speaks_for_another_auto_is_the_default(repository: Path, shipped: tuple[Profile, Catalogue]) -> None:
+    chosen, why = without_automatic(p4(repository, "auto", 4).with_num_servers(4), *shipped)
+    assert why and set(chosen.dispatch.values()) == {"balanced"}
+    assert without_automatic(p4(repository, "fifo", 8), *shipped) == (p4(repository, "fifo", 8), "")
+
+
+def test_auto_of_a_new_descriptor_is_what_the_servers_were_started_with(repository: Path) -> None:
+    running, declared = p4(repository, "swift"), p4(repository, "auto", 8)
+    assert set(decided_as(declared, running).dispatch.values()) == {"swift"}
+    assert decided_as(p4(repository, "fifo"), running).dispatch == p4(repository, "fifo").dispatch
