@@ -1,4 +1,4 @@
-"""Plans of factories that were drawn from all that can be declared, checked by code that shares nothing with the planner (`test/drawn`)."""
+"""Plans of factories drawn from all that can be declared, checked by code that shares nothing with the planner (`test/drawn`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from test.drawn.checks import SERVED_S, Checks
 from test.drawn.factories import drawn_factory, stretched_catalogue
 
 NUM_DRAWN = int(os.environ.get("RFM_DRAWN_FACTORIES", "0"))
-"""Factories; 0: a handful. `make thorough` draws 500, which is hours of one core; `python -m test.drawn` takes any range of them."""
+"""Factories; 0: a handful. `make thorough` draws 500, which takes hours; `python -m test.drawn` takes any range of them."""
 HANDFUL = (0, 4, 7, 9, 10)
 """Some that have a plan and are quickly planned."""
 KINDS = frozenset(filter(None, os.environ.get("RFM_DRAWN_KINDS", "serves,virtual_time").split(",")))
