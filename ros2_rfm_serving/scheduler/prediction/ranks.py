@@ -58,7 +58,7 @@ class ServiceOrder:
         for history, robot in zip(self._histories, robots, strict=True):
             if history.episode < 0:
                 history.begin_task(0, robot.member.kind, robot.ran_out_s)
-        self._requests = [_request(number, robot) for number, robot in enumerate(robots)]
+        self._requests: dict[int, InferenceRequest] = {}
         self._seen: dict[int, Waiting] = {}
         """Number of a request -> the last one that was ranked, as the policy saw it."""
         self.reads_executions = ranking.READS_EXECUTIONS
@@ -72,9 +72,13 @@ class ServiceOrder:
 
     def ranked(self, requests: Sequence[Request], now_s: float) -> list[Request]:
         """Those who wait, most urgent first."""
-        waiting = [self._waiting(request) for request in requests]
-        of = {id(one): request for one, request in zip(waiting, requests, strict=True)}
-        return [of[id(one)] for one in self._policy.rank(waiting, self._engine, now_s)]
+        seen, of = self._seen, {request[1]: request for request in requests}
+        for request in requests:
+            known = seen.get(request[1])
+            if known is None or known.arrived_s != request[0]:
+                seen[request[1]] = self._waiting(request)
+        ranked = self._policy.rank([seen[number] for number in of], self._engine, now_s)
+        return [of[one.stamp_ns] for one in ranked]
 
     def selected(self, batch: Sequence[Request], others: Sequence[Request]) -> None:
         """These run now; the others, who were ranked with them, wait on."""
@@ -87,14 +91,11 @@ class ServiceOrder:
             self._histories[request[1]].generated(begun_s, now_s)
 
     def _waiting(self, request: Request) -> Waiting:
+        """Its stamp, which says nothing to a policy, is its number."""
         arrived_s, number, robot = request
-        seen = self._seen.get(number)
-        if seen is None or seen.arrived_s != arrived_s:
-            since_s, history = robot.since_s, self._histories[number]
-            due_s = since_s + robot.member.slo_s
-            seen = Waiting(self._requests[number], 0, arrived_s, since_s, robot.ran_out_s, due_s, history)
-            self._seen[number] = seen
-        return seen
+        asked = self._requests.get(number) or self._requests.setdefault(number, _request(number, robot))
+        since_s, history = robot.since_s, self._histories[number]
+        return Waiting(asked, number, arrived_s, since_s, robot.ran_out_s, since_s + robot.member.slo_s, history)
 
 
 def ranks(name: str) -> bool:
