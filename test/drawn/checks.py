@@ -23,6 +23,8 @@ STARTS, SECONDS, WARM_UP_S = 3, 20.0, 5.0
 CHANCE = 3.0
 """Standard deviations. Late requests come in clusters: each counts as half a draw."""
 RATES = 0.05
+FEWEST = 20
+"""Requests by which an SLO is judged: robots at 0.01 actions/s ask once, while all start, which a note of the plan says."""
 NEIGHBOURS = 2
 """Factories with a robot less, and with a looser SLO, for each that is drawn."""
 BATCHES = (1, 2, 4, 8, 16)
@@ -109,7 +111,7 @@ class Checks:
                     continue
                 each = [report.task_components[name][component] for report in reports]
                 count = sum(found.count for found in each if found.count)
-                if not count:
+                if count < FEWEST:
                     continue
                 kept = sum(found.slo_attainment * found.count for found in each if found.count) / count
                 promised = (of.percentile or task.percentile) / 100
