@@ -66,6 +66,7 @@ patient: install
 # What `unit` and `system` draw or try some of, as often as the documents say: some five minutes of one core.
 thorough: install
 	RFM_TRIED_FACTORIES=200 $(BIN)/python -m pytest test/unit/scheduler/test_scheduler.py -q -k optimum
+	RFM_DRAWN_FACTORIES=500 RFM_DRAWN_KINDS=serves,virtual_time,order,monotonic $(BIN)/python -m pytest test/unit/scheduler/test_drawn_factories.py -q --timeout 3600
 	RFM_GUEST_EXAMPLES=100 $(BIN)/python -m pytest test/unit/simulation/test_guests.py -q -k every_promise
 	RFM_PIPELINED_EVENTS=100000 $(BIN)/python -m pytest test/unit/robot/test_robot_machine.py -q -k pipelined
 	$(BIN)/python -m pytest test/unit/security test/ros test/system -q -m thorough

@@ -29,6 +29,7 @@ from launch_ros.actions import Node
 from launch import LaunchDescription
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, load_factory
+from ros2_rfm_serving.factory.cluster import AUTOMATIC
 from ros2_rfm_serving.factory.dds import dds_profile
 from ros2_rfm_serving.factory.environment import discovery_environment
 from ros2_rfm_serving.factory.graph_names import launched_namespaces
@@ -37,7 +38,9 @@ from ros2_rfm_serving.operate.commands import full_namespace, node_environment
 from ros2_rfm_serving.operate.doctor.host import shared_gpu
 from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.operate.held_folder import HeldFolder
+from ros2_rfm_serving.operate.inputs import decided
 from ros2_rfm_serving.operate.rates import check_rates
+from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros.node.discovery_server import part_of
 from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, is_read, use_partition, use_profile
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, LogLevel
@@ -82,11 +85,15 @@ def nodes(context):
     profiles = Path(value["profiles"]) if value["profiles"] else None
     factory = load_factory(Path(value["factory"]))
     factory = factory if value["host"] else factory.on_one_machine()
+    folder = profiles or SHARE / "config" / "profiles"
+    catalogue = Catalogue.load(folder / "models.yaml")
+    if AUTOMATIC in factory.dispatch.values():
+        factory = decided(factory, load_profiles(folder), catalogue)
     pushed = LaunchConfiguration("ros_namespace", default="").perform(context)  # a name that launch_ros gives
     fleet, value["namespace"] = launched_namespaces(pushed, value["namespace"] or factory.discovery.namespace)
     heard = discovery_environment(factory, value["host"])
     listed = node_list(factory, SHARE / "config", fleet_namespace=fleet, work=work, profiles=profiles)
-    check_rates(factory, Catalogue.load((profiles or SHARE / "config" / "profiles") / "models.yaml"))
+    check_rates(factory, catalogue)
     warnings = check_nodes(listed, factory.file)
     if not value["host"]:
         warnings += shared_gpu(factory, profiles or SHARE / "config" / "profiles")

@@ -23,7 +23,7 @@ SWITCH = "RFM_COMPILED"
 """`no`: interpreted, whatever has been compiled."""
 SUFFIX = EXTENSION_SUFFIXES[0]
 """Of files that this interpreter loads, and no other."""
-ROOMS = ("types", "factory", "profiles", "engines", "scheduler", "server", "robot", "virtual_time", "simulation")
+ROOMS = ("types", "factory", "profiles", "engines", "dispatch", "scheduler", "server", "robot", "virtual_time", "simulation")
 """Whose source the digest is of: all that is looked at while compiling."""
 MODULES = (
     *(f"types.{name}" for name in ("following", "histogram", "patience", "phase")),
@@ -32,9 +32,9 @@ MODULES = (
     *(f"robot.conversation.{name}" for name in ("presence", "requests")),
     *(f"robot.motion.{name}" for name in ("action_queue", "failsafe", "fallback", "gate", "motion", "pace", "shaping")),
     *("robot.motion.smoothness", "robot.motion.trail"),
-    *(f"server.{name}" for name in ("brain", "server", "mailboxes", "figures", "history", "tiers", "intake", "replies")),
+    *(f"server.{name}" for name in ("brain", "server", "mailboxes", "figures", "tiers", "intake", "replies")),
     *(f"server.{name}" for name in ("deciding", "loop", "stepping", "running", "quota")),
-    *(f"server.dispatch.{name}" for name in ("batching", "dispatcher", "entering", "service_times", "waiting")),
+    *(f"dispatch.{name}" for name in ("batching", "dispatcher", "entering", "history", "service_times", "waiting")),
     *(f"simulation.{name}" for name in ("robot", "host", "goodput", "gpu", "wire", "stays", "timing")),
     *(f"virtual_time.{name}" for name in ("events", "rounds")),
 )

@@ -39,8 +39,11 @@ import orjson
 from ros2_rfm_serving.errors import RfmError
 
 PACKAGE = "ros2_rfm_serving."
-ROOMS = ("types", "robot", "server", "scheduler", "profiles", "factory", "engines.base")
+ROOMS = ("types", "robot", "server", "dispatch", "scheduler", "profiles", "factory", "engines.base")
 """Whose classes and functions may be named in a recording."""
+MOVED = {"server.history": "dispatch.history", "server.dispatch": "dispatch"}
+"""Name in recordings -> module, or package with all that is in it. A name of a recording stays when a module moves: the same
+decision is then written alike by every version."""
 SHORT_BYTES = 64
 """As many stand in the record itself."""
 CONTAINERS: dict[str, type] = {kind.__name__: kind for kind in (list, deque, set, frozenset)}
@@ -336,7 +339,7 @@ def _name(thing: type | types.FunctionType) -> str:
     module = thing.__module__.removeprefix(PACKAGE)
     if not thing.__module__.startswith(PACKAGE) or not _in_rooms(module) or "<" in thing.__qualname__:
         raise TypeError(f"{thing.__module__}.{thing.__qualname__} cannot be recorded")
-    return f"{module}:{thing.__qualname__}"
+    return f"{_moved(module, {now: recorded for recorded, now in MOVED.items()})}:{thing.__qualname__}"
 
 
 def _in_rooms(module: str) -> bool:
@@ -347,12 +350,20 @@ def _named(name: str) -> Any:
     module, _, path = name.partition(":")
     if not _in_rooms(module) or not path:
         raise TypeError(f"{name!r} is nothing that is recorded")
-    found: Any = importlib.import_module(PACKAGE + module)
+    found: Any = importlib.import_module(PACKAGE + _moved(module, MOVED))
     for part in path.split("."):
         found = getattr(found, part)
     if not isinstance(found, (type, types.FunctionType)) or not _is_ours(found):
         raise TypeError(f"{name!r} is nothing that is recorded")
     return found
+
+
+def _moved(module: str, names: Mapping[str, str]) -> str:
+    """By the first of the names that it has, or that its package has."""
+    for name, other in names.items():
+        if module == name or module.startswith(f"{name}."):
+            return other + module.removeprefix(name)
+    return module
 
 
 def _order(item: Any) -> bytes:

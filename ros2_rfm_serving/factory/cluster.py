@@ -10,6 +10,8 @@ from ros2_rfm_serving.factory.cores import cores_of, in_words
 from ros2_rfm_serving.factory.section import Section
 
 CONTINUOUS, WAIT = "continuous", "wait"
+AUTOMATIC = "auto"
+"""In place of a dispatch policy: the planner chooses."""
 SLO_MARGIN = 0.0
 """Unless it is declared."""
 
@@ -40,7 +42,7 @@ class ServerCluster(Section):
     num_servers: int = Field(ge=1, le=10_000)
     dispatch: str = "balanced"
     """Whose request runs next: `balanced`, `best`, `swift`, `fifo`, `least_attained`, `wait_ratio`, `deadline`, or one of one's own
-    (docs/server.md says what each is good at). Ours."""
+    (docs/server.md says what each is good at); `auto`: the planner chooses. Ours."""
     batching: str = "fixed"
     """How many run together: `fixed`, `saturation` or `wait`; `continuous`: models that can advance one solver step at a time let
     requests join a running batch. Ours."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pydantic import Field
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory.cluster import CONTINUOUS, WAIT, Planning, ServerCluster, Standby
+from ros2_rfm_serving.factory.cluster import AUTOMATIC, CONTINUOUS, WAIT, Planning, ServerCluster, Standby
 from ros2_rfm_serving.factory.discovery import Discovery
 from ros2_rfm_serving.factory.fleet import FleetEntry, Network
 from ros2_rfm_serving.factory.hosts import Host, Seat, Wish, seats
@@ -87,6 +87,14 @@ class Factory(Section):
         first, *others = self.server_cluster
         group = first.model_copy(update={"num_servers": num_servers})
         return self.model_copy(update={"server_cluster": (group, *others)})
+
+    def with_dispatch(self, by_type: Mapping[str, str]) -> Factory:
+        """The same factory with these dispatch policies, by GPU type, in place of `auto`."""
+        groups = (
+            group.model_copy(update={"dispatch": by_type[group.gpu_type]}) if group.dispatch == AUTOMATIC else group
+            for group in self.server_cluster
+        )
+        return self.model_copy(update={"server_cluster": tuple(groups)})
 
     def network_of(self, task: str) -> Network:
         """Of the robots of a task; none is declared for those that only ever come while the factory runs."""

@@ -10,6 +10,7 @@ from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.operate.inputs import Inputs
 from ros2_rfm_serving.scheduler import Solution, plan_factory
 from ros2_rfm_serving.scheduler.sizing import MOST, ModelLoad, Required, Search, demanding, model_loads, reached
+from ros2_rfm_serving.simulation.trial import virtual_time_trial
 
 Say = Callable[[str], None]
 
@@ -67,6 +68,7 @@ class Question:
             policy=policy or self.policy,
             work=self.work,
             explained=False,
+            trial=virtual_time_trial(self.inputs.catalogue, self.inputs.profile),
         )
 
     def loads(self, factory: Factory) -> list[ModelLoad]:

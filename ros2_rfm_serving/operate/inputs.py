@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from ros2_rfm_serving.dispatch import check_policy
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory
+from ros2_rfm_serving.factory.cluster import AUTOMATIC
 from ros2_rfm_serving.factory.outputs import unusable
 from ros2_rfm_serving.profiles import Profile, load_profiles
-from ros2_rfm_serving.server.dispatch import check_policy
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import SYSTEM1
 
@@ -78,12 +79,26 @@ def load_inputs(
         problem = f"keeps {factory.standby.num_servers} of {len(factory.servers)} servers, none is left for the normal routes"
         raise ConfigurationError(problem, file=factory.file, key="standby.num_servers", fix="ask for more servers")
     for group in factory.server_cluster:
-        check_policy(group.dispatch, factory.file, "server_cluster.dispatch")
+        if group.dispatch != AUTOMATIC:
+            check_policy(group.dispatch, factory.file, "server_cluster.dispatch")
     folder = profiles or shipped("config", "profiles")
     models = Catalogue.load(catalogue or _beside(folder))
     for wrong in unusable(factory, models):
         raise wrong
-    return Inputs(factory=factory, profile=load_profiles(folder), catalogue=models)
+    profile = load_profiles(folder)
+    return Inputs(factory=decided(factory, profile, models), profile=profile, catalogue=models)
+
+
+def decided(factory: Factory, profile: Profile, catalogue: Catalogue) -> Factory:
+    """With the dispatch policy that the planner chooses where the descriptor has `auto`; stderr names it. Raises: `RfmError`."""
+    if AUTOMATIC not in factory.dispatch.values():
+        return factory
+    from ros2_rfm_serving.scheduler import without_automatic
+
+    with spinner("choosing a dispatch policy"):
+        factory, why = without_automatic(factory, profile, catalogue)
+    Console(stderr=True).print(why, highlight=False, markup=False)
+    return factory
 
 
 def with_system1(factory: Factory, model: str = "", gpu_type: str = "") -> Factory:
@@ -141,6 +156,7 @@ def solve(
     arrivals: str | None = None,
 ) -> Solution:
     from ros2_rfm_serving.scheduler import plan_factory
+    from ros2_rfm_serving.simulation.trial import virtual_time_trial
 
     with spinner(f"solving with {policy}"):
         return plan_factory(
@@ -152,4 +168,5 @@ def solve(
             work=work,
             explained=explained,
             arrivals=arrivals,
+            trial=virtual_time_trial(inputs.catalogue, inputs.profile),
         )

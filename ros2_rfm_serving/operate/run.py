@@ -146,15 +146,18 @@ def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
     from ros2_rfm_serving.factory.nodes import node_list
     from ros2_rfm_serving.operate.doctor.host import shared_gpu
     from ros2_rfm_serving.operate.drafts import check_nodes
+    from ros2_rfm_serving.operate.inputs import decided
     from ros2_rfm_serving.operate.rates import check_rates
     from ros2_rfm_serving.profiles import load_profiles
     from ros2_rfm_serving.ros.node.discovery_server import part_of
     from ros2_rfm_serving.ros.node.runtime import share
     from ros2_rfm_serving.scheduler import start_fleet
+    from ros2_rfm_serving.simulation.trial import virtual_time_trial
 
     profiles = options.profiles or share() / "config" / "profiles"
-    catalogue = Catalogue.load(profiles / "models.yaml")
-    start_fleet(factory, factory.robots, load_profiles(profiles), catalogue, epoch=1)
+    catalogue, profile = Catalogue.load(profiles / "models.yaml"), load_profiles(profiles)
+    factory = decided(factory, profile, catalogue)
+    start_fleet(factory, factory.robots, profile, catalogue, epoch=1, trial=virtual_time_trial(catalogue, profile))
     nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work, profiles=options.profiles)
     check_rates(factory, catalogue)
     alone = not options.host and options.on != RAY

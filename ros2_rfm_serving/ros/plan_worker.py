@@ -20,6 +20,7 @@ from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.ros.node.process import PR_SET_PDEATHSIG
 from ros2_rfm_serving.scheduler import PlanOrder, Rooms, answered
 from ros2_rfm_serving.scheduler.planned import Doing
+from ros2_rfm_serving.simulation.trial import virtual_time_trial
 from ros2_rfm_serving.types import Schedule
 
 NICENESS = 5
@@ -62,7 +63,7 @@ def main() -> None:
 
 def _done(job: Job) -> Made | Rooms | Refused:
     try:
-        planned = answered(job.order, job.profile, job.catalogue)
+        planned = answered(job.order, job.profile, job.catalogue, trial=virtual_time_trial(job.catalogue, job.profile))
     except RfmError as error:
         return Refused(error.code, str(error))
     except Exception:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ros2_rfm_serving.errors import PlannerError, ProfileError, RfmError, ScheduleError
-from ros2_rfm_serving.factory import Catalogue
+from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.plan_worker import Job, Made, Refused, main
-from ros2_rfm_serving.scheduler import InForce, Lookout, Planned, PlanOrder, Rooms, plan, rebuilt, resumed
+from ros2_rfm_serving.scheduler import InForce, Lookout, Planned, PlanOrder, Rooms, plan, rebuilt, resumed, without_automatic
+from ros2_rfm_serving.simulation.trial import virtual_time_trial
 from ros2_rfm_serving.types import Schedule
 
 LONGEST_PLAN_S = 900.0
@@ -71,6 +72,13 @@ class Planner:
         """What the process has done, and when that was more than before."""
         self._made: queue.SimpleQueue[tuple[PlanOrder, Planned | Rooms | RfmError]] = queue.SimpleQueue()
 
+    def decided(self, factory: Factory) -> Factory:
+        """With the dispatch policy that `auto` is, as servers were started with it. Raises: `RfmError`."""
+        factory, why = without_automatic(factory, self._profile, self._catalogue)
+        if why:
+            self._log.info(why)
+        return factory
+
     def lookout(self, fleet: InForce) -> Lookout:
         """By the same profiles."""
         return Lookout(fleet, self._profile, self._catalogue)
@@ -78,7 +86,7 @@ class Planner:
     def at_once(self, order: PlanOrder, found: Schedule | None) -> Planned:
         """Here, before anything runs. found: in force, of a predecessor. Raises: `RfmError`."""
         if found is None:
-            return plan(order, self._profile, self._catalogue)
+            return plan(order, self._profile, self._catalogue, trial=virtual_time_trial(self._catalogue, self._profile))
         made, words = resumed(order, found, self._profile, self._catalogue)
         self._log.info(words)
         return made

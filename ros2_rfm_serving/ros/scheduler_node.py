@@ -40,6 +40,7 @@ from ros2_rfm_serving.ros.predecessor import found_in_force
 from ros2_rfm_serving.ros.watching import Watching
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.scheduler import DEFAULT_LEASE_S, POLICIES, InForce, Order, PlanOrder, Roster, Seen
+from ros2_rfm_serving.scheduler.automatic import decided_as
 from ros2_rfm_serving.scheduler.standing import SAID
 from ros2_rfm_serving.security.members import askers
 from ros2_rfm_serving.types import Schedule
@@ -95,7 +96,7 @@ class SchedulerNode(Node):
         self._planner = Planner(profiles, self.get_logger())
         self._audit = AuditTopic(self, "scheduler", names.audit).open()
         self._book = Book(self._audit.journal, profiles, clock, self._identity)
-        factory = load_factory(Path(file))
+        factory = self._planner.decided(load_factory(Path(file)))
         left = found_in_force(names, factory.servers, values.number("look_around_s"), self.get_logger())
         seen = Seen(lost=left.missing)
         order = PlanOrder(factory=factory, robots=tuple(factory.robots), policy=values.text("policy"), seen=seen)
@@ -188,7 +189,8 @@ class SchedulerNode(Node):
         given = request.factory_file
 
         def replan() -> Order:
-            return self._fleet.replan(load_factory(Path(given or self._fleet.factory.file)), declared_anew=bool(given))
+            declared = load_factory(Path(given or self._fleet.factory.file))
+            return self._fleet.replan(decided_as(declared, self._fleet.factory), declared_anew=bool(given))
 
         return await self._answer(request, response, replan, f"replan {Path(given).name}".strip())
 

@@ -8,7 +8,7 @@ from ros2_rfm_serving.scheduler.lookout import Lookout
 from ros2_rfm_serving.scheduler.migration import Migration
 from ros2_rfm_serving.scheduler.orders import Order
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
-from ros2_rfm_serving.scheduler.planning import plan_factory
+from ros2_rfm_serving.scheduler.planning import plan_factory, without_automatic
 from ros2_rfm_serving.scheduler.policies.schedules import POLICIES
 from ros2_rfm_serving.scheduler.roster import DEFAULT_LEASE_S, LOOK_PERIOD_S, Roster, Word, newcomers, settled
 from ros2_rfm_serving.scheduler.routes import to_schedule
@@ -42,4 +42,5 @@ __all__ = [
     "settled",
     "start_fleet",
     "to_schedule",
+    "without_automatic",
 ]

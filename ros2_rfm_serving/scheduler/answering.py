@@ -18,6 +18,7 @@ from ros2_rfm_serving.scheduler.promises import seats
 from ros2_rfm_serving.scheduler.routes import to_schedule
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.scheduler.solution import Solution
+from ros2_rfm_serving.scheduler.trial import Trial
 from ros2_rfm_serving.types import Schedule
 
 Refit = Callable[[Factory, Schedule, Sequence[Robot], Seen], Fleet]
@@ -35,21 +36,28 @@ def start_fleet(
     policy: str = "best",
     seen: Seen = AS_DECLARED,
     effort: int = 1,
+    trial: Trial | None = None,
 ) -> Fleet:
     """Plans a factory for these robots, ready to be adapted. Robots stay where they were in `previous` as far as they can.
 
     Raises: `ScheduleError` with the reasons and remedies when it cannot be served; `ProfileError`.
     """
     order = PlanOrder(factory=factory, robots=tuple(robots), policy=policy, previous=previous, seen=seen, effort=effort)
-    solution = _served(order, profile, catalogue, None, True)
+    solution = _served(order, profile, catalogue, None, True, trial)
     return fleet_of(factory, solution, robots, profile, catalogue, epoch=epoch, previous=previous, seen=seen)
 
 
 def plan(
-    order: PlanOrder, profile: Profile, catalogue: Catalogue | None, *, work: float | None = None, explained: bool = True
+    order: PlanOrder,
+    profile: Profile,
+    catalogue: Catalogue | None,
+    *,
+    work: float | None = None,
+    explained: bool = True,
+    trial: Trial | None = None,
 ) -> Planned:
-    """work, explained: as in `plan_factory`. Raises: as `start_fleet`."""
-    solution = _served(order, profile, catalogue, work, explained)
+    """work, explained, trial: as in `plan_factory`. Raises: as `start_fleet`."""
+    solution = _served(order, profile, catalogue, work, explained, trial)
     fleet = fleet_of(
         order.factory, solution, order.robots, profile, catalogue, epoch=order.epoch, previous=order.previous, seen=order.seen
     )
@@ -75,7 +83,13 @@ def _doing(fleet: Fleet, before: Schedule | None) -> Doing | None:
 
 
 def answered(
-    order: PlanOrder, profile: Profile, catalogue: Catalogue | None, *, work: float | None = None, explained: bool = True
+    order: PlanOrder,
+    profile: Profile,
+    catalogue: Catalogue | None,
+    *,
+    work: float | None = None,
+    explained: bool = True,
+    trial: Trial | None = None,
 ) -> Planned | Rooms:
     """As `plan`, unless there is room for some of the robots without one."""
     why = ""
@@ -87,12 +101,14 @@ def answered(
     if order.hopeless:
         raise ScheduleError(order.hopeless)
     try:
-        return plan(order, profile, catalogue, work=work, explained=explained)
+        return plan(order, profile, catalogue, work=work, explained=explained, trial=trial)
     except ScheduleError as error:
         raise ScheduleError(f"{error}{why}") from None
 
 
-def _served(order: PlanOrder, profile: Profile, catalogue: Catalogue | None, work: float | None, explained: bool) -> Solution:
+def _served(
+    order: PlanOrder, profile: Profile, catalogue: Catalogue | None, work: float | None, explained: bool, trial: Trial | None
+) -> Solution:
     counts = Counter(robot.task for robot in order.robots)
     if order.effort > 1:
         work = order.effort * (default_work(len(order.factory.gpu_types)) if work is None else work)
@@ -106,6 +122,7 @@ def _served(order: PlanOrder, profile: Profile, catalogue: Catalogue | None, wor
         explained=explained,
         seen=order.seen,
         previous=order.previous,
+        trial=trial,
     )
     if not solution.servers:
         raise ScheduleError("; ".join(solution.problems))

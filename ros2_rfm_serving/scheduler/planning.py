@@ -12,6 +12,7 @@ from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.factory.outputs import unusable
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import explain
+from ros2_rfm_serving.scheduler.automatic import chosen, is_automatic
 from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
 from ros2_rfm_serving.scheduler.links import off_host
 from ros2_rfm_serving.scheduler.policies.schedules import POLICIES, STATIC, Judge, infeasible, run
@@ -25,6 +26,7 @@ from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, declared_type
 from ros2_rfm_serving.scheduler.solution import Solution
 from ros2_rfm_serving.scheduler.standby import with_standbys
 from ros2_rfm_serving.scheduler.traffic import links_used, traffic_of, within_links
+from ros2_rfm_serving.scheduler.trial import Trial, tried, unpredictable
 from ros2_rfm_serving.types import Schedule
 
 BASE_WORK, WORK_PER_SERVER = 0.08, 0.035
@@ -50,6 +52,7 @@ def plan_factory(
     arrivals: str | None = None,
     seen: Seen = AS_DECLARED,
     previous: Schedule | None = None,
+    trial: Trial | None = None,
 ) -> Solution:
     """Schedules a factory. An infeasible one gives a solution that says so, and (if `explained`) what would make it feasible.
 
@@ -62,20 +65,37 @@ def plan_factory(
 
     seen: where the running factory is not as declared.
     previous: the schedule in force; what need not move stays where it is.
+    trial: of plans for a dispatch policy that cannot be predicted, in virtual time (`trial.py`).
 
     Raises: `ScheduleError` for an unknown policy or nothing to serve; `ProfileError` for a model that was never measured.
     """
     if policy not in POLICIES:
         raise ScheduleError(f"no policy is named {policy!r}; there are: {', '.join(POLICIES)}")
     counts = Counter(robot.task for robot in factory.robots) if num_robots is None else num_robots
-    planner = _Planner(factory, counts, profile, catalogue, policy, rate_control, work, arrivals, seen, previous)
-    problem, solution = planner.best()
-    if not solution.policy or solution.servers:
-        return planner.covering(problem, planner.with_reserved(problem, solution))
-    if math.isnan(solution.bound):  # what is hopeless no number of servers mends
-        return solution
-    remedies = explain.remedies(factory, counts, _feasible(profile, catalogue, seen)) if explained else ()
-    return replace(solution, problems=(*solution.problems, *remedies))
+
+    def planned(factory: Factory) -> Solution:
+        planner = _Planner(factory, counts, profile, catalogue, policy, rate_control, work, arrivals, seen, previous)
+        problem, solution = planner.best()
+        if not solution.policy or solution.servers:
+            return planner.covering(problem, planner.with_reserved(problem, solution))
+        if math.isnan(solution.bound):  # what is hopeless no number of servers mends
+            return solution
+        remedies = explain.remedies(factory, counts, _feasible(profile, catalogue, seen)) if explained else ()
+        return replace(solution, problems=(*solution.problems, *remedies))
+
+    if is_automatic(factory):
+        factory, solution = chosen(factory, planned)
+        return solution if not unpredictable(factory) else tried(factory, counts, planned, trial)
+    return tried(factory, counts, planned, trial)
+
+
+def without_automatic(factory: Factory, profile: Profile, catalogue: Catalogue | None = None) -> tuple[Factory, str]:
+    """Return the factory with the dispatch policy that the planner chooses in place of `auto`, and why; without `auto` the same
+    factory and an empty text. Raises: as `plan_factory`."""
+    if not is_automatic(factory):
+        return factory, ""
+    with_policy, solution = chosen(factory, lambda one: plan_factory(one, profile, catalogue, explained=False))
+    return with_policy, solution.notes[0]
 
 
 @dataclass(frozen=True)

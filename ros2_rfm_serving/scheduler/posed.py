@@ -11,6 +11,7 @@ from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.profiles import Profile, SteppedService
 from ros2_rfm_serving.scheduler.links import links_of, off_host
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
+from ros2_rfm_serving.scheduler.prediction.predictable import why_unpredictable
 from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass, task_classes
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, declared_type
 from ros2_rfm_serving.scheduler.slo import Slo
@@ -18,6 +19,8 @@ from ros2_rfm_serving.types import Schedule
 
 DEFAULT_LOAD_S = 30.0
 """Of a model that the catalogue does not know on a GPU type."""
+UNRANKED = "fifo"
+"""What plans reckon with in place of a dispatch policy that none can predict."""
 EASED = (2.5, 4.0, 8.0)
 """Times the share of services that straggle, that may be late where fewer cannot: those behind them are late too."""
 
@@ -69,7 +72,7 @@ def problem_of(
         continuous=factory.continuous,
         waiting=factory.waiting,
         steps=_steps(load, declared, catalogue, seen),
-        dispatch=factory.dispatch,
+        dispatch={gpu: UNRANKED if why_unpredictable(name) else name for gpu, name in factory.dispatch.items()},
         stragglers=seen.stragglers_of(declared, factory.planning.stragglers),
         seen=seen,
         declared=declared,

@@ -41,6 +41,8 @@ class Demand:
     fixed_hz: float
     """Of one robot, of an obligation; 0 for a goal-coupled component."""
     slo: Slo
+    prompt: str = ""
+    """What its requests ask, which a dispatch policy may go by."""
     rows: int = 0
     """That each robot of a pipelined session keeps on its server; 0: it is none."""
 
@@ -170,7 +172,7 @@ class Problem:
     steps: Mapping[tuple[str, str], SteppedService] = field(default_factory=dict)
     """(model, GPU type) -> what its solver steps take, where that is known."""
     dispatch: Mapping[str, str] = field(default_factory=dict)
-    """GPU type -> in which order servers take those who wait (`server/dispatch/`)."""
+    """GPU type -> in which order servers take those who wait (`dispatch/`)."""
     stragglers: Mapping[str, Stragglers] = field(default_factory=dict)
     """GPU type -> services that take longer than others, beside those that were measured."""
     seen: Seen = AS_DECLARED
@@ -312,6 +314,7 @@ def _demands(factory: Factory, name: str, task_index: int, first: int, seen: Map
             calls=0.0 if component.freq_hz else seen.get(part, task.calls_per_action(part)),
             fixed_hz=component.freq_hz or 0.0,
             slo=slo_of(factory, name, part),
+            prompt=component.prompt,
             rows=task.pipelining.depth if task.pipelining and part == SYSTEM1 else 0,
         )
         for i, (part, component) in enumerate(task.components.items())

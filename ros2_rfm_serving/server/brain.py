@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from typing import NamedTuple
 
+from ros2_rfm_serving.dispatch import CONTINUOUS, Dispatcher, DispatchPolicy, Flight, Guarded
+from ros2_rfm_serving.dispatch import policy as dispatch_policy
+from ros2_rfm_serving.dispatch.entering import advancing
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
 from ros2_rfm_serving.server.config import ServerConfig
-from ros2_rfm_serving.server.dispatch import CONTINUOUS, Dispatcher, DispatchPolicy, Flight, Guarded
-from ros2_rfm_serving.server.dispatch import policy as dispatch_policy
-from ros2_rfm_serving.server.dispatch.entering import advancing
 from ros2_rfm_serving.server.figures import Figures, Occupancy, ServerSnapshot, quantile
 from ros2_rfm_serving.server.horizon import Outlook
 from ros2_rfm_serving.server.mailboxes import Mailboxes

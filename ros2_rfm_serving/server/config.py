@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from ros2_rfm_serving.server.dispatch import StepCosts
+from ros2_rfm_serving.dispatch import StepCosts
 from ros2_rfm_serving.server.sessions import SessionRules
 
 

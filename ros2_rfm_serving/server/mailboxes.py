@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ros2_rfm_serving.server.dispatch import Dispatcher, DispatchPolicy, Selection, Waiting, count_skips
-from ros2_rfm_serving.server.history import History
+from ros2_rfm_serving.dispatch import Dispatcher, DispatchPolicy, Selection, Waiting, count_skips
+from ros2_rfm_serving.dispatch.history import History
 from ros2_rfm_serving.server.sessions import Session, SessionKey
 from ros2_rfm_serving.server.tiers import Lane, overflow
 from ros2_rfm_serving.types import InferenceRequest, ObservationRequest, RequestId

@@ -9,10 +9,10 @@ from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
+from ros2_rfm_serving.dispatch import ServiceTimes, StepCosts
 from ros2_rfm_serving.engines.answers import Answer, answers_of, checked
 from ros2_rfm_serving.engines.base import Engine, Stepping, stepping
 from ros2_rfm_serving.errors import EngineError, ModelError
-from ros2_rfm_serving.server.dispatch import ServiceTimes, StepCosts
 from ros2_rfm_serving.types import InferenceRequest
 
 REPEATS = 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ros2_rfm_serving.server.dispatch import Waiting
+from ros2_rfm_serving.dispatch import Waiting
 from ros2_rfm_serving.server.horizon import Outlook
 from ros2_rfm_serving.types import (
     MAX_INSTRUCTION_CHARACTERS,

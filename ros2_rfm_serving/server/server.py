@@ -14,13 +14,13 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+from ros2_rfm_serving.dispatch import CONTINUOUS, DispatchPolicy
+from ros2_rfm_serving.dispatch.batching import BATCHINGS
 from ros2_rfm_serving.engines.base import Engine, Stepping
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ContractError, ModelError
 from ros2_rfm_serving.server.brain import ServerBrain
 from ros2_rfm_serving.server.config import ServerConfig
 from ros2_rfm_serving.server.deciding import Counting, Deciding
-from ros2_rfm_serving.server.dispatch import CONTINUOUS, DispatchPolicy
-from ros2_rfm_serving.server.dispatch.batching import BATCHINGS
 from ros2_rfm_serving.server.figures import Occupancy, ServerSnapshot
 from ros2_rfm_serving.server.horizon import without_updates
 from ros2_rfm_serving.server.intake import readying, row_of

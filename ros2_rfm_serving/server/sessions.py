@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from ros2_rfm_serving.dispatch.history import History
 from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, DrainingError, SessionError
 from ros2_rfm_serving.server import contract as contracts
-from ros2_rfm_serving.server.history import History
 from ros2_rfm_serving.server.quota import Quota
 from ros2_rfm_serving.types import (
     Conditioning,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ros2_rfm_serving.dispatch import EngineView, Flight, Row, ServiceTimes, StepCosts, Waiting
 from ros2_rfm_serving.engines.base import Engine, Stepping
-from ros2_rfm_serving.server.dispatch import EngineView, Flight, Row, ServiceTimes, StepCosts, Waiting
 from ros2_rfm_serving.server.running import Mishap
 from ros2_rfm_serving.server.stepping import running_of
 from ros2_rfm_serving.types import InferenceRequest, RequestId

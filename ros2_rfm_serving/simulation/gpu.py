@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ros2_rfm_serving.dispatch import StepCosts
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.emulated import Amend, EmulatedEngine, EmulatedSpec, EmulatedSteps
 from ros2_rfm_serving.profiles import (
@@ -21,7 +22,6 @@ from ros2_rfm_serving.profiles import (
     unit_mean_factors,
 )
 from ros2_rfm_serving.server import Work
-from ros2_rfm_serving.server.dispatch import StepCosts
 from ros2_rfm_serving.simulation import conditions
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest

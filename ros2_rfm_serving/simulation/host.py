@@ -7,13 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ros2_rfm_serving.dispatch import StepCosts
 from ros2_rfm_serving.errors import BadMessageError, RfmError, SessionError
 from ros2_rfm_serving.factory.cluster import CONTINUOUS
 from ros2_rfm_serving.factory.settings import ServerSettings
 from ros2_rfm_serving.faults import Direction, corrupt
 from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
-from ros2_rfm_serving.server.dispatch import StepCosts
 from ros2_rfm_serving.server.figures import ServerSnapshot
 from ros2_rfm_serving.server.sessions import SessionKey
 from ros2_rfm_serving.simulation.client import Client

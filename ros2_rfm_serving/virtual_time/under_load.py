@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ros2_rfm_serving.dispatch import StepCosts
 from ros2_rfm_serving.engines.base import Engine, stepping
 from ros2_rfm_serving.engines.blank import SMALL_PX, blank_request
 from ros2_rfm_serving.engines.emulated import EmulatedSpec, EmulatedSteps
@@ -19,7 +20,6 @@ from ros2_rfm_serving.factory.cluster import CONTINUOUS
 from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.profiles.arrivals import Fleet, Load, Sent
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Work
-from ros2_rfm_serving.server.dispatch import StepCosts
 from ros2_rfm_serving.server.rehearsal import step_costs
 from ros2_rfm_serving.types import SYSTEM1, InferenceRequest, ObservationRequest, RequestId, SessionRequest
 from ros2_rfm_serving.virtual_time.events import Events

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ros2_rfm_serving.dispatch import CONTINUOUS
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
 from ros2_rfm_serving.robot.columns import ActionColumns
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.server.dispatch import CONTINUOUS
 from ros2_rfm_serving.types import (
     SYSTEM1,
     Array,

@@ -545,7 +545,7 @@ from ros2_rfm_serving.ros.server.engine_thread import EngineThreads
 from ros2_rfm_serving.ros.server.intake import Intake
 from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.server.dispatch import DispatchPolicy
+from ros2_rfm_serving.dispatch import DispatchPolicy
 from test.unit.fakes import FakeEngine, observation, session_request
 
 limit_s = watchdog.EXECUTOR_S = float(sys.argv[1])

@@ -10,8 +10,8 @@ from typing import Any
 
 from ros2_rfm_serving.audit.explain.explanation import clock, duration
 from ros2_rfm_serving.audit.log import AuditLog
+from ros2_rfm_serving.audit.recording.ledger import RECORDER
 from ros2_rfm_serving.audit.runs import QUIET_S, Run
-from ros2_rfm_serving.audit.verify import RECORDER
 
 LOSS_NOTED_S = 10.0
 """A recorder may note a loss so much later than it happened, as on a disk that is full."""

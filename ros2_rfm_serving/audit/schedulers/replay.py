@@ -23,6 +23,7 @@ from ros2_rfm_serving.factory import Catalogue, Factory, Robot
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.scheduler import Fleet, PlanOrder, rebuilt, resumed, seen, start_fleet
 from ros2_rfm_serving.scheduler.answering import refit_by
+from ros2_rfm_serving.simulation.trial import virtual_time_trial
 from ros2_rfm_serving.types import Schedule
 
 GIVEN = "the schedule of its snapshot is taken as it is: what it was made from was not recorded"
@@ -121,6 +122,7 @@ class SchedulerReplay:
             policy=inputs["policy"],
             seen=seen.from_json(inputs.get("seen", {})),
             effort=inputs.get("effort", 1),
+            trial=virtual_time_trial(self._catalogue, self._profile),
         )
 
     def _resumed(self, inputs: Mapping[str, Any], found: Schedule) -> Fleet:

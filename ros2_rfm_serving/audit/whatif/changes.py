@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ros2_rfm_serving.audit.whatif.case import Case, RobotCase, ServerCase
+from ros2_rfm_serving.dispatch import CONTINUOUS, Dispatcher
+from ros2_rfm_serving.dispatch import policy as dispatch_policy
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.robot import RobotConfig
-from ros2_rfm_serving.server.dispatch import CONTINUOUS, Dispatcher
-from ros2_rfm_serving.server.dispatch import policy as dispatch_policy
 from ros2_rfm_serving.server.horizon import check
 from ros2_rfm_serving.types import Horizon
 

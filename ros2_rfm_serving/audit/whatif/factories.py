@@ -16,7 +16,7 @@ from ros2_rfm_serving.factory.settings import RobotSettings, ServerSettings, Set
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.robot import RobotConfig
-from ros2_rfm_serving.scheduler import plan_factory, to_schedule
+from ros2_rfm_serving.scheduler import plan_factory, to_schedule, without_automatic
 from ros2_rfm_serving.server import ServerConfig
 from ros2_rfm_serving.types import ModelContract, OutputKind, Placement
 from ros2_rfm_serving.virtual_time.events import source
@@ -42,6 +42,7 @@ class Knowledge:
 
 def with_factory(case: Case, factory: Factory, known: Knowledge, policy: str = "best") -> Case:
     """Raises: `ConfigurationError` for a task of which no robot was recorded; `ScheduleError` when it cannot be served."""
+    factory, _ = without_automatic(factory, known.profile, known.catalogue)
     solution = plan_factory(factory, known.profile, known.catalogue, policy=policy)
     if not solution.servers:
         raise ScheduleError("; ".join(solution.problems))

@@ -12,8 +12,8 @@ from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.whatif.case import Batch, Outage, ServerCase
 from ros2_rfm_serving.audit.whatif.chains import Chain, Record, first
 from ros2_rfm_serving.audit.whatif.robots import Key
+from ros2_rfm_serving.dispatch import CONTINUOUS
 from ros2_rfm_serving.server import ServerConfig
-from ros2_rfm_serving.server.dispatch import CONTINUOUS
 from ros2_rfm_serving.types import ModelContract, OutputKind, Placement
 
 SILENT_S = 2.0

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ros2_rfm_serving.dispatch import StepCosts
 from ros2_rfm_serving.engines.base import Stepping
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.server.dispatch import StepCosts
 from ros2_rfm_serving.server.rehearsal import step_costs
 from ros2_rfm_serving.types import SYSTEM1, ExecutionReport, InferenceRequest, ObservationRequest, Reply, RequestId, SessionRequest
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ros2_rfm_serving.benchmarks.dispatch.world import EDGE, Outcome, arriving, back_to_back
+from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy
+from ros2_rfm_serving.dispatch.best import Weighted
 from ros2_rfm_serving.server import ServerConfig
-from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, DispatchPolicy
-from ros2_rfm_serving.server.dispatch.best import Weighted
 
 BATCH_SIZE = 8
 PROFILE_S = tuple(EDGE.mean_s(rows) for rows in range(1, BATCH_SIZE + 1))

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ros2_rfm_serving.dispatch import DispatchPolicy
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.profiles import FixedService
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
-from ros2_rfm_serving.server.dispatch import DispatchPolicy
 from ros2_rfm_serving.types import (
     NO_ROWS,
     NO_VALUES,

@@ -23,13 +23,13 @@ from ros2_rfm_serving.benchmarks.gpu.child import Task
 from ros2_rfm_serving.benchmarks.gpu.networks import engine_of, recorded
 from ros2_rfm_serving.benchmarks.gpu.rows import Rows
 from ros2_rfm_serving.benchmarks.gpu.speeds import IMAGE_PX, fitted_request
+from ros2_rfm_serving.dispatch import CONTINUOUS, StepCosts
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import EngineError, ModelError, RfmError
 from ros2_rfm_serving.ros.node.clock import clock
 from ros2_rfm_serving.ros.server.engine_thread import EngineThreads
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.server.dispatch import CONTINUOUS, StepCosts
 from ros2_rfm_serving.server.rehearsal import step_costs
 from ros2_rfm_serving.types import SYSTEM1, EncodedImage, ModelContract, ObservationRequest, Reply, RequestId, SessionRequest
 

@@ -10,6 +10,8 @@ from itertools import product
 
 import numpy as np
 
+from ros2_rfm_serving.dispatch import DispatchPolicy, EngineView, Waiting
+from ros2_rfm_serving.dispatch.wait_ratio import BUCKETS, WaitRatio
 from ros2_rfm_serving.reproductions.kairos.recorded import Recorded, Scene
 from ros2_rfm_serving.reproductions.kairos.replay import (
     BATCHES_IN_FLIGHT,
@@ -24,8 +26,6 @@ from ros2_rfm_serving.reproductions.kairos.replay import (
 )
 from ros2_rfm_serving.reproductions.kairos.traces import Outcome, Pace, Trace
 from ros2_rfm_serving.reproductions.kairos.workloads import WORKLOADS
-from ros2_rfm_serving.server.dispatch import DispatchPolicy, EngineView, Waiting
-from ros2_rfm_serving.server.dispatch.wait_ratio import BUCKETS, WaitRatio
 from ros2_rfm_serving.virtual_time.events import source
 
 LOADS = (0.5, 0.8, 1.0, 1.25, 1.5)

@@ -9,11 +9,11 @@ from random import Random
 
 import numpy as np
 
+from ros2_rfm_serving.dispatch import DispatchPolicy
 from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.profiles import FixedService
 from ros2_rfm_serving.reproductions.kairos.traces import Outcome, Pace, Trace, TraceRobot
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
-from ros2_rfm_serving.server.dispatch import DispatchPolicy
 from ros2_rfm_serving.types import SYSTEM1, EngineReply, ObservationRequest, SessionGrant, SessionRequest
 from ros2_rfm_serving.virtual_time.events import Events, source
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ros2_rfm_serving.dispatch import CONTINUOUS
 from ros2_rfm_serving.engines.agreement import require_agreement, require_compared
 from ros2_rfm_serving.engines.base import Engine, Stepping
 from ros2_rfm_serving.engines.blank import blank_request, rehearse
@@ -20,7 +21,6 @@ from ros2_rfm_serving.ros.server.engine_thread import closed
 from ros2_rfm_serving.ros.server.settings import ServerParams
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.capacity import max_sessions
-from ros2_rfm_serving.server.dispatch import CONTINUOUS
 from ros2_rfm_serving.server.rehearsal import step_costs
 from ros2_rfm_serving.server.tiers import Tier
 from ros2_rfm_serving.types import EngineReply, ModelContract, Placement

@@ -12,6 +12,9 @@ from typing import Any
 
 from rclpy.node import Node
 
+from ros2_rfm_serving.dispatch import CONTINUOUS, DISPATCH_POLICIES, Dispatcher
+from ros2_rfm_serving.dispatch import policy as dispatch_policy
+from ros2_rfm_serving.dispatch.batching import BATCHINGS
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.errors import ConfigurationError
@@ -22,9 +25,6 @@ from ros2_rfm_serving.ros.node.own_name import named
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, Values, When
 from ros2_rfm_serving.ros.node.runtime import share
 from ros2_rfm_serving.server import ServerConfig, SessionRules
-from ros2_rfm_serving.server.dispatch import CONTINUOUS, DISPATCH_POLICIES, Dispatcher
-from ros2_rfm_serving.server.dispatch import policy as dispatch_policy
-from ros2_rfm_serving.server.dispatch.batching import BATCHINGS
 from ros2_rfm_serving.types import Placement
 
 UNLIMITED = 65_535

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ros2_rfm_serving.scheduler.problem import Trusted
-from ros2_rfm_serving.types import Pipelining
+from ros2_rfm_serving.types import SYSTEM1, Pipelining
 from ros2_rfm_serving.types.phase import Phase, Usual, is_paced
 
 WARM_UP_S = 5.0
@@ -58,6 +58,9 @@ class Member:
     while they wait, as long as their answers outlast a chunk."""
     slo_s: float = math.inf
     """That the server knows of."""
+    task: str = ""
+    kind: tuple[str, str] = (SYSTEM1, "")
+    """(component, instruction): as the server's dispatch policy sees it."""
     round_trip_s: float = 0.0
     """Of the network, at best."""
     jitter_s: float = 0.0
@@ -190,10 +193,9 @@ class Robot:
         "_trips_s",
         "_waits",
         "allowance_s",
-        "began_s",
+        "answered_s",
         "credit",
         "executes",
-        "had_s",
         "index",
         "later_s",
         "member",
@@ -207,18 +209,21 @@ class Robot:
         "steady_s",
         "takes",
         "team",
+        "until_s",
     )
 
     def __init__(self, index: int, member: Member, begins_s: float, of: Team) -> None:
         self.index, self.member, self._trips_s, self._waits, self.team = index, member, of.trips_s, of.waits, of
-        self.began_s = self.sent_s = self.since_s = begins_s
+        self.sent_s = self.since_s = begins_s
+        self.answered_s = self.until_s = begins_s
+        """Its newest chunk came then, and its actions run out then, or did."""
         self.next_s = begins_s + member.period_s
         self.steady_s = None if member.jitter_s else 0.5 * member.round_trip_s
         """One way, if it always takes as long."""
         self.takes = self.executes = True
         """Its last answer, else it refuses that; and anything of it."""
-        self.had_s = self.allowance_s = 0.0
-        """Of the engine; and how much the pace makes up for beside one period."""
+        self.allowance_s = 0.0
+        """How much the pace makes up for beside one period."""
         self.phase = Phase()
         executes_s = member.trusted.declared_s if member.trusted else member.think_s
         self.paced = not member.overlapped or is_paced(member.period_s, executes_s)
@@ -235,6 +240,16 @@ class Robot:
     def starves_s(self) -> float:
         """When it has nothing to execute, as far as its request says."""
         return self.rows.last_until_s(self.sent_s) if self.rows else self.since_s
+
+    @property
+    def ran_out_s(self) -> float:
+        """When it has nothing to execute, or had nothing any more, as its server knows it: by when its request came."""
+        return self.until_s + self.since_s - self.sent_s
+
+    @property
+    def session(self) -> object:
+        """What its server has one history of."""
+        return self
 
     def way_s(self) -> float:
         """One way."""
@@ -256,6 +271,7 @@ class Robot:
         """Its next request, after an answer for which its server took so much longer than usual. A late one does not delay those
         after it, by up to one period (`robot/`, the pace)."""
         member, rows = self.member, self.rows
+        self.answered_s = answered_s
         think_s = member.think_s if member.trusted is None else self._drawn_think_s(member.trusted)
         if rows:
             rows.answered(self.sent_s, answered_s, think_s, first=not self.moves)
@@ -264,7 +280,9 @@ class Robot:
             self.moves, self.executes = True, rows.are_new
             elsewhere_s = self.elsewhere_s() if member.calls and rows.waits else 0.0
             sent_s, next_s = rows.ask_s(self._more_s(), self.next_s, elsewhere_s), self.next_s
+            self.until_s = rows.last_until_s(sent_s)
         else:
+            self.until_s = answered_s + think_s
             if member.gives_way:
                 self.next_s += self.phase.shift_s(unusual_s, member.period_s)
             sent_s, next_s = answered_s + think_s + (self.elsewhere_s() if member.calls else 0.0), self.next_s

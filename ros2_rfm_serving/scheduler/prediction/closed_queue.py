@@ -5,7 +5,7 @@ sends nothing.
 N robots with one request in flight, their caps, execution times, networks and the calls that they wait for elsewhere, in front of a
 server that takes what waits, up to its batch, and runs it: that is a closed queue with deterministic think times, for which no
 formula is known, and which is quickly run. Where more wait than a batch takes, they go in the server's order
-(`server/dispatch/best.py`). Nobody knows when robots start: phases are drawn, and what is predicted is the mixture over
+(`dispatch/best.py`). Nobody knows when robots start: phases are drawn, and what is predicted is the mixture over
 many starts.
 
 Nothing here reads a clock; the random numbers are the same for the same queue.
@@ -14,7 +14,7 @@ Nothing here reads a clock; the random numbers are the same for the same queue.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop
@@ -24,7 +24,7 @@ import numpy as np
 from ros2_rfm_serving.factory.cluster import Stragglers
 from ros2_rfm_serving.scheduler.prediction.askers import Member, Request
 from ros2_rfm_serving.scheduler.prediction.queued import Found, Tally, Waits, answer, watched
-from ros2_rfm_serving.scheduler.prediction.ranks import ORDERS, patient, ranked
+from ros2_rfm_serving.scheduler.prediction.ranks import patient, ranks, service_order, uncounted
 from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
 from ros2_rfm_serving.types.patience import learned, pays
 
@@ -50,11 +50,11 @@ class Service:
 @lru_cache(maxsize=REMEMBERED)
 def waits(members: tuple[Member, ...], service: Service) -> Waits:
     rng = np.random.default_rng([sum(member.num_robots for member in members), service.batch_size])
-    return watched(members, service.mean_s, lambda end_s: _Run(members, service, rng).run(end_s))
+    return watched(members, service.mean_s, lambda end_s: Run(members, service, rng).run(end_s))
 
 
 class Pace:
-    """Of one robot, as a server that waits learns it (`server/history.py`)."""
+    """Of one robot, as a server that waits learns it (`dispatch/history.py`)."""
 
     __slots__ = ("answered_s", "spread_s", "thought_s")
 
@@ -72,16 +72,21 @@ class Pace:
         return self.answered_s + self.thought_s + self.spread_s
 
 
-class _Run:
+class Run:
     """Of one start."""
 
-    def __init__(self, members: Sequence[Member], service: Service, rng: np.random.Generator) -> None:
+    def __init__(
+        self, members: Sequence[Member], service: Service, rng: np.random.Generator, mishap: Callable[[str, str], None] = uncounted
+    ) -> None:
+        """mishap: is called with (counter, problem) where a policy of another package fails."""
         self._service, self._members, self._rng = service, members, rng
-        self._robots = team(members, service.mean_s, rng)
+        self._robots = team(members, service.mean_s, rng, ranked=ranks(service.order))
+        self._mishap = mishap
         self._paces = [Pace() for _ in self._robots] if service.waits else []
 
     def run(self, end_s: float) -> Found:
-        size, mean_s, ranks = self._service.batch_size, self._service.mean_s, self._service.order in ORDERS
+        size, mean_s = self._service.batch_size, self._service.mean_s
+        order = service_order(self._service.order, [mean_s] * size, self._robots, self._mishap)
         coming, paces = in_order(self._robots), self._paces
         found: Found = [Tally() for _ in self._members]
         factors, free_s = self._factors(), 0.0
@@ -93,6 +98,8 @@ class _Run:
                 request = heappop(coming)
                 request[2].since_s = request[0]
                 ready.append(request)
+                if order and order.reads_executions:
+                    order.arrived(request)
                 if paces:
                     paces[request[1]].asked(request[0])
                 if idle:  # it begins with whoever comes first
@@ -100,15 +107,17 @@ class _Run:
             if paces and ready and len(ready) < size and (later_s := self._later_s(ready, free_s)) < math.inf:
                 free_s = min(later_s, coming[0][0]) if coming else later_s
                 continue
-            if ranks and len(ready) > size:
-                ready = [patient(request, free_s, found) for request in ranked(ready, self._service.order, free_s, mean_s)]
+            if order and len(ready) > size:
+                ready = order.ranked([patient(request, free_s, found) for request in ready], free_s)
             batch, ready = ready[:size], ready[size:]
-            took_s = mean_s * next(factors)
-            free_s += took_s
+            begun_s, free_s = free_s, free_s + mean_s * next(factors)
+            if order:
+                order.selected(batch, ready)
+                order.answered(batch, begun_s, free_s)
             if paces:
                 for request in batch:
                     paces[request[1]].answered_s = free_s
-            answer(batch, free_s, coming, end_s, found, took_s)
+            answer(batch, free_s, coming, end_s, found)
         return found
 
     def _later_s(self, ready: Sequence[Request], now_s: float) -> float:

@@ -112,7 +112,7 @@ class _FramedRun(Run):
         self._num_rows += len(group.rows)
 
     def _turns(self, *, once: bool) -> None:
-        """One: rows that are late only in company go first (`server/dispatch/entering.py`), where no other one is for that."""
+        """One: rows that are late only in company go first (`dispatch/entering.py`), where no other one is for that."""
         if not self._groups:
             return
         urgent = self._urgent()

@@ -97,7 +97,16 @@ class InFrames(Robot):
         """As its server knows it when the request has come."""
         return max(self.begun_with_s, self.since_s)
 
+    @property
+    def ran_out_s(self) -> float:
+        return self.starves_s
+
+    @property
+    def session(self) -> object:
+        return self.frames
+
     def send(self, answered_s: float, unusual_s: float) -> None:
-        frames = self.frames
+        frames, self.answered_s = self.frames, answered_s
         frames.answered(answered_s)
         self.sent_s, self.takes, self.executes = frames.ask_s(answered_s), frames.takes, frames.executes
+        self.until_s = frames.until_s

@@ -1,6 +1,6 @@
 """When a server whose rows go on one solver step at a time lets others join: its rule, over the seconds of a service law.
 
-The server decides by what it measures while it serves (`server/dispatch/flight.py`, `entering.py`): running means, which are off by
+The server decides by what it measures while it serves (`dispatch/flight.py`, `entering.py`): running means, which are off by
 a third of the scatter of what they are of. Where joining serves hardly more than whole batches, that decides; and while it runs
 whole batches it measures no steps, and goes on so for a while.
 """

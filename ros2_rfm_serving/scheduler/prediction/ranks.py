@@ -1,39 +1,120 @@
 """In which order those who wait in a queue are served, and how long they wait before they ask anew.
 
+The rule is the server's own: the dispatch policy that it serves with (`dispatch/`), one of another package included, ranks the
+requests of the queue. It sees what a server would show it: since when each robot waits, when its actions run out, when its SLO is
+over, and the history of its task. A task lasts from the robot's start on: how long tasks are is not declared.
+
 Nothing here reads a clock.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, cast
 
-from ros2_rfm_serving.scheduler.prediction.askers import WARM_UP_S, Request
+from ros2_rfm_serving.dispatch import (
+    DISPATCH_POLICIES,
+    DispatchPolicy,
+    EngineView,
+    Guarded,
+    ServiceTimes,
+    Waiting,
+    count_skips,
+    policy,
+)
+from ros2_rfm_serving.dispatch.fifo import Fifo
+from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.scheduler.prediction.askers import WARM_UP_S, Request, Robot
 from ros2_rfm_serving.scheduler.prediction.queued import Found
+from ros2_rfm_serving.types import ExecutionReport, InferenceRequest, RequestId
 
-ORDERS = {"balanced": (0.5, 0.3), "best": (1.0, 0.0), "swift": (0.0, 0.3)}
-"""Powers of a task's age and of what it had of the engine, by the server's order; any other counts as fifo."""
-FIRST_S, LAST_CHANCE = 0.05, 1.2
-"""What a task counts as having had before its first answer, and how much more a last chance counts."""
 GIVEN_UP_S = 1.0
 """After which a robot asks anew, or twice its SLO; it keeps its place."""
 
 
-def ranked(waiting: Iterable[Request], order: str, now_s: float, batch_s: float) -> list[Request]:
-    """As the server has them (`server/dispatch/best.py`): robots out of actions before those that have some, then those that had
-    little of the engine. order: of `ORDERS`. batch_s: that the next batch takes."""
-    age, thrift = ORDERS[order]
-    this_s, next_s = now_s + batch_s, now_s + 2 * batch_s
+class Unpredictable(Exception):
+    """A dispatch policy looks at something that a plan does not know."""
 
-    def urgency(request: Request) -> tuple[bool, float, float]:
-        robot = request[2]
-        due_s = robot.since_s + robot.member.slo_s
-        urgent = (now_s - robot.began_s) ** age / (FIRST_S + robot.had_s) ** thrift
-        if this_s <= due_s < next_s:
-            urgent *= LAST_CHANCE
-        return not (robot.starves_s < next_s or due_s < next_s), -urgent, robot.since_s
 
-    return sorted(waiting, key=urgency)
+class _Asked(NamedTuple):
+    """A request as far as a plan knows it: who asks, and for which task."""
+
+    id: RequestId
+    instruction: str
+
+    def __getattr__(self, name: str) -> object:
+        raise Unpredictable(f"it reads `request.{name}`, which no plan knows")
+
+
+class ServiceOrder:
+    """Order of one queue: its robots, and the policy that ranks them and learns what happens there."""
+
+    def __init__(self, ranking: DispatchPolicy, batch_s: Sequence[float], robots: Sequence[Robot]) -> None:
+        """batch_s: seconds of batches of 1, 2, ... rows, up to the largest."""
+        self._policy, self._engine = ranking, EngineView(len(batch_s), ServiceTimes(batch_s))
+        histories = {robot.session: History() for robot in robots}
+        self._histories = [histories[robot.session] for robot in robots]
+        for history, robot in zip(self._histories, robots, strict=True):
+            if history.episode < 0:
+                history.begin_task(0, robot.member.kind, robot.ran_out_s)
+        self._requests: dict[int, InferenceRequest] = {}
+        self._seen: dict[int, Waiting] = {}
+        """Number of a request -> the last one that was ranked, as the policy saw it."""
+        self.reads_executions = ranking.READS_EXECUTIONS
+        """The queue says when requests come."""
+
+    def arrived(self, request: Request) -> None:
+        """The server has one more who waits."""
+        at_s, number, robot = request
+        report = ExecutionReport(0, robot.sent_s - robot.answered_s, robot.until_s - robot.sent_s)
+        self._histories[number].requested(at_s, report, replaces=False)
+
+    def ranked(self, requests: Sequence[Request], now_s: float) -> list[Request]:
+        """Those who wait, most urgent first."""
+        seen, of = self._seen, {request[1]: request for request in requests}
+        for request in requests:
+            known = seen.get(request[1])
+            if known is None or known.arrived_s != request[0]:
+                seen[request[1]] = self._waiting(request)
+        ranked = self._policy.rank([seen[number] for number in of], self._engine, now_s)
+        return [of[one.stamp_ns] for one in ranked]
+
+    def selected(self, batch: Sequence[Request], others: Sequence[Request]) -> None:
+        """These run now; the others, who were ranked with them, wait on."""
+        if others:
+            chosen = [self._seen[request[1]] for request in batch]
+            count_skips([*chosen, *(self._seen[request[1]] for request in others)], chosen)
+
+    def answered(self, batch: Sequence[Request], begun_s: float, now_s: float) -> None:
+        for request in batch:
+            self._histories[request[1]].generated(begun_s, now_s)
+
+    def _waiting(self, request: Request) -> Waiting:
+        """Its stamp, which says nothing to a policy, is its number."""
+        arrived_s, number, robot = request
+        asked = self._requests.get(number) or self._requests.setdefault(number, _request(number, robot))
+        since_s, history = robot.since_s, self._histories[number]
+        return Waiting(asked, number, arrived_s, since_s, robot.ran_out_s, since_s + robot.member.slo_s, history)
+
+
+def ranks(name: str) -> bool:
+    """A policy of this name does not take requests as they came."""
+    return DISPATCH_POLICIES.get(name) is not Fifo
+
+
+def uncounted(counter: str, problem: str) -> None:
+    """A server counts it, and serves that batch as requests came; so does the queue."""
+
+
+def service_order(
+    name: str, batch_s: Sequence[float], robots: Sequence[Robot], mishap: Callable[[str, str], None] = uncounted
+) -> ServiceOrder | None:
+    """name: of a dispatch policy. None: requests are served as they came, which needs no ranking."""
+    if not ranks(name):
+        return None
+    ranking = policy(name)
+    return ServiceOrder(ranking if name in DISPATCH_POLICIES else Guarded(ranking, mishap), batch_s, robots)
 
 
 def patient(request: Request, now_s: float, found: Found) -> Request:
@@ -46,3 +127,9 @@ def patient(request: Request, now_s: float, found: Found) -> Request:
     if arrived_s > WARM_UP_S:
         found[robot.index].responses.append(limit_s)
     return arrived_s + limit_s, i, robot
+
+
+def _request(number: int, robot: Robot) -> InferenceRequest:
+    component, instruction = robot.member.kind
+    name = f"{robot.member.task}_{number}"
+    return cast(InferenceRequest, _Asked(RequestId(name, component, 0, 0, 0), instruction))

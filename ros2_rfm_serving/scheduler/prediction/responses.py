@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from ros2_rfm_serving.dispatch import DISPATCH_POLICIES
 from ros2_rfm_serving.scheduler.prediction.askers import Member
 from ros2_rfm_serving.scheduler.prediction.closed_queue import Service, waits
 from ros2_rfm_serving.scheduler.prediction.curves import NORMAL_P90, NORMAL_P99, Curves
@@ -138,6 +139,8 @@ class Responses:
         if self.has_queue(host):
             away_s = self._curves.away_s(host.config)
             members = tuple(self._member(d, count, away_s) for d, (_, count) in zip(demands, host.robots, strict=True))
+            if self._order(host) not in DISPATCH_POLICIES:  # it may go by what ours do not look at
+                members = tuple(self._named(member, d) for member, d in zip(members, demands, strict=True))
             steps = self._curves.stepped_law(host.config)
             if steps is None:
                 return waits(members, self._service(host))
@@ -187,6 +190,9 @@ class Responses:
             round_trip_s=task.network.round_trip_ms / 1e3 + away_s,
             jitter_s=task.network.jitter_ms / 1e3,
         )
+
+    def _named(self, member: Member, demand: Demand) -> Member:
+        return replace(member, task=self._problem.classes[demand.task].name, kind=(demand.component, demand.prompt))
 
     def _calls(self, task: TaskClass, demand: Demand) -> tuple[tuple[float, float, float], ...]:
         """Waits elsewhere. Whoever executes meanwhile has some where its answers outlast a chunk, which an SLO may let them."""

@@ -23,7 +23,7 @@ from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.scheduler.prediction.askers import Member, Request
 from ros2_rfm_serving.scheduler.prediction.joining import TIMES, Wholes, joining
 from ros2_rfm_serving.scheduler.prediction.queued import MOST_REQUESTS, Found, Tally, Waits, answer, watched
-from ros2_rfm_serving.scheduler.prediction.ranks import ORDERS, patient, ranked
+from ros2_rfm_serving.scheduler.prediction.ranks import patient, ranks, service_order
 from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
 from ros2_rfm_serving.types.phase import in_turn
 
@@ -63,11 +63,12 @@ class Run:
     """Of one start."""
 
     def __init__(self, members: Sequence[Member], law: SteppedService, order: str, rng: np.random.Generator) -> None:
-        self._law, self._order = law, order
-        robots = team(members, law.mean_s(1), rng, moment_s=0.0)  # who asks at once is in the next round
+        self._law = law
+        robots = team(members, law.mean_s(1), rng, moment_s=0.0, ranked=ranks(order))  # who asks at once is in the next round
         self._rule = rule = joining(law, len(robots))
         self._wholes = Wholes(rule, again(rng.standard_normal(DRAWS)))
         self._factors = again(rng.gamma(law.jitter**-2, law.jitter**2, DRAWS) if law.jitter else np.ones(1))
+        self._order = service_order(order, [law.mean_s(rows) for rows in range(1, law.max_rows + 1)], robots)
         self._coming = in_order(robots)
         self._found: Found = [Tally() for _ in members]
         self._ready: list[Request] = []
@@ -102,6 +103,8 @@ class Run:
         request = heapq.heappop(self._coming)
         request[2].since_s = request[0]
         self._ready.append(request)
+        if self._order and self._order.reads_executions:
+            self._order.arrived(request)
 
     # --- what runs ---
 
@@ -153,7 +156,9 @@ class Run:
     def _answer(self, rows: Sequence[Request], began_s: float, turns: Sequence[float]) -> None:
         took_s = self._now_s - began_s
         turns_s = (turn * took_s for turn in turns)
-        answer(rows, self._now_s, self._coming, self._end_s, self._found, took_s, turns_s)
+        if self._order:
+            self._order.answered(rows, began_s, self._now_s)
+        answer(rows, self._now_s, self._coming, self._end_s, self._found, turns_s)
 
     # --- who is let in ---
 
@@ -183,17 +188,13 @@ class Run:
 
     def _first(self, number: int) -> list[Request]:
         """So many of those who wait, in the server's order."""
-        if number < len(self._ready):
-            self._ready = self._ranked()
-        rows, self._ready = self._ready[:number], self._ready[number:]
+        order, ready, now_s = self._order, self._ready, self._now_s
+        if order and number < len(ready):
+            ready = order.ranked([patient(request, now_s, self._found) for request in ready], now_s)
+        rows, self._ready = ready[:number], ready[number:]
+        if order:
+            order.selected(rows, self._ready)
         return rows
-
-    def _ranked(self) -> list[Request]:
-        """Who waits for longer than a robot does asks anew, and keeps its place."""
-        waiting = [patient(request, self._now_s, self._found) for request in self._ready]
-        if self._order not in ORDERS:
-            return waiting
-        return ranked(waiting, self._order, self._now_s, self._law.mean_s(min(len(waiting), self._law.max_rows)))
 
 
 def deadline_s(request: Request) -> float:

@@ -25,11 +25,14 @@ def in_order(robots: Sequence[Robot]) -> list[Request]:
     return coming
 
 
-def team(members: Sequence[Member], service_s: float, rng: np.random.Generator, moment_s: float = MOMENT_S) -> list[Robot]:
-    """All of them, before one start: each begins at some time of its cycle."""
+def team(
+    members: Sequence[Member], service_s: float, rng: np.random.Generator, moment_s: float = MOMENT_S, *, ranked: bool = False
+) -> list[Robot]:
+    """All of them, before one start: each begins at some time of its cycle. ranked: at some time before the warm-up ends, as in
+    virtual time (`simulation/`): a dispatch policy may go by the age of a task."""
     trips_s = again(rng.exponential(1.0, DRAWS)) if any(m.jitter_s for m in members) else iter(())
     together = Team(sum(member.num_robots for member in members), trips_s, rng, Usual(), moment_s)
-    ends_s = [WARM_UP_S if m.pipelining else min(cycle_s(m, service_s), WARM_UP_S) for m in members]
+    ends_s = [WARM_UP_S if m.pipelining or ranked else min(cycle_s(m, service_s), WARM_UP_S) for m in members]
     return [
         robot
         for i, member in enumerate(members)

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ros2_rfm_serving.dispatch.batching import BATCHINGS, CONTINUOUS
+from ros2_rfm_serving.dispatch.dispatcher import DISPATCH_POLICIES
 from ros2_rfm_serving.errors import BadMessageError, CapacityError, DrainingError, ModelError, RfmError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.server.dispatch.batching import BATCHINGS, CONTINUOUS
-from ros2_rfm_serving.server.dispatch.dispatcher import DISPATCH_POLICIES
 from ros2_rfm_serving.server.sessions import SessionRules
 from ros2_rfm_serving.server.tiers import Tier, Work
 from ros2_rfm_serving.types import (

@@ -21,11 +21,11 @@ import pytest
 from ros2_rfm_serving.audit.servers import journal
 from ros2_rfm_serving.audit.servers.witness import Witness
 from ros2_rfm_serving.benchmarks.dispatch.world import CLOUD, EDGE, World, draw_tasks
+from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, Waiting
+from ros2_rfm_serving.dispatch.batching import BATCHINGS, CONTINUOUS
+from ros2_rfm_serving.dispatch.fifo import Fifo
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import ModelServer, ServerBrain, ServerConfig
-from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, Waiting
-from ros2_rfm_serving.server.dispatch.batching import BATCHINGS, CONTINUOUS
-from ros2_rfm_serving.server.dispatch.fifo import Fifo
 from ros2_rfm_serving.server.horizon import HORIZON_POLICIES
 from ros2_rfm_serving.types import (
     MONITOR,

@@ -18,12 +18,12 @@ from PIL import Image
 from rclpy.serialization import serialize_message
 
 from ros2_rfm_serving import wire
+from ros2_rfm_serving.dispatch.dispatcher import DISPATCH_POLICIES
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ProfileError
 from ros2_rfm_serving.factory import parse_factory
 from ros2_rfm_serving.factory.nodes import NodeSpec, node_list, write_parameters
 from ros2_rfm_serving.profiles import HEADER, parse_profiles
 from ros2_rfm_serving.server import ModelServer, ServerConfig, images
-from ros2_rfm_serving.server.dispatch.dispatcher import DISPATCH_POLICIES
 from ros2_rfm_serving.server.openpi.observation import state_of
 from ros2_rfm_serving.types import EncodedImage, ExecutionReport
 from test.fuzz.targets import descriptor, gateway, messages, profiles

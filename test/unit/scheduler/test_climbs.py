@@ -11,7 +11,7 @@ from ros2_rfm_serving.scheduler.choices import choices
 from ros2_rfm_serving.simulation import simulate
 
 FACTORY = """
-server_cluster: {num_servers: 6, gpu_type: NVIDIA H200, dispatch: deadline}
+server_cluster: {num_servers: 6, gpu_type: NVIDIA H200, dispatch: fifo}
 robot_fleet: [{task: sort, num_robots: 11}, {task: carry, num_robots: 9}, {task: look, num_robots: 3}]
 sort:
   value: 1.3

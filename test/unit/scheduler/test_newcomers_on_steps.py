@@ -15,7 +15,7 @@ from ros2_rfm_serving.simulation import simulate
 
 def factory(robots: int, slo_ms: float) -> Factory:
     return parse_factory(f"""
-server_cluster: {{num_servers: 1, gpu_type: NVIDIA H200, batching: continuous}}
+server_cluster: {{num_servers: 1, gpu_type: NVIDIA H200, batching: continuous, dispatch: fifo}}
 robot_fleet: [{{task: pick, num_robots: {robots}}}]
 pick:
   pipeline: {{action_period_ms: 200, system2_to_system1_call_ratio: 0}}

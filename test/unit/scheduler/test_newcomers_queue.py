@@ -44,7 +44,7 @@ def factory(floor_hz: float, servers: int = 1) -> Factory:
     """Asynchronous robots, for whom an SLO of 92 ms leaves hardly any room to meet another: those at 2 actions/s meet for ever, for
     nobody gives way at the pace of its actions here."""
     return parse_factory(f"""
-server_cluster: {{num_servers: {servers}, gpu_type: GPU}}
+server_cluster: {{num_servers: {servers}, gpu_type: GPU, dispatch: fifo}}
 standby: {{peers: false}}
 robot_fleet: [{{task: carry, num_robots: {servers}}}]
 carry:

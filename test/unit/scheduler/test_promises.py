@@ -68,7 +68,7 @@ def test_what_was_looked_at_once_costs_no_other_queue(shipped: tuple[Profile, Ca
     fleet = planned(4, True, shipped)
     assert fleet
     closed_queue.waits.cache_clear()
-    monkeypatch.setattr(closed_queue, "_Run", None)
+    monkeypatch.setattr(closed_queue, "Run", None)
     assert not broken(fleet) and not broken(fleet.release(fleet.robots[0].name))
     fleet.held.clear()
     with pytest.raises(TypeError):

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ros2_rfm_serving.dispatch.flight import Flight
+from ros2_rfm_serving.dispatch.service_times import ServiceTimes
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory, parse_factory
 from ros2_rfm_serving.operate.inputs import with_system1
 from ros2_rfm_serving.profiles import Profile, SteppedService, load_profiles
@@ -22,8 +24,6 @@ from ros2_rfm_serving.scheduler.prediction.joining import Joining, Wholes
 from ros2_rfm_serving.scheduler.prediction.queued import ASSURING, MOST_REQUESTS
 from ros2_rfm_serving.scheduler.prediction.stepped_queue import stepped_waits
 from ros2_rfm_serving.scheduler.seen import Seen
-from ros2_rfm_serving.server.dispatch.flight import Flight
-from ros2_rfm_serving.server.dispatch.service_times import ServiceTimes
 from ros2_rfm_serving.simulation import Report, simulate
 from ros2_rfm_serving.simulation.gpu import costs_of
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 import torch
 
+from ros2_rfm_serving.dispatch import DispatchPolicy
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import ConfigurationError, ContractError, ModelError
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, dispatch, horizon
-from ros2_rfm_serving.server.dispatch import DispatchPolicy
 from ros2_rfm_serving.server.horizon import HorizonPolicy
 from ros2_rfm_serving.server.tiers import LAST_REST_S, rest_s
 from ros2_rfm_serving.types import Chunk, EngineReply, Horizon, Reply, Serving, SessionRequest

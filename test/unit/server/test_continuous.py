@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from ros2_rfm_serving.dispatch import EngineView, Flight, ServiceTimes, Waiting
+from ros2_rfm_serving.dispatch.entering import advancing, joining
+from ros2_rfm_serving.dispatch.history import History
 from ros2_rfm_serving.errors import ConfigurationError, ModelError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.server.dispatch import EngineView, Flight, ServiceTimes, Waiting
-from ros2_rfm_serving.server.dispatch.entering import advancing, joining
-from ros2_rfm_serving.server.history import History
 from ros2_rfm_serving.server.horizon import Outlook, outlooks
 from ros2_rfm_serving.server.intake import readying, row_of
 from ros2_rfm_serving.server.sessions import Session, Sessions

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
-from ros2_rfm_serving.server.dispatch import (
+from ros2_rfm_serving.dispatch import (
     DISPATCH_POLICIES,
     Dispatcher,
     EngineView,
@@ -20,9 +18,11 @@ from ros2_rfm_serving.server.dispatch import (
     dispatcher,
     policy,
 )
-from ros2_rfm_serving.server.dispatch.task_lengths import TaskLengths
-from ros2_rfm_serving.server.dispatch.wait_ratio import WaitRatio
-from ros2_rfm_serving.server.history import History
+from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.dispatch.task_lengths import TaskLengths
+from ros2_rfm_serving.dispatch.wait_ratio import WaitRatio
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
 from ros2_rfm_serving.server.tiers import overflow
 from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, ExecutionReport, InferenceRequest, OutputKind, RequestId, empty
 from test.unit.fakes import CONTRACT, FakeEngine, observation, session_request

@@ -10,8 +10,8 @@ import pytest
 
 from ros2_rfm_serving.benchmarks.dispatch.run import OURS, Row, config, measured, regrets
 from ros2_rfm_serving.benchmarks.dispatch.world import CLOUD, EDGE, Outcome, Task, World, arriving, draw_tasks
+from ros2_rfm_serving.dispatch import DISPATCH_POLICIES
 from ros2_rfm_serving.profiles import FixedService
-from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES
 
 OVERLOADS = ("tasks arrive, load 1.2", "a fleet of 90")
 HELD = {

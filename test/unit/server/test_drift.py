@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ros2_rfm_serving.dispatch import StepCosts
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.server.dispatch import StepCosts
 from test.unit.fakes import FakeEngine, observation, session_request
 from test.unit.stepping import FakeStepping
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.server.history import History, Interval, wait_s
+from ros2_rfm_serving.dispatch.history import History, Interval, wait_s
 from ros2_rfm_serving.types import ExecutionReport
 
 

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
+from ros2_rfm_serving.dispatch import Flight, StepCosts
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.errors import EngineError, ModelError
 from ros2_rfm_serving.server import rehearsal
-from ros2_rfm_serving.server.dispatch import Flight, StepCosts
 from ros2_rfm_serving.server.rehearsal import step_costs
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, empty
 from test.unit.fakes import CONTRACT, FakeEngine

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from ros2_rfm_serving.dispatch import Selection, Waiting
+from ros2_rfm_serving.dispatch.entering import joining
+from ros2_rfm_serving.dispatch.flight import MOST_ALIKE
 from ros2_rfm_serving.errors import EngineError, ModelError
-from ros2_rfm_serving.server.dispatch import Selection, Waiting
-from ros2_rfm_serving.server.dispatch.entering import joining
-from ros2_rfm_serving.server.dispatch.flight import MOST_ALIKE
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, Pipelining
 from test.unit.fakes import FakeEngine
 from test.unit.server.test_continuous import Laws, Rig, robots, waiting

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, Waiting
 from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.factory.fleet import Network as Declared
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.profiles.measure import measure, rates_hz, subject_of
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED
-from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, Waiting
 from ros2_rfm_serving.simulation import Conditions, Crash, Network, Report, Stragglers, Unsureness, simulate, simulate_watched
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler

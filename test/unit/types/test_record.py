@@ -9,8 +9,8 @@ from dataclasses import FrozenInstanceError, fields, replace
 import pytest
 
 from ros2_rfm_serving.benchmarks.simulation import counting
-from ros2_rfm_serving.server.dispatch import Waiting
-from ros2_rfm_serving.server.history import History
+from ros2_rfm_serving.dispatch import Waiting
+from ros2_rfm_serving.dispatch.history import History
 from ros2_rfm_serving.server.tiers import Work
 from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, EngineReply, Guidance, Horizon, InferenceRequest, RequestId, Served
 

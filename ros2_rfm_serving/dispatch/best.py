@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView
-from ros2_rfm_serving.server.dispatch.task_lengths import TaskLengths
-from ros2_rfm_serving.server.dispatch.waiting import Waiting
-from ros2_rfm_serving.server.history import History
+from ros2_rfm_serving.dispatch.base import DispatchPolicy, EngineView
+from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.dispatch.task_lengths import TaskLengths
+from ros2_rfm_serving.dispatch.waiting import Waiting
 
 FIRST_S = 0.05
 """About a batch, so that a task that had nothing is not infinitely urgent."""
@@ -36,6 +36,7 @@ class Weighted(DispatchPolicy):
     others: they lose nothing, and fill what is left of a batch.
     """
 
+    READS_EXECUTIONS = False
     AGE, HASTE, THRIFT = 1.0, 1.0, 1.0
     """Powers of a task's age, of what is left of it, and of what it had; 0: does not count."""
 
@@ -49,8 +50,8 @@ class Weighted(DispatchPolicy):
             return waiting
         batch_s = engine.latency_s(min(len(waiting), engine.batch_size))
         limit = TURNS * math.ceil(len(waiting) / engine.batch_size)
-        ranked = sorted(waiting, key=lambda w: self._urgency(w, now_s, now_s + batch_s, now_s + 2 * batch_s), reverse=True)
-        return sorted(ranked, key=lambda w: w.history.skipped < limit)
+        this_s, next_s = now_s + batch_s, now_s + 2 * batch_s
+        return sorted(waiting, key=lambda w: self._place(w, limit, now_s, this_s, next_s))
 
     def task_ended(self, task: History) -> None:
         self._all.learn(task.rounds)
@@ -60,18 +61,19 @@ class Weighted(DispatchPolicy):
             self._lengths[task.kind] = TaskLengths()
         self._lengths[task.kind].learn(task.rounds)
 
-    def _urgency(self, waiting: Waiting, now_s: float, this_s: float, next_s: float) -> tuple[bool, float, float]:
-        """`this_s`, `next_s`: when the replies of this batch and of the next one are due."""
-        history = waiting.history
-        last_chance = this_s <= waiting.due_s < next_s
+    def _place(self, waiting: Waiting, limit: int, now_s: float, this_s: float, next_s: float) -> tuple[bool, bool, float, float]:
+        """The smaller the sooner. limit: selections without it after which a request comes first. `this_s`, `next_s`: when the
+        replies of this batch and of the next one are due."""
+        history, due_s, skipped = waiting.history, waiting.due_s, waiting.history.skipped
         urgency = (
             min(now_s - history.began_s, OLD_S) ** self.AGE
-            * (1.0 + (history.skipped / PATIENCE) ** 2)
+            * (1.0 + (skipped / PATIENCE) ** 2)
             / self._lengths.get(history.kind, self._all).rounds_left(history.rounds) ** self.HASTE
             / (FIRST_S + history.attained_s) ** self.THRIFT
         )
-        starves = waiting.starves_s < next_s or waiting.due_s < next_s
-        return starves, urgency * LAST_CHANCE if last_chance else urgency, -waiting.since_s
+        starves = waiting.starves_s < next_s or due_s < next_s
+        last_chance = this_s <= due_s < next_s
+        return skipped < limit, not starves, -(urgency * LAST_CHANCE if last_chance else urgency), waiting.since_s
 
 
 class Best(Weighted):

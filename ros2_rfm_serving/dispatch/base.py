@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ros2_rfm_serving.server.dispatch.flight import Flight
-from ros2_rfm_serving.server.dispatch.service_times import ServiceTimes
-from ros2_rfm_serving.server.dispatch.waiting import Waiting
-from ros2_rfm_serving.server.history import History
+from ros2_rfm_serving.dispatch.flight import Flight
+from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.dispatch.service_times import ServiceTimes
+from ros2_rfm_serving.dispatch.waiting import Waiting
 from ros2_rfm_serving.types.record import record
 
 
@@ -65,6 +65,10 @@ NOTHING = Selection(())
 
 class DispatchPolicy:
     """Ranks; how many of the first run together is batching's part (`batching.py`)."""
+
+    READS_EXECUTIONS = True
+    """Whether it looks at when robots executed and waited (`History`: wait ratio, execution times, pace): a plan that asks it many
+    times keeps no account of them for one that does not."""
 
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
         """Most urgent first."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ros2_rfm_serving.server.dispatch.base import EngineView, Selection
-from ros2_rfm_serving.server.dispatch.entering import joining
-from ros2_rfm_serving.server.dispatch.waiting import Waiting
+from ros2_rfm_serving.dispatch.base import EngineView, Selection
+from ros2_rfm_serving.dispatch.entering import joining
+from ros2_rfm_serving.dispatch.waiting import Waiting
 from ros2_rfm_serving.types.patience import pays
 
 Asks = Callable[[], Sequence[float]]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView
-from ros2_rfm_serving.server.dispatch.fifo import Fifo
-from ros2_rfm_serving.server.dispatch.waiting import Waiting
-from ros2_rfm_serving.server.history import History
+from ros2_rfm_serving.dispatch.base import DispatchPolicy, EngineView
+from ros2_rfm_serving.dispatch.fifo import Fifo
+from ros2_rfm_serving.dispatch.history import History
+from ros2_rfm_serving.dispatch.waiting import Waiting
 
 FIFO = Fifo()
 
@@ -17,6 +17,7 @@ class Guarded(DispatchPolicy):
 
     def __init__(self, policy: DispatchPolicy, mishap: Callable[[str, str], None]) -> None:
         self._policy, self._mishap = policy, mishap
+        self.READS_EXECUTIONS = policy.READS_EXECUTIONS
 
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
         try:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 
-from ros2_rfm_serving.server.dispatch.base import NOTHING, EngineView, Selection
-from ros2_rfm_serving.server.dispatch.flight import Flight, Row
-from ros2_rfm_serving.server.dispatch.waiting import Waiting
+from ros2_rfm_serving.dispatch.base import NOTHING, EngineView, Selection
+from ros2_rfm_serving.dispatch.flight import Flight, Row
+from ros2_rfm_serving.dispatch.waiting import Waiting
 
 Asks = Callable[[], Sequence[float]]
 MOST_WHOLE = 1.5

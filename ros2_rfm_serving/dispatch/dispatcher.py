@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
+from ros2_rfm_serving.dispatch.base import NOTHING, DispatchPolicy, EngineView, Selection
+from ros2_rfm_serving.dispatch.batching import BATCHINGS, Asks
+from ros2_rfm_serving.dispatch.best import Balanced, Best, Swift
+from ros2_rfm_serving.dispatch.deadline import Deadline
+from ros2_rfm_serving.dispatch.fifo import Fifo
+from ros2_rfm_serving.dispatch.least_attained import LeastAttained
+from ros2_rfm_serving.dispatch.wait_ratio import WaitRatio
+from ros2_rfm_serving.dispatch.waiting import Waiting
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
-from ros2_rfm_serving.server.dispatch.base import NOTHING, DispatchPolicy, EngineView, Selection
-from ros2_rfm_serving.server.dispatch.batching import BATCHINGS, Asks
-from ros2_rfm_serving.server.dispatch.best import Balanced, Best, Swift
-from ros2_rfm_serving.server.dispatch.deadline import Deadline
-from ros2_rfm_serving.server.dispatch.fifo import Fifo
-from ros2_rfm_serving.server.dispatch.least_attained import LeastAttained
-from ros2_rfm_serving.server.dispatch.wait_ratio import WaitRatio
-from ros2_rfm_serving.server.dispatch.waiting import Waiting
 from ros2_rfm_serving.types import PRECEDENCE
 
 DISPATCH_POLICIES: dict[str, type[DispatchPolicy]] = {

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
-from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView
-from ros2_rfm_serving.server.dispatch.waiting import Waiting
+from ros2_rfm_serving.dispatch.base import DispatchPolicy, EngineView
+from ros2_rfm_serving.dispatch.waiting import Waiting
 
 SINCE = attrgetter("since_s")
 
 
 class Fifo(DispatchPolicy):
     """Who has waited longest goes first."""
+
+    READS_EXECUTIONS = False
 
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
         return waiting if len(waiting) == 1 else sorted(waiting, key=SINCE)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView
-from ros2_rfm_serving.server.dispatch.waiting import Waiting
+from ros2_rfm_serving.dispatch.base import DispatchPolicy, EngineView
+from ros2_rfm_serving.dispatch.waiting import Waiting
 
 BUCKETS = 10
 """B"""

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ros2_rfm_serving.server.dispatch.service_times import ServiceTimes
-from ros2_rfm_serving.server.dispatch.waiting import Waiting
+from ros2_rfm_serving.dispatch.service_times import ServiceTimes
+from ros2_rfm_serving.dispatch.waiting import Waiting
 from ros2_rfm_serving.types.phase import in_turn
 
 MOST_ALIKE = 50

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ros2_rfm_serving.server.history import History
+from ros2_rfm_serving.dispatch.history import History
 from ros2_rfm_serving.types import InferenceRequest
 from ros2_rfm_serving.types.record import sealed
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
-from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView
-from ros2_rfm_serving.server.dispatch.waiting import Waiting
+from ros2_rfm_serving.dispatch.base import DispatchPolicy, EngineView
+from ros2_rfm_serving.dispatch.waiting import Waiting
 
 STARVES = attrgetter("starves_s", "since_s")
 
 
 class Deadline(DispatchPolicy):
     """Whose actions run out first, or have run out longest, goes first."""
+
+    READS_EXECUTIONS = False
 
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
         return sorted(waiting, key=STARVES)

@@ -1,0 +1,70 @@
+"""Plans of factories with a dispatch policy that no plan can predict: tried in virtual time before anything is promised.
+
+The trial itself is given (`simulation/trial.py` has it): nothing here knows virtual time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.factory.fleet import FleetEntry
+from ros2_rfm_serving.scheduler.posed import UNRANKED
+from ros2_rfm_serving.scheduler.prediction.predictable import why_unpredictable
+from ros2_rfm_serving.scheduler.solution import Solution
+
+Trial = Callable[[Factory, Solution], Sequence[str]]
+"""What robots miss under a plan, as it is served, in words; nothing: every SLO is kept, as far as chance lets one tell."""
+MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+"""Shares of every SLO that plans leave free, one after the other, until the trial finds that all is kept."""
+
+
+def unpredictable(factory: Factory) -> dict[str, str]:
+    """Dispatch policies of the factory that no plan can predict -> why."""
+    return {name: why for name in dict.fromkeys(factory.dispatch.values()) if (why := why_unpredictable(name))}
+
+
+def tried(factory: Factory, counts: Mapping[str, int], planned: Callable[[Factory], Solution], trial: Trial | None) -> Solution:
+    """The plan; where a dispatch policy cannot be predicted, with the least margin with which the trial finds every SLO kept.
+
+    counts: robots of each task. planned: a plan of it, or of it with another margin. trial: None: nobody can try a
+    plan here, which its notes say.
+    """
+    reasons = unpredictable(factory)
+    solution = planned(factory)
+    if not reasons or not solution.feasible:
+        return solution
+    texts = tuple(
+        f"the order of dispatch {name!r} cannot be predicted: {why}; the plan reckons with {UNRANKED}"
+        for name, why in reasons.items()
+    )
+    if trial is None:
+        return replace(solution, notes=(*solution.notes, *texts, "nobody has tried the plan in virtual time: `rfm simulate` does"))
+    work = 0.0
+    first = factory.planning.slo_margin
+    for margin in (first, *(share for share in MARGINS if share > first)):
+        cautious = _with_margin(factory, margin)
+        found = solution if margin == first else planned(cautious)
+        work += found.work
+        if not found.feasible:
+            break
+        solution = found
+        missed = trial(_with_robots(factory, counts), solution)
+        if not missed:
+            kept = f"tried in virtual time, it keeps every SLO with {100 * margin:.0f} % of each left free"
+            return replace(solution, notes=(*solution.notes, *texts, kept), work=work)
+    return replace(solution, feasible=False, problems=(*solution.problems, *texts, *missed), work=work)
+
+
+def _with_robots(factory: Factory, counts: Mapping[str, int]) -> Factory:
+    entries = {entry.task: entry for entry in factory.robot_fleet}
+    numbers = {task: number for task, number in counts.items() if number}
+    fleet = (
+        entries.get(task, FleetEntry(task=task, num_robots=1)).model_copy(update={"num_robots": n}) for task, n in numbers.items()
+    )
+    return factory.model_copy(update={"robot_fleet": tuple(fleet)})
+
+
+def _with_margin(factory: Factory, margin: float) -> Factory:
+    return factory.model_copy(update={"planning": factory.planning.model_copy(update={"slo_margin": margin})})
