@@ -267,8 +267,8 @@ class Problem:
         return utility.objective(self.aim, *self._shares(rates_hz))
 
     def separable(self, rates_hz: tuple[float, ...]) -> float:
-        """The same as a sum over robots, so that servers can be valued one by one: of proportional plans the sum of utilities, which
-        stands for the lowest share, too."""
+        """The same as a sum over robots, so that servers can be valued one by one. It is the sum of utilities for both other
+        objectives, for the lowest share is no sum."""
         robots = zip(self.classes, rates_hz, strict=True)
         return sum(task.num_robots * self.robot_worth(task, rate) for task, rate in robots)
 

@@ -26,8 +26,7 @@ ALIKE = 1e-3
 
 
 def reserves(factory: Factory, seen: Seen, previous: Schedule | None, working: Collection[str] = ()) -> list[Reserve]:
-    """All candidates. While a schedule is in force there is one, of servers that nobody is on, for a reserve makes up for those that
-    are lost.
+    """All candidates. While a schedule is in force there is one, of servers that nobody is on: a reserve makes up for those lost.
 
     working: servers that are to be no reserve, if others can.
     """

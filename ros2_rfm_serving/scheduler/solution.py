@@ -139,8 +139,6 @@ class Solution:
     expected: float = 0.0
     """The throughput where robots that pace themselves do so, and wait as in their own queue; by the curves alone it is
     `throughput`."""
-    expected_objective: float = 0.0
-    """The objective of the same rates."""
     work: float = 0.0
     """Done to find it, in units of `budget`: about the seconds that it takes one core."""
     tasks: dict[str, TaskSolution] = field(default_factory=dict)
@@ -154,6 +152,11 @@ class Solution:
     """Of hosts with a declared bandwidth."""
     complete: bool = True
     """False: the work that was allowed is done; this is the best schedule found until then."""
+
+    @property
+    def expected_objective(self) -> float:
+        """The objective, if the throughput is as much more as is expected."""
+        return self.expected * (self.objective / self.throughput if self.throughput else 1.0)
 
     @property
     def shares_gpus(self) -> bool:

@@ -83,7 +83,6 @@ def solution_of(
         throughput=problem.throughput(_qualified(problem, rates, late)),
         bound=bound.objective,
         expected=problem.throughput(_qualified(problem, acting.mean, late)),
-        expected_objective=problem.objective(_qualified(problem, acting.mean, late)),
         tasks=tasks,
         servers=servers,
         problems=tuple(problems),

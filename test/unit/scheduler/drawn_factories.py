@@ -34,7 +34,7 @@ def inputs(repository: Path) -> tuple[Profile, Catalogue]:
     more = {(MEASURED, name): pace for name, pace in PACES.items() if name != MEASURED}
     catalogue = Catalogue.load(folder / "models.yaml")
     models = {name: entry.model_copy(update={"gpus": _paced(entry.gpus)}) for name, entry in catalogue.models.items()}
-    types = {**catalogue.gpu_types, **{name: catalogue.gpu_types[MEASURED] for name in PACES}}
+    types = {**catalogue.gpu_types, **dict.fromkeys(PACES, catalogue.gpu_types[MEASURED])}
     return load_profiles(folder).paced(more), catalogue.model_copy(update={"models": models, "gpu_types": types})
 
 
