@@ -54,10 +54,16 @@ def _scaled(service: Any, pace: float) -> Any:
 
 
 def drawn(
-    seed: int, *, types: int = 3, standby: bool = True, batching: tuple[str, ...] = ("fixed", "fixed", "wait", "continuous")
+    seed: int,
+    *,
+    types: int = 3,
+    standby: bool = True,
+    batching: tuple[str, ...] = ("fixed", "fixed", "wait", "continuous"),
+    services: tuple[float, float] = (1.2, 4.0),
 ) -> Written:
-    """types: of GPUs, at the most. standby: a third of them reserves a server or two."""
-    rng = random.Random(f"{seed} {types} {standby} {batching}")
+    """types: of GPUs, at the most. standby: a third of them reserves a server or two. services: SLOs of System 1, in times of a
+    request alone on the slowest type."""
+    rng = random.Random(f"{seed} {types} {standby} {batching} {services}")
     tasks = rng.randint(1, 3)
     gpus = rng.sample(list(PACES), rng.randint(1, types))
     how = rng.choice(batching)
@@ -74,14 +80,17 @@ def drawn(
     for entry in written["robot_fleet"]:
         if rng.random() < 0.25:
             entry["network"] = {"round_trip_ms": round(rng.uniform(2, 25), 1), "jitter_ms": round(rng.uniform(1, 8), 1)}
-        written[entry["task"]] = _task(rng, entry, max(PACES[gpu] for gpu in gpus), crowded=servers < 2 + tasks)
+        slowest = max(PACES[gpu] for gpu in gpus)
+        written[entry["task"]] = _task(rng, entry, slowest, services, crowded=servers < 2 + tasks)
     return written
 
 
-def _task(rng: random.Random, entry: Mapping[str, Any], slowest: float, *, crowded: bool) -> Written:
+def _task(
+    rng: random.Random, entry: Mapping[str, Any], slowest: float, services: tuple[float, float], *, crowded: bool
+) -> Written:
     travel_ms = sum(entry.get("network", {}).values()) * 2.5
     model = rng.choice(list(ACTIONS))
-    components = {"system1": {"model": model, "slo_ms": round(slowest * ACTIONS[model] * rng.uniform(1.2, 4.0) + travel_ms, 1)}}
+    components = {"system1": {"model": model, "slo_ms": round(slowest * ACTIONS[model] * rng.uniform(*services) + travel_ms, 1)}}
     task: Written = {"pipeline": {"action_period_ms": rng.randint(80, 500)}, "components": components}
     if not crowded and rng.random() < 0.4:
         text, name = rng.choice(list(TEXTS)), rng.choice(["system2", "safety", "monitor"])
