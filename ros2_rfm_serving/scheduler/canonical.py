@@ -20,6 +20,19 @@ Kind = tuple[str, float, str]
 """GPU type as solvers have it, round trip to its host in s, and what that host is."""
 
 
+def ordered(problem: Problem, factory: Factory) -> Problem:
+    """The same problem with its classes and servers in that order; `listed` is the one before."""
+    asked = [(task, demand) for task in problem.classes for demand in task.demands]
+    kinds = kinds_of(factory, problem.servers)
+    return replace(
+        problem,
+        classes=ordered_classes(problem.classes),
+        servers={server: problem.servers[server] for server in sorted(problem.servers, key=lambda server: kinds[server])},
+        listed=tuple((task.name, demand.component) for task, demand in asked),
+        listed_models=tuple(dict.fromkeys(demand.model for _, demand in asked)),
+    )
+
+
 def ordered_classes(classes: Iterable[TaskClass]) -> tuple[TaskClass, ...]:
     """Sort classes, and the demands of each, by all that is declared of them but their names; indices are those of the result."""
     found: list[TaskClass] = []

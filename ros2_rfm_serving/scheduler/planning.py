@@ -13,7 +13,7 @@ from ros2_rfm_serving.factory.outputs import unusable
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import explain
 from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
-from ros2_rfm_serving.scheduler.canonical import ordered_servers, shown
+from ros2_rfm_serving.scheduler.canonical import ordered, ordered_servers, shown
 from ros2_rfm_serving.scheduler.links import off_host
 from ros2_rfm_serving.scheduler.policies.schedules import POLICIES, STATIC, Judge, infeasible, run
 from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
@@ -189,9 +189,8 @@ class _Planner:
 
     def _problem(self, *, by_host: bool, reserved: Reserve | None = None) -> Problem:
         kept = self.reserved if reserved is None else reserved
-        return problem_of(
-            self.factory, self.counts, self.profile, self.catalogue, self.seen, self.previous, by_host=by_host, reserved=kept
-        )
+        given = self.factory, self.counts, self.profile, self.catalogue, self.seen, self.previous
+        return ordered(problem_of(*given, by_host=by_host, reserved=kept), self.factory)
 
     def _planned(self, problem: Problem) -> Solution:
         """Without standbys."""

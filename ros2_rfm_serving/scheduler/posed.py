@@ -9,10 +9,10 @@ from dataclasses import replace
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.profiles import Profile, SteppedService
-from ros2_rfm_serving.scheduler.canonical import ordered_classes, ordered_servers
 from ros2_rfm_serving.scheduler.links import links_of, off_host
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass, task_classes
+from ros2_rfm_serving.scheduler.reserves import usual
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, declared_type
 from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.types import Schedule
@@ -32,12 +32,12 @@ def problem_of(
     previous: Schedule | None = None,
     *,
     by_host: bool = True,
-    reserved: Collection[str] = (),
+    reserved: Collection[str] | None = None,
 ) -> Problem:
-    """Poses the problem in an order that depends on what is declared, and neither on the order nor on the names in the file.
+    """Pose the problem of a factory, its classes and servers in the order of the descriptor (`canonical.ordered` has another one).
 
     by_host: servers on hosts that are not equally far are told apart; else all are as far as the farthest. reserved: servers out of
-    the normal routes (`reserves.py` chooses them). Raises: `ScheduleError` when no task has robots, or no server lives."""
+    the normal routes; None: those of `reserves.usual`. Raises: `ScheduleError` when no task has robots, or no server lives."""
     if by_host:
         seen = replace(seen, away_s=factory.away_s)
     without_away, nearest = factory.without_away(), factory.at_nearest()
@@ -49,12 +49,10 @@ def problem_of(
     if not classes:
         raise ScheduleError("no task has any robot; nothing to serve")
     declared = factory.gpu_types
-    types = ordered_servers(factory, seen)
+    types = seen.types(declared)
     if not types:
         raise ScheduleError("no server lives; nothing serves")
-    listed = tuple((task.name, demand.component) for task in classes for demand in task.demands)
-    shown = tuple(dict.fromkeys(demand.model for task in classes for demand in task.demands))
-    classes = ordered_classes(classes)
+    reserved = usual(factory, types, previous) if reserved is None else reserved
     every = [*types.values(), *(seen.gpu_type(server, declared[server]) for server in seen.lost if server in declared)]
     memory: dict[tuple[str, str], float] = {}
     load: dict[tuple[str, str], float] = {}
@@ -85,8 +83,6 @@ def problem_of(
         same_host=factory.standby.same_host,
         links=links_of(factory),
         aim=factory.planning.objective,
-        listed=listed,
-        listed_models=shown,
     )
     return _eased(problem, profile) if seen.stragglers else problem
 

@@ -31,15 +31,17 @@ def reserves(factory: Factory, seen: Seen, previous: Schedule | None, working: C
     working: servers that are to be no reserve, if others can.
     """
     types = ordered_servers(factory, seen)
-    number = num_reserved(factory, types)
+    if working or (previous and previous.routes) or not num_reserved(factory, types):
+        return [usual(factory, types, previous, working)]
+    return list(_candidates(kinds_of(factory, types), num_reserved(factory, types)))
+
+
+def usual(factory: Factory, types: Mapping[str, str], previous: Schedule | None, working: Collection[str] = ()) -> Reserve:
+    """The last of these servers; while a schedule is in force the last of those that nobody is on, and of these its reserve."""
     used = {route.server for route in previous.routes} if previous else set[str]()
-    if not number:
-        return [frozenset()]
-    if used or working:
-        kept = {placement.server for placement in previous.placements if placement.standby} if previous else set[str]()
-        order = sorted(types, key=lambda s: (s not in working, bool(used) and s not in used, s in kept))
-        return [frozenset(order[-number:])]
-    return list(_candidates(kinds_of(factory, types), number))
+    kept = {placement.server for placement in previous.placements if placement.standby} if previous else set[str]()
+    order = sorted(types, key=lambda s: (s not in working, bool(used) and s not in used, s in kept))
+    return frozenset(order[len(order) - num_reserved(factory, types) :])
 
 
 def num_reserved(factory: Factory, types: Mapping[str, str]) -> int:
