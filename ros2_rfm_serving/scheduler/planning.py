@@ -22,7 +22,7 @@ from ros2_rfm_serving.scheduler.prediction.bounds import Bounds, Kind
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.stable import Moves
 from ros2_rfm_serving.scheduler.problem import Problem
-from ros2_rfm_serving.scheduler.reserves import MOST_PLANNED, Reserve, best_of, num_reserved, reserves, uncovered
+from ros2_rfm_serving.scheduler.reserves import COVERING, MOST_PLANNED, Reserve, best_of, num_reserved, reserves, uncovered
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, declared_type
 from ros2_rfm_serving.scheduler.solution import Solution
 from ros2_rfm_serving.scheduler.standby import with_standbys
@@ -106,12 +106,12 @@ class _Planner:
         budget = Budget()
         bounds = [self._bound_hz(self._problem(by_host=False, reserved=option), budget) for option in options]
         tried: list[tuple[Problem, Solution]] = []
-        best_hz = 0.0
+        best_hz, given_up = 0.0, min(self._given_up, COVERING)
         for i in sorted(range(len(options)), key=lambda i: -bounds[i])[:MOST_PLANNED]:
-            if not tried or bounds[i] >= (1.0 - self._given_up) * best_hz:
+            if not tried or bounds[i] >= (1.0 - given_up) * best_hz:
                 tried.append(replace(self, reserved=options[i])._covered())
                 best_hz = max(best_hz, tried[-1][1].objective)
-        problem, solution = tried[best_of([one for _, one in tried], self._given_up)]
+        problem, solution = tried[best_of([one for _, one in tried], given_up)]
         work = budget.total + sum(one.work for _, one in tried)
         return problem, replace(self._with_bound(solution, max(bounds)), work=work)
 

@@ -21,6 +21,8 @@ from ros2_rfm_serving.types import Schedule
 Reserve = frozenset[str]
 MOST_BOUNDED, MOST_PLANNED = 24, 4
 """Candidates whose bound is looked for, and the best of them by it, which are planned."""
+COVERING = 0.05
+"""Share of an objective that is given up at the most for a reserve that covers more servers."""
 ALIKE = 1e-3
 """Relative difference of objectives that predictions do not tell apart."""
 
@@ -64,10 +66,10 @@ def _candidates(kinds: Mapping[str, Kind], number: int) -> Iterator[Reserve]:
 
 
 def best_of(solutions: Sequence[Solution], given_up: float) -> int:
-    """Index of the plan whose reserve is the best: of those that are worth as much as the best one, less what is given up for a
-    reserve anyway, the one that leaves the fewest servers uncovered; of those the one that is worth most.
+    """Index of the plan whose reserve is the best: of those that are worth nearly as much as the best one, the one that leaves the
+    fewest servers uncovered; of those the one that is worth most.
 
-    given_up: share of an objective.
+    given_up: share of an objective that may be missing.
     """
     worth = max(solution.objective if solution.feasible else 0.0 for solution in solutions)
 

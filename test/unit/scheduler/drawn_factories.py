@@ -85,9 +85,7 @@ def drawn(
     return written
 
 
-def _task(
-    rng: random.Random, entry: Mapping[str, Any], slowest: float, services: tuple[float, float], *, crowded: bool
-) -> Written:
+def _task(rng: random.Random, entry: Mapping[str, Any], slowest: float, services: tuple[float, float], *, crowded: bool) -> Written:
     travel_ms = sum(entry.get("network", {}).values()) * 2.5
     model = rng.choice(list(ACTIONS))
     components = {"system1": {"model": model, "slo_ms": round(slowest * ACTIONS[model] * rng.uniform(*services) + travel_ms, 1)}}

@@ -59,7 +59,7 @@ def test_a_reserve_is_what_costs_least_of_those_that_cover_as_much(known: tuple[
         written["server_cluster"] = [{"num_servers": 1, "gpu_type": kept}, {"num_servers": 2, "gpu_type": other}]
         without[kept] = planned(written, known).objective
     assert chosen.objective == pytest.approx(without[reserved[0]], rel=ALIKE)
-    assert chosen.objective >= 0.75 * max(without.values()), "no more is given up than a server's share"
+    assert chosen.objective >= 0.95 * (1 - ALIKE) * max(without.values()), "hardly more is given up for a better cover"
     assert chosen.bound >= max(without.values()) * (1 - ALIKE), "the bound is of the declared factory"
 
 
