@@ -74,7 +74,7 @@ def _bound(solution: Solution) -> str:
         return f", no schedule by the profile's curves is above {solution.bound:.2f}; what is expected is, for no curve counts it"
     if not solution.bounded:
         return f", no schedule of this kind is above {solution.bound:.2f}, which is a loose bound of {_loose(solution)}"
-    return f", no schedule is above {solution.bound:.2f} (gap {percent(solution.gap)}), both by the profile's curves"
+    return f", no schedule is above {solution.bound:.2f} (gap {percent(solution.shown_gap)}), both by the profile's curves"
 
 
 def _loose(solution: Solution) -> str:
@@ -221,7 +221,7 @@ def comparison(solutions: Mapping[str, Solution], factory: Factory) -> PlainTabl
         table.add_row(
             policy,
             f"{solution.objective:.2f}",
-            percent(solution.gap),
+            percent(solution.shown_gap),
             allocation(solution, components) if solution.servers else NONE,
             f"{solution.work:.2f}",
             verdict,

@@ -170,9 +170,13 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """Share of the bound that is missing. NaN without a bound, and where it says little: of schedules whose models share GPUs,
-        or whose robots keep by their own queue an SLO that the curves do not; and of those that are expected to do more than it."""
-        return self.gap_by_curves if self.bounded and self.expected_objective <= self.bound * SLO_SLACK else math.nan
+        """Share of the bound that is missing; NaN without a bound, and for a schedule that is expected to do more than that."""
+        return self.gap_by_curves if self.expected_objective <= self.bound * SLO_SLACK else math.nan
+
+    @property
+    def shown_gap(self) -> float:
+        """The gap where the bound is a tight one; else NaN, for it says little of the schedule."""
+        return self.gap if self.bounded else math.nan
 
     @property
     def bounded(self) -> bool:
@@ -193,7 +197,7 @@ class Solution:
             "objective": self.objective,
             "throughput": self.throughput,
             "bound": _finite(self.bound),
-            "gap": _finite(self.gap),
+            "gap": _finite(self.shown_gap),
             "expected": self.expected,
             "complete": self.complete,
             "work": self.work,
