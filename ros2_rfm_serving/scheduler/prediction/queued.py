@@ -132,8 +132,8 @@ def watched(
     most: int = MOST_REQUESTS,
     of_starts: float = NINE_OF_TEN,
 ) -> Waits:
-    """Of as many starts as it takes. run: one more of them, up to a time. service_s: of one who is alone. most: requests. of_starts: as
-    in `Waited`."""
+    """Of as many starts as it takes. run: one more of them, up to a time. service_s: of one who is alone. most: requests.
+    of_starts: as in `Waited`."""
     num_starts, span_s = _starts(members, service_s, most)
     starts = [run(WARM_UP_S + span_s) for _ in range(num_starts)]
     together_s = [num_starts * span_s * m.num_robots if span_s >= LEAST_CYCLES * cycle_s(m, service_s) else 0.0 for m in members]
