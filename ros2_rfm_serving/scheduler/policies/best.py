@@ -23,7 +23,7 @@ from ros2_rfm_serving.scheduler.policies.mixes import FEW_SERVERS, mixes
 from ros2_rfm_serving.scheduler.policies.options import BestSchedule, distinct, kind, lowered, operated, serves, under, worthiest
 from ros2_rfm_serving.scheduler.policies.packing import packed
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa, RosaSchedule
-from ros2_rfm_serving.scheduler.policies.search import LARGE, Candidate, Search, rated
+from ros2_rfm_serving.scheduler.policies.search import LARGE, Candidate, Search, by_a_fair_sum, rated
 from ros2_rfm_serving.scheduler.policies.time_slices import sliced
 from ros2_rfm_serving.scheduler.policies.variants import Variants
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
@@ -160,6 +160,7 @@ class _Best:
         self._budget.set_aside(PROGRAMS_WORK * len(self._problem.servers))
         there = [groups_of(self._there.hosts)] if self._there else []
         seeds = [*(() if self._large else there), *mixed, *(groups_of(s.hosts) for s in statics if not s.gpus)]
+        seeds += by_a_fair_sum(self._problem, self._curves, self._budget, self._moves, seeds)
         found = self._searched(seeds, SEARCH_SHARE)
         rosa = self._rosa(self._worth(found))
         if found and not self._large and self._worth(found) < self._enough:
