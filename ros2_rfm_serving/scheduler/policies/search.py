@@ -13,6 +13,7 @@ from ros2_rfm_serving.scheduler.policies.groups import Group, Placement, hosts_o
 from ros2_rfm_serving.scheduler.policies.neighbours import independent
 from ros2_rfm_serving.scheduler.policies.recombination import Recombination
 from ros2_rfm_serving.scheduler.policies.steps import Steps, replaced
+from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.parts import Parted, parted, undivided
 from ros2_rfm_serving.scheduler.prediction.rates import Rates, RateSearch
@@ -231,3 +232,11 @@ def by_a_fair_sum(problem: Problem, curves: Curves, budget: Budget, moves: Moves
     fair = Search(replace(problem, aim=PROPORTIONAL), curves, budget, moves)
     found = fair.run(seeds, good_enough=math.inf, rounds=SHAKES, share=FAIR_SHARE)
     return [found.placement] if found else []
+
+
+def expected_of(curves: Curves, candidate: Candidate) -> float:
+    """The objective where robots that pace themselves do so: what decides between equals."""
+    problem, hosts, rates = candidate.parts.problem, candidate.parts.hosts, candidate.rates
+    assert rates is not None
+    paces = self_paced(problem, curves, hosts, rates, RateSearch(problem, curves, hosts).closed_loops_hz(rates))
+    return problem.objective(tuple(max(rate, pace or 0.0) for rate, pace in zip(rates, paces, strict=True)))
