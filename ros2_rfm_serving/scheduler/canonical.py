@@ -48,10 +48,10 @@ def _ordered_demands(task: TaskClass) -> tuple[Demand, ...]:
     return tuple(sorted(task.demands, key=lambda demand: (demand.component != SYSTEM1, _content_of(demand))))
 
 
-def _content(task: TaskClass) -> tuple[int, str]:
-    """The largest first, then by everything but names and places."""
+def _content(task: TaskClass) -> tuple[float, str]:
+    """Those first whose robots' actions may be worth most per second, then by everything but names and places."""
     content = repr(replace(task, name="", demands=())) + "".join(_content_of(demand) for demand in task.demands)
-    return -task.num_robots, content
+    return -task.value * task.max_rate_hz, content
 
 
 def _content_of(demand: Demand) -> str:
