@@ -103,7 +103,10 @@ class Stragglers(Section):
 
 
 class Planning(Section):
-    """How cautious a plan is. Ours."""
+    """What a plan is to reach, and how cautious it is. Ours."""
+
+    objective: Literal["throughput", "proportional", "max_min"] = "proportional"
+    """What plans are compared by: the sum of all weighted actions (ROSA's), or what leaves no class behind: docs/scheduler.md."""
 
     slo_margin: float = Field(default=SLO_MARGIN, ge=0, le=0.5)
     """Share of every SLO that no prediction may use up: taken off first, before the network's part. Why none is the default:

@@ -50,7 +50,7 @@ def plan_chart(solution: Solution, profile: Profile, title: str) -> Any:
     load.set_yticks(range(len(rows)), [f"{label}\n{server.model}" for label, server, _ in rows], fontsize=7)
     load.invert_yaxis()
     latency.tick_params(labelleft=False)
-    gap = f", {100 * solution.gap:.1f} % below the bound" if solution.gap == solution.gap else ""
+    gap = f", {100 * solution.shown_gap:.1f} % below the bound" if solution.shown_gap == solution.shown_gap else ""
     figure.suptitle(f"{title}, policy {solution.policy}: {solution.objective:.1f} actions/s (weighted){gap}", fontsize=11)
     return figure
 

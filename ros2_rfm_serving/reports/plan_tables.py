@@ -44,14 +44,20 @@ def summary(solution: Solution) -> Text:
         head = Text.assemble(("feasible", "bold green"), f" with policy {solution.policy}; ")
     until_then = ": this is the best schedule found until then" if solution.servers else ""
     cut = "" if solution.complete else f"; the work that was allowed is done{until_then}"
-    by_curves = f"objective {solution.objective:.2f} actions/s (weighted){_bound(solution)}"
+    by_curves = f"objective {solution.objective:.2f} actions/s (weighted{_aim(solution)}){_bound(solution)}"
     return head.append(f"{by_curves}{_expected(solution)}; work {solution.work:.2f}{cut}")
 
 
+def _aim(solution: Solution) -> str:
+    """Of an objective that is no throughput: how it comes about, where the two differ."""
+    aside = solution.throughput > solution.objective * (1 + WORTH_SAYING)
+    return f"; {solution.throughput:.2f} in all, of which those of slow robots count more" if aside else ""
+
+
 def _expected(solution: Solution) -> str:
-    if solution.expected > solution.objective * (1 + WORTH_SAYING):
+    if solution.expected > solution.throughput * (1 + WORTH_SAYING):
         return f"; {solution.expected:.2f} expected of robots that keep pace by themselves, which no curve counts"
-    if solution.expected < solution.objective * (1 - WORTH_SAYING):
+    if solution.expected < solution.throughput * (1 - WORTH_SAYING):
         return f"; {solution.expected:.2f} expected of robots that wait longer in their own queue than by any curve"
     return ""
 
@@ -64,9 +70,16 @@ def _bound(solution: Solution) -> str:
     if solution.objective > solution.bound * SLO_SLACK:
         least = f"; no schedule that keeps its SLOs by the profile's curves is above {solution.bound:.2f}"
         return f"{least}, this one keeps them by its robots' own queue"
-    if solution.expected > solution.bound * SLO_SLACK:
+    if solution.expected_objective > solution.bound * SLO_SLACK:
         return f", no schedule by the profile's curves is above {solution.bound:.2f}; what is expected is, for no curve counts it"
-    return f", no schedule is above {solution.bound:.2f} (gap {percent(solution.gap)}), both by the profile's curves"
+    if not solution.bounded:
+        return f", no schedule of this kind is above {solution.bound:.2f}, which is a loose bound of {_loose(solution)}"
+    return f", no schedule is above {solution.bound:.2f} (gap {percent(solution.shown_gap)}), both by the profile's curves"
+
+
+def _loose(solution: Solution) -> str:
+    """What such a bound knows too little of."""
+    return "models that share GPUs" if solution.shares_gpus else "robots that keep SLOs by their own queue"
 
 
 def problem_lines(problems: Iterable[str]) -> list[Text]:
@@ -208,7 +221,7 @@ def comparison(solutions: Mapping[str, Solution], factory: Factory) -> PlainTabl
         table.add_row(
             policy,
             f"{solution.objective:.2f}",
-            percent(solution.gap),
+            percent(solution.shown_gap),
             allocation(solution, components) if solution.servers else NONE,
             f"{solution.work:.2f}",
             verdict,

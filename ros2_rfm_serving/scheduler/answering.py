@@ -157,7 +157,8 @@ def rebuilt(
 ) -> Fleet:
     """These robots under a schedule that was planned for them. holds: every promise, as is known."""
     present = robots or factory.robots  # of those who have all left it is known what the next one needs
-    problem = problem_of(factory, Counter(robot.task for robot in present), profile, catalogue, seen)
+    reserved = {placement.server for placement in schedule.placements if placement.standby}
+    problem = problem_of(factory, Counter(robot.task for robot in present), profile, catalogue, seen, reserved=reserved)
     fleet = Fleet(problem, curves_of(problem, profile), schedule, robots)
     if holds:
         fleet.held.update(seats(fleet))

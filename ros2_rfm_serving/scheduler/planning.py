@@ -14,14 +14,16 @@ from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import explain
 from ros2_rfm_serving.scheduler.automatic import chosen, is_automatic
 from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
+from ros2_rfm_serving.scheduler.canonical import ordered, ordered_servers, shown
 from ros2_rfm_serving.scheduler.links import off_host
 from ros2_rfm_serving.scheduler.policies.schedules import POLICIES, STATIC, Judge, infeasible, run
 from ros2_rfm_serving.scheduler.posed import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
-from ros2_rfm_serving.scheduler.prediction.bounds import Bounds
+from ros2_rfm_serving.scheduler.prediction.bounds import Bounds, Kind
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.stable import Moves
 from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.reserves import COVERING, MOST_PLANNED, Reserve, best_of, num_reserved, reserves, uncovered
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, declared_type
 from ros2_rfm_serving.scheduler.solution import Solution
 from ros2_rfm_serving.scheduler.standby import with_standbys
@@ -75,10 +77,9 @@ def plan_factory(
 
     def planned(factory: Factory) -> Solution:
         planner = _Planner(factory, counts, profile, catalogue, policy, rate_control, work, arrivals, seen, previous)
-        problem, solution = planner.best()
-        if not solution.policy or solution.servers:
-            return planner.covering(problem, planner.with_reserved(problem, solution))
-        if math.isnan(solution.bound):  # what is hopeless no number of servers mends
+        problem, solution = planner.reserving()
+        solution = shown(problem, planner.covering(solution))
+        if solution.servers or math.isnan(solution.bound):  # what is hopeless no number of servers mends
             return solution
         remedies = explain.remedies(factory, counts, _feasible(profile, catalogue, seen)) if explained else ()
         return replace(solution, problems=(*solution.problems, *remedies))
@@ -112,22 +113,59 @@ class _Planner:
     arrivals: str | None
     seen: Seen
     previous: Schedule | None
-    working: frozenset[str] = frozenset()
+    reserved: Reserve = frozenset()
     """As in `problem_of`."""
 
-    def covering(self, problem: Problem, solution: Solution) -> Solution:
+    def reserving(self) -> tuple[Problem, Solution]:
+        """With the best reserve of all that differ (`reserves.py`), and the bound of all servers that are declared."""
+        options = reserves(self.factory, self.seen, self.previous)
+        if len(options) == 1:
+            return replace(self, reserved=options[0])._covered()
+        budget = Budget()
+        bounds = [self._bound_hz(self._problem(by_host=False, reserved=option), budget) for option in options]
+        tried: list[tuple[Problem, Solution]] = []
+        best_hz, given_up = 0.0, min(self._given_up, COVERING)
+        for i in sorted(range(len(options)), key=lambda i: -bounds[i])[:MOST_PLANNED]:
+            if not tried or bounds[i] >= (1.0 - given_up) * best_hz:
+                tried.append(replace(self, reserved=options[i])._covered())
+                best_hz = max(best_hz, tried[-1][1].objective)
+        problem, solution = tried[best_of([one for _, one in tried], given_up)]
+        work = budget.total + sum(one.work for _, one in tried)
+        return problem, replace(self._with_bound(solution, max(bounds)), work=work)
+
+    def _with_bound(self, solution: Solution, by_curves_hz: float) -> Solution:
+        """The bound of every choice of a reserve. by_curves_hz: of schedules whose SLOs hold by the curves."""
+        if math.isnan(solution.bound):
+            return solution
+        if not solution.bounded:
+            everything = self._problem(by_host=False)
+            spare = num_reserved(self.factory, everything.servers)
+            kind = Kind(solution.shares_gpus, solution.beyond_curves)
+            by_curves_hz = upper_bound(everything, curves_of(everything, self.profile), spare=spare, **kind._asdict()).objective
+        return replace(solution, bound=max(solution.bound, by_curves_hz))
+
+    @property
+    def _given_up(self) -> float:
+        """Share of the throughput that a reserve takes anyway."""
+        return self.factory.standby.num_servers / len(self.factory.gpu_types)
+
+    def _covered(self) -> tuple[Problem, Solution]:
+        problem, solution = self.best()
+        return problem, self.with_reserved(problem, solution) if solution.servers else solution
+
+    def covering(self, solution: Solution) -> Solution:
         """Where a reserve is slower than others, and does not cover all: quicker ones in its place, if these cover more, and no
         more is given up for it than for the reserve itself."""
-        slow = frozenset(s for s in self.factory.gpu_types if s not in problem.servers and self.seen.paces.get(s, 1.0) > 1.0)
-        if self.working or not slow or not (bare := _uncovered(solution)):
+        standing = {server.server for server in solution.servers if server.standby}
+        slow = frozenset(server for server in standing if self.seen.paces.get(server, 1.0) > 1.0)
+        if not slow or not (bare := uncovered(solution)):
             return solution
-        other_problem, other = (planner := replace(self, working=slow)).best()
+        (option,) = reserves(self.factory, self.seen, self.previous, working=slow)
+        _, other = replace(self, reserved=option)._covered()
         if not other.feasible:
             return solution
-        other = planner.with_reserved(other_problem, other)
-        given_up = self.factory.standby.num_servers / len(self.factory.gpu_types)
         both = solution.work + other.work
-        better = _uncovered(other) < bare and other.expected >= (1.0 - given_up) * solution.expected
+        better = uncovered(other) < bare and other.expected >= (1.0 - self._given_up) * solution.expected
         return replace(other if better else solution, work=both)
 
     def best(self) -> tuple[Problem, Solution]:
@@ -156,9 +194,9 @@ class _Planner:
     def with_reserved(self, problem: Problem, solution: Solution) -> Solution:
         """With standbys, and what links carry."""
         if self.policy not in STATIC:
-            types = problem.seen.types(self.factory.gpu_types)
+            types = ordered_servers(self.factory, problem.seen)
             used = {server.gpu or server.server for server in solution.servers}
-            idle = sorted(types.keys() - used, key=lambda server: (server in problem.servers, list(types).index(server)))
+            idle = sorted((server for server in types if server not in used), key=lambda server: server in problem.servers)
             standby = self.factory.standby
             reserved = {server: types[server] for server in idle[: standby.num_servers]}
             every = curves_of(problem, self.profile, types.values())
@@ -167,10 +205,10 @@ class _Planner:
         links = links_used(traffic_of(problem, servers, solution.standby_of)) if problem.links else ()
         return replace(solution, servers=servers, links=links)
 
-    def _problem(self, *, by_host: bool) -> Problem:
-        return problem_of(
-            self.factory, self.counts, self.profile, self.catalogue, self.seen, self.previous, by_host=by_host, working=self.working
-        )
+    def _problem(self, *, by_host: bool, reserved: Reserve | None = None) -> Problem:
+        kept = self.reserved if reserved is None else reserved
+        given = self.factory, self.counts, self.profile, self.catalogue, self.seen, self.previous
+        return ordered(problem_of(*given, by_host=by_host, reserved=kept), self.factory)
 
     def _planned(self, problem: Problem) -> Solution:
         """Without standbys."""
@@ -190,11 +228,6 @@ class _Planner:
         found = run(self.policy, problem, planned, Judge(curves, Bounds(problem, curves, bound)), self.rate_control, budget)
         servers = tuple(replace(server, gpu_type=off_host(server.gpu_type)) for server in found.servers)
         return replace(found, servers=servers, work=budget.total)
-
-
-def _uncovered(solution: Solution) -> int:
-    """Servers whose loss no standby makes good."""
-    return sum(bool(server.streams) and server.server not in solution.standby_of for server in solution.servers)
 
 
 def _is_better(finer: Solution, coarse: Solution, moves: Moves) -> bool:

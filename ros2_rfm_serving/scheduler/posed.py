@@ -13,6 +13,7 @@ from ros2_rfm_serving.scheduler.links import links_of, off_host
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.prediction.predictable import why_unpredictable
 from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass, task_classes
+from ros2_rfm_serving.scheduler.reserves import usual
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, declared_type
 from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.types import Schedule
@@ -34,10 +35,12 @@ def problem_of(
     previous: Schedule | None = None,
     *,
     by_host: bool = True,
-    working: Collection[str] = (),
+    reserved: Collection[str] | None = None,
 ) -> Problem:
-    """by_host: servers on hosts that are not equally far are told apart; else all are as far as the farthest. working: those that
-    are to be no reserve, if others can. Raises: `ScheduleError` when no task has robots, or no server lives."""
+    """Pose the problem of a factory, its classes and servers in the order of the descriptor (`canonical.ordered` has another one).
+
+    by_host: servers on hosts that are not equally far are told apart; else all are as far as the farthest. reserved: servers out of
+    the normal routes; None: those of `reserves.usual`. Raises: `ScheduleError` when no task has robots, or no server lives."""
     if by_host:
         seen = replace(seen, away_s=factory.away_s)
     without_away, nearest = factory.without_away(), factory.at_nearest()
@@ -48,10 +51,11 @@ def problem_of(
         classes = tuple(replace(own, least_cycle_s=near.cycle_s) for own, near in zip(classes, quickest, strict=True))
     if not classes:
         raise ScheduleError("no task has any robot; nothing to serve")
-    types = seen.types(factory.gpu_types)
+    declared = factory.gpu_types
+    types = seen.types(declared)
     if not types:
         raise ScheduleError("no server lives; nothing serves")
-    declared = factory.gpu_types
+    reserved = usual(factory, types, previous) if reserved is None else reserved
     every = [*types.values(), *(seen.gpu_type(server, declared[server]) for server in seen.lost if server in declared)]
     memory: dict[tuple[str, str], float] = {}
     load: dict[tuple[str, str], float] = {}
@@ -64,7 +68,7 @@ def problem_of(
             load[model, gpu_type] = need.load_s if need else DEFAULT_LOAD_S
     problem = Problem(
         classes=classes,
-        servers=_normal(factory, types, previous, working),
+        servers={server: gpu_type for server, gpu_type in types.items() if server not in reserved},
         memory_gb=memory,
         load_s=load,
         gpu_memory_gb={name: gpu.memory_gb for name, gpu in catalogue.gpu_types.items()} if catalogue else {},
@@ -81,6 +85,7 @@ def problem_of(
         far_s=factory.round_trips_s,
         same_host=factory.standby.same_host,
         links=links_of(factory),
+        aim=factory.planning.objective,
     )
     return _eased(problem, profile) if seen.stragglers else problem
 
@@ -131,16 +136,6 @@ def _steps(
                 pace *= paces.get(gpu_type, 1.0)
             found[model, gpu_type] = law.slower(pace) if pace != 1.0 else law
     return found
-
-
-def _normal(factory: Factory, types: Mapping[str, str], previous: Schedule | None, working: Collection[str]) -> dict[str, str]:
-    """All but the reserved standbys: the last ones, or those that nobody is on now. A reserve makes up for servers that are
-    lost."""
-    num_lost = len(factory.gpu_types) - len(types)
-    used = {route.server for route in previous.routes} if previous else set()
-    order = sorted(types, key=lambda server: (server not in working, bool(used) and server not in used))
-    normal = set(order[: len(types) - max(0, factory.standby.num_servers - num_lost)])
-    return {server: gpu_type for server, gpu_type in types.items() if server in normal}
 
 
 def curves_of(problem: Problem, profile: Profile, gpu_types: Iterable[str] = ()) -> Curves:

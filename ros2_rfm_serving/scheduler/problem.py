@@ -15,6 +15,7 @@ from ros2_rfm_serving.factory.fleet import Network
 from ros2_rfm_serving.factory.settings import RobotSettings, chunk_steps, robot_settings
 from ros2_rfm_serving.factory.task import ExecutionMode
 from ros2_rfm_serving.profiles import SteppedService
+from ros2_rfm_serving.scheduler import utility
 from ros2_rfm_serving.scheduler.links import Links, on_host
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.scheduler.slo import Slo, slo_of
@@ -189,6 +190,12 @@ class Problem:
     """A standby may be on the host of the server that it covers, where no other will do."""
     links: Links | None = None
     """Of hosts; None: they take whatever there is."""
+    aim: str = utility.THROUGHPUT
+    """`planning.objective`."""
+    listed: tuple[tuple[str, str], ...] = ()
+    """(task, component) of every demand in the order of the descriptor, in which results are shown; empty: that of the classes."""
+    listed_models: tuple[str, ...] = ()
+    """The models in the same order."""
 
     def __getstate__(self) -> dict[str, Any]:
         return _declared(self)
@@ -251,9 +258,40 @@ class Problem:
         """(task, component) -> requests of one robot without any latency at all, at the nearest host."""
         return {(t.name, d.component): d.rate_hz(1.0 / (t.least_cycle_s or t.cycle_s)) for t in self.classes for d in t.demands}
 
-    def objective(self, rates_hz: tuple[float, ...]) -> float:
-        """Weighted action throughput (ROSA eq. 1)."""
+    def throughput(self, rates_hz: tuple[float, ...]) -> float:
+        """Weighted actions/s (ROSA eq. 1)."""
         return sum(task.weight * rate for task, rate in zip(self.classes, rates_hz, strict=True))
+
+    def objective(self, rates_hz: tuple[float, ...]) -> float:
+        """What plans are compared by, in weighted actions/s (`utility.py`)."""
+        if self.aim == utility.THROUGHPUT:
+            return self.throughput(rates_hz)
+        return utility.objective(self.aim, *self._shares(rates_hz))
+
+    def separable(self, rates_hz: tuple[float, ...]) -> float:
+        """The same as a sum over robots, so that servers can be valued one by one. It is the sum of utilities for both other
+        objectives, for the lowest share is no sum."""
+        robots = zip(self.classes, rates_hz, strict=True)
+        return sum(task.num_robots * self.robot_worth(task, rate) for task, rate in robots)
+
+    def robot_worth(self, task: TaskClass, rate_hz: float) -> float:
+        """Of one robot, as a part of `separable`."""
+        if self.aim == utility.THROUGHPUT:
+            return task.value * rate_hz
+        return task.value * task.max_rate_hz * utility.at_share(rate_hz / task.max_rate_hz)
+
+    def from_separable(self, value: float) -> float:
+        """The highest objective of which that may be the sum."""
+        if self.aim == utility.THROUGHPUT:
+            return value
+        total = sum(task.weight * task.max_rate_hz for task in self.classes)
+        return utility.from_program(utility.PROPORTIONAL, total, value)
+
+    def _shares(self, rates_hz: tuple[float, ...]) -> tuple[list[float], list[float]]:
+        """Weights of the classes, and which share of their pace each goes at."""
+        tops = [task.max_rate_hz for task in self.classes]
+        weights = [task.weight * top for task, top in zip(self.classes, tops, strict=True)]
+        return weights, [rate / top for rate, top in zip(rates_hz, tops, strict=True)]
 
 
 def task_classes(factory: Factory, num_robots: Mapping[str, int], seen: Seen = AS_DECLARED) -> tuple[TaskClass, ...]:

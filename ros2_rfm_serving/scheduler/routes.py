@@ -44,7 +44,7 @@ def to_schedule(solution: Solution, robots: Sequence[Robot], *, epoch: int, prev
         routes=tuple(routes),
         predicted_actions_hz=actions_hz,
         policy=solution.policy,
-        gap=solution.gap,
+        gap=solution.shown_gap,
     )
 
 

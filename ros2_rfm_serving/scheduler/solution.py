@@ -130,12 +130,15 @@ class Solution:
     policy: str
     feasible: bool
     objective: float
-    """Weighted action throughput within every SLO, 1/s, predicted by the profile's curves."""
+    """What plans are compared by (`planning.objective`), in weighted actions/s within every SLO, predicted by the profile's
+    curves."""
     bound: float
     """No schedule's objective is higher, of its kind and by the curves; `expected` may be."""
+    throughput: float = 0.0
+    """Weighted actions/s within every SLO, predicted by the profile's curves; the objective, where that is `throughput`."""
     expected: float = 0.0
-    """The throughput where robots that pace themselves do so, and wait as in their own queue; by the curves alone it is the
-    objective."""
+    """The throughput where robots that pace themselves do so, and wait as in their own queue; by the curves alone it is
+    `throughput`."""
     work: float = 0.0
     """Done to find it, in units of `budget`: about the seconds that it takes one core."""
     tasks: dict[str, TaskSolution] = field(default_factory=dict)
@@ -151,10 +154,34 @@ class Solution:
     """False: the work that was allowed is done; this is the best schedule found until then."""
 
     @property
+    def expected_objective(self) -> float:
+        """The objective, if the throughput is as much more as is expected."""
+        return self.expected * (self.objective / self.throughput if self.throughput else 1.0)
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Models share a GPU in time slices."""
+        return any(server.gpu for server in self.servers)
+
+    @property
+    def beyond_curves(self) -> bool:
+        """Robots keep an SLO by their own queue that the profile's curve does not."""
+        return any(stream.by_own_queue for server in self.servers for stream in server.streams)
+
+    @property
     def gap(self) -> float:
-        """Share of the bound that is missing; NaN without a bound, and for a schedule that it is not of: one whose robots keep by
-        their own queue an SLO that the curves do not, or are expected to do more than the bound of the curves."""
-        return self.gap_by_curves if self.expected <= self.bound * SLO_SLACK else math.nan
+        """Share of the bound that is missing; NaN without a bound, and for a schedule that is expected to do more than that."""
+        return self.gap_by_curves if self.expected_objective <= self.bound * SLO_SLACK else math.nan
+
+    @property
+    def shown_gap(self) -> float:
+        """The gap where the bound is a tight one; else NaN, for it says little of the schedule."""
+        return self.gap if self.bounded else math.nan
+
+    @property
+    def bounded(self) -> bool:
+        """The bound is a tight one: of whole GPUs whose SLOs hold by the profile's curves."""
+        return not self.shares_gpus and not self.beyond_curves
 
     @property
     def gap_by_curves(self) -> float:
@@ -168,8 +195,9 @@ class Solution:
             "policy": self.policy,
             "feasible": self.feasible,
             "objective": self.objective,
+            "throughput": self.throughput,
             "bound": _finite(self.bound),
-            "gap": _finite(self.gap),
+            "gap": _finite(self.shown_gap),
             "expected": self.expected,
             "complete": self.complete,
             "work": self.work,

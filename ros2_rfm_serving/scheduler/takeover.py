@@ -38,7 +38,9 @@ def resumed(
     order: of the declared robots; guests that the schedule serves come with it.
     """
     everybody = replace(order, robots=(*order.robots, *_guests(order, found)))
-    problem = problem_of(order.factory, Counter(robot.task for robot in everybody.robots), profile, catalogue, order.seen)
+    counts = Counter(robot.task for robot in everybody.robots)
+    reserved = {placement.server for placement in found.placements if placement.standby}
+    problem = problem_of(order.factory, counts, profile, catalogue, order.seen, reserved=reserved)
     curves = curves_of(problem, profile)
     known = _understood(everybody, found, problem, curves)
     try:

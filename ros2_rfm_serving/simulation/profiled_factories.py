@@ -1,6 +1,7 @@
 """Random factories of models that were profiled, for holding predictions against simulations. A seed gives the same one again.
 
 Beside `random_factories.py`, whose profiles are formulas: these can be run in virtual time, by the catalogue's service laws.
+Their objective is the throughput, which goes furthest: some robots hardly act, and servers are as full as SLOs let them be.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ros2_rfm_serving.factory import Component, Factory, Task
-from ros2_rfm_serving.factory.cluster import ServerCluster
+from ros2_rfm_serving.factory.cluster import Planning, ServerCluster
 from ros2_rfm_serving.factory.fleet import FleetEntry, Network
 from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, Execution, ExecutionMode, Horizon, Pipeline
 from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2
@@ -44,6 +45,7 @@ def profiled_factory(seed: int, *, network: bool, batching: str = "fixed") -> Fa
         name=f"profiled_{seed}",
         file=f"<profiled factory {seed}>",
         server_cluster=(ServerCluster(num_servers=servers, gpu_type=GPU_TYPE, batching=batching),),
+        planning=Planning(objective="throughput"),
         robot_fleet=tuple(FleetEntry(task=name, num_robots=n, network=networks[name]) for name, n in fleet.items()),
         tasks={name: _task(rng, networks[name], crowded=servers < 1 + classes) for name in fleet},
     )
@@ -74,6 +76,7 @@ def _late_answers(
         name=f"{kind}_{seed}",
         file=f"<{kind} factory {seed}>",
         server_cluster=(ServerCluster(num_servers=servers, gpu_type=GPU_TYPE, batching=batching or drawn),),
+        planning=Planning(objective="throughput"),
         robot_fleet=tuple(FleetEntry(task=name, num_robots=n, network=networks[name]) for name, n in fleet.items()),
         tasks={name: task_of(rng, networks[name]) for name in fleet},
     )

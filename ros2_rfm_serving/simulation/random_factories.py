@@ -1,5 +1,7 @@
 """Random factories of a given size with random profiles, for measuring schedulers and for tests. A seed gives the same one again.
 
+Their objective is the paper's, of which ROSA's search and exact optima are.
+
 The profiles come from service laws by queueing formulas, not from a simulation, so that a factory is made in milliseconds.
 """
 
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ros2_rfm_serving.factory import Component, Factory, Task
-from ros2_rfm_serving.factory.cluster import ServerCluster
+from ros2_rfm_serving.factory.cluster import Planning, ServerCluster
 from ros2_rfm_serving.factory.fleet import FleetEntry
 from ros2_rfm_serving.factory.task import Pipeline
 from ros2_rfm_serving.profiles import ContinuousService, FixedService, Profile, ProfileRow, ServiceLaw
@@ -59,6 +61,7 @@ def random_factory(size: Size, seed: int) -> RandomFactory:
         server_cluster=_cluster(rng, size.servers, list(speeds)),
         robot_fleet=tuple(FleetEntry(task=name, num_robots=count) for name, count in zip(tasks, robots, strict=True)),
         tasks=tasks,
+        planning=Planning(objective="throughput"),
     )
     rows = [row for model, law in laws.items() for gpu, speed in speeds.items() for row in rows_of(model, gpu, law, speed)]
     return RandomFactory(factory=factory, profile=Profile.of(rows))

@@ -23,7 +23,7 @@ def eight_gpus(seed: int) -> SmallFactory:
     classes = rng.randint(1, 3)
     fleet = [{"task": f"t{i}", "num_robots": rng.randint(2, MOST_ROBOTS // classes)} for i in range(classes)]
     rows = [row for model in models for group in cluster for row in profile_rows(rng, model, str(group["gpu_type"]))]
-    text = f"server_cluster: {cluster}\nrobot_fleet: {fleet}\n"
+    text = f"server_cluster: {cluster}\nplanning: {{objective: throughput}}\nrobot_fleet: {fleet}\n"
     for i in range(classes):
         text += f"t{i}: {task_section(rng, models, planner=False)}\n"
     return SmallFactory(parse_factory(text.replace("'", '"')), tuple(rows))

@@ -106,6 +106,7 @@ CHANGED: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "robot_fleet.network.jitter_ms": (("robot_fleet", 0, "network", "jitter_ms"), 3),
     "robot_fleet.network.observation_kb": (("robot_fleet", 0, "network", "observation_kb"), 60),
     "robot_fleet.network.reply_kb": (("robot_fleet", 0, "network", "reply_kb"), 20),
+    "planning.objective": (("planning", "objective"), "max_min"),
     "planning.slo_margin": (("planning", "slo_margin"), 0.2),
     "planning.stragglers.share": (("planning", "stragglers", "share"), 0.02),
     "planning.stragglers.factor": (("planning", "stragglers", "factor"), 4),

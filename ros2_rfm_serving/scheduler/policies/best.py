@@ -23,11 +23,10 @@ from ros2_rfm_serving.scheduler.policies.mixes import FEW_SERVERS, mixes
 from ros2_rfm_serving.scheduler.policies.options import BestSchedule, distinct, kind, lowered, operated, serves, under, worthiest
 from ros2_rfm_serving.scheduler.policies.packing import packed
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa, RosaSchedule
-from ros2_rfm_serving.scheduler.policies.search import LARGE, Candidate, Search, rated
+from ros2_rfm_serving.scheduler.policies.search import LARGE, Candidate, Search, by_a_fair_sum, expected_of, rated
 from ros2_rfm_serving.scheduler.policies.time_slices import sliced
 from ros2_rfm_serving.scheduler.policies.variants import Variants
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
-from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, OwnQueues
 from ros2_rfm_serving.scheduler.prediction.parts import parted
@@ -58,6 +57,8 @@ looked at; and how many."""
 NOTHING: Mapping[int, float] = MappingProxyType({})
 LOWER, LOWERED = (0.8, 0.6, 0.4, 0.2), 2
 """Shares of the floors with which placements are looked for, where nothing keeps them by the curves; searches at the most."""
+ALIKE = 4
+"""Placements that are worth as much by the curves, and may not be by their robots' queues."""
 PAYS = 1e-4
 """Relative gain below which it does not."""
 
@@ -160,6 +161,7 @@ class _Best:
         self._budget.set_aside(PROGRAMS_WORK * len(self._problem.servers))
         there = [groups_of(self._there.hosts)] if self._there else []
         seeds = [*(() if self._large else there), *mixed, *(groups_of(s.hosts) for s in statics if not s.gpus)]
+        seeds += by_a_fair_sum(self._problem, self._curves, self._budget, self._moves, seeds)
         found = self._searched(seeds, SEARCH_SHARE)
         rosa = self._rosa(self._worth(found))
         if found and not self._large and self._worth(found) < self._enough:
@@ -182,7 +184,7 @@ class _Best:
         vain, looks = {True: 0, False: 0}, 0
         tuned: set[Hashable] = set()
         for option in distinct(best_first) if self._far or self._compare.by_queues else best_first:
-            tuning = option.in_place or (vain[option.capped] < TUNED and kind(option) not in tuned)
+            tuning = option.in_place or option.equal or (vain[option.capped] < TUNED and kind(option) not in tuned)
             if known and self._compare.suffices(known, option, looks):
                 if not self._raises:
                     break
@@ -191,8 +193,8 @@ class _Best:
             tuned.add(kind(option))
             if tuning or not known or option.worth > known.worth or not self._compare.keeps_floors(known):
                 kept = self._kept(option, tuning=tuning)
-                vain[option.capped] += kept is not option
-                looks += kept is not None
+                vain[option.capped] += kept is not option and not option.equal
+                looks += kept is not None and not option.equal
                 if not (known and kept and self._raised_for_little(kept, known)):
                     known = self._compare.better(known, kept)
         return known
@@ -273,6 +275,10 @@ class _Best:
             self._budget.spend(queues.work)
             self._reached[key] = max(option.objective, option.problem.objective(most) if most else 0.0)
         return self._reached[key]
+
+    def _may_reach(self, found: Candidate) -> float:
+        assert found.rates is not None
+        return self._reach(BestSchedule(found.parts.problem, found.parts.hosts, found.rates))
 
     def _tuned(self, option: BestSchedule, queues: OwnQueues, known: Mapping[int, float] = NOTHING) -> BestSchedule | None:
         """With such caps that robots keep every SLO by their own queues; None: none are known."""
@@ -383,17 +389,12 @@ class _Best:
 
     def _own(self, found: Candidate) -> Iterator[BestSchedule]:
         equals = [found] if self._large else self._search.equals_of(found)
-        best = max(equals, key=lambda c: _expected(self._curves, c) - c.lost_hz)
-        assert best.rates is not None
+        alike = sorted(equals, key=lambda c: expected_of(self._curves, c) - c.lost_hz, reverse=True)[: ALIKE if self._raises else 1]
+        best, further = alike[0], max(alike, key=self._may_reach)
+        assert best.rates is not None and further.rates is not None
         own = BestSchedule(best.parts.problem, best.parts.hosts, best.rates, lost_hz=best.lost_hz)
         hosts = tuple(hosts_of(best.placement, self._problem))
         self._variants.note_without_caps(replace(own, problem=self._problem, hosts=hosts, rates=()) if self._large else own)
         yield from (own, *(() if self._large else (self._variants.parted(own),)))
-
-
-def _expected(curves: Curves, candidate: Candidate) -> float:
-    """The objective where robots that pace themselves do so: what decides between equals."""
-    problem, hosts, rates = candidate.parts.problem, candidate.parts.hosts, candidate.rates
-    assert rates is not None
-    paces = self_paced(problem, curves, hosts, rates, RateSearch(problem, curves, hosts).closed_loops_hz(rates))
-    return problem.objective(tuple(max(rate, pace or 0.0) for rate, pace in zip(rates, paces, strict=True)))
+        if further is not best:
+            yield BestSchedule(further.parts.problem, further.parts.hosts, further.rates, lost_hz=further.lost_hz, equal=True)

@@ -18,8 +18,9 @@ MOST_LOOKS = 12
 """At schedules, as long as none of them keeps every floor."""
 CLEARLY = 0.01
 """How much more done makes up for being worth less by the curves."""
-BEYOND = 0.03
-"""Relative gain from which caps beyond the curves are worth it: SLOs then hang on how robots queue, and the bound is looser."""
+BEYOND = 1e-3
+"""Relative gain from which caps beyond the curves are worth it: SLOs then hang on how robots queue, and the bound is looser. It is
+what predictions do not tell apart: with more, a looser SLO or a GPU more could make a plan worth less by that much."""
 
 
 class Comparison:

@@ -32,6 +32,8 @@ class BestSchedule:
     """By the robots' own queues (see `own_queues`); None: by the curves."""
     lost_hz: float = 0.0
     """Weighted actions/s that going over to it takes, until the next change is expected (see `stable`)."""
+    equal: bool = False
+    """By the curves it is worth what another one is, and more by its robots' queues, perhaps."""
     names: tuple[str, ...] = ()
     """Of the hosts, where everybody stays in place; empty: any will do."""
 
@@ -90,7 +92,13 @@ def distinct(options: Iterable[BestSchedule]) -> Iterator[BestSchedule]:
 
 def kind(option: BestSchedule) -> Hashable:
     servers = Counter((host.config, sum(count for _, count in host.robots)) for host in option.hosts)
-    return option.capped, frozenset(servers.items()), 0.0 if option.capped else round(option.objective, DIGITS), option.in_place
+    return (
+        option.capped,
+        frozenset(servers.items()),
+        0.0 if option.capped else round(option.objective, DIGITS),
+        option.in_place,
+        option.equal,
+    )
 
 
 def lowered(problem: Problem, share: float) -> Problem:

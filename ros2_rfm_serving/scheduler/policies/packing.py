@@ -129,7 +129,7 @@ class _Packing:
             search = RateSearch(problem, self._curves, [by_itself], limits)
             rates = search.best()
             self._work += search.work
-            self._worth[host] = problem.objective(rates) if rates is not None else 0.0
+            self._worth[host] = problem.separable(rates) if rates is not None else 0.0
         return self._worth[host]
 
     def _chosen(self) -> Counter[Host]:

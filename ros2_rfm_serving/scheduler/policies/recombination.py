@@ -35,7 +35,7 @@ class Recombination:
     def __init__(self, problem: Problem, budget: Budget) -> None:
         self._problem, self._budget = problem, budget
         self._worth: dict[Host, float] = {}
-        """Weighted actions/s of the robots whose System 1 is there."""
+        """Of the robots whose System 1 is there (`Problem.separable`)."""
         self._useless: set[Host] = set()
         """On which not even the floors are feasible."""
         self._news, self._around = False, AROUND_SHARE * budget.work
@@ -80,7 +80,9 @@ class Recombination:
         solver.Maximize(sum(self._worth[host] * number for host, number in zip(hosts, chosen, strict=True)))
         status = solver.Solve()
         self._budget.spend(programs.work_of(solver))
-        if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE) or solver.Objective().Value() <= least:
+        if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
+            return ()
+        if self._problem.from_separable(solver.Objective().Value()) <= least:
             return ()
         return groups_of(host for host, number in zip(hosts, chosen, strict=True) for _ in range(round(number.solution_value())))
 
@@ -96,4 +98,5 @@ class Recombination:
 
 def _worth(problem: Problem, host: Host, rates: Rates) -> float:
     served = ((problem.demands[index], robots) for index, robots in host.robots)
-    return sum(robots * problem.classes[d.task].value * rates[d.task] for d, robots in served if d.component == SYSTEM1)
+    acting = [(problem.classes[d.task], robots, rates[d.task]) for d, robots in served if d.component == SYSTEM1]
+    return sum(problem.robot_worth(task, rate) * robots for task, robots, rate in acting)

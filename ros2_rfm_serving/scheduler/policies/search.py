@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from ros2_rfm_serving.scheduler.budget import Budget
@@ -12,11 +13,13 @@ from ros2_rfm_serving.scheduler.policies.groups import Group, Placement, hosts_o
 from ros2_rfm_serving.scheduler.policies.neighbours import independent
 from ros2_rfm_serving.scheduler.policies.recombination import Recombination
 from ros2_rfm_serving.scheduler.policies.steps import Steps, replaced
+from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.parts import Parted, parted, undivided
 from ros2_rfm_serving.scheduler.prediction.rates import Rates, RateSearch
 from ros2_rfm_serving.scheduler.prediction.stable import Moves
 from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.utility import MAX_MIN, PROPORTIONAL
 
 LARGE = 32
 """Servers from which on a candidate's rates are looked for near those of the best one known, one for each class."""
@@ -34,6 +37,8 @@ SUFFICIENT = 1e-4
 """Relative gain below which a move is not worth another round."""
 
 
+FAIR_SHARE, SHAKES = 0.3, 40
+"""Of the budget: when a search by another objective ends; and its restarts at the most."""
 RECOMBINED = 25
 """Small moves, after which the servers seen until then are put together anew."""
 
@@ -218,3 +223,20 @@ class Search:
             moves = list(self._step.of(groups, i))
             self._random.shuffle(moves)
             yield from moves
+
+
+def by_a_fair_sum(problem: Problem, curves: Curves, budget: Budget, moves: Moves, seeds: Iterable[Placement]) -> list[Placement]:
+    """Where the slowest class alone decides hardly any single move is better: a placement found by the proportional objective."""
+    if problem.aim != MAX_MIN or not budget.work:
+        return []
+    fair = Search(replace(problem, aim=PROPORTIONAL), curves, budget, moves)
+    found = fair.run(seeds, good_enough=math.inf, rounds=SHAKES, share=FAIR_SHARE)
+    return [found.placement] if found else []
+
+
+def expected_of(curves: Curves, candidate: Candidate) -> float:
+    """The objective where robots that pace themselves do so: what decides between equals."""
+    problem, hosts, rates = candidate.parts.problem, candidate.parts.hosts, candidate.rates
+    assert rates is not None
+    paces = self_paced(problem, curves, hosts, rates, RateSearch(problem, curves, hosts).closed_loops_hz(rates))
+    return problem.objective(tuple(max(rate, pace or 0.0) for rate, pace in zip(rates, paces, strict=True)))

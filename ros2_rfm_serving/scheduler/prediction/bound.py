@@ -22,7 +22,7 @@ from itertools import pairwise
 
 from ortools.linear_solver import pywraplp
 
-from ros2_rfm_serving.scheduler import programs
+from ros2_rfm_serving.scheduler import programs, utility
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.links import Links, Way
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves, Line
@@ -37,6 +37,8 @@ WHOLE_GAP, THOROUGH_GAP = 2e-2, 5e-3
 FINEST, FINE, COARSE = (0.03, 12), (0.05, 6), (0.25, 2)
 """Most that the mean latency rises within one interval of load, and most intervals of one segment of a measured curve: what the
 bound of many and of few servers gives away, and what is close enough for a mix of whole servers."""
+FINER = 4.0
+"""Times as small is the gap of a sum of utilities: of a per cent of the sum, objectives differ by several."""
 MANY = 16
 """Servers beyond which whole numbers hardly matter: a fine program takes little longer than a coarse one."""
 
@@ -80,8 +82,10 @@ def upper_bound(
     gap: float = 1e-3,
     shared_gpus: bool = False,
     own_queues: bool = False,
+    spare: int = 0,
 ) -> Bound:
-    """shared_gpus: models may share a GPU in time slices; a slice does no more than its part of a whole server, nor sooner.
+    """spare: servers that stay out of use, whichever these are.
+    shared_gpus: models may share a GPU in time slices; a slice does no more than its part of a whole server, nor sooner.
     own_queues: where actions wait alone, SLOs that one request keeps may hold at every load that was measured (`responses.py`)."""
     cuts = FINEST if len(problem.servers) > MANY else FINE
 
@@ -91,7 +95,7 @@ def upper_bound(
 
     columns = _columns(problem, curves, set(curves.all), lambda config, low, high: curves.mean(config).at(low), cuts, limit_hz)
     with programs.integer(BOUND_NODES, cuts=False) as solver:
-        return _Mix(solver, problem, columns, curves.frame_rows, shared_gpus=shared_gpus).solve(gap, budget)
+        return _Mix(solver, problem, columns, curves.frame_rows, shared_gpus=shared_gpus, spare=spare).solve(gap, budget)
 
 
 def whole_mix(
@@ -178,11 +182,14 @@ class _Mix:
         whole: bool = False,
         whole_robots: bool = False,
         shared_gpus: bool = False,
+        spare: int = 0,
     ) -> None:
-        """frame_rows: that a server has for pipelined sessions. whole: every column has a whole number of servers, not only those
+        """spare: servers that stay out of use.
+        frame_rows: that a server has for pipelined sessions. whole: every column has a whole number of servers, not only those
         together that are set up alike and serve the same.
         whole_robots: and every column of each obligation's robots."""
         self._problem, self._columns, self._shared_gpus = problem, columns, shared_gpus
+        self._most_servers = len(problem.servers) - spare
         self._solver = solver
         least = [max(task.floor_hz, LEAST_RATE * task.max_rate_hz if whole else 0.0) for task in problem.classes]
         self._rates = [
@@ -200,26 +207,26 @@ class _Mix:
         self._add_little()
         if problem.links and problem.links.tight:
             self._add_links(problem.links)
-        for task, rate in zip(problem.classes, self._rates, strict=True):
-            solver.Objective().SetCoefficient(rate, task.value)
-        solver.Objective().SetMaximization()
+        tops = [(rate, task.max_rate_hz * task.num_robots, task) for task, rate in zip(problem.classes, self._rates, strict=True)]
+        utility.maximize(solver, problem.aim, [(rate, top, task.value * top) for rate, top, task in tops])
 
     def solve(self, gap: float, budget: Budget | None) -> Bound:
         solver = self._solver
         parameters = pywraplp.MPSolverParameters()
-        parameters.SetDoubleParam(pywraplp.MPSolverParameters.RELATIVE_MIP_GAP, gap)
+        finer = FINER if self._problem.aim == utility.PROPORTIONAL else 1.0
+        parameters.SetDoubleParam(pywraplp.MPSolverParameters.RELATIVE_MIP_GAP, gap / finer)
         if any(task.floor_hz > task.max_rate_hz for task in self._problem.classes):
             return Bound(-math.inf, (), True)
+        total = sum(task.weight * task.max_rate_hz for task in self._problem.classes)
         status = solver.Solve(parameters)
         if budget:
             budget.spend(programs.work_of(solver, cuts=False))
         if status == pywraplp.Solver.INFEASIBLE:
             return Bound(-math.inf, (), True)
         if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
-            loosest = sum(task.weight * task.max_rate_hz for task in self._problem.classes)
-            return Bound(loosest, (), False)
+            return Bound(total, (), False)
         best = max(solver.Objective().BestBound(), solver.Objective().Value())
-        return Bound(best, self._mix(), status == pywraplp.Solver.OPTIMAL)
+        return Bound(utility.from_program(self._problem.aim, total, best), self._mix(), status == pywraplp.Solver.OPTIMAL)
 
     def _mix(self) -> tuple[Share, ...]:
         """Servers that are counted together go to their columns by what these carry."""
@@ -238,6 +245,7 @@ class _Mix:
         What share of its time a server is in which interval follows from what it carries there, and is no unknown."""
         solver, problem = self._solver, self._problem
         totals = {gpu_type: solver.Constraint(0, available) for gpu_type, available in problem.gpus.items()}
+        in_all = solver.Constraint(0, self._most_servers) if self._most_servers < len(problem.servers) else None
         hosts = {d.index: solver.Constraint(0 if self._shared_gpus else 1, solver.infinity()) for d in problem.demands}
         alike: dict[tuple[Config, frozenset[int], int], list[int]] = defaultdict(list)
         for i, column in enumerate(self._columns):
@@ -247,6 +255,8 @@ class _Mix:
             servers = solver.Var(0, problem.gpus[config.gpu_type], not self._shared_gpus, "")
             counted.append((servers, mine))
             totals[config.gpu_type].SetCoefficient(servers, 1)
+            if in_all:
+                in_all.SetCoefficient(servers, 1)
             for demand in suits:
                 hosts[demand].SetCoefficient(servers, 1)
             enough = solver.Constraint(-solver.infinity(), 0)

@@ -40,8 +40,9 @@ QUICKER = (1.5, 2.0, 3.0, 4.5, 7.0)
 """Times the rates by the curve, tried where those do not do."""
 QUEUE_WORK = 0.02
 """Of one server's closed queue, in units of `Budget`."""
-ASSURED, ASSURINGS = 0.96, 10
-"""Of the load of a server whose robots miss an SLO when they are watched for longer; and how often it is lowered so."""
+ASSURED, ASSURINGS, GRADUAL = 0.96, 14, 6
+"""Of the load of a server whose robots miss an SLO when they are watched for longer; how often it is lowered so; and after how many
+times by more each."""
 
 SLOW, CLIMBS = 0.5, 4
 """Share of its closed loop below which a class is tried at higher rates, alone; and how many of them."""
@@ -161,15 +162,16 @@ class OwnQueues:
         if found.caps is None or found.rates is None:
             return found if not self._unsure(found) else None
         limits = {host: self._load_hz(host, found.caps) for host in found.hosts if self._curves.stepped_law(host.config)}
-        for _ in range(ASSURINGS):
+        for times in range(ASSURINGS):
             if not (unsure := list(self._unsure(found))):
                 return found
             assert found.rates
-            limits |= {host: ASSURED * min(limits[host], self._load_hz(host, found.rates)) for host in unsure}
-            slower = self._within(limits)
-            if slower is None:
+            slower = ASSURED ** max(1, times - GRADUAL)
+            limits |= {host: slower * min(limits[host], self._load_hz(host, found.rates)) for host in unsure}
+            within = self._within(limits)
+            if within is None:
                 return None
-            found = slower
+            found = within
         return None
 
     def _unsure(self, operation: Operation) -> list[Host]:

@@ -79,9 +79,10 @@ def solution_of(
     return Solution(
         policy=policy,
         feasible=not problems,
-        objective=_qualified(problem, rates, late),
+        objective=problem.objective(_qualified(problem, rates, late)),
+        throughput=problem.throughput(_qualified(problem, rates, late)),
         bound=bound.objective,
-        expected=_qualified(problem, acting.mean, late),
+        expected=problem.throughput(_qualified(problem, acting.mean, late)),
         tasks=tasks,
         servers=servers,
         problems=tuple(problems),
@@ -165,9 +166,9 @@ def _settled(problem: Problem, curves: Curves, operation: Operation) -> Equilibr
     return Equilibrium(operation.rates, {}, frozenset())
 
 
-def _qualified(problem: Problem, rates: Rates, late: Collection[str]) -> float:
-    """The objective, without the classes that miss an SLO."""
-    return problem.objective(tuple(0.0 if t.name in late else f for t, f in zip(problem.classes, rates, strict=True)))
+def _qualified(problem: Problem, rates: Rates, late: Collection[str]) -> Rates:
+    """Of what counts: classes that miss an SLO do nothing."""
+    return tuple(0.0 if t.name in late else f for t, f in zip(problem.classes, rates, strict=True))
 
 
 def _tasks(
@@ -243,7 +244,8 @@ def _without_queue_hz(task: TaskClass, rate_hz: float, responses: Responses, hos
 def _servers(problem: Problem, responses: Responses, operation: Operation, settled: Equilibrium) -> tuple[ServerSolution, ...]:
     gpus = operation.gpus or ("",) * len(operation.hosts)
     names = operation.names or _names(problem, operation.hosts, gpus)
-    order = sorted(range(len(names)), key=lambda i: (list(problem.servers).index(gpus[i] or names[i]), i))
+    place = {server: i for i, server in enumerate(problem.servers)}
+    order = sorted(range(len(names)), key=lambda i: (place[gpus[i] or names[i]], i))
     return tuple(
         replace(
             _server(problem, responses, operation, operation.hosts[i], settled),
@@ -262,11 +264,12 @@ def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> Sequ
     if problem.previous and not any(gpus):
         return stable.names(problem, problem.previous, hosts, free)
     names = [""] * len(hosts)
+    models = list(problem.listed_models or problem.models)
 
     def place(i: int) -> tuple[bool, int, tuple[tuple[int, int], ...]]:
         host = hosts[i]
         waited_for = any(problem.demands[demand].goal_coupled for demand, _ in host.robots)
-        return bool(problem.far_s) and not waited_for, problem.models.index(host.config.model), host.robots
+        return bool(problem.far_s) and not waited_for, models.index(host.config.model), host.robots
 
     sharing = names_on(problem, hosts, gpus)
     for i in sorted(range(len(hosts)), key=place):

@@ -31,7 +31,7 @@ MOST_REQUESTS, ASSURING = 6_000, 30_000
 chosen by the first: the highest of many caps that a few starts keep is one that these keep by luck."""
 NO_TURNS = repeat(0.0)
 """Of those that are not answered together."""
-CHANCE, NINE_OF_TEN = 3.0, 90.0
+CHANCE, NINE_OF_TEN, EVERY = 3.0, 90.0, 100.0
 """Standard deviations, and percentile over the starts: one that is worse than so is no chance."""
 
 
@@ -45,6 +45,8 @@ class Waited:
     """From request to reply; infinite: its robot refuses that."""
     acts_hz: float = math.nan
     """How often one of its robots begins to execute an answer; NaN: they hardly did while they were watched."""
+    of_starts: float = NINE_OF_TEN
+    """Per cent of the starts that an SLO has to hold after."""
 
     @property
     def mean_s(self) -> float:
@@ -60,9 +62,9 @@ class Waited:
         return response_s - self.at(percentile) if math.isfinite(response_s) else 0.0
 
     def response_s(self, percentile: float) -> float:
-        """Of all starts, and such that in nine of ten no more are above it than chance explains."""
+        """Of all starts, and such that in nine of ten (or every one, `of_starts`) no more are above it than chance explains."""
         together_s = _percentile(np.concatenate(self.responses), percentile)
-        return max(together_s, _percentile(self._of_each_s(percentile), NINE_OF_TEN))
+        return max(together_s, _percentile(self._of_each_s(percentile), self.of_starts))
 
     def missed(self, percentile: float, slo_s: float) -> float:
         """Share of the starts in which more are later than that than chance explains."""
@@ -105,6 +107,7 @@ class Waits:
         return Waited(
             tuple(np.concatenate([m.latencies[i] for m in self.members]) for i in starts),
             tuple(np.concatenate([m.responses[i] for m in self.members]) for i in starts),
+            of_starts=self.members[0].of_starts,
         )
 
 
@@ -122,13 +125,20 @@ Found = list[Tally]
 """Of each member, of one start."""
 
 
-def watched(members: Sequence[Member], service_s: float, run: Callable[[float], Found], most: int = MOST_REQUESTS) -> Waits:
-    """Of as many starts as it takes. run: one more of them, up to a time. service_s: of one who is alone. most: requests."""
+def watched(
+    members: Sequence[Member],
+    service_s: float,
+    run: Callable[[float], Found],
+    most: int = MOST_REQUESTS,
+    of_starts: float = NINE_OF_TEN,
+) -> Waits:
+    """Of as many starts as it takes. run: one more of them, up to a time. service_s: of one who is alone. most: requests.
+    of_starts: as in `Waited`."""
     num_starts, span_s = _starts(members, service_s, most)
     starts = [run(WARM_UP_S + span_s) for _ in range(num_starts)]
     together_s = [num_starts * span_s * m.num_robots if span_s >= LEAST_CYCLES * cycle_s(m, service_s) else 0.0 for m in members]
     found = Waits(tuple(_waited([start[i] for start in starts], of_all_s) for i, of_all_s in enumerate(together_s)))
-    return Waits(tuple(_known(one, found.all) for one in found.members))
+    return Waits(tuple(replace(_known(one, found.all), of_starts=of_starts) for one in found.members))
 
 
 def _known(one: Waited, everybody: Waited) -> Waited:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ortools.linear_solver import pywraplp
 
-from ros2_rfm_serving.scheduler import programs
+from ros2_rfm_serving.scheduler import programs, utility
 from ros2_rfm_serving.scheduler.links import Way
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Problem
@@ -332,9 +332,8 @@ class RateSearch:
         for c, task in enumerate(classes):
             if task.num_robots:
                 self._add_closed_loop(solver, f, c, rates, loads)
-        for variable, task in zip(f, classes, strict=True):
-            solver.Objective().SetCoefficient(variable, task.weight)
-        solver.Objective().SetMaximization()
+        tops = [(variable, task.max_rate_hz, task.weight * task.max_rate_hz) for variable, task in zip(f, classes, strict=True)]
+        utility.maximize(solver, self.problem.aim, tops)
         if solver.Solve() != pywraplp.Solver.OPTIMAL:
             return None
         return tuple(variable.solution_value() for variable in f)

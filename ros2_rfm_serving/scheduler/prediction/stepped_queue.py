@@ -22,7 +22,7 @@ import numpy as np
 from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.scheduler.prediction.askers import Member, Request
 from ros2_rfm_serving.scheduler.prediction.joining import TIMES, Wholes, joining
-from ros2_rfm_serving.scheduler.prediction.queued import MOST_REQUESTS, Found, Tally, Waits, answer, watched
+from ros2_rfm_serving.scheduler.prediction.queued import EVERY, MOST_REQUESTS, NINE_OF_TEN, Found, Tally, Waits, answer, watched
 from ros2_rfm_serving.scheduler.prediction.ranks import patient, ranks, service_order
 from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
 from ros2_rfm_serving.types.phase import in_turn
@@ -33,9 +33,11 @@ REMEMBERED = 512
 
 @lru_cache(maxsize=REMEMBERED)
 def stepped_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Waits:
-    """order: `dispatch` of the descriptor. most: requests; with another number other starts are drawn."""
+    """order: `dispatch` of the descriptor. most: requests; with another number other starts are drawn, and of more every one
+    has to keep an SLO."""
     rng = np.random.default_rng([sum(member.num_robots for member in members), law.max_rows, law.num_steps, *drawn(most)])
-    return watched(members, law.mean_s(1), lambda end_s: Run(members, law, order, rng).run(end_s), most)
+    of_starts = EVERY if most > MOST_REQUESTS else NINE_OF_TEN
+    return watched(members, law.mean_s(1), lambda end_s: Run(members, law, order, rng).run(end_s), most, of_starts)
 
 
 def drawn(most: int) -> tuple[int, ...]:

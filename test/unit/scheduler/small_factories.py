@@ -57,7 +57,7 @@ def _drawn(rng: random.Random) -> SmallFactory:
     robots = [rng.randint(1, 6 // n) for n in [rng.randint(1, 3)] for _ in range(n)]
     cluster = [{"num_servers": n, "gpu_type": t} for n, t in zip(counts, types, strict=True)]
     fleet = [{"task": f"t{i}", "num_robots": n} for i, n in enumerate(robots)]
-    text = f"server_cluster: {cluster}\nrobot_fleet: {fleet}\n"
+    text = f"server_cluster: {cluster}\nplanning: {{objective: throughput}}\nrobot_fleet: {fleet}\n"
     for i in range(len(robots)):
         text += f"t{i}: {task_section(rng, models)}\n"
     return SmallFactory(parse_factory(text.replace("'", '"')), tuple(rows))

@@ -308,6 +308,7 @@ def test_floors_are_kept_per_robot_and_per_class() -> None:
 def test_value_decides_who_goes_first() -> None:
     text = """
 server_cluster: {num_servers: 1, gpu_type: GPU}
+planning: {objective: throughput}
 robot_fleet: [{task: dear, num_robots: 8}, {task: cheap, num_robots: 8}]
 dear: {value: 5, pipeline: {action_period_ms: 100}, components: {system1: {model: policy, slo_ms: 60}}}
 cheap: {pipeline: {action_period_ms: 100}, min_action_rate_hz: 0.1, components: {system1: {model: policy, slo_ms: 60}}}
