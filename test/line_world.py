@@ -50,7 +50,7 @@ class Trolley:
         self._at += TOP_SPEED * speed
 
     def idle(self, last: Array, silent_steps: int) -> Array:
-        return last / 2**silent_steps
+        return last * 0.5**silent_steps
 
     def render(self) -> dict[str, npt.NDArray[np.uint8]]:
         picture = np.zeros((self._size_px, self._size_px, 3), np.uint8)

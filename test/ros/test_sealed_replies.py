@@ -277,7 +277,7 @@ def test_who_poses_as_a_server_has_no_session(
     given = ["robot:=r1", "state_size:=3", "action_names:=['x','y']", "control_rate_hz:=20.0", "cameras:=['']"]
     rclpy.init(args=["--ros-args", *[part for each in given for part in ("-p", each)]])
     monkeypatch.setattr(
-        "test.ros.robot_rig.FakeServer", lambda: Pretender(b"c" * 16, proof, enclaves.make("s1") if is_heard else None)
+        "test.ros.robot_rig.Rig.make_server", lambda _: Pretender(b"c" * 16, proof, enclaves.make("s1") if is_heard else None)
     )
     rig = Rig(RobotNode(), "r1")
     try:

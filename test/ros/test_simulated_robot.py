@@ -60,11 +60,14 @@ class Driver(Node):
         self._commands.publish(Float64MultiArray(data=list(values)))
 
     def wait(self, true: Any) -> None:
+        assert self.sees(true, 60.0)
+
+    def sees(self, true: Any, seconds: float) -> Any:
         def looked() -> Any:
             rclpy.spin_once(self, timeout_sec=0.01)
             return true()
 
-        assert eventually(looked, 60.0)
+        return eventually(looked, seconds)
 
     def reset(self) -> str:
         assert self._reset.wait_for_service(60.0)
@@ -101,8 +104,10 @@ def test_any_world_is_a_robot_on_the_graph(driver: Driver) -> None:
     driver.wait(lambda: len(driver.speeds) > 5)
     assert set(driver.speeds) == {0.0}, "it was told nothing that it could do"
 
-    driver.command(0.5)
-    driver.wait(lambda: 0.5 in driver.speeds and driver.speeds[-1] < 0.01)
+    for _ in range(6):  # states are best effort: a busy machine may lose the one that has the speed of the command
+        driver.command(0.5)
+        if driver.sees(lambda: 0.5 in driver.speeds and driver.speeds[-1] < 0.01, 10.0):
+            break
     told = driver.speeds[driver.speeds.index(0.5) :]
     assert told == sorted(told, reverse=True) and set(told) <= {0.5 / 2**k for k in range(60)}, "once; then what its drive does"
 
