@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import re
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from mcap.reader import make_reader
 from websockets.exceptions import InvalidHandshake
 from websockets.sync.client import connect
@@ -48,11 +50,21 @@ def started(command: list[str], cwd: Path, log: Path) -> Iterator[subprocess.Pop
 
 
 def secrets_of(folder: Path) -> set[str]:
-    """Every line of every file that only its owner may read, as it would be told."""
-    files = [*folder.rglob("key.pem"), *folder.glob("private/*.pem"), *folder.glob("tokens/**/*")]
-    lines = {line.strip() for file in files if file.is_file() for line in file.read_text().splitlines()}
+    """Return every line of every file that only its owner may read, without those that are a part of a public key alone, which certificates
+    have as well."""
+    keys = [*folder.rglob("key.pem"), *folder.glob("private/*.pem")]
+    lines = {line.strip() for file in keys for line in _secret_lines(file.read_text())}
+    lines |= {line.strip() for file in folder.glob("tokens/**/*") if file.is_file() for line in file.read_text().splitlines()}
     words = {word for line in lines if not line.startswith(("#", "-----")) for word in line.split()}
     return {word.removeprefix("sha256:") for word in words if len(word) > 20}
+
+
+def _secret_lines(pem: str) -> list[str]:
+    body = [line for line in pem.splitlines() if not line.startswith("-----")]
+    if "PRIVATE KEY" not in pem:
+        return body
+    public = load_pem_private_key(pem.encode(), None).public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return [line for line in body if base64.b64decode(line) not in public]
 
 
 def command_lines(processes: list[subprocess.Popen[bytes]]) -> str:
