@@ -50,8 +50,8 @@ def started(command: list[str], cwd: Path, log: Path) -> Iterator[subprocess.Pop
 
 
 def secrets_of(folder: Path) -> set[str]:
-    """Return every line of every file that only its owner may read, without those that are a part of a public key alone, which certificates
-    have as well."""
+    """Return every line of every file that only its owner may read, without those that are part of a public key, as certificates
+    have it, too."""
     keys = [*folder.rglob("key.pem"), *folder.glob("private/*.pem")]
     lines = {line.strip() for file in keys for line in _secret_lines(file.read_text())}
     lines |= {line.strip() for file in folder.glob("tokens/**/*") if file.is_file() for line in file.read_text().splitlines()}
