@@ -15,6 +15,7 @@ from ros2_rfm_serving.audit.bag_metadata import METADATA, custom_data
 from ros2_rfm_serving.audit.bag_writer import BagWriter, folders_of
 from ros2_rfm_serving.audit.chain import Page
 from ros2_rfm_serving.audit.manifest import Sign
+from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
 from ros2_rfm_serving.audit.mcap_file import Output
 from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
 from ros2_rfm_serving.audit.recording.digests import Digests
@@ -83,16 +84,17 @@ class Recorder:
             split_s=limits.file_s,
             lost=self._lose,
             open_file=open_file,
-            wrote=self._digests.wrote,
+            wrote=self._wrote,
             sign=sign,
         )
-        self._begun = 0
+        self._begun, self._now_s = 0, 0.0
         self.told = Told(folder=folder)
 
     def work(self, samples: list[Sample], overflowed: Mapping[str, int], now_s: float, now_ns: int) -> None:
         """samples: heard since the last time. overflowed: by topic, what the queue had no room for. now_s: monotonic."""
+        self._now_s = now_s
         for sample in samples:
-            self._write(sample, now_s)
+            self._write(sample)
         self._bag.flush_older(now_ns)
         if overflowed:
             self._count(overflowed, "the disk is too slow")
@@ -106,22 +108,30 @@ class Recorder:
         self._ledger.note(kind, now_s, body)
 
     def close(self, now_s: float, now_ns: int) -> Told:
+        self._now_s = now_s
         self._bag.flush()
         self._write_pages(now_s, now_ns, closed=True)
         self._bag.close()
         self._tell()
         return self.told
 
-    def _write(self, sample: Sample, now_s: float) -> None:
+    def _write(self, sample: Sample) -> None:
         topic = sample.topic
         self._bag.write(
             topic.name, topic.type, topic.definition, sample.data, sample.time_ns, qos=topic.qos, published_ns=sample.published_ns
         )
-        if topic.type == PAGE:
-            try:
-                self._hear(page_of(sample.data), topic.name, now_s)
-            except RfmError as error:  # it is in the bag as it came
-                self._ledger.note("damaged", now_s, {"topic": topic.name, "why": str(error)})
+
+    def _wrote(self, file: str, chunk: Chunk, channels: Mapping[int, Channel]) -> None:
+        """A chunk is in a file. Pages count from then on: of those that the disk did not take the ledger notes that they are lost."""
+        self._digests.wrote(file, chunk, channels)
+        pages = {number for number in chunk.index if channels[number].type == PAGE}
+        for number, _, _, data in chunk.messages() if pages else ():
+            topic = channels[number].topic
+            if number in pages and topic != self._page_topic.name:
+                try:
+                    self._hear(page_of(data), topic, self._now_s)
+                except RfmError as error:  # it is in the bag as it came
+                    self._ledger.note("damaged", self._now_s, {"topic": topic, "why": str(error)})
 
     def _hear(self, page: Page, topic: str, now_s: float) -> None:
         if self._prove is not None and (why := self._prove(page)):
