@@ -129,6 +129,8 @@ class Checked:
     """Number of a record -> hash of the one before it."""
     expected: tuple[int, int] | None = None
     """Numbers of the first record that was heard, and of the one after the last; None: nobody says."""
+    partial: bool = False
+    """Files before are gone by right: the recorder removed them, or one file alone is asked about. So its beginning is open."""
     begins: int = -1
     """Number of the first record; more than 0: somebody began to listen then."""
     number: int = 0
@@ -173,7 +175,7 @@ class Checked:
         if not self.closed and self.expected is None:
             self._flaw(self.number, "not closed: the writer was killed, the recording ended first, or the end was cut off", True)
         if self.begins > max(first, 0):
-            self._flaw(first, f"{self.begins - first} records at the beginning are missing")
+            self._flaw(first, f"{self.begins - first} records at the beginning are missing", self.partial)
         if self.begins > 0 and self.expected is None:
             self._flaw(0, f"it begins with record {self.begins}: what was before was not heard, or cut off", True)
 

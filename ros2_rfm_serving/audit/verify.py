@@ -16,7 +16,7 @@ from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, SEALED, Checked, F
 from ros2_rfm_serving.audit.recording.ledger import ASIDE, RECORDER
 from ros2_rfm_serving.errors import RfmError
 
-LOST = "lost"
+LOST, REMOVED = "lost", "removed"
 
 Key = tuple[str, int]
 """Writer and run."""
@@ -57,9 +57,11 @@ See = Callable[[str, int, dict[str, Any]], None]
 """Writer, run and record."""
 
 
-def verify(pages: Callable[[], Iterable[Page]], see: See | None = None) -> Verified:
-    """pages: all of a recording, as they lie there; called twice. see: given every record, in that order."""
-    heard, complete, aside = _heard(page for page in pages() if page.writer.startswith(RECORDER))
+def verify(pages: Callable[[], Iterable[Page]], see: See | None = None, *, alone: bool = False) -> Verified:
+    """pages: all of a recording, as they lie there; called twice. see: given every record, in that order. alone: it is one file of
+    a recording, so that beginnings of chains are elsewhere, as they are where the recorder removed files."""
+    heard, complete, aside, retained = _heard(page for page in pages() if page.writer.startswith(RECORDER))
+    partial = alone or retained
     chains: dict[Key, Checked] = {}
     num_unproven = 0
     for page in pages():
@@ -68,10 +70,10 @@ def verify(pages: Callable[[], Iterable[Page]], see: See | None = None) -> Verif
             num_unproven += 1
             continue
         if key not in chains:
-            chains[key] = _checked(key, heard.get(key, _Heard()))
+            chains[key] = _checked(key, heard.get(key, _Heard()), partial)
             chains[key].see = functools.partial(see, *key) if see is not None else None
         chains[key].add(page)
-    flaws = [*_strangers(chains, heard, complete), *_absent(chains, heard), *_nobody(chains), *_broken(chains)]
+    flaws = [*_strangers(chains, heard, complete), *_absent(chains, heard, partial), *_nobody(chains), *_broken(chains)]
     for chain in chains.values():
         chain.end()
         flaws += chain.flaws
@@ -85,19 +87,21 @@ def verify(pages: Callable[[], Iterable[Page]], see: See | None = None) -> Verif
     )
 
 
-def _heard(pages: Iterable[Page]) -> tuple[dict[Key, _Heard], bool, set[str]]:
-    """By chain; whether a recorder ended in order, so that there are no others; identities of pages that it has set aside."""
+def _heard(pages: Iterable[Page]) -> tuple[dict[Key, _Heard], bool, set[str], bool]:
+    """By chain; whether a recorder ended in order, so that there are no others; identities of pages that it has set aside; whether
+    it removed files, as only so much is kept."""
     heard: dict[Key, _Heard] = {}
-    complete, aside = False, set[str]()
+    complete, aside, retained = False, set[str](), False
     for page in pages:
         try:
             for record in records(page):
                 complete |= record.get("kind") == CLOSED
+                retained |= record.get("kind") == REMOVED
                 aside |= {str(record["page"])} if record.get("kind") == ASIDE else set()
                 _hear(heard, record)
         except (RfmError, ArithmeticError, AttributeError, KeyError, TypeError, ValueError):  # damaged: its own chain says so
             continue
-    return heard, complete, aside
+    return heard, complete, aside, retained
 
 
 def _hear(heard: dict[Key, _Heard], record: Mapping[str, Any]) -> None:
@@ -122,9 +126,9 @@ def _key(found: Mapping[str, Any]) -> Key:
     return writer, run
 
 
-def _checked(key: Key, heard: _Heard) -> Checked:
+def _checked(key: Key, heard: _Heard, partial: bool) -> Checked:
     expected = (heard.first or 0, heard.last) if heard.last is not None else None
-    return Checked(*key, lost=heard.lost, heads=heard.heads, expected=expected)
+    return Checked(*key, lost=heard.lost, heads=heard.heads, expected=expected, partial=partial)
 
 
 def _strangers(chains: Mapping[Key, Checked], heard: Mapping[Key, _Heard], complete: bool) -> list[Flaw]:
@@ -133,11 +137,17 @@ def _strangers(chains: Mapping[Key, Checked], heard: Mapping[Key, _Heard], compl
     return [Flaw(writer=writer, run=run, number=0, problem="the recorder heard no such chain") for writer, run in others]
 
 
-def _absent(chains: Mapping[Key, Checked], heard: Mapping[Key, _Heard]) -> list[Flaw]:
-    """Chains that a recorder heard."""
+def _absent(chains: Mapping[Key, Checked], heard: Mapping[Key, _Heard], partial: bool) -> list[Flaw]:
+    """Chains that a recorder heard. partial: files are gone by right, and may have had all of one."""
     missing = [(key, max(told.heads)) for key, told in heard.items() if told.heads and key not in chains]
     return [
-        Flaw(writer=writer, run=run, number=0, problem=f"the recorder heard {number} records of it, and none is there")
+        Flaw(
+            writer=writer,
+            run=run,
+            number=0,
+            problem=f"the recorder heard {number} records of it, and none is there",
+            is_open_end=partial,
+        )
         for (writer, run), number in missing
     ]
 

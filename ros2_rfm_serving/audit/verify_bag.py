@@ -26,7 +26,7 @@ BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, s
 """What records raise that nobody wrote so."""
 
 
-REMOVED = b'"kind":"removed"'
+REMOVED, SPLIT = b'"kind":"removed"', b'"kind":"split"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +61,12 @@ Prove = Callable[[Page, int], str]
 def verify_bag(bag: Bag, prove: Prove | None = None) -> Verdict:
     """prove: judges pages by their signatures; None: nobody does. Raises: `RfmError`."""
     one = _Pass(bag, prove)
-    chains = verify(one.pages, one.see)
+    alone = bag.path.is_file()
+    chains = verify(one.pages, one.see, alone=alone)
     covered = one.messages.is_covered
-    findings, notes = one.messages.end(closed=one.closed, alone=bag.path.is_file(), lost=one.lost)
+    findings, notes = one.messages.end(closed=one.closed, alone=alone, lost=one.lost)
     differing, more = one.compared.end(one.lost)
-    files = check_files(bag, one.sums, covered=covered)
+    files = check_files(bag, one.sums, covered=covered, named=one.named)
     known = {(found.topic, found.time_ns) for found in findings}
     differing = [found for found in differing if (found.topic, found.time_ns) not in known]
     return Verdict(
@@ -88,12 +89,16 @@ class _Pass:
         self._passes = 0
         self._removed: set[str] = set()
         """Files that the recorder removed itself, which is known after the first pass."""
-        files = [one.path.name for one in bag.files] if bag.is_ours else None
+        self.named = {one.path.name: one.path.name for one in bag.files}
+        """Name of each file -> the one that the recorder gave it, which a file that is alone may have no more."""
+        files = self.named.values() if bag.is_ours else None
         self.messages, self.compared = Messages(files, self._removed), Compared(bag.read)
         self.findings: list[Finding] = []
         self.sums: dict[str, dict[int, str]] = defaultdict(dict)
         self.lost: Counter[str] = Counter()
         self.closed = False
+        self._sorted = False
+        """By time, the recorder's pages lie in another order than it wrote them."""
         self._own: tuple[str, int, bytes, Page] | None = None
         """Topic, time, bytes and content of the recorder's page whose records come now."""
         self._strange: Counter[str] = Counter()
@@ -109,13 +114,20 @@ class _Pass:
         return self._recorders() if self._passes == 1 else self._all()
 
     def _recorders(self) -> Iterator[Page]:
+        known, before = list[str](), (0, 0)
+        """Files that the recorder speaks of; the last one that it began is the one that all of this lies in, where it is alone."""
         for message in self._bag.messages(PAGE):
             self.compared.heard(message.data, message.time_ns)
             page = self._page(message.data) if self._is_own(message.topic) else None
             if page is not None and self._counts(page, message.topic, message.time_ns, first=True):
                 told = (parsed(line) for line in page.lines if REMOVED in line)
                 self._removed |= {str(one.get("file")) for one in told}
+                known += _files_of(page) if self._bag.path.is_file() else ()
+                self._sorted |= (page.run, page.first) < before and page.run == before[0]
+                before = page.run, page.first
                 yield page
+        if (begun := [name for name in known if name]) and (name := self._bag.path.name) not in begun:
+            self.named[name] = begun[-1]
 
     def _all(self) -> Iterator[Page]:
         for topic, kind, time_ns, published_ns, data in _messages(self._bag):
@@ -198,6 +210,11 @@ class _Pass:
         ]
         for why, count in Counter(self._aside.values()).items():
             notes.append(f"{count} pages were set aside by the recorder when they came: {why}")
+        if self._sorted and not self._bag.is_ours:
+            notes.append(
+                "its recorder's pages are not in the order of time: a clock was set back, or somebody moved them; another tool has sorted them, and their own"
+                " order is in the recording that it was made from alone, so verify that one"
+            )
         if not self.messages.is_covered:
             notes.append(
                 "its recorder chained no digests of messages: what no record names is not covered, such as statuses and schedules"
@@ -207,6 +224,13 @@ class _Pass:
                 f"{self.messages.num_uncovered} messages came after the recorder's last digests: checksums alone cover them"
             )
         return notes
+
+
+def _files_of(page: Page) -> Iterator[str]:
+    """Yield the files that a page of the recorder says have begun."""
+    for line in page.lines:
+        if SPLIT in line and (record := parsed(line)).get("kind") == "split":
+            yield str(record.get("file"))
 
 
 def _messages(bag: Bag) -> Iterator[tuple[str, str, int, int, bytes]]:

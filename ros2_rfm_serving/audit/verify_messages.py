@@ -20,6 +20,8 @@ MOST_KEPT = 100_000
 MOST_WAITING = 8192
 """Messages of a topic without digests, once some of it were not as they were: digests are two seconds behind."""
 LAST_NS = (1 << 64) - 1
+LATE_NS = 60_000_000_000
+"""So much older than the recorder's last digests is no message that came after them: its queue does not hold a minute."""
 Key = tuple[str, str]
 """Topic and type."""
 
@@ -36,8 +38,8 @@ class Messages:
 
     def __init__(self, files: Collection[str] | None, removed: Collection[str] = ()) -> None:
         """files: names of those that are there; None: another tool has named them anew. removed: those that the recorder removed
-        itself, as only so much is kept."""
-        self._files, self._removed = None if files is None else frozenset(files), removed
+        itself, as only so much is kept. Both are read when they are needed."""
+        self._files, self._removed = files, removed
         self._waiting: defaultdict[Key, deque[Item]] = defaultdict(deque)
         self._findings: list[Finding] = []
         self._absent: Counter[str] = Counter()
@@ -50,6 +52,8 @@ class Messages:
         """Findings beyond those that are kept."""
         self.is_covered = False
         """The recorder has noted digests at all."""
+        self._said_ns = 0
+        """Of the last page that had any."""
 
     def came(self, topic: str, kind: str, time_ns: int, published_ns: int, data: bytes) -> None:
         """A message that is no page of the recorder's own."""
@@ -58,10 +62,10 @@ class Messages:
     def said(self, record: Mapping[str, Any]) -> None:
         """A record `messages` of the recorder. Raises: `LookupError`, `TypeError` or `ValueError` for what no recorder writes."""
         self.is_covered = True
-        file, topics = str(record["file"]), record["topics"]
+        file, topics, self._said_ns = str(record["file"]), record["topics"], int(record["at_ns"])
         for one in topics:
             key, hashed, count = (str(one["topic"]), str(one["type"])), one["hash"], len(one["times_ns"])
-            if file in self._removed or (self._files is not None and file not in self._files):
+            if file not in self._files if self._files is not None else file in self._removed:
                 self._absent[file] += count
                 continue
             self.num_checked += count
@@ -97,10 +101,9 @@ class Messages:
 
     def _leftover(self, closed: bool) -> None:
         for key, waiting in self._waiting.items():
-            if not closed:
-                self.num_uncovered += len(waiting)
-                continue
-            for one in waiting:
+            early = [one for one in waiting if closed or one.time_ns < self._said_ns - LATE_NS]
+            self.num_uncovered += len(waiting) - len(early)
+            for one in early:
                 self._found(Kind.INSERTED, key, one.time_ns, one.short)
 
     def _compare(self, key: Key, expected: list[_Said], waiting: deque[Item]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import Counter
@@ -88,6 +89,8 @@ class Recorder:
             sign=sign,
         )
         self._begun, self._now_s = 0, 0.0
+        self._num_due = 0
+        """Of the oldest files, which are about to go."""
         self.told = Told(folder=folder)
 
     def work(self, samples: list[Sample], overflowed: Mapping[str, int], now_s: float, now_ns: int) -> None:
@@ -158,12 +161,20 @@ class Recorder:
         self._unsaid.clear()
 
     def _retain(self, now_s: float, now_ns: int) -> None:
+        """Note which files go. They go once the page is written that says so: who is killed in between leaves no file missing."""
         bag, limits = self._bag, self._limits
-        while bag.ended and (0 < limits.keep_bytes < bag.size or 0 < limits.keep_s < (now_ns - bag.ended[0].ends_ns) / 1e9):
-            oldest = bag.ended[0].name
+        size = bag.size - sum(one.size for one in itertools.islice(bag.ended, self._num_due))
+        for one in list(bag.ended)[self._num_due :]:
+            if not (0 < limits.keep_bytes < size or 0 < limits.keep_s < (now_ns - one.ends_ns) / 1e9):
+                return
+            self._ledger.note("removed", now_s, {"file": one.name})
+            self._num_due, size = self._num_due + 1, size - one.size
+
+    def _remove(self, now_s: float) -> None:
+        while self._num_due:
+            oldest, self._num_due = self._bag.ended[0].name, self._num_due - 1
             try:
-                bag.remove_oldest()
-                self._ledger.note("removed", now_s, {"file": oldest})
+                self._bag.remove_oldest()
             except OSError as error:  # it stays where it is, and is tried no more
                 self._ledger.note("disk", now_s, {"problem": f"{oldest} cannot be removed: {error.strerror or error}"})
 
@@ -195,6 +206,7 @@ class Recorder:
             self._bag.flush()
         if not self._page_failed:
             self._pages.clear()
+        self._remove(now_s)  # on a full disk, too: it needs the room
 
     def _tell(self) -> None:
         bag = self._bag

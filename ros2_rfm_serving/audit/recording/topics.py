@@ -15,7 +15,7 @@ FOR_EYES = frozenset({"visualization_msgs/msg/MarkerArray", "visualization_msgs/
 EVERYBODYS = frozenset({"/diagnostics", "/tf", "/tf_static"})
 TASK = re.compile(r"/_action/(status|feedback)$")
 OWN = "rfm/recorder/audit"
-"""The recorder writes it itself."""
+"""The recorder writes it itself, to its bag alone: what anybody publishes on a topic of that name is in no recording."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Selection:
         return {topic: kind for topic, kind in there.items() if self._wants(topic, kind, robots)}
 
     def _wants(self, topic: str, kind: str, robots: frozenset[str]) -> bool:
-        if topic == f"{self._root}/{OWN}" or _fits(topic, self.exclude):
+        if topic.endswith(f"/{OWN}") or _fits(topic, self.exclude):
             return False
         return _fits(topic, self.topics) or topic in EVERYBODYS or self._factorys(topic, kind, robots)
 
