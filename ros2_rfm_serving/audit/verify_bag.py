@@ -97,6 +97,8 @@ class _Pass:
         self.sums: dict[str, dict[int, str]] = defaultdict(dict)
         self.lost: Counter[str] = Counter()
         self.closed = False
+        self._owns = set[bytes]()
+        """Identities of the recorder's pages: nobody repeats one, as they never travel."""
         self._sorted = False
         """By time, the recorder's pages lie in another order than it wrote them."""
         self._own: tuple[str, int, bytes, Page] | None = None
@@ -138,6 +140,12 @@ class _Pass:
                 self.compared.came(Message(topic, kind, time_ns, data))
             if page is not None and self._counts(page, topic, time_ns, first=False):
                 self._own = (topic, time_ns, data, page) if own else None
+                if own and (which := identity(page)) in self._owns:
+                    self.findings.append(
+                        Finding(kind=Kind.INSERTED, topic=topic, type=PAGE, time_ns=time_ns, problem="it came before")
+                    )
+                elif own:
+                    self._owns.add(which)
                 yield page
 
     def _page(self, data: bytes) -> Page | None:
@@ -212,14 +220,18 @@ class _Pass:
             notes.append(f"{count} pages were set aside by the recorder when they came: {why}")
         if self._sorted and not self._bag.is_ours:
             notes.append(
-                "its recorder's pages are not in the order of time: a clock was set back, or somebody moved them; another tool has sorted them, and their own"
-                " order is in the recording that it was made from alone, so verify that one"
+                "the recorder's pages are not in the order in which it wrote them: a clock was set back and another tool has sorted them"
+                " by time, or somebody has moved them; verify the recording that this one was made from"
             )
         if not self.messages.is_covered:
             notes.append(
                 "its recorder chained no digests of messages: what no record names is not covered, such as statuses and schedules"
             )
-        elif self.messages.num_uncovered:
+        if self.messages.num_unjudged:
+            notes.append(
+                f"{self.messages.num_unjudged} messages lie where the recorder's digests are missing, and were not compared"
+            )
+        if self.messages.num_uncovered:
             notes.append(
                 f"{self.messages.num_uncovered} messages came after the recorder's last digests: checksums alone cover them"
             )

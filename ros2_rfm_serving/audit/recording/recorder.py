@@ -125,7 +125,7 @@ class Recorder:
         )
 
     def _wrote(self, file: str, chunk: Chunk, channels: Mapping[int, Channel]) -> None:
-        """A chunk is in a file. Pages count from then on: of those that the disk did not take the ledger notes that they are lost."""
+        """A chunk is in a file. Its pages count from then on: the ledger notes as lost those that the disk did not take."""
         self._digests.wrote(file, chunk, channels)
         pages = {number for number in chunk.index if channels[number].type == PAGE}
         for number, _, _, data in chunk.messages() if pages else ():
