@@ -151,14 +151,15 @@ class Checked:
     _pages: set[bytes] = field(default_factory=set)
     """Identities of those that came."""
 
-    def add(self, page: Page) -> None:
+    def add(self, page: Page, *, unsaid: bool = False) -> None:
+        """unsaid: whoever recorded it was killed before it could say what it lost until then."""
         if self._is_repeat(page):
             self.repeats += 1
             return
         if self.begins < 0:
             self._begin(page)
         elif page.first > self.number:
-            self._miss(page.first)
+            self._miss(page.first, unsaid)
         elif page.first < self.number:
             self._flaw(page.first, "records come twice or in another order")
         elif page.previous != self.hash:
@@ -193,14 +194,14 @@ class Checked:
         if page.first in self.heads and self.heads[page.first] != page.previous:
             self._flaw(page.first, "its first record follows another one")
 
-    def _miss(self, until: int) -> None:
+    def _miss(self, until: int, is_open_end: bool = False) -> None:
         """Records from the next one on are not there."""
         missing = max(0, until - self.number)
         known = sum(max(0, min(first + count, until) - max(first, self.number)) for first, count in self.lost)
         self.num_lost += min(known, missing)
         if known < missing:
             told = f", and {known} that were lost on the way" if known else ""
-            self._flaw(self.number, f"{missing - known} records are missing{told}")
+            self._flaw(self.number, f"{missing - known} records are missing{told}", is_open_end)
 
     def _read(self, page: Page) -> None:
         self.number, self.hash = page.first, page.previous

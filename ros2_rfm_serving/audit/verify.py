@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,9 @@ from ros2_rfm_serving.audit.recording.ledger import ASIDE, RECORDER
 from ros2_rfm_serving.errors import RfmError
 
 LOST, REMOVED = "lost", "removed"
+
+PAGES_BEHIND = 2
+"""Of its own, until a recorder has said what was lost before a page of somebody else's."""
 
 Key = tuple[str, int]
 """Writer and run."""
@@ -60,8 +64,10 @@ See = Callable[[str, int, dict[str, Any]], None]
 def verify(pages: Callable[[], Iterable[Page]], see: See | None = None, *, alone: bool = False) -> Verified:
     """pages: all of a recording, as they lie there; called twice. see: given every record, in that order. alone: it is one file of
     a recording, so that beginnings of chains are elsewhere, as they are where the recorder removed files."""
-    heard, complete, aside, retained = _heard(page for page in pages() if page.writer.startswith(RECORDER))
-    partial = alone or retained
+    left = itertools.count()
+    heard, complete, aside, retained = _heard(page for page in pages() if page.writer.startswith(RECORDER) and next(left) >= 0)
+    partial, num_left = alone or retained, next(left)
+    is_recorded = num_left > 0
     chains: dict[Key, Checked] = {}
     num_unproven = 0
     for page in pages():
@@ -72,7 +78,9 @@ def verify(pages: Callable[[], Iterable[Page]], see: See | None = None, *, alone
         if key not in chains:
             chains[key] = _checked(key, heard.get(key, _Heard()), partial)
             chains[key].see = functools.partial(see, *key) if see is not None else None
-        chains[key].add(page)
+        own = page.writer.startswith(RECORDER)
+        num_left -= own
+        chains[key].add(page, unsaid=is_recorded and not (complete or own) and num_left < PAGES_BEHIND)
     flaws = [*_strangers(chains, heard, complete), *_absent(chains, heard, partial), *_nobody(chains), *_broken(chains)]
     for chain in chains.values():
         chain.end()

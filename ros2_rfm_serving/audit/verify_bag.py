@@ -141,9 +141,8 @@ class _Pass:
             if page is not None and self._counts(page, topic, time_ns, first=False):
                 self._own = (topic, time_ns, data, page) if own else None
                 if own and (which := identity(page)) in self._owns:
-                    self.findings.append(
-                        Finding(kind=Kind.INSERTED, topic=topic, type=PAGE, time_ns=time_ns, problem="it came before")
-                    )
+                    again = Finding(kind=Kind.INSERTED, topic=topic, type=PAGE, time_ns=time_ns, problem="it came before")
+                    self.findings.append(again)
                 elif own:
                     self._owns.add(which)
                 yield page
@@ -220,8 +219,8 @@ class _Pass:
             notes.append(f"{count} pages were set aside by the recorder when they came: {why}")
         if self._sorted and not self._bag.is_ours:
             notes.append(
-                "the recorder's pages are not in the order in which it wrote them: a clock was set back and another tool has sorted them"
-                " by time, or somebody has moved them; verify the recording that this one was made from"
+                "the recorder's pages are not in the order in which it wrote them: a clock was set back and another tool has sorted"
+                " them by time, or somebody has moved them; verify the recording that this one was made from"
             )
         if not self.messages.is_covered:
             notes.append(
