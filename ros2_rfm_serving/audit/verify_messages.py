@@ -22,6 +22,7 @@ MOST_WAITING = 8192
 LAST_NS = (1 << 64) - 1
 LATE_NS = 60_000_000_000
 """So much older than the recorder's last digests is no message that came after them: its queue does not hold a minute."""
+LAST_PAGES = 4
 Key = tuple[str, str]
 """Topic and type."""
 
@@ -60,8 +61,8 @@ class Messages:
         """The recorder's digests are there from the first message on."""
         self._gaps: Counter[Key] = Counter()
         """Digests before it that are missing."""
-        self._said_ns = 0
-        """Of the last page that had any."""
+        self._said_ns = deque[int]([0], maxlen=LAST_PAGES)
+        """Times of the last pages that had any: a clock may be set between two of them."""
 
     def came(self, topic: str, kind: str, time_ns: int, published_ns: int, data: bytes) -> None:
         """A message that is no page of the recorder's own."""
@@ -70,7 +71,8 @@ class Messages:
     def said(self, record: Mapping[str, Any]) -> None:
         """A record `messages` of the recorder. Raises: `LookupError`, `TypeError` or `ValueError` for what no recorder writes."""
         self.is_covered = True
-        file, topics, self._said_ns = str(record["file"]), record["topics"], int(record["at_ns"])
+        file, topics = str(record["file"]), record["topics"]
+        self._said_ns.append(int(record["at_ns"]))
         if not self._next:  # what it says first begins with the first message of each topic, unless files before are gone
             self._begins = all(one["first"] == 0 for one in topics)
         for one in topics:
@@ -116,7 +118,7 @@ class Messages:
 
     def _leftover(self, closed: bool) -> None:
         for key, waiting in self._waiting.items():
-            early = [one for one in waiting if closed or one.time_ns < self._said_ns - LATE_NS]
+            early = [one for one in waiting if closed or one.time_ns < min(self._said_ns) - LATE_NS]
             self.num_uncovered += len(waiting) - len(early)
             for one in early:
                 self._found(Kind.INSERTED, key, one.time_ns, one.short)
