@@ -23,6 +23,8 @@ NOTHING = "0" * HASH_DIGITS
 SEALED, CLOSED = "sealed", "closed"
 MESSAGES, SIGNED = "messages", "signed"
 """Of a recorder: digests of what it has written; of all: a certificate's signature of its chain up to there."""
+ASIDE, LATE = "aside", "it came after the records that follow it"
+"""Of a recorder: a page that counts for nothing; and why, where it is its writer's own that somebody repeats."""
 HASH_KEY = b',"hash":"'
 COULD_NOT_GO_ON = "it could not go on"
 """How `why` of a last record begins whose writer ended its chain because of a failure, and began another one later."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, SEALED, Checked, Flaw, Page, identity, records
-from ros2_rfm_serving.audit.recording.ledger import ASIDE, RECORDER
+from ros2_rfm_serving.audit.chain import ASIDE, CLOSED, HASH_DIGITS, LATE, SEALED, Checked, Flaw, Page, identity, records
+from ros2_rfm_serving.audit.recording.ledger import RECORDER
 from ros2_rfm_serving.errors import RfmError
 
 LOST, REMOVED = "lost", "removed"
@@ -69,11 +69,13 @@ def verify(pages: Callable[[], Iterable[Page]], see: See | None = None, *, alone
     partial, num_left = alone or retained, next(left)
     is_recorded = num_left > 0
     chains: dict[Key, Checked] = {}
-    num_unproven = 0
+    num_unproven = num_late = 0
     for page in pages():
         key = page.writer, page.run
-        if aside and identity(page).hex() in aside:
-            num_unproven += 1
+        why = aside.get(identity(page).hex(), "") if aside else ""
+        if why and (why != LATE or (key in chains and page.first < chains[key].number)):
+            num_unproven += why != LATE
+            num_late += why == LATE
             continue
         if key not in chains:
             chains[key] = _checked(key, heard.get(key, _Heard()), partial)
@@ -90,22 +92,22 @@ def verify(pages: Callable[[], Iterable[Page]], see: See | None = None, *, alone
         flaws=tuple(sorted(flaws, key=lambda flaw: (flaw.writer, flaw.run, flaw.page, flaw.number))),
         num_records=sum(chain.number - max(chain.begins, 0) - chain.num_lost for chain in chains.values()),
         num_lost=sum(chain.num_lost for chain in chains.values()),
-        num_repeats=sum(chain.repeats for chain in chains.values()),
+        num_repeats=sum(chain.repeats for chain in chains.values()) + num_late,
         num_unproven=num_unproven,
     )
 
 
-def _heard(pages: Iterable[Page]) -> tuple[dict[Key, _Heard], bool, set[str], bool]:
-    """By chain; whether a recorder ended in order, so that there are no others; identities of pages that it has set aside; whether
-    it removed files, as only so much is kept."""
+def _heard(pages: Iterable[Page]) -> tuple[dict[Key, _Heard], bool, dict[str, str], bool]:
+    """By chain; whether a recorder ended in order, so that there are no others; identities of pages that it has set aside, and why;
+    whether it removed files, as only so much is kept."""
     heard: dict[Key, _Heard] = {}
-    complete, aside, retained = False, set[str](), False
+    complete, aside, retained = False, dict[str, str](), False
     for page in pages:
         try:
             for record in records(page):
                 complete |= record.get("kind") == CLOSED
                 retained |= record.get("kind") == REMOVED
-                aside |= {str(record["page"])} if record.get("kind") == ASIDE else set()
+                aside |= {str(record["page"]): str(record["why"])} if record.get("kind") == ASIDE else {}
                 _hear(heard, record)
         except (RfmError, ArithmeticError, AttributeError, KeyError, TypeError, ValueError):  # damaged: its own chain says so
             continue

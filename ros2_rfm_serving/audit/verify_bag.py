@@ -10,11 +10,11 @@ from typing import Any
 
 from ros2_rfm_serving.audit import mcap_scan
 from ros2_rfm_serving.audit.bag import PAGE, Bag, Message
-from ros2_rfm_serving.audit.chain import CLOSED, MESSAGES, Page, identity, parsed
+from ros2_rfm_serving.audit.chain import ASIDE, CLOSED, LATE, MESSAGES, Page, identity, parsed
 from ros2_rfm_serving.audit.findings import Finding, Kind
 from ros2_rfm_serving.audit.manifest import Manifest
 from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
-from ros2_rfm_serving.audit.recording.ledger import ASIDE, RECORDER
+from ros2_rfm_serving.audit.recording.ledger import RECORDER
 from ros2_rfm_serving.audit.recording.topics import OWN
 from ros2_rfm_serving.audit.verify import LOST, Verified, verify
 from ros2_rfm_serving.audit.verify_files import check_files, sums_of
@@ -187,7 +187,7 @@ class _Pass:
             sums_of(record, self.sums)
             self.messages.said(record)
             self.compared.covered = True
-        elif kind == ASIDE:
+        elif kind == ASIDE and record["why"] != LATE:  # those are counted as repeats
             self._aside[str(record["page"])] = str(record["why"])
         elif kind == LOST and "topic" in record:
             self.lost[str(record["topic"])] += int(record["count"])

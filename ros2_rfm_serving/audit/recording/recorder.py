@@ -14,7 +14,7 @@ from typing import Any
 from ros2_rfm_serving.audit.bag import PAGE
 from ros2_rfm_serving.audit.bag_metadata import METADATA, custom_data
 from ros2_rfm_serving.audit.bag_writer import BagWriter, folders_of
-from ros2_rfm_serving.audit.chain import Page
+from ros2_rfm_serving.audit.chain import LATE, Page
 from ros2_rfm_serving.audit.manifest import Sign
 from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
 from ros2_rfm_serving.audit.mcap_file import Output
@@ -137,7 +137,7 @@ class Recorder:
                     self._ledger.note("damaged", self._now_s, {"topic": topic, "why": str(error)})
 
     def _hear(self, page: Page, topic: str, now_s: float) -> None:
-        if self._prove is not None and (why := self._prove(page)):
+        if self._prove is not None and (why := self._prove(page) or (LATE if self._ledger.is_late(page) else "")):
             self._ledger.set_aside(page, topic, why, now_s)
             return
         before = dict(self._ledger.broken)
