@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ros2_rfm_serving.audit import bag_metadata, mcap_scan
-from ros2_rfm_serving.audit.chain import ASIDE, LATE, Page, identity, parsed
+from ros2_rfm_serving.audit.chain import ASIDE, LATE, OWN, Page, identity, parsed
 from ros2_rfm_serving.audit.codec import digest
 from ros2_rfm_serving.audit.mcap_file import LIBRARY
 from ros2_rfm_serving.audit.mcap_scan import ChunkAt, Scanned
 from ros2_rfm_serving.audit.message_types import MessageTypes
 from ros2_rfm_serving.audit.page_bytes import page_of
-from ros2_rfm_serving.audit.recording.topics import OWN
 from ros2_rfm_serving.errors import RfmError
 
 PAGE, OBSERVATION, PICTURE = "rfm_serving/msg/AuditPage", "rfm_serving/msg/Observation", "sensor_msgs/msg/CompressedImage"

@@ -23,6 +23,8 @@ NOTHING = "0" * HASH_DIGITS
 SEALED, CLOSED = "sealed", "closed"
 MESSAGES, SIGNED = "messages", "signed"
 """Of a recorder: digests of what it has written; of all: a certificate's signature of its chain up to there."""
+OWN = "rfm/recorder/audit"
+"""A recorder's own topic, which it writes to its bag alone: what anybody publishes on one of that name is in no recording."""
 ASIDE, LATE = "aside", "it came after the records that follow it"
 """Of a recorder: a page that counts for nothing; and why, where it is its writer's own that somebody repeats."""
 HASH_KEY = b',"hash":"'

@@ -10,12 +10,11 @@ from typing import Any
 
 from ros2_rfm_serving.audit import mcap_scan
 from ros2_rfm_serving.audit.bag import PAGE, Bag, Message
-from ros2_rfm_serving.audit.chain import ASIDE, CLOSED, LATE, MESSAGES, Page, identity, parsed
+from ros2_rfm_serving.audit.chain import ASIDE, CLOSED, LATE, MESSAGES, OWN, Page, identity, parsed
 from ros2_rfm_serving.audit.findings import Finding, Kind
 from ros2_rfm_serving.audit.manifest import Manifest
 from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
 from ros2_rfm_serving.audit.recording.ledger import RECORDER
-from ros2_rfm_serving.audit.recording.topics import OWN
 from ros2_rfm_serving.audit.verify import LOST, Verified, verify
 from ros2_rfm_serving.audit.verify_files import check_files, sums_of
 from ros2_rfm_serving.audit.verify_messages import Messages
