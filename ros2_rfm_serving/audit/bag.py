@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ros2_rfm_serving.audit import bag_metadata, mcap_scan
-from ros2_rfm_serving.audit.chain import Page, identity
+from ros2_rfm_serving.audit.chain import ASIDE, LATE, OWN, Page, identity, parsed
 from ros2_rfm_serving.audit.codec import digest
 from ros2_rfm_serving.audit.mcap_file import LIBRARY
 from ros2_rfm_serving.audit.mcap_scan import ChunkAt, Scanned
@@ -21,6 +21,7 @@ from ros2_rfm_serving.errors import RfmError
 
 PAGE, OBSERVATION, PICTURE = "rfm_serving/msg/AuditPage", "rfm_serving/msg/Observation", "sensor_msgs/msg/CompressedImage"
 CHUNKS_KEPT = 8
+ASIDE_MARK = f'"kind":"{ASIDE}"'.encode()
 ZSTD = b"\x28\xb5\x2f\xfd"
 """How a compressed message begins; one that is not compressed begins with a zero, the first byte of CDR."""
 
@@ -95,14 +96,29 @@ class Bag:
 
         Our recorder begins a file when the last one is full. Files of other tools may overlap in time: these are merged by time,
         each in its own order. Ours are not, for a clock that was set back would then mix pages that were written in order. A page
-        that comes again, just so, is left out: a middleware repeats, and so may anybody on the graph.
+        that comes again, just so, is left out: a middleware repeats, and so may anybody on the graph. So is one that the recorder
+        has set aside, as its writer has not signed it, or later ones had come.
         """
         files = [self._pages_of(one) for one in self.files]
-        ours, known = self.is_ours, set[bytes]()
+        ours, known, ends = self.is_ours, set[bytes](), dict[tuple[str, int], int]()
         for _, page in itertools.chain(*files) if ours else heapq.merge(*files, key=lambda one: one[0]):
-            if (digest := identity(page)) not in known:
+            digest, key = identity(page), (page.writer, page.run)
+            why = self._aside.get(digest.hex(), "") if self._aside else ""
+            if digest not in known and (not why or (why == LATE and page.first >= ends.get(key, 0))):
                 known.add(digest)
+                ends[key] = page.first + len(page.lines)
                 yield page
+
+    @functools.cached_property
+    def _aside(self) -> dict[str, str]:
+        """Identities of pages that the recorder has set aside when they came, and why."""
+        found = dict[str, str]()
+        for message in self.messages(PAGE, topics=[topic for topic in self.topics if topic.endswith(f"/{OWN}")]):
+            page = _readable(message.data) if ASIDE_MARK in message.data else None
+            for line in page.lines if page is not None else ():
+                if ASIDE_MARK in line and (record := parsed(line)).get("kind") == ASIDE:
+                    found[str(record.get("page"))] = str(record.get("why"))
+        return found
 
     @property
     def is_ours(self) -> bool:
@@ -182,6 +198,13 @@ class Bag:
             self.damages[str(error)] = None
             return []
         return [bytes(one.data) for one in (found.images if message.type == OBSERVATION else [found])]
+
+
+def _readable(data: bytes) -> Page | None:
+    try:
+        return page_of(data)
+    except RfmError:
+        return None
 
 
 def files_of(path: Path) -> list[Path]:

@@ -62,8 +62,8 @@ class BagWriter:
         self._wrote, self._sign = wrote, sign
         self._sums: dict[str, FileSum] = {}
         """Of the files that are whole and there."""
-        self._metadata_sums: list[str] = []
-        """SHA-256 of `metadata.yaml`: of the one that is there, and of the one that takes its place."""
+        self._metadata_sum: list[str] = []
+        """SHA-256 of the `metadata.yaml` that is there; empty: none is."""
         self._split_bytes, self._split_ns = split_bytes, int(split_s * 1e9)
         self._open_file = open_file or _open
         self._channels: dict[int, Channel] = {}
@@ -148,7 +148,7 @@ class BagWriter:
             file.abandon()
         if self._stale:
             self._write_metadata()
-        self._write_manifest(self._metadata_sums[-1:])
+        self._write_manifest(self._metadata_sum)
         self._lock.release()
 
     def remove_oldest(self) -> Ended:
@@ -244,9 +244,10 @@ class BagWriter:
     def _write_metadata(self) -> None:
         text = metadata(self._described(), self._channels, self._types, self._custom)
         try:
-            self._metadata_sums = [*self._metadata_sums[-1:], sha256_of(text.encode())]
-            self._put_manifest(self._metadata_sums)  # first: whoever is killed in between leaves one that knows both
+            new = sha256_of(text.encode())
+            self._put_manifest([*self._metadata_sum, new])  # first: whoever is killed in between leaves one that knows both
             replace_text(self.folder / METADATA, text)
+            self._metadata_sum = [new]
             self._stale, self._described_channels = False, len(self._written_channels)
         except OSError as error:
             self._stale = True

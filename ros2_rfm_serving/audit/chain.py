@@ -23,6 +23,10 @@ NOTHING = "0" * HASH_DIGITS
 SEALED, CLOSED = "sealed", "closed"
 MESSAGES, SIGNED = "messages", "signed"
 """Of a recorder: digests of what it has written; of all: a certificate's signature of its chain up to there."""
+OWN = "rfm/recorder/audit"
+"""A recorder's own topic, which it writes to its bag alone: what anybody publishes on one of that name is in no recording."""
+ASIDE, LATE = "aside", "it came after the records that follow it"
+"""Of a recorder: a page that counts for nothing; and why, where it is its writer's own that somebody repeats."""
 HASH_KEY = b',"hash":"'
 COULD_NOT_GO_ON = "it could not go on"
 """How `why` of a last record begins whose writer ended its chain because of a failure, and began another one later."""
@@ -129,6 +133,8 @@ class Checked:
     """Number of a record -> hash of the one before it."""
     expected: tuple[int, int] | None = None
     """Numbers of the first record that was heard, and of the one after the last; None: nobody says."""
+    partial: bool = False
+    """Files before are gone by right: the recorder removed them, or one file alone is asked about. So its beginning is open."""
     begins: int = -1
     """Number of the first record; more than 0: somebody began to listen then."""
     number: int = 0
@@ -149,14 +155,15 @@ class Checked:
     _pages: set[bytes] = field(default_factory=set)
     """Identities of those that came."""
 
-    def add(self, page: Page) -> None:
+    def add(self, page: Page, *, unsaid: bool = False) -> None:
+        """unsaid: whoever recorded it was killed before it could say what it lost until then."""
         if self._is_repeat(page):
             self.repeats += 1
             return
         if self.begins < 0:
             self._begin(page)
         elif page.first > self.number:
-            self._miss(page.first)
+            self._miss(page.first, unsaid)
         elif page.first < self.number:
             self._flaw(page.first, "records come twice or in another order")
         elif page.previous != self.hash:
@@ -173,7 +180,7 @@ class Checked:
         if not self.closed and self.expected is None:
             self._flaw(self.number, "not closed: the writer was killed, the recording ended first, or the end was cut off", True)
         if self.begins > max(first, 0):
-            self._flaw(first, f"{self.begins - first} records at the beginning are missing")
+            self._flaw(first, f"{self.begins - first} records at the beginning are missing", self.partial)
         if self.begins > 0 and self.expected is None:
             self._flaw(0, f"it begins with record {self.begins}: what was before was not heard, or cut off", True)
 
@@ -191,14 +198,14 @@ class Checked:
         if page.first in self.heads and self.heads[page.first] != page.previous:
             self._flaw(page.first, "its first record follows another one")
 
-    def _miss(self, until: int) -> None:
+    def _miss(self, until: int, is_open_end: bool = False) -> None:
         """Records from the next one on are not there."""
         missing = max(0, until - self.number)
         known = sum(max(0, min(first + count, until) - max(first, self.number)) for first, count in self.lost)
         self.num_lost += min(known, missing)
         if known < missing:
             told = f", and {known} that were lost on the way" if known else ""
-            self._flaw(self.number, f"{missing - known} records are missing{told}")
+            self._flaw(self.number, f"{missing - known} records are missing{told}", is_open_end)
 
     def _read(self, page: Page) -> None:
         self.number, self.hash = page.first, page.previous

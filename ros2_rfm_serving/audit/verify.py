@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, SEALED, Checked, Flaw, Page, identity, records
-from ros2_rfm_serving.audit.recording.ledger import ASIDE, RECORDER
+from ros2_rfm_serving.audit.chain import ASIDE, CLOSED, HASH_DIGITS, LATE, SEALED, Checked, Flaw, Page, identity, records
+from ros2_rfm_serving.audit.recording.ledger import RECORDER
 from ros2_rfm_serving.errors import RfmError
 
-LOST = "lost"
+LOST, REMOVED = "lost", "removed"
+
+PAGES_BEHIND = 2
+"""Of its own, until a recorder has said what was lost before a page of somebody else's."""
 
 Key = tuple[str, int]
 """Writer and run."""
@@ -57,21 +61,29 @@ See = Callable[[str, int, dict[str, Any]], None]
 """Writer, run and record."""
 
 
-def verify(pages: Callable[[], Iterable[Page]], see: See | None = None) -> Verified:
-    """pages: all of a recording, as they lie there; called twice. see: given every record, in that order."""
-    heard, complete, aside = _heard(page for page in pages() if page.writer.startswith(RECORDER))
+def verify(pages: Callable[[], Iterable[Page]], see: See | None = None, *, alone: bool = False) -> Verified:
+    """pages: all of a recording, as they lie there; called twice. see: given every record, in that order. alone: it is one file of
+    a recording, so that beginnings of chains are elsewhere, as they are where the recorder removed files."""
+    left = itertools.count()
+    heard, complete, aside, retained = _heard(page for page in pages() if page.writer.startswith(RECORDER) and next(left) >= 0)
+    partial, num_left = alone or retained, next(left)
+    is_recorded = num_left > 0
     chains: dict[Key, Checked] = {}
-    num_unproven = 0
+    num_unproven = num_late = 0
     for page in pages():
         key = page.writer, page.run
-        if aside and identity(page).hex() in aside:
-            num_unproven += 1
+        why = aside.get(identity(page).hex(), "") if aside else ""
+        if why and (why != LATE or (key in chains and page.first < chains[key].number)):
+            num_unproven += why != LATE
+            num_late += why == LATE
             continue
         if key not in chains:
-            chains[key] = _checked(key, heard.get(key, _Heard()))
+            chains[key] = _checked(key, heard.get(key, _Heard()), partial)
             chains[key].see = functools.partial(see, *key) if see is not None else None
-        chains[key].add(page)
-    flaws = [*_strangers(chains, heard, complete), *_absent(chains, heard), *_nobody(chains), *_broken(chains)]
+        own = page.writer.startswith(RECORDER)
+        num_left -= own
+        chains[key].add(page, unsaid=is_recorded and not (complete or own) and num_left < PAGES_BEHIND)
+    flaws = [*_strangers(chains, heard, complete), *_absent(chains, heard, partial), *_nobody(chains), *_broken(chains)]
     for chain in chains.values():
         chain.end()
         flaws += chain.flaws
@@ -80,24 +92,26 @@ def verify(pages: Callable[[], Iterable[Page]], see: See | None = None) -> Verif
         flaws=tuple(sorted(flaws, key=lambda flaw: (flaw.writer, flaw.run, flaw.page, flaw.number))),
         num_records=sum(chain.number - max(chain.begins, 0) - chain.num_lost for chain in chains.values()),
         num_lost=sum(chain.num_lost for chain in chains.values()),
-        num_repeats=sum(chain.repeats for chain in chains.values()),
+        num_repeats=sum(chain.repeats for chain in chains.values()) + num_late,
         num_unproven=num_unproven,
     )
 
 
-def _heard(pages: Iterable[Page]) -> tuple[dict[Key, _Heard], bool, set[str]]:
-    """By chain; whether a recorder ended in order, so that there are no others; identities of pages that it has set aside."""
+def _heard(pages: Iterable[Page]) -> tuple[dict[Key, _Heard], bool, dict[str, str], bool]:
+    """By chain; whether a recorder ended in order, so that there are no others; identities of pages that it has set aside, and why;
+    whether it removed files, as only so much is kept."""
     heard: dict[Key, _Heard] = {}
-    complete, aside = False, set[str]()
+    complete, aside, retained = False, dict[str, str](), False
     for page in pages:
         try:
             for record in records(page):
                 complete |= record.get("kind") == CLOSED
-                aside |= {str(record["page"])} if record.get("kind") == ASIDE else set()
+                retained |= record.get("kind") == REMOVED
+                aside |= {str(record["page"]): str(record["why"])} if record.get("kind") == ASIDE else {}
                 _hear(heard, record)
         except (RfmError, ArithmeticError, AttributeError, KeyError, TypeError, ValueError):  # damaged: its own chain says so
             continue
-    return heard, complete, aside
+    return heard, complete, aside, retained
 
 
 def _hear(heard: dict[Key, _Heard], record: Mapping[str, Any]) -> None:
@@ -122,9 +136,9 @@ def _key(found: Mapping[str, Any]) -> Key:
     return writer, run
 
 
-def _checked(key: Key, heard: _Heard) -> Checked:
+def _checked(key: Key, heard: _Heard, partial: bool) -> Checked:
     expected = (heard.first or 0, heard.last) if heard.last is not None else None
-    return Checked(*key, lost=heard.lost, heads=heard.heads, expected=expected)
+    return Checked(*key, lost=heard.lost, heads=heard.heads, expected=expected, partial=partial)
 
 
 def _strangers(chains: Mapping[Key, Checked], heard: Mapping[Key, _Heard], complete: bool) -> list[Flaw]:
@@ -133,11 +147,17 @@ def _strangers(chains: Mapping[Key, Checked], heard: Mapping[Key, _Heard], compl
     return [Flaw(writer=writer, run=run, number=0, problem="the recorder heard no such chain") for writer, run in others]
 
 
-def _absent(chains: Mapping[Key, Checked], heard: Mapping[Key, _Heard]) -> list[Flaw]:
-    """Chains that a recorder heard."""
+def _absent(chains: Mapping[Key, Checked], heard: Mapping[Key, _Heard], partial: bool) -> list[Flaw]:
+    """Chains that a recorder heard. partial: files are gone by right, and may have had all of one."""
     missing = [(key, max(told.heads)) for key, told in heard.items() if told.heads and key not in chains]
     return [
-        Flaw(writer=writer, run=run, number=0, problem=f"the recorder heard {number} records of it, and none is there")
+        Flaw(
+            writer=writer,
+            run=run,
+            number=0,
+            problem=f"the recorder heard {number} records of it, and none is there",
+            is_open_end=partial,
+        )
         for (writer, run), number in missing
     ]
 

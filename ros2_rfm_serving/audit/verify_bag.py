@@ -10,12 +10,11 @@ from typing import Any
 
 from ros2_rfm_serving.audit import mcap_scan
 from ros2_rfm_serving.audit.bag import PAGE, Bag, Message
-from ros2_rfm_serving.audit.chain import CLOSED, MESSAGES, Page, identity, parsed
+from ros2_rfm_serving.audit.chain import ASIDE, CLOSED, LATE, MESSAGES, OWN, Page, identity, parsed
 from ros2_rfm_serving.audit.findings import Finding, Kind
 from ros2_rfm_serving.audit.manifest import Manifest
 from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
-from ros2_rfm_serving.audit.recording.ledger import ASIDE, RECORDER
-from ros2_rfm_serving.audit.recording.topics import OWN
+from ros2_rfm_serving.audit.recording.ledger import RECORDER
 from ros2_rfm_serving.audit.verify import LOST, Verified, verify
 from ros2_rfm_serving.audit.verify_files import check_files, sums_of
 from ros2_rfm_serving.audit.verify_messages import Messages
@@ -26,7 +25,7 @@ BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, s
 """What records raise that nobody wrote so."""
 
 
-REMOVED = b'"kind":"removed"'
+REMOVED, SPLIT = b'"kind":"removed"', b'"kind":"split"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +60,12 @@ Prove = Callable[[Page, int], str]
 def verify_bag(bag: Bag, prove: Prove | None = None) -> Verdict:
     """prove: judges pages by their signatures; None: nobody does. Raises: `RfmError`."""
     one = _Pass(bag, prove)
-    chains = verify(one.pages, one.see)
+    alone = bag.path.is_file()
+    chains = verify(one.pages, one.see, alone=alone)
     covered = one.messages.is_covered
-    findings, notes = one.messages.end(closed=one.closed, alone=bag.path.is_file(), lost=one.lost)
+    findings, notes = one.messages.end(closed=one.closed, alone=alone, lost=one.lost)
     differing, more = one.compared.end(one.lost)
-    files = check_files(bag, one.sums, covered=covered)
+    files = check_files(bag, one.sums, covered=covered, named=one.named)
     known = {(found.topic, found.time_ns) for found in findings}
     differing = [found for found in differing if (found.topic, found.time_ns) not in known]
     return Verdict(
@@ -88,12 +88,18 @@ class _Pass:
         self._passes = 0
         self._removed: set[str] = set()
         """Files that the recorder removed itself, which is known after the first pass."""
-        files = [one.path.name for one in bag.files] if bag.is_ours else None
+        self.named = {one.path.name: one.path.name for one in bag.files}
+        """Name of each file -> the one that the recorder gave it, which a file that is alone may have no more."""
+        files = self.named.values() if bag.is_ours else None
         self.messages, self.compared = Messages(files, self._removed), Compared(bag.read)
         self.findings: list[Finding] = []
         self.sums: dict[str, dict[int, str]] = defaultdict(dict)
         self.lost: Counter[str] = Counter()
         self.closed = False
+        self._owns = set[bytes]()
+        """Identities of the recorder's pages: nobody repeats one, as they never travel."""
+        self._sorted = False
+        """By time, the recorder's pages lie in another order than it wrote them."""
         self._own: tuple[str, int, bytes, Page] | None = None
         """Topic, time, bytes and content of the recorder's page whose records come now."""
         self._strange: Counter[str] = Counter()
@@ -109,13 +115,20 @@ class _Pass:
         return self._recorders() if self._passes == 1 else self._all()
 
     def _recorders(self) -> Iterator[Page]:
+        known, before = list[str](), (0, 0)
+        """Files that the recorder speaks of; the last one that it began is the one that all of this lies in, where it is alone."""
         for message in self._bag.messages(PAGE):
             self.compared.heard(message.data, message.time_ns)
             page = self._page(message.data) if self._is_own(message.topic) else None
             if page is not None and self._counts(page, message.topic, message.time_ns, first=True):
                 told = (parsed(line) for line in page.lines if REMOVED in line)
                 self._removed |= {str(one.get("file")) for one in told}
+                known += _files_of(page) if self._bag.path.is_file() else ()
+                self._sorted |= (page.run, page.first) < before and page.run == before[0]
+                before = page.run, page.first
                 yield page
+        if (begun := [name for name in known if name]) and (name := self._bag.path.name) not in begun:
+            self.named[name] = begun[-1]
 
     def _all(self) -> Iterator[Page]:
         for topic, kind, time_ns, published_ns, data in _messages(self._bag):
@@ -126,6 +139,11 @@ class _Pass:
                 self.compared.came(Message(topic, kind, time_ns, data))
             if page is not None and self._counts(page, topic, time_ns, first=False):
                 self._own = (topic, time_ns, data, page) if own else None
+                if own and (which := identity(page)) in self._owns:
+                    again = Finding(kind=Kind.INSERTED, topic=topic, type=PAGE, time_ns=time_ns, problem="it came before")
+                    self.findings.append(again)
+                elif own:
+                    self._owns.add(which)
                 yield page
 
     def _page(self, data: bytes) -> Page | None:
@@ -168,7 +186,7 @@ class _Pass:
             sums_of(record, self.sums)
             self.messages.said(record)
             self.compared.covered = True
-        elif kind == ASIDE:
+        elif kind == ASIDE and record["why"] != LATE:  # those are counted as repeats
             self._aside[str(record["page"])] = str(record["why"])
         elif kind == LOST and "topic" in record:
             self.lost[str(record["topic"])] += int(record["count"])
@@ -198,15 +216,31 @@ class _Pass:
         ]
         for why, count in Counter(self._aside.values()).items():
             notes.append(f"{count} pages were set aside by the recorder when they came: {why}")
+        if self._sorted and not self._bag.is_ours:
+            notes.append(
+                "the recorder's pages are not in the order in which it wrote them: a clock was set back and another tool has sorted"
+                " them by time, or somebody has moved them; verify the recording that this one was made from"
+            )
         if not self.messages.is_covered:
             notes.append(
                 "its recorder chained no digests of messages: what no record names is not covered, such as statuses and schedules"
             )
-        elif self.messages.num_uncovered:
+        if self.messages.num_unjudged:
+            notes.append(
+                f"{self.messages.num_unjudged} messages lie where the recorder's digests are missing, and were not compared"
+            )
+        if self.messages.num_uncovered:
             notes.append(
                 f"{self.messages.num_uncovered} messages came after the recorder's last digests: checksums alone cover them"
             )
         return notes
+
+
+def _files_of(page: Page) -> Iterator[str]:
+    """Yield the files that a page of the recorder says have begun."""
+    for line in page.lines:
+        if SPLIT in line and (record := parsed(line)).get("kind") == "split":
+            yield str(record.get("file"))
 
 
 def _messages(bag: Bag) -> Iterator[tuple[str, str, int, int, bytes]]:

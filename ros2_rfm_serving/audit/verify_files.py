@@ -37,8 +37,9 @@ def sums_of(record: Mapping[str, Any], sums: dict[str, dict[int, str]]) -> None:
         sums.setdefault(str(one["file"]), {})[int(one["size"])] = str(one["sha256"])
 
 
-def check_files(bag: Bag, sums: Sums, *, covered: bool) -> Files:
-    """covered: by a recorder that writes a manifest. Raises: `RfmError`: the manifest cannot be read."""
+def check_files(bag: Bag, sums: Sums, *, covered: bool, named: Mapping[str, str]) -> Files:
+    """covered: by a recorder that writes a manifest. named: name of each file -> as the recorder knew it. Raises: `RfmError`: the
+    manifest cannot be read."""
     folder, found = bag.path if bag.path.is_dir() else bag.path.parent, Files()
     found.manifest = told = read_manifest(folder / MANIFEST)
     if told is None:
@@ -46,7 +47,7 @@ def check_files(bag: Bag, sums: Sums, *, covered: bool) -> Files:
     elif told.problem:
         found.findings.append(_bytes(MANIFEST, told.problem))
     for one in bag.files:
-        _check_file(one, sums.get(one.path.name, {}), told, found)
+        _check_file(one, named[one.path.name], sums.get(named[one.path.name], {}), told, found)
     if told is not None and not told.problem and bag.path.is_dir():
         _check_folder(bag.path, told, found)
     return found
@@ -56,14 +57,13 @@ def _without_manifest(bag: Bag, covered: bool, found: Files) -> None:
     others = sorted({one.library or "an unknown program" for one in bag.files if one.library != LIBRARY})
     if others:
         found.notes.append(f"files were written by {', '.join(others)}: the bytes around their messages are not covered")
-    elif covered:
+    elif covered and bag.path.is_dir():
         found.findings.append(Finding(kind=Kind.MISSING, topic="", file=MANIFEST, problem="the recorder wrote one"))
     else:
         found.notes.append(f"no {MANIFEST}: {METADATA} and the index of each file are not covered")
 
 
-def _check_file(one: Scanned, sums: Mapping[int, str], told: Manifest | None, found: Files) -> None:
-    name = one.path.name
+def _check_file(one: Scanned, name: str, sums: Mapping[int, str], told: Manifest | None, found: Files) -> None:
     if told is not None and name in told.mended:
         found.notes.append(
             f"{name}: it was cut off, and `rfm record --recover` gave it an end: what covers it are digests of messages"

@@ -20,6 +20,9 @@ MOST_KEPT = 100_000
 MOST_WAITING = 8192
 """Messages of a topic without digests, once some of it were not as they were: digests are two seconds behind."""
 LAST_NS = (1 << 64) - 1
+LATE_NS = 60_000_000_000
+"""So much older than the recorder's last digests is no message that came after them: its queue does not hold a minute."""
+LAST_PAGES = 4
 Key = tuple[str, str]
 """Topic and type."""
 
@@ -36,8 +39,8 @@ class Messages:
 
     def __init__(self, files: Collection[str] | None, removed: Collection[str] = ()) -> None:
         """files: names of those that are there; None: another tool has named them anew. removed: those that the recorder removed
-        itself, as only so much is kept."""
-        self._files, self._removed = None if files is None else frozenset(files), removed
+        itself, as only so much is kept. Both are read when they are needed."""
+        self._files, self._removed = files, removed
         self._waiting: defaultdict[Key, deque[Item]] = defaultdict(deque)
         self._findings: list[Finding] = []
         self._absent: Counter[str] = Counter()
@@ -46,10 +49,20 @@ class Messages:
         """Messages whose digests were compared."""
         self.num_uncovered = 0
         """Messages after the recorder's last digests: it was killed."""
+        self.num_unjudged = 0
+        """Messages whose digests are missing."""
         self.num_more = 0
         """Findings beyond those that are kept."""
         self.is_covered = False
         """The recorder has noted digests at all."""
+        self._next: dict[Key, int] = {}
+        """Number of the message whose digest comes next."""
+        self._begins = False
+        """The recorder's digests are there from the first message on."""
+        self._gaps: Counter[Key] = Counter()
+        """Digests before it that are missing."""
+        self._said_ns = deque[int]([0], maxlen=LAST_PAGES)
+        """Times of the last pages that had any: a clock may be set between two of them."""
 
     def came(self, topic: str, kind: str, time_ns: int, published_ns: int, data: bytes) -> None:
         """A message that is no page of the recorder's own."""
@@ -59,13 +72,21 @@ class Messages:
         """A record `messages` of the recorder. Raises: `LookupError`, `TypeError` or `ValueError` for what no recorder writes."""
         self.is_covered = True
         file, topics = str(record["file"]), record["topics"]
+        self._said_ns.append(int(record["at_ns"]))
+        if not self._next:  # what it says first begins with the first message of each topic, unless files before are gone
+            self._begins = all(one["first"] == 0 for one in topics)
         for one in topics:
             key, hashed, count = (str(one["topic"]), str(one["type"])), one["hash"], len(one["times_ns"])
-            if file in self._removed or (self._files is not None and file not in self._files):
+            first = int(one["first"])
+            self._gaps[key] += max(0, first - self._next.get(key, 0 if self._begins else first))
+            self._next[key] = first + count
+            if file not in self._files if self._files is not None else file in self._removed:
                 self._absent[file] += count
                 continue
             self.num_checked += count
             waiting = self._waiting[key]
+            if gap := self._gaps.pop(key):
+                self._skip(gap, _expected(one), waiting)
             some = list(itertools.islice(waiting, count))
             if len(some) == count and hash_of(some) == hashed:
                 for _ in some:
@@ -97,11 +118,18 @@ class Messages:
 
     def _leftover(self, closed: bool) -> None:
         for key, waiting in self._waiting.items():
-            if not closed:
-                self.num_uncovered += len(waiting)
-                continue
-            for one in waiting:
+            early = [one for one in waiting if closed or one.time_ns < min(self._said_ns) - LATE_NS]
+            self.num_uncovered += len(waiting) - len(early)
+            for one in early:
                 self._found(Kind.INSERTED, key, one.time_ns, one.short)
+
+    def _skip(self, gap: int, expected: list[_Said], waiting: deque[Item]) -> None:
+        """Set aside messages whose digests are missing with the recorder's records: as they lie before those that it names next,
+        and are as few as `gap`, nobody can say that they are not its own."""
+        there = (_Said(one.time_ns, one.short) for one in itertools.islice(waiting, gap + 1))
+        for _ in range(next((place for place, one in enumerate(there) if one == expected[0]), 0)):
+            waiting.popleft()
+            self.num_unjudged += 1
 
     def _compare(self, key: Key, expected: list[_Said], waiting: deque[Item]) -> None:
         """Some are not as they were: those before the last that fits are told, those after it wait for the next record."""

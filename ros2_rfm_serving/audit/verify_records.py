@@ -243,7 +243,9 @@ class Compared:
         kind, now_s = record.get("kind"), float(record["t"])
         if "stamp" in record:
             self._stamps[writer, run] = float(record["stamp"]) - now_s
-        time_ns = int((self._stamps.get((writer, run), 0.0) + now_s) * 1e9) + self._behind_ns.get(writer, 0)
+        if (writer, run) not in self._stamps:  # its beginning is not there, and until its next seal its clock is not known
+            return
+        time_ns = int((self._stamps[writer, run] + now_s) * 1e9) + self._behind_ns.get(writer, 0)
         if writer.startswith(ROBOT):
             self._robots(self._of(writer.removeprefix(ROBOT)), run, kind, record, time_ns)
         elif writer.startswith(SERVER):
@@ -322,7 +324,8 @@ class Compared:
             yield f"{what} are published in other units than its records have, and were not compared"
             return
         if commands.unmatched and self.covered:
-            yield f"{what}: {len(commands.unmatched)} are in none of its control periods: somebody else published them"
+            count = len(commands.unmatched)
+            yield f"{what}: {count} are in none of its control periods: somebody else published them, or a clock was set meanwhile"
         for kind, one in commands.unmatched if not self.covered else ():
             self._find(kind, one, "no control period of its robot has it")
         if commands.num_left:

@@ -17,7 +17,11 @@ class Guarded(DispatchPolicy):
 
     def __init__(self, policy: DispatchPolicy, mishap: Callable[[str, str], None]) -> None:
         self._policy, self._mishap = policy, mishap
-        self.READS_EXECUTIONS = policy.READS_EXECUTIONS
+
+    @property
+    def READS_EXECUTIONS(self) -> bool:  # type: ignore[override]
+        """Return what its policy says: no state of its own, which recordings of before would lack."""
+        return self._policy.READS_EXECUTIONS
 
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
         try:

@@ -10,13 +10,12 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, MESSAGES, SEALED, Chain, Page, identity, parsed, why_broken
+from ros2_rfm_serving.audit.chain import ASIDE, CLOSED, HASH_DIGITS, MESSAGES, SEALED, Chain, Page, identity, parsed, why_broken
 from ros2_rfm_serving.audit.manifest import Sign
 from ros2_rfm_serving.audit.signatures import sign_chain
 
 RECORDER = "recorder/"
 """What a recorder's writer name begins with."""
-ASIDE = "aside"
 SEAL_PERIOD_S = 5.0
 CLOSED_MARK = b'"kind":"closed"'
 MAX_CHAINS = 4096
@@ -54,6 +53,11 @@ class Ledger:
             self._note_break(page)
             last = page.lines[-1][-HASH_DIGITS - 2 : -2].decode(errors="replace")
             self._heads[page.writer, page.run] = begins, page.first + len(page.lines), last
+
+    def is_late(self, page: Page) -> bool:
+        """Return whether later records of its chain have come already: then somebody repeats it, if it is its writer's own."""
+        _, number, _ = self._heads.get((page.writer, page.run), (0, 0, ""))
+        return page.first < number
 
     def set_aside(self, page: Page, topic: str, why: str, now_s: float) -> None:
         """A page goes into the bag that is not its writer's, by its signature."""

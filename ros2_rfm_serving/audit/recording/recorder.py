@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import Counter
@@ -13,8 +14,9 @@ from typing import Any
 from ros2_rfm_serving.audit.bag import PAGE
 from ros2_rfm_serving.audit.bag_metadata import METADATA, custom_data
 from ros2_rfm_serving.audit.bag_writer import BagWriter, folders_of
-from ros2_rfm_serving.audit.chain import Page
+from ros2_rfm_serving.audit.chain import LATE, Page
 from ros2_rfm_serving.audit.manifest import Sign
+from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
 from ros2_rfm_serving.audit.mcap_file import Output
 from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
 from ros2_rfm_serving.audit.recording.digests import Digests
@@ -83,16 +85,19 @@ class Recorder:
             split_s=limits.file_s,
             lost=self._lose,
             open_file=open_file,
-            wrote=self._digests.wrote,
+            wrote=self._wrote,
             sign=sign,
         )
-        self._begun = 0
+        self._begun, self._now_s = 0, 0.0
+        self._num_due = 0
+        """Of the oldest files, which are about to go."""
         self.told = Told(folder=folder)
 
     def work(self, samples: list[Sample], overflowed: Mapping[str, int], now_s: float, now_ns: int) -> None:
         """samples: heard since the last time. overflowed: by topic, what the queue had no room for. now_s: monotonic."""
+        self._now_s = now_s
         for sample in samples:
-            self._write(sample, now_s)
+            self._write(sample)
         self._bag.flush_older(now_ns)
         if overflowed:
             self._count(overflowed, "the disk is too slow")
@@ -106,25 +111,33 @@ class Recorder:
         self._ledger.note(kind, now_s, body)
 
     def close(self, now_s: float, now_ns: int) -> Told:
+        self._now_s = now_s
         self._bag.flush()
         self._write_pages(now_s, now_ns, closed=True)
         self._bag.close()
         self._tell()
         return self.told
 
-    def _write(self, sample: Sample, now_s: float) -> None:
+    def _write(self, sample: Sample) -> None:
         topic = sample.topic
         self._bag.write(
             topic.name, topic.type, topic.definition, sample.data, sample.time_ns, qos=topic.qos, published_ns=sample.published_ns
         )
-        if topic.type == PAGE:
-            try:
-                self._hear(page_of(sample.data), topic.name, now_s)
-            except RfmError as error:  # it is in the bag as it came
-                self._ledger.note("damaged", now_s, {"topic": topic.name, "why": str(error)})
+
+    def _wrote(self, file: str, chunk: Chunk, channels: Mapping[int, Channel]) -> None:
+        """A chunk is in a file. Its pages count from then on: the ledger notes as lost those that the disk did not take."""
+        self._digests.wrote(file, chunk, channels)
+        pages = {number for number in chunk.index if channels[number].type == PAGE}
+        for number, _, _, data in chunk.messages() if pages else ():
+            topic = channels[number].topic
+            if number in pages and topic != self._page_topic.name:
+                try:
+                    self._hear(page_of(data), topic, self._now_s)
+                except RfmError as error:  # it is in the bag as it came
+                    self._ledger.note("damaged", self._now_s, {"topic": topic, "why": str(error)})
 
     def _hear(self, page: Page, topic: str, now_s: float) -> None:
-        if self._prove is not None and (why := self._prove(page)):
+        if self._prove is not None and (why := self._prove(page) or (LATE if self._ledger.is_late(page) else "")):
             self._ledger.set_aside(page, topic, why, now_s)
             return
         before = dict(self._ledger.broken)
@@ -148,12 +161,20 @@ class Recorder:
         self._unsaid.clear()
 
     def _retain(self, now_s: float, now_ns: int) -> None:
+        """Note which files go. They go once the page is written that says so: who is killed in between leaves no file missing."""
         bag, limits = self._bag, self._limits
-        while bag.ended and (0 < limits.keep_bytes < bag.size or 0 < limits.keep_s < (now_ns - bag.ended[0].ends_ns) / 1e9):
-            oldest = bag.ended[0].name
+        size = bag.size - sum(one.size for one in itertools.islice(bag.ended, self._num_due))
+        for one in list(bag.ended)[self._num_due :]:
+            if not (0 < limits.keep_bytes < size or 0 < limits.keep_s < (now_ns - one.ends_ns) / 1e9):
+                return
+            self._ledger.note("removed", now_s, {"file": one.name})
+            self._num_due, size = self._num_due + 1, size - one.size
+
+    def _remove(self, now_s: float) -> None:
+        while self._num_due:
+            oldest, self._num_due = self._bag.ended[0].name, self._num_due - 1
             try:
-                bag.remove_oldest()
-                self._ledger.note("removed", now_s, {"file": oldest})
+                self._bag.remove_oldest()
             except OSError as error:  # it stays where it is, and is tried no more
                 self._ledger.note("disk", now_s, {"problem": f"{oldest} cannot be removed: {error.strerror or error}"})
 
@@ -185,6 +206,7 @@ class Recorder:
             self._bag.flush()
         if not self._page_failed:
             self._pages.clear()
+        self._remove(now_s)  # on a full disk, too: it needs the room
 
     def _tell(self) -> None:
         bag = self._bag

@@ -42,13 +42,23 @@ def recover(folder: Path) -> list[Mended]:
         lock = FolderLock(folder)
         try:
             found = [_mend(file) for file in _with_begin(folder)]
-            _describe(folder)
-            _note_mended(folder, found)
+            if any(one.mended for one in found) or not _is_described(folder):
+                _describe(folder)
+                _note_mended(folder, found)
         finally:
             lock.release()
     except OSError as error:
         raise RfmError(f"{folder}: cannot be mended: {error.strerror or error}") from None
     return found
+
+
+def _is_described(folder: Path) -> bool:
+    """Return whether `metadata.yaml` is the recorder's last one, of files that are all whole: then it stays, and so does the
+    signature of the manifest, which nobody here can give again."""
+    found, description = read_manifest(folder / MANIFEST), folder / METADATA
+    if found is None or found.problem or not description.is_file():
+        return False
+    return found.files.keys() == {one.name for one in files_of(folder)} and found.metadata == (sha256_of(description.read_bytes()),)
 
 
 def _with_begin(folder: Path) -> Iterator[Path]:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ros2_rfm_serving.audit.chain import OWN
+
 OURS = "rfm_serving/"
 ROBOT_STATUS, OBSERVATION = "rfm_serving/msg/RobotStatus", "rfm_serving/msg/Observation"
 CAMERAS = frozenset({"sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image", "sensor_msgs/msg/CameraInfo"})
@@ -14,8 +16,6 @@ FOR_EYES = frozenset({"visualization_msgs/msg/MarkerArray", "visualization_msgs/
 """Made from the rest."""
 EVERYBODYS = frozenset({"/diagnostics", "/tf", "/tf_static"})
 TASK = re.compile(r"/_action/(status|feedback)$")
-OWN = "rfm/recorder/audit"
-"""The recorder writes it itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Selection:
         return {topic: kind for topic, kind in there.items() if self._wants(topic, kind, robots)}
 
     def _wants(self, topic: str, kind: str, robots: frozenset[str]) -> bool:
-        if topic == f"{self._root}/{OWN}" or _fits(topic, self.exclude):
+        if topic.endswith(f"/{OWN}") or _fits(topic, self.exclude):
             return False
         return _fits(topic, self.topics) or topic in EVERYBODYS or self._factorys(topic, kind, robots)
 

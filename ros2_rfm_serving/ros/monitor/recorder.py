@@ -16,12 +16,13 @@ from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.audit.bag import OBSERVATION, PAGE
 from ros2_rfm_serving.audit.bag_writer import free
+from ros2_rfm_serving.audit.chain import OWN
 from ros2_rfm_serving.audit.recording.flight import Flight, FlightLimits
 from ros2_rfm_serving.audit.recording.intake import Intake, Topic
 from ros2_rfm_serving.audit.recording.ledger import Ledger
 from ros2_rfm_serving.audit.recording.recorder import DAY_S, GB, MB, Limits, Recorder
 from ros2_rfm_serving.audit.recording.told import Told, broken_lines
-from ros2_rfm_serving.audit.recording.topics import OWN, Selection
+from ros2_rfm_serving.audit.recording.topics import Selection
 from ros2_rfm_serving.audit.recording.writing import END_S, Sink, Writing
 from ros2_rfm_serving.audit.signatures import problem_of
 from ros2_rfm_serving.ros.monitor import definitions

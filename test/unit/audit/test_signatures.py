@@ -104,9 +104,21 @@ def test_forged_and_repeated_pages_make_no_honest_recording_fail(enclaves: Encla
     found = verify_bag(bag)
     assert found.is_good, (found.chains.flaws, found.findings)
     assert found.chains.num_repeats == 3 and found.chains.num_unproven == 3
+    assert [page.first for page in bag.pages() if page.writer == "robot/arm_1"] == [page.first for page in own], "for replays, too"
     check = Verifier(enclaves.make("observer")).check_said
     proven = verify_bag(bag, lambda page, time_ns: problem_of(page, check))
     assert proven.is_good and sum("set aside by the recorder" in note for note in proven.notes) == 2, proven.notes
+
+
+def test_pages_from_before_the_recorder_make_no_honest_recording_fail(enclaves: Enclaves, tmp_path: Path) -> None:
+    """Somebody has kept signed ones, of this chain and of one before it, and publishes them once more, in any order."""
+    own, old = pages(signer(enclaves.make("arm_1")), count=6), pages(signer(enclaves.make("arm_1")), run=3)
+    heard = [own[2], own[0], own[3], own[1], old[2], old[1], own[0], own[4], own[3], old[0], own[5]]
+    bag = Bag(recording(tmp_path / "bag", enclaves, heard))
+    check = Verifier(enclaves.make("observer")).check_said
+    for found in (verify_bag(bag), verify_bag(bag, lambda page, time_ns: problem_of(page, check))):
+        assert found.is_good and found.chains.num_repeats == 6, (found.chains.flaws, found.findings)
+    assert [page.first for page in bag.pages() if page.run == 7] == [page.first for page in own[2:]]
 
 
 def test_without_its_certificate_a_chain_that_was_written_anew_is_found(enclaves: Enclaves, tmp_path: Path) -> None:
