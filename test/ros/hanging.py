@@ -4,6 +4,7 @@ process held. As rclpy's it may hold Python's global lock meanwhile."""
 from __future__ import annotations
 
 import ctypes
+import signal
 import sys
 import threading
 import time
@@ -70,6 +71,22 @@ class HangingNode(Node):
         super().destroy_node()
 
 
+class SlowNode(Node):
+    """Its end takes long, as it may: it writes how long it still has after it was asked to end once more."""
+
+    stop_s = 100.0
+
+    def __init__(self) -> None:
+        super().__init__("slow")
+        every(self, 0.2, (FOLDER / "works").touch)
+
+    def stop(self) -> None:
+        (FOLDER / "stops").touch()
+        while not (FOLDER / "asked again").exists():
+            time.sleep(0.05)
+        (FOLDER / "left").write_text(str(signal.getitimer(signal.ITIMER_REAL)[0]))
+
+
 def hanging_recorder() -> Node:
     """A recorder that hangs when it is asked to end, before it has closed its bag."""
     from ros2_rfm_serving.ros.monitor.recorder import RecorderNode  # slow to import
@@ -84,4 +101,4 @@ def hanging_recorder() -> Node:
 
 
 sys.argv[1:] = ["--ros-args", "-p", f"folder:={FOLDER / 'bag'}"]
-run_node(hanging_recorder if WHERE == "recorder" else HangingNode)
+run_node({"recorder": hanging_recorder, "slow": SlowNode}.get(WHERE, HangingNode))

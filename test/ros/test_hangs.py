@@ -122,6 +122,19 @@ def test_a_node_that_publishes_often_in_one_long_callback_does_not_hang(tmp_path
         assert "hang" not in node.log
 
 
+def test_a_second_ctrl_c_does_not_cut_short_an_end_that_may_take_long(tmp_path: Path, repository: Path, ros_domain: int) -> None:
+    """As of a recorder that closes a large bag, or of a server that closes its engine."""
+    with hanging("slow", "lets others run", tmp_path, repository) as node:
+        node.process.send_signal(signal.SIGINT)
+        node.wait((tmp_path / "stops").exists)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            node.process.send_signal(number)
+            time.sleep(0.3)
+        (tmp_path / "asked again").touch()
+        assert node.process.wait(timeout=PATIENT_S) == 0
+        assert float((tmp_path / "left").read_text()) > 20.0, "of 100 s"
+
+
 @pytest.mark.parametrize("how", ["lets others run", "holds the lock"])
 def test_a_node_that_does_not_hang_ends_in_order_and_says_nothing(
     tmp_path: Path, repository: Path, ros_domain: int, how: str

@@ -49,6 +49,8 @@ def test_a_pushed_node_of_another_factory_is_refused_with_the_fix(
         ("/push_1", "", ""),
         ("/push_1", "cell_a", "/cell_a"),
         ("/plant/line_2/rfm/servers/server_1", "plant/line_2", "/plant/line_2"),
+        ("/plant/rfm/rfm/servers/server_1", "plant/rfm", "/plant/rfm"),
+        ("/rfm/push_1", "rfm", "/rfm"),
     ],
 )
 def test_a_node_belongs_to_the_factory_that_it_names(ros_domain: int, namespace: str, given: str, root: str) -> None:

@@ -88,10 +88,16 @@ class HangWatch:
 
     def ends(self, step: str, limit_s: float = END_STEP_S) -> None:
         """The process ends, and now does `step`, in words for the log. limit_s: for this step, or until the next `beat`."""
-        if self._watches_interpreter and not self._step:
-            faulthandler.cancel_dump_traceback_later()
+        if not self._step:
+            self._begin_end()
         self._step, self._limit_s = step, limit_s
         self.beat()
+
+    def _begin_end(self) -> None:
+        """From now on each step sets the alarm: another Ctrl-C is none, or it would cut short a step that takes longer."""
+        fcntl.fcntl(self._asked, fcntl.F_SETFL, fcntl.fcntl(self._asked, fcntl.F_GETFL) & ~os.O_ASYNC)
+        if self._watches_interpreter:
+            faulthandler.cancel_dump_traceback_later()
 
     def _arm(self) -> None:
         signal.setitimer(signal.ITIMER_REAL, self._limit_s + CLOSE_S + LAST_RESORT_S)

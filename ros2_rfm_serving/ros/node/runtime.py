@@ -179,7 +179,8 @@ def fleet_names(node: Node) -> Names:
     launch file starts in two namespaces would share one factory's topics.
     """
     given = parameter(node, "fleet_namespace", "", "Namespace of the whole factory; empty: none; /: none, wherever the node is")
-    names, pushed = Names(given), pushed_namespace(node.get_namespace())
+    names = Names(given)
+    pushed = pushed_namespace(node.get_namespace(), names.root)
     if pushed not in ("", names.root) and given != "/":
         where = f"the node is in {node.get_namespace()}, below {pushed}, and its factory's topics are below {names.root or '/'}"
         fix = f"write fleet_namespace: {pushed.strip('/')} (as factory.launch.py does), or / for a factory without a namespace"
