@@ -55,9 +55,9 @@ def board(now_s: float = NOW_S) -> Board:
     server.histograms = {"queue_wait_s": {"": counted(0.01)}, "inference_s": {"": counted(0.02)}}
     recorder = {"recorder_messages": 900, "recorder_lost": 3, "recorder_bytes": 10**9, "recorder_problem": 0}
     made.processes = {
-        "/rfm/recorder": ProcessRow(seen_s=now_s - 4.0, host="a", numbers={"log_disk_full": 0, **recorder}),
-        "/arm_1/robot": ProcessRow(
-            seen_s=now_s - 4.0, host="b", numbers={"log_disk_full": 1, "certificate_left_s": 86_400, "certificate_invalid": 0}
+        ("/rfm/recorder", "a"): ProcessRow(seen_s=now_s - 4.0, numbers={"log_disk_full": 0, **recorder}),
+        ("/arm_1/robot", "b"): ProcessRow(
+            seen_s=now_s - 4.0, numbers={"log_disk_full": 1, "certificate_left_s": 86_400, "certificate_invalid": 0}
         ),
     }
     return made
