@@ -10,9 +10,12 @@ import threading
 import time
 from pathlib import Path
 
+from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
 
 from ros2_rfm_serving.ros.node import hang_watch
+from ros2_rfm_serving.ros.node.own_name import say_lost
+from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 from ros2_rfm_serving.ros.node.runtime import run_node
 from ros2_rfm_serving.ros.node.timers import every
 
@@ -87,6 +90,32 @@ class SlowNode(Node):
         (FOLDER / "left").write_text(str(signal.getitimer(signal.ITIMER_REAL)[0]))
 
 
+class Lost:
+    """A name that another process has."""
+
+    lost = True
+
+    def diagnosis(self) -> DiagnosticStatus:
+        return DiagnosticStatus(name="slow: name")
+
+
+class LosingNode(Node):
+    """It loses its name at work, and nobody subscribes to what it says of that."""
+
+    def __init__(self) -> None:
+        super().__init__("losing")
+        every(self, 0.2, self._lose)
+
+    def _lose(self) -> None:
+        (FOLDER / "works").touch()
+        if (FOLDER / "lose").exists():
+            raise SystemExit(EXIT_CONFIGURATION)
+
+    def stop(self) -> None:
+        say_lost(self, [Lost()])  # type: ignore[list-item]
+        (FOLDER / "said").touch()
+
+
 def hanging_recorder() -> Node:
     """A recorder that hangs when it is asked to end, before it has closed its bag."""
     from ros2_rfm_serving.ros.monitor.recorder import RecorderNode  # slow to import
@@ -101,4 +130,4 @@ def hanging_recorder() -> Node:
 
 
 sys.argv[1:] = ["--ros-args", "-p", f"folder:={FOLDER / 'bag'}"]
-run_node({"recorder": hanging_recorder, "slow": SlowNode}.get(WHERE, HangingNode))
+run_node({"recorder": hanging_recorder, "slow": SlowNode, "lost": LosingNode}.get(WHERE, HangingNode))

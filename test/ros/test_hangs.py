@@ -16,7 +16,7 @@ import pytest
 from ros2_rfm_serving.audit.bag import Bag
 from ros2_rfm_serving.audit.verify import verify
 from ros2_rfm_serving.ros.node import hang_watch
-from ros2_rfm_serving.ros.node.process import EXIT_END_HUNG
+from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, EXIT_END_HUNG
 
 PATIENT_S = 60.0
 
@@ -133,6 +133,14 @@ def test_a_second_ctrl_c_does_not_cut_short_an_end_that_may_take_long(tmp_path: 
         (tmp_path / "asked again").touch()
         assert node.process.wait(timeout=PATIENT_S) == 0
         assert float((tmp_path / "left").read_text()) > 20.0, "of 100 s"
+
+
+def test_a_node_that_waits_for_somebody_who_listens_does_not_hang(tmp_path: Path, repository: Path, ros_domain: int) -> None:
+    """It ends with the code of what it has to say: one that lost its name is not to be started again."""
+    with hanging("lost", "lets others run", tmp_path, repository) as node:
+        (tmp_path / "lose").touch()
+        assert node.process.wait(timeout=PATIENT_S) == EXIT_CONFIGURATION, node.log
+        assert (tmp_path / "said").exists() and "its end hangs" not in node.log
 
 
 @pytest.mark.parametrize("how", ["lets others run", "holds the lock"])
