@@ -257,7 +257,9 @@ class ModelServerNode(LifecycleNode):
         self._close()
         if self._work:
             limit_s = hung_limit_s(self._params.hung_after_s, self._work.engine)
-            self._former, self._work = Former(self._work.end(), limit_s), None
+            server, threads = self._work.server, self._work.end()
+            self._standing.replace(server)
+            self._former, self._work = Former(threads, limit_s), None
             if not self._ending:
                 self._audit.follow(None, {})
 
