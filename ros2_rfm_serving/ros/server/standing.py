@@ -75,10 +75,9 @@ class Standing:
             self._tried(lambda: self._diagnostics.publish(self._diagnosis()))
 
     def replace(self, server: ModelServer) -> None:
-        """Its model goes, and the process counts on."""
+        """Its model goes, and the process counts on; what it refused goes with it, as its answers do, of which that is a share."""
         snapshot = server.snapshot(clock())
         self._former.update({field: getattr(snapshot, field) for field in COUNTED})
-        self.refused.update(snapshot.refused)
 
     def go_against(self, what: str) -> None:
         """The schedule; empty: it does not."""
