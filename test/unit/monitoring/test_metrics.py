@@ -149,6 +149,15 @@ def test_a_robot_has_so_many_series(components: int, series: int, repository: Pa
     assert "20 per robot, 4 for each of its components" in text
 
 
+@pytest.mark.parametrize("series", [1, 3])
+def test_a_process_has_so_many_series(series: int) -> None:
+    """Of its log disk, and of its certificate. docs/fleet.md has the figure of 300 robots that each have a process."""
+    numbers = dict(list({"log_disk_full": 0.0, "certificate_left_s": 9e6, "certificate_invalid": 0.0}.items())[:series])
+    one, many = (fleet(300, 4) for _ in range(2))
+    many.processes = {(f"/arm_{number}/robot", "a"): ProcessRow(seen_s=NOW_S, numbers=numbers) for number in range(300)}
+    assert len(exported(many)) - len(exported(one)) == 300 * series
+
+
 def test_processes_have_their_certificates_log_disks_and_recordings() -> None:
     made = board()
     found, recorder, arm = (
