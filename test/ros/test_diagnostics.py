@@ -167,7 +167,13 @@ def test_a_process_reports_of_itself_to_metrics_alone(ros_domain: int, tmp_path:
             spinner.spin_once(timeout_sec=0.1)
         assert board.processes[recorder].numbers["log_disk_full"] == 1
         publisher = node.create_publisher(DiagnosticArray, "/rfm/processes", 10)
-        others = [("/a: other", "h", "1"), ("/b: process", "h" * 999, "1"), ("/c: process", "h", "much"), ("/rfm/recorder: process", "h", "0"), ("/d: process", "h", "2")]
+        others = [
+            ("/a: other", "h", "1"),
+            ("/b: process", "h" * 999, "1"),
+            ("/c: process", "h", "much"),
+            ("/rfm/recorder: process", "h", "0"),
+            ("/d: process", "h", "2"),
+        ]
         values = [(name, host, [KeyValue(key="log_disk_full", value=value)]) for name, host, value in others]
         array = DiagnosticArray(status=[DiagnosticStatus(name=n, hardware_id=h, values=v) for n, h, v in values])
         while ("/d", "h") not in board.processes and time.monotonic() < end_s:

@@ -124,9 +124,7 @@ class Standing:
     def _message(self) -> Any:
         name, now_s = self._own_name.name, clock()
         detail = self.detail or self._against
-        made = status_message(
-            name, self.state, detail, self.following, self.refused, self._server(), now_s, former=self._former
-        )
+        made = status_message(name, self.state, detail, self.following, self.refused, self._server(), now_s, former=self._former)
         if self._openings:
             made.challenge, made.hears = self._openings.challenge(now_s), self.contemporaries.named
         return made
