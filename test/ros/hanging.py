@@ -4,6 +4,8 @@ process held. As rclpy's it may hold Python's global lock meanwhile."""
 from __future__ import annotations
 
 import ctypes
+import os
+import resource
 import signal
 import sys
 import threading
@@ -21,6 +23,7 @@ from ros2_rfm_serving.ros.node.timers import every
 
 WHERE, HOW, FOLDER = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 FOREVER_S = 1000
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 hang_watch.HANGS_AFTER_S, hang_watch.FROZEN_AFTER_S, hang_watch.END_STEP_S = 1.0, 2.0, 1.5
 hang_watch.CLOSE_S = 5.0 if WHERE == "recorder" else 0.5
 hang_watch.LAST_RESORT_S = 0.5
@@ -47,6 +50,7 @@ class HangingPublisher:
 class HangingNode(Node):
     def __init__(self) -> None:
         super().__init__("hanging")
+        self._files = [os.dup(0) for _ in range(1100 if WHERE == "many files" else 0)]
         self._publisher = HangingPublisher()
         if WHERE == "work":
             every(self, 0.2, self._publish)

@@ -127,8 +127,9 @@ class HangWatch:
 
     def _hear_signals(self) -> None:
         """For a while."""
-        ready, _, _ = select.select([self._asked], [], [], LOOK_PERIOD_S)
-        numbers = self._asked.recv(64) if ready else b""
+        poll = select.poll()  # takes any number of a file, unlike select(2)
+        poll.register(self._asked, select.POLLIN)
+        numbers = self._asked.recv(64) if poll.poll(1e3 * LOOK_PERIOD_S) else b""
         if not self._step and any(number in numbers for number in ENDING_SIGNALS):
             self.ends("at work, when it was asked to end")
         elif numbers and not self._step:
