@@ -47,8 +47,8 @@ RECENT_S = 60.0
 class RecorderNode(Node):
     """Raises: `RfmError`: the folder cannot be used."""
 
-    stop_s = END_S
-    """Of its end: for the disk, which `stop` waits for."""
+    stop_s = END_S + 2.0
+    """Of its end: for the disk, which `stop` waits for, and to log that it does not come back."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__("recorder", enable_rosout=False, **options)
