@@ -64,7 +64,7 @@ class ModelServerNode(LifecycleNode):
         self._params = server_params(self)
         keep_to(cores_of(self._params.cores))
         self._name = self._params.server
-        self._names = fleet_names(self)
+        self._names = fleet_names(self, is_robots=False)
         self._owns_process = self.watches_interpreter = owns_process
         self._placement: Placement | None = self._params.placed(None)
         self._failed_s = 0.0

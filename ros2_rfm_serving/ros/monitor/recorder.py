@@ -54,7 +54,7 @@ class RecorderNode(Node):
         super().__init__("recorder", enable_rosout=False, **options)
         declare(self, SPECS)
         values = Values(self, SPECS)
-        self._root = fleet_names(self).schedule.removesuffix("/rfm/schedule")
+        self._root = fleet_names(self, is_robots=False).schedule.removesuffix("/rfm/schedule")
         self._about = {"namespace": self._root, "host": socket.gethostname()}
         self._intake = Intake(int(values.number("queue_mb") * MB))
         sink = self._sink(values)
