@@ -40,6 +40,7 @@ from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.operate.held_folder import HeldFolder
 from ros2_rfm_serving.operate.inputs import decided
 from ros2_rfm_serving.operate.rates import check_rates
+from ros2_rfm_serving.operate.supervisor import patience_s
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros.node.discovery_server import part_of
 from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, is_read, use_partition, use_profile
@@ -66,8 +67,6 @@ ARGUMENTS = {
 }
 CHOICES = {"log_level": [level.value for level in LogLevel]}
 TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-STOP_TIMEOUT_S = 10
-"""For a model server's last batch; an idle node ends within a second."""
 
 
 def truth(value, name):
@@ -135,7 +134,7 @@ def node(spec, file, value):
         arguments=["--ros-args", "--log-level", value["log_level"]],
         additional_env={**node_environment(os.environ), **spec.environment},
         output="screen",
-        sigterm_timeout=LaunchConfiguration("sigterm_timeout", default=str(STOP_TIMEOUT_S)),
+        sigterm_timeout=LaunchConfiguration("sigterm_timeout", default=str(patience_s(spec))),
         respawn=True,
         respawn_delay=2.0,
         on_exit=lambda event, context: given_up(spec, started) if event.returncode == EXIT_CONFIGURATION else None,

@@ -31,14 +31,16 @@ def launched_namespaces(pushed: str, given: str) -> tuple[str, str]:
     return "/".join(part for part in (pushed.strip("/"), own) if part), own
 
 
-def pushed_namespace(namespace: str) -> str:
+def pushed_namespace(namespace: str, root: str = "", *, is_robots: bool = True) -> str:
     """Return what stands before a node's own part of its namespace, with a slash in front; empty: nothing.
 
-    A node's own part begins with `rfm`, or is the name of a robot. A namespace of one other part may be a robot's.
+    A node's own part begins with `rfm`, or is the name of a robot. A namespace of one other part may be a robot's. root: of its
+    factory, with a slash in front; it may have a part `rfm` as well. is_robots: False: the node is none of a robot.
     """
-    parts = [part for part in namespace.split("/") if part]
-    before = parts[: parts.index("rfm")] if "rfm" in parts else parts[:-1]
-    return "".join(f"/{part}" for part in before)
+    root = root if f"{namespace}/".startswith(f"{root}/") else ""
+    parts = [part for part in namespace.removeprefix(root).split("/") if part]
+    before = parts[: parts.index("rfm")] if "rfm" in parts else parts[:-1] if is_robots else parts
+    return root + "".join(f"/{part}" for part in before)
 
 
 class Names:

@@ -123,11 +123,11 @@ def misread(node: yaml.ScalarNode) -> tuple[str, str]:
     Source: YAML 1.1, https://yaml.org/type/int.html and float.html; YAML 1.2.2, section 10.3.2.
     """
     text = node.value
-    if node.style is not None:
+    if node.style is not None and node.tag not in NUMBERS:  # `!!int "010"` is a number, and read like one
         return "", ""
     quote = "in quotes if it is text"
     if OCTAL.fullmatch(text):
-        decimal = re.sub(r"^([-+]?)0o?0*(?=[0-9])", r"\1", text).replace("_", "")
+        decimal = re.sub(r"^([-+]?)0o?0*(?=[0-9])", r"\1", text.replace("_", ""))
         return f"`{text}` is an octal number to some readers of YAML and a decimal one to others", f"write `{decimal}`, or {quote}"
     if node.tag not in NUMBERS:
         return "", ""

@@ -161,7 +161,6 @@ class ServerRow(_Row):
 class ProcessRow(_Row):
     """A process of the factory, of which robots, servers and the recorder are parts."""
 
-    host: str = ""
     numbers: dict[str, float] = field(default_factory=dict)
     """Of its certificate, its log disk and its recording, by name."""
 
@@ -181,8 +180,8 @@ class Board:
     def __init__(self, robots: list[str], servers: list[str]) -> None:
         self.robots = {name: RobotRow() for name in robots}
         self.servers = {name: ServerRow() for name in servers}
-        self.processes: dict[str, ProcessRow] = {}
-        """By the node that reports."""
+        self.processes: dict[tuple[str, str], ProcessRow] = {}
+        """By the node that reports, and its host: several hosts may each have a recorder, and all are named the same."""
         self.schedule_epoch = 0
         self.predicted_actions_hz = 0.0
         self.descriptor = ""

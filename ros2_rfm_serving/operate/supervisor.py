@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ros2_rfm_serving.factory.nodes import NodeSpec, write_parameters
+from ros2_rfm_serving.audit.recording.writing import END_S
+from ros2_rfm_serving.factory.nodes import NodeSpec, merged_parameters, write_parameters
 from ros2_rfm_serving.operate.commands import node_arguments, node_environment
 from ros2_rfm_serving.operate.executables import command_of
 from ros2_rfm_serving.private_files import private, private_folder
@@ -49,6 +50,8 @@ class Process(Kept):
     """Of this machine."""
 
     command: list[str]
+    patience_s: float = STOP_TIMEOUT_S
+    """That it has to end in."""
     running: subprocess.Popen[bytes] | None = None
     started_s: float = 0.0
     restart_s: float = 0.0
@@ -151,7 +154,8 @@ class Supervisor:
         parameters = folder / f"{node.name}.yaml"
         write_parameters(node, parameters)
         arguments = node_arguments(node, str(parameters), fleet_namespace=fleet_namespace, log_level=log_level)
-        return Process(node=node, log=folder / f"{node.name}.log", command=[*command_of(node.executable), *arguments])
+        command = [*command_of(node.executable), *arguments]
+        return Process(node=node, log=folder / f"{node.name}.log", command=command, patience_s=patience_s(node))
 
     def _launch(self, process: Process) -> None:
         with open(process.log, "ab", opener=private) as log:
@@ -180,27 +184,38 @@ class Supervisor:
 def _interrupt(processes: list[Process], patience_s: float = 0.0) -> list[Process]:
     for process in processes:
         _signal(process, signal.SIGINT)
-    _still_running(processes, patience_s)
+    _still_running(processes, lambda _: patience_s)
     return processes
 
 
 def _end(interrupted: list[Process]) -> list[str]:
     """The names of those that had to be killed."""
-    running = _still_running(interrupted, STOP_TIMEOUT_S)
+    running = _still_running(interrupted, lambda process: process.patience_s)
     for number in (signal.SIGTERM, signal.SIGKILL):
         killed = [process.node.name for process in running]
         for process in running:
             _signal(process, number)
-        running = _still_running(running, TERMINATE_TIMEOUT_S)
+        running = _still_running(running, lambda _: TERMINATE_TIMEOUT_S)
     return killed
 
 
-def _still_running(processes: list[Process], patience_s: float) -> list[Process]:
+def patience_s(node: NodeSpec) -> float:
+    """Return what a node may take to end in order: a server answers what it has, a recorder waits for others and for its disk.
+
+    Raises: `ConfigurationError` for a file of its own that is none.
+    """
+    if node.executable == "recorder_node":
+        return STOP_TIMEOUT_S + END_S
+    given = merged_parameters(node).get("drain_timeout_s", 0.0) if node.executable == "model_server_node" else 0.0
+    return STOP_TIMEOUT_S + (given if isinstance(given, int | float) else 0.0)
+
+
+def _still_running(processes: list[Process], patience: Callable[[Process], float]) -> list[Process]:
     """Those that have not ended after so long."""
-    deadline_s = time.monotonic() + patience_s
+    begun_s = time.monotonic()
     while True:
         running = [process for process in processes if process.running is not None and process.running.poll() is None]
-        if not running or time.monotonic() >= deadline_s:
+        if time.monotonic() >= begun_s + max(map(patience, running), default=0.0):
             return running
         time.sleep(0.05)
 

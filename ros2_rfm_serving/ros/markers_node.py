@@ -43,7 +43,7 @@ class MarkersNode(Node):
         super().__init__("markers", enable_rosout=False)
         declare(self, SPECS)
         values = Values(self, SPECS)
-        self._names = fleet_names(self)
+        self._names = fleet_names(self, is_robots=False)
         self._look = Look(
             position_in_state=values.integer("position_in_state"),
             delta_scale_m=values.number("delta_scale_m"),

@@ -64,7 +64,7 @@ class ModelServerNode(LifecycleNode):
         self._params = server_params(self)
         keep_to(cores_of(self._params.cores))
         self._name = self._params.server
-        self._names = fleet_names(self)
+        self._names = fleet_names(self, is_robots=False)
         self._owns_process = self.watches_interpreter = owns_process
         self._placement: Placement | None = self._params.placed(None)
         self._failed_s = 0.0
@@ -257,7 +257,9 @@ class ModelServerNode(LifecycleNode):
         self._close()
         if self._work:
             limit_s = hung_limit_s(self._params.hung_after_s, self._work.engine)
-            self._former, self._work = Former(self._work.end(), limit_s), None
+            server, threads = self._work.server, self._work.end()
+            self._standing.replace(server)
+            self._former, self._work = Former(threads, limit_s), None
             if not self._ending:
                 self._audit.follow(None, {})
 

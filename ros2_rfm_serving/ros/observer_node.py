@@ -72,14 +72,14 @@ class ObserverNode(Node):
         for status in message.status:
             name, _, part = status.name.rpartition(": ")
             rows = self._board.processes
-            too_many = name not in rows and len(rows) >= MAX_PROCESSES
+            key = name, status.hardware_id
+            too_many = key not in rows and len(rows) >= MAX_PROCESSES
             too_long = max(len(name), len(status.hardware_id)) > MAX_CHARACTERS or len(status.values) > MAX_NUMBERS
             if part != "process" or too_many or too_long:
                 self.refused["bad_process"] += 1
                 continue
             numbers = {value.key: number for value in status.values if math.isfinite(number := _number(value.value))}
-            row = ProcessRow(seen_s=clock(), host=status.hardware_id, numbers=numbers)
-            self._board.processes = {**rows, name: row}
+            self._board.processes = {**rows, key: ProcessRow(seen_s=clock(), numbers=numbers)}
 
     def _refuse(self, error: BadMessageError, about: str) -> None:
         self.refused[error.kind] += 1

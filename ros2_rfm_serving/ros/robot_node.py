@@ -17,6 +17,7 @@ from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.ros.node.changes import Changes
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, Part
 from ros2_rfm_serving.ros.node.faulty import Faults
+from ros2_rfm_serving.ros.node.hang_watch import progress
 from ros2_rfm_serving.ros.node.orders import Gate
 from ros2_rfm_serving.ros.node.own_name import OwnName, claim, nameless, say_lost
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, unknown
@@ -205,9 +206,12 @@ class RobotHost(LifecycleNode):
     def _free(self, reason: str) -> None:
         """Every robot first comes to a stand; then they take leave."""
         for robot in self._robots:
+            progress()
             robot.deactivate(reason)
         for robot in self._robots:
+            progress()
             robot.destroy()
+        progress()
         self._robots.clear()
         for shared in (self._servers, self._diagnostics, *self._own_names):
             if shared is not None:

@@ -83,7 +83,7 @@ class SchedulerNode(Node):
         if not file:
             raise ConfigurationError("is empty", key="factory_file", fix="name a descriptor: -p factory_file:=/my/factory.yaml")
         Changes(self, declared, self._follow)
-        names = fleet_names(self)
+        names = fleet_names(self, is_robots=False)
         self._publisher = self.create_publisher(msg.Schedule, names.schedule, qos.SCHEDULE)
         self._identity = 1 + secrets.randbelow(2**64 - 1)
         self._processes: list[int] = []

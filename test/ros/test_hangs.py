@@ -16,7 +16,7 @@ import pytest
 from ros2_rfm_serving.audit.bag import Bag
 from ros2_rfm_serving.audit.verify import verify
 from ros2_rfm_serving.ros.node import hang_watch
-from ros2_rfm_serving.ros.node.process import EXIT_END_HUNG
+from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, EXIT_END_HUNG
 
 PATIENT_S = 60.0
 
@@ -122,10 +122,32 @@ def test_a_node_that_publishes_often_in_one_long_callback_does_not_hang(tmp_path
         assert "hang" not in node.log
 
 
-@pytest.mark.parametrize("how", ["lets others run", "holds the lock"])
+def test_a_second_ctrl_c_does_not_cut_short_an_end_that_may_take_long(tmp_path: Path, repository: Path, ros_domain: int) -> None:
+    """As of a recorder that closes a large bag, or of a server that closes its engine."""
+    with hanging("slow", "lets others run", tmp_path, repository) as node:
+        node.process.send_signal(signal.SIGINT)
+        node.wait((tmp_path / "stops").exists)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            node.process.send_signal(number)
+            time.sleep(0.3)
+        (tmp_path / "asked again").touch()
+        assert node.process.wait(timeout=PATIENT_S) == 0
+        assert float((tmp_path / "left").read_text()) > 20.0, "of 100 s"
+
+
+def test_a_node_that_waits_for_somebody_who_listens_does_not_hang(tmp_path: Path, repository: Path, ros_domain: int) -> None:
+    """It ends with the code of what it has to say: one that lost its name is not to be started again."""
+    with hanging("lost", "lets others run", tmp_path, repository) as node:
+        (tmp_path / "lose").touch()
+        assert node.process.wait(timeout=PATIENT_S) == EXIT_CONFIGURATION, node.log
+        assert (tmp_path / "said").exists() and "its end hangs" not in node.log
+
+
+@pytest.mark.parametrize("where", ["nowhere", "many files"])
 def test_a_node_that_does_not_hang_ends_in_order_and_says_nothing(
-    tmp_path: Path, repository: Path, ros_domain: int, how: str
+    tmp_path: Path, repository: Path, ros_domain: int, where: str
 ) -> None:
-    with hanging("nowhere", how, tmp_path, repository) as node:
+    with hanging(where, "holds the lock", tmp_path, repository) as node:
+        time.sleep(1.0)
         assert node.ended() == 0
-        assert "hang" not in node.log and not (tmp_path / "closed").exists()
+        assert "hang" not in node.log and "Traceback" not in node.log and not (tmp_path / "closed").exists()

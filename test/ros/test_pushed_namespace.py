@@ -31,7 +31,10 @@ def started(repository: Path, executable: str, namespace: str, *parameters: str)
     return subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.parametrize(("executable", "namespace"), [("robot_node", "/cell_a/push_1"), ("markers_node", "/cell_a/rfm")])
+@pytest.mark.parametrize(
+    ("executable", "namespace"),
+    [("robot_node", "/cell_a/push_1"), ("markers_node", "/cell_a/rfm"), ("markers_node", "/cell_a")],
+)
 def test_a_pushed_node_of_another_factory_is_refused_with_the_fix(
     repository: Path, ros_domain: int, executable: str, namespace: str
 ) -> None:
@@ -49,6 +52,8 @@ def test_a_pushed_node_of_another_factory_is_refused_with_the_fix(
         ("/push_1", "", ""),
         ("/push_1", "cell_a", "/cell_a"),
         ("/plant/line_2/rfm/servers/server_1", "plant/line_2", "/plant/line_2"),
+        ("/plant/rfm/rfm/servers/server_1", "plant/rfm", "/plant/rfm"),
+        ("/rfm/push_1", "rfm", "/rfm"),
     ],
 )
 def test_a_node_belongs_to_the_factory_that_it_names(ros_domain: int, namespace: str, given: str, root: str) -> None:

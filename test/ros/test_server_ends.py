@@ -157,7 +157,9 @@ def test_a_server_turned_to_another_model_answers_what_it_has_and_an_engine_that
         gate.open()
         fleet.wait(lambda: fleet.chunks["r1"], what="the answer of the model before")
         assert fleet.chunks["r1"][0][1].id.sequence in asked
+        served = len(fleet.chunks["r1"])
         fleet.wait(lambda: fleet.status.state == READY and fleet.status.model == "slow", what="the other model")
+        assert fleet.status.served >= served > 0, "a process that counts anew was started again"
         settle(fleet, ["r1"])
 
         # Requests that no engine can answer are no reason to end. An engine that answers nothing is.

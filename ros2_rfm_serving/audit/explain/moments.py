@@ -36,9 +36,26 @@ def _parsed(text: str, begins_s: float) -> float:
     if found := TIME_OF_DAY.fullmatch(text):
         return _first(_time_of_day(text, *found.groups(default="0")), text, begins_s)
     try:
-        return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+        moment = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
         raise ConfigurationError(f"{text!r} is no time", key="--at", fix=f"write {FORMS}") from None
+    return moment.timestamp() if moment.tzinfo else _here(moment, text, begins_s)
+
+
+def _here(day: datetime.datetime, text: str, begins_s: float) -> float:
+    """Return the moment of a date and time of the calendar here: of two the first that is not before the recording.
+
+    Raises: `ConfigurationError` where clocks were set forward over it.
+    """
+    found = local_time.moments(day)
+    if not found:
+        raise _skipped(day, text)
+    return next((at_s for at_s in found if at_s >= begins_s - NEAR_S), found[-1])
+
+
+def _skipped(day: datetime.datetime, text: str) -> ConfigurationError:
+    problem = f"clocks here were set forward over {text} on {day:%Y-%m-%d}: that day has no such time"
+    return ConfigurationError(problem, key="--at", fix=f"write {FORMS}")
 
 
 def _time_of_day(text: str, hour: str, minute: str, second: str) -> datetime.time:
@@ -61,8 +78,7 @@ def _first(of_day: datetime.time, text: str, begins_s: float) -> float:
     for day in days:
         found = local_time.moments(day)
         if not found and day.timestamp() >= near_s:
-            problem = f"clocks here were set forward over {text} on {day:%Y-%m-%d}: that day has no such time"
-            raise ConfigurationError(problem, key="--at", fix=f"write {FORMS}")
+            raise _skipped(day, text)
         if later := [at_s for at_s in found if at_s >= near_s]:
             return later[0]
     return math.inf

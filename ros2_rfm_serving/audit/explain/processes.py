@@ -70,8 +70,8 @@ def fate_in(log: AuditLog, runs: Sequence[Run], at_s: float) -> Fate:
     begun = [run for run in runs if run.begins_s <= at_s]
     if not begun:
         return _not_begun(runs, at_s)
-    run, number = begun[-1], len(begun)
-    following = runs[number] if number < len(runs) else None
+    run = max(begun, key=lambda one: (min(one.ends_s, at_s), one.begins_s))  # processes of one name may overlap
+    following = runs[len(begun)] if len(begun) < len(runs) else None
     if at_s <= run.ends_s:
         return _within(run, at_s, following)
     ago = f"its records end {duration(at_s - run.ends_s)} before ({clock(run.ends_s)})"
@@ -94,13 +94,14 @@ def fate_in(log: AuditLog, runs: Sequence[Run], at_s: float) -> Fate:
 def without_an_end(log: AuditLog, writer: str) -> list[Run]:
     """Return the last chains of those processes of a writer whose records stop without an end."""
     runs = log.runs.get(writer, [])
-    return [run for run, following in zip(runs, [*runs[1:], None], strict=False) if _has_no_end(run, following, log.ends_s)]
+    return [run for number, run in enumerate(runs) if _has_no_end(run, runs[number + 1 :], log.ends_s)]
 
 
-def _has_no_end(run: Run, following: Run | None, recording_ends_s: float) -> bool:
-    if run.closed is not None:
+def _has_no_end(run: Run, others: Sequence[Run], recording_ends_s: float) -> bool:
+    """others: that began later. One that began meanwhile, such as a rival of the same name, says nothing of it."""
+    if run.closed is not None or any(one.process == run.process for one in others):
         return False
-    return recording_ends_s - run.ends_s > QUIET_S if following is None else following.process != run.process
+    return recording_ends_s - run.ends_s > QUIET_S or any(one.begins_s > run.ends_s for one in others)
 
 
 def _not_begun(runs: Sequence[Run], at_s: float) -> Fate:

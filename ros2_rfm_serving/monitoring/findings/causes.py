@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ros2_rfm_serving.monitoring.findings import fleet, processes, robots, servers
 from ros2_rfm_serving.monitoring.findings.finding import FACTORY, Finding, Rule
-from ros2_rfm_serving.monitoring.findings.look import Look
+from ros2_rfm_serving.monitoring.findings.look import SCHEDULER, Look
 
 
 class Severity(enum.IntEnum):
@@ -26,11 +26,12 @@ class Cause:
     severity: Severity
     rule: Rule
     explains: tuple[str, ...] = ()
-    """Causes that only follow from this one: at the same robot or server, or at one that asks the other."""
+    """Causes that only follow from this one: at the same robot or server, or at a robot that asks this server."""
 
 
-UNANSWERED = ("overloaded server", "lossy network", "reported trouble")
-UNUSED = ("lossy network", "reported trouble")
+REPORTED = "reported trouble"
+UNANSWERED = ("overloaded server", "lossy network", REPORTED)
+UNUSED = ("lossy network", REPORTED)
 STOPS, SLOWS, WARNS = Severity
 CAUSES = (
     Cause("two factories in one domain", STOPS, fleet.two_factories),
@@ -71,8 +72,21 @@ def findings(look: Look) -> list[Finding]:
     told: list[Finding] = []
     for cause, of_it in found.items():
         others = [one for other in CAUSES if cause.name in other.explains for one in found[other]]
-        told += [one for one in of_it if not any(_concerns(look, other, one.about) for other in others)]
+        told += [one for one in of_it if not any(_reaches(look, other, one) for other in others)]
     return told
+
+
+def _reaches(look: Look, finding: Finding, other: Finding) -> bool:
+    """Whether a finding can be the reason of another one, by where they are.
+
+    What is wrong with a robot has consequences there alone; with a server, at its robots too. The scheduler reports what it does
+    without a server, and a server what it does without the scheduler.
+    """
+    places = (finding.about, *finding.concerns)
+    if finding.about == FACTORY or other.about in places:
+        return True
+    via = {place for place in places if place in look.servers or (place == SCHEDULER and other.cause == REPORTED)}
+    return any(look.are_related(place, other.about) for place in via)
 
 
 def _concerns(look: Look, finding: Finding, name: str) -> bool:

@@ -63,9 +63,9 @@ def _certificates(look: Look, cause: str, kind: str) -> Iterator[Finding]:
 
 
 def incomplete_recording(look: Look) -> Iterator[Finding]:
-    """Yield what a recorder reports of what it lost, and a recorder that went silent during the look."""
-    said = look.diagnoses.get(RECORDING, [])
-    if said and (evidence := _incomplete(look, said)):
+    """Yield what recorders report of what they lost, and a recorder that went silent during the look."""
+    newest = {said.values.get("folder", ""): said for said in look.diagnoses.get(RECORDING, [])}  # of several, each has its own
+    if evidence := [line for said in newest.values() for line in _incomplete(look, said)]:
         yield Finding(
             cause="incomplete recording",
             about=RECORDER,
@@ -74,12 +74,12 @@ def incomplete_recording(look: Look) -> Iterator[Finding]:
         )
 
 
-def _incomplete(look: Look, said: list[Diagnosis]) -> list[str]:
-    newest = said[-1]
+def _incomplete(look: Look, newest: Diagnosis) -> list[str]:
+    topics, folder = (newest.values.get(key, "?") for key in ("topics", "folder"))
     silent_s = look.ended_s - newest.heard_s
     if silent_s > SILENT_AFTER_S:
-        return [f"nothing was heard of the recorder for {silent_s:.1f} s; it reports every second"]
+        silent = f"nothing was heard of the recorder for {silent_s:.1f} s; it reports every second"
+        return [silent, f"it recorded {topics} topics to {folder}"]
     if newest.level <= OK or NO_SPACE in newest.message:
         return []
-    topics, folder = (newest.values.get(key, "?") for key in ("topics", "folder"))
     return [f"the recorder says: {newest.message}", f"it records {topics} topics to {folder}"]

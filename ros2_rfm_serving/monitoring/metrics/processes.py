@@ -27,23 +27,23 @@ RECORDING = "recorder_messages"
 """A process that has it records."""
 
 
-def processes(rows: Mapping[str, ProcessRow], now_s: float) -> Iterator[Metric]:
-    rows = {name: row for name, row in rows.items() if now_s - row.seen_s < FORGOTTEN_AFTER_S}
-    there = {name: row for name, row in rows.items() if now_s - row.seen_s < SILENT_AFTER_S}
+def processes(rows: Mapping[tuple[str, str], ProcessRow], now_s: float) -> Iterator[Metric]:
+    rows = {key: row for key, row in rows.items() if now_s - row.seen_s < FORGOTTEN_AFTER_S}
+    there = {key: row for key, row in rows.items() if now_s - row.seen_s < SILENT_AFTER_S}
     up = GaugeMetricFamily("rfm_recorder_up", "1: the recorder reports; 0: it is silent", labels=["process", "host"])
-    for name, row in rows.items():
+    for key, row in rows.items():
         if RECORDING in row.numbers:
-            up.add_metric([name, row.host], float(name in there))
+            up.add_metric(key, float(key in there))
     yield up
     for number, (metric, about) in GAUGES.items():
         gauge = GaugeMetricFamily(metric, about, labels=["process", "host"])
-        for name, row in there.items():
+        for key, row in there.items():
             if number in row.numbers:
-                gauge.add_metric([name, row.host], row.numbers[number])
+                gauge.add_metric(key, row.numbers[number])
         yield gauge
     for number, (metric, about) in COUNTERS.items():
         counter = CounterMetricFamily(metric, about, labels=["process", "host"])
-        for name, row in rows.items():
+        for key, row in rows.items():
             if number in row.numbers:
-                counter.add_metric([name, row.host], row.numbers[number])
+                counter.add_metric(key, row.numbers[number])
         yield counter

@@ -48,14 +48,14 @@ RECENT_S = 60.0
 class RecorderNode(Node):
     """Raises: `RfmError`: the folder cannot be used."""
 
-    stop_s = END_S
-    """Of its end: for the disk, which `stop` waits for."""
+    stop_s = END_S + 2.0
+    """Of its end: for the disk, which `stop` waits for, and to log that it does not come back."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__("recorder", enable_rosout=False, **options)
         declare(self, SPECS)
         values = Values(self, SPECS)
-        self._root = fleet_names(self).schedule.removesuffix("/rfm/schedule")
+        self._root = fleet_names(self, is_robots=False).schedule.removesuffix("/rfm/schedule")
         self._about = {"namespace": self._root, "host": socket.gethostname()}
         self._intake = Intake(int(values.number("queue_mb") * MB))
         sink = self._sink(values)

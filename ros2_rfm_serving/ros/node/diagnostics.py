@@ -9,6 +9,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.duration import Duration
 from rclpy.node import Node
 
+from ros2_rfm_serving.ros.node.hang_watch import progress
 from ros2_rfm_serving.ros.node.log_disk import LogDisk
 from ros2_rfm_serving.ros.node.process_status import ProcessStatus
 from ros2_rfm_serving.ros.node.runtime import clock
@@ -25,6 +26,8 @@ the shared memory of a process, and hold up everybody's control period for some 
 AT_ONCE = 8
 """Statuses that a turn has at least, while there are that many: those of a small process come in one message."""
 LAST_WORDS_S = 10.0
+ARRIVES_S = 4.0
+"""Of the last words: less than a call of the middleware may take at the end."""
 
 Part = Callable[[], DiagnosticStatus | None]
 """None: it could not be told, which has been said elsewhere."""
@@ -75,9 +78,11 @@ class Diagnostics:
         """Before the process ends: waits for somebody who listens, and until they have arrived; at most for `LAST_WORDS_S`."""
         end_s = clock() + LAST_WORDS_S
         while not self._publisher.get_subscription_count() and clock() < end_s:
+            progress()
             time.sleep(0.02)
         self.publish(*statuses)
-        self._publisher.wait_for_all_acked(Duration(seconds=max(0.1, end_s - clock())))
+        progress()
+        self._publisher.wait_for_all_acked(Duration(seconds=min(ARRIVES_S, max(0.1, end_s - clock()))))
 
     def destroy(self) -> None:
         self._is_over = True

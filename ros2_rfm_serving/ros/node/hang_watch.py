@@ -27,6 +27,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import ClassVar
 
 from ros2_rfm_serving.ros.node.process import ENDING_SIGNALS, EXIT_END_HUNG
 
@@ -57,8 +58,12 @@ class HangWatch:
     watch.ends("draining"); ...; watch.ends("destroying the node"); ...
     """
 
+    of_process: ClassVar[HangWatch | None] = None
+    """None: nobody watches."""
+
     def __init__(self, name: str, close_files: Callable[[], object] = lambda: None, *, watches_interpreter: bool = True) -> None:
         """name: of the node. close_files: asks nothing of the middleware. watches_interpreter: False: the node does so itself."""
+        HangWatch.of_process = self
         self._name, self._close_files, self._watches_interpreter = name, close_files, watches_interpreter
         self._thread_id = threading.get_ident()
         self._beat_s = time.monotonic()
@@ -88,10 +93,16 @@ class HangWatch:
 
     def ends(self, step: str, limit_s: float = END_STEP_S) -> None:
         """The process ends, and now does `step`, in words for the log. limit_s: for this step, or until the next `beat`."""
-        if self._watches_interpreter and not self._step:
-            faulthandler.cancel_dump_traceback_later()
+        if not self._step:
+            self._begin_end()
         self._step, self._limit_s = step, limit_s
         self.beat()
+
+    def _begin_end(self) -> None:
+        """From now on each step sets the alarm: another Ctrl-C is none, or it would cut short a step that takes longer."""
+        fcntl.fcntl(self._asked, fcntl.F_SETFL, fcntl.fcntl(self._asked, fcntl.F_GETFL) & ~os.O_ASYNC)
+        if self._watches_interpreter:
+            faulthandler.cancel_dump_traceback_later()
 
     def _arm(self) -> None:
         signal.setitimer(signal.ITIMER_REAL, self._limit_s + CLOSE_S + LAST_RESORT_S)
@@ -116,23 +127,23 @@ class HangWatch:
 
     def _hear_signals(self) -> None:
         """For a while."""
-        ready, _, _ = select.select([self._asked], [], [], LOOK_PERIOD_S)
-        numbers = self._asked.recv(64) if ready else b""
+        poll = select.poll()  # takes any number of a file, unlike select(2)
+        poll.register(self._asked, select.POLLIN)
+        numbers = self._asked.recv(64) if poll.poll(1e3 * LOOK_PERIOD_S) else b""
         if not self._step and any(number in numbers for number in ENDING_SIGNALS):
             self.ends("at work, when it was asked to end")
         elif numbers and not self._step:
             signal.setitimer(signal.ITIMER_REAL, 0.0)  # another signal, with which nothing ends
 
     def _look(self, now_s: float) -> None:
-        if self._step:
-            if now_s - self._beat_s > self._limit_s:
-                self._leave(now_s - self._beat_s)
-            return
         call = self._middleware_call() if now_s - self._beat_s > LOOK_PERIOD_S else None
         if call is not self._call:
             self._call, self._call_since_s = call, now_s
         since_s = now_s - self._call_since_s
-        if call is not None and since_s > HANGS_AFTER_S:
+        if self._step:  # one call of the middleware is never to take long, in whatever step
+            if now_s - self._beat_s > self._limit_s or (call is not None and since_s > END_STEP_S):
+                self._leave(now_s - self._beat_s)
+        elif call is not None and since_s > HANGS_AFTER_S:
             self._say_hang(call, since_s, now_s)
         elif call is None and self._said_s is not None:
             self._said_s = None
@@ -170,6 +181,12 @@ class HangWatch:
             lines += ["".join(traceback.format_stack(frame)).rstrip()]
         with contextlib.suppress(OSError):
             os.write(2, ("\n".join(lines) + "\n").encode(errors="replace"))
+
+
+def progress() -> None:
+    """Say, on the thread that runs the executor, that a step of the end gets on, which has parts that each may take a while."""
+    if HangWatch.of_process is not None:
+        HangWatch.of_process.beat()
 
 
 def _dump_at_alarm() -> None:

@@ -172,14 +172,15 @@ def parameter(node: Node, name: str, default: T, description: str) -> T:
     return value
 
 
-def fleet_names(node: Node) -> Names:
-    """Return the names of the factory that a node belongs to.
+def fleet_names(node: Node, *, is_robots: bool = True) -> Names:
+    """Return the names of the factory that a node belongs to. is_robots: it may be in a namespace that is called as a robot.
 
     Raises: `ConfigurationError`: the node's namespace was pushed below another one, and the factory's was not: two cells that a
     launch file starts in two namespaces would share one factory's topics.
     """
     given = parameter(node, "fleet_namespace", "", "Namespace of the whole factory; empty: none; /: none, wherever the node is")
-    names, pushed = Names(given), pushed_namespace(node.get_namespace())
+    names = Names(given)
+    pushed = pushed_namespace(node.get_namespace(), names.root, is_robots=is_robots)
     if pushed not in ("", names.root) and given != "/":
         where = f"the node is in {node.get_namespace()}, below {pushed}, and its factory's topics are below {names.root or '/'}"
         fix = f"write fleet_namespace: {pushed.strip('/')} (as factory.launch.py does), or / for a factory without a namespace"

@@ -53,8 +53,10 @@ class InterpreterWatch:
         if process is not None and process.stdin is not None:
             with contextlib.suppress(OSError):
                 process.stdin.close()  # that is its end
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            try:
                 process.wait(timeout=1.0)
+            except subprocess.TimeoutExpired:  # somebody has stopped it: it would stay for ever
+                process.kill()
 
     def _write(self, limit_s: float) -> None:
         self._process = self._process or _started()

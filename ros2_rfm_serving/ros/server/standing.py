@@ -22,7 +22,7 @@ from ros2_rfm_serving.ros.node.scheduled import Contemporaries
 from ros2_rfm_serving.ros.origin import Origin
 from ros2_rfm_serving.ros.server.audit import ServerAudit
 from ros2_rfm_serving.ros.server.openings import Openings
-from ros2_rfm_serving.ros.server.status import diagnosis, status_message
+from ros2_rfm_serving.ros.server.status import COUNTED, diagnosis, status_message
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.types import Following, ServerState
@@ -51,6 +51,8 @@ class Standing:
         self._ended = False
         self.refused: Counter[str] = Counter()
         """By the node, before there was a server or outside of it."""
+        self._former: Counter[str] = Counter()
+        """What the models before this one have counted."""
         self._node, self._own_name, self._server = node, own_name, server
         self._audit, self._openings = audit, openings
         self._speaker = Speaker()
@@ -71,6 +73,11 @@ class Standing:
         if before != state:
             self._audit.became(before.name.lower(), state.name.lower(), detail)
             self._tried(lambda: self._diagnostics.publish(self._diagnosis()))
+
+    def replace(self, server: ModelServer) -> None:
+        """Its model goes, and the process counts on; what it refused goes with it, as its answers do, of which that is a share."""
+        snapshot = server.snapshot(clock())
+        self._former.update({field: getattr(snapshot, field) for field in COUNTED})
 
     def go_against(self, what: str) -> None:
         """The schedule; empty: it does not."""
@@ -117,7 +124,7 @@ class Standing:
     def _message(self) -> Any:
         name, now_s = self._own_name.name, clock()
         detail = self.detail or self._against
-        made = status_message(name, self.state, detail, self.following, self.refused, self._server(), now_s)
+        made = status_message(name, self.state, detail, self.following, self.refused, self._server(), now_s, former=self._former)
         if self._openings:
             made.challenge, made.hears = self._openings.challenge(now_s), self.contemporaries.named
         return made

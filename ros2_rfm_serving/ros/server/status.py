@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -30,10 +31,22 @@ FIGURES = (
 """Fields of the status that diagnostics repeat."""
 
 
+COUNTED = ("served", "superseded", "refetched")
+"""Since the process began, whatever models it has had: one that counts anew was started again."""
+
+
 def status_message(
-    name: str, state: ServerState, detail: str, followed: Following, refused: Counter[str], server: ModelServer | None, now_s: float
+    name: str,
+    state: ServerState,
+    detail: str,
+    followed: Following,
+    refused: Counter[str],
+    server: ModelServer | None,
+    now_s: float,
+    *,
+    former: Mapping[str, int],
 ) -> Any:
-    """refused: by the node, before there was a server or outside of it."""
+    """refused: by the node, before there was a server or outside of it. former: `COUNTED`, of the models before this one."""
     status = msg.ServerStatus(
         state=int(state),
         detail=detail,
@@ -50,6 +63,8 @@ def status_message(
             setattr(status, field, getattr(snapshot, field))
         status.refused = convert.counters_to(refused + Counter(snapshot.refused))
         status.histograms = [convert.histogram_to(name, histogram) for name, histogram in snapshot.histograms.items()]
+    for field in COUNTED:
+        setattr(status, field, getattr(status, field) + former.get(field, 0))
     return status
 
 

@@ -110,3 +110,15 @@ def test_the_oldest_incident_of_the_hour_that_comes_twice_goes(tmp_path: Path) -
         for path in (tmp_path / name / "a.mcap", tmp_path / name):
             os.utime(path, (1e9 + number, 1e9 + number))
     assert prune(tmp_path, 250, 0.0, 0.0) == ["20261025-025000_hold_r"]
+
+
+def test_a_date_with_a_time_is_of_the_same_calendar(zone: Callable[[str], ZoneInfo]) -> None:
+    """Without an offset, as a time of day: of two, the one in the recording; where there is none, it is refused."""
+    here = zone("Europe/Berlin")
+    for fold in (0, 1):
+        begins_s = at(LONG, 2, 30, zone=here, fold=fold)
+        assert moment_of("2026-10-25T02:45:01.5", begins_s, begins_s + 1800.0) == begins_s + 901.5
+    begins_s = at(SHORT, 1, 0, zone=here)
+    assert moment_of("2026-03-29T03:30", begins_s, begins_s + 7200.0) == at(SHORT, 3, 30, zone=here)
+    with pytest.raises(ConfigurationError, match="set forward over 2026-03-29T02:30"):
+        moment_of("2026-03-29T02:30", begins_s, begins_s + 7200.0)

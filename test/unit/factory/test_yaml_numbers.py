@@ -37,6 +37,7 @@ def refused(text: str) -> ConfigurationError:
         ("08", "`8`"),
         ("-010", "`-10`"),
         ("0o10", "`10`"),
+        ("0_1", "`1`"),
         ("1:30", "units"),
         ("+1:30:00", "units"),
         ("1_000", "`1000`"),
@@ -49,6 +50,12 @@ def test_a_number_of_robots_that_can_be_misread_is_refused(number: str, fix: str
     error = refused(FACTORY % (number, 100, "m"))
     assert (error.file, error.line, error.key) == ("f.yaml", 2, "robot_fleet[0].num_robots")
     assert f"`{number}`" in error.problem and fix in error.fix, error
+
+
+@pytest.mark.parametrize("number", ['"010"', "'1:30'", "1_000"])
+def test_quotes_do_not_hide_a_number_that_has_a_tag(number: str) -> None:
+    error = refused(FACTORY % (f"!!int {number}", 100, "m"))
+    assert error.key == "robot_fleet[0].num_robots" and number.strip("'\"") in error.problem and "YAML" in error.problem, error
 
 
 @pytest.mark.parametrize("number", ["1:30.5", "1_000.5", "010", "0_1.5", "off"])

@@ -13,8 +13,9 @@ import pytest
 from ros2_rfm_serving.monitoring.findings.causes import CAUSES, findings
 from ros2_rfm_serving.monitoring.findings.finding import FACTORY
 from ros2_rfm_serving.monitoring.findings.look import HeardSchedule, Look
+from ros2_rfm_serving.types.process_problems import CERTIFICATE_INVALID
 
-from .test_findings import SEEN, caused, healthy
+from .test_findings import SEEN, camera, caused, healthy, of_process, says, silent_server
 
 PLACE = {cause.name: place for place, cause in enumerate(CAUSES)}
 EXPLAINED = {cause.name: cause.explains for cause in CAUSES}
@@ -137,6 +138,21 @@ def test_one_cell_with_two_troubles_has_both_named_unless_one_explains_the_other
         found.append(caused(look))
         assert in_order(found[-1])
     assert any(wanted <= {cause for cause, _ in causes} for causes in found), found
+
+
+@pytest.mark.parametrize("owner", ["arm_1", "scheduler"])
+def test_a_certificate_that_ended_elsewhere_does_not_hide_a_dead_server(owner: str) -> None:
+    look = healthy()
+    silent_server(look)
+    of_process(look, owner, CERTIFICATE_INVALID, "own certificate has ended", 2)
+    assert caused(look) == [("invalid certificate", owner), ("server gone", "server_1")]
+
+
+def test_what_is_wrong_with_a_robot_does_not_hide_what_its_server_reports() -> None:
+    look = healthy()
+    camera(look)
+    says(look, "server_1: server", 1, "2 requests were not answered")
+    assert caused(look) == [("dead camera", "arm_1"), ("reported trouble", "server_1")]
 
 
 def test_what_concerns_everybody_explains_nothing_of_one_robot() -> None:

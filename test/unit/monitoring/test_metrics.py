@@ -55,9 +55,9 @@ def board(now_s: float = NOW_S) -> Board:
     server.histograms = {"queue_wait_s": {"": counted(0.01)}, "inference_s": {"": counted(0.02)}}
     recorder = {"recorder_messages": 900, "recorder_lost": 3, "recorder_bytes": 10**9, "recorder_problem": 0}
     made.processes = {
-        "/rfm/recorder": ProcessRow(seen_s=now_s - 4.0, host="a", numbers={"log_disk_full": 0, **recorder}),
-        "/arm_1/robot": ProcessRow(
-            seen_s=now_s - 4.0, host="b", numbers={"log_disk_full": 1, "certificate_left_s": 86_400, "certificate_invalid": 0}
+        ("/rfm/recorder", "a"): ProcessRow(seen_s=now_s - 4.0, numbers={"log_disk_full": 0, **recorder}),
+        ("/arm_1/robot", "b"): ProcessRow(
+            seen_s=now_s - 4.0, numbers={"log_disk_full": 1, "certificate_left_s": 86_400, "certificate_invalid": 0}
         ),
     }
     return made
@@ -147,6 +147,15 @@ def test_a_robot_has_so_many_series(components: int, series: int, repository: Pa
     assert many < 300 * series + 150, "a fleet of 300"
     text = (repository / "docs" / "fleet.md").read_text()
     assert "20 per robot, 4 for each of its components" in text
+
+
+@pytest.mark.parametrize("series", [1, 3])
+def test_a_process_has_so_many_series(series: int) -> None:
+    """Of its log disk, and of its certificate. docs/fleet.md has the figure of 300 robots that each have a process."""
+    numbers = dict(list({"log_disk_full": 0.0, "certificate_left_s": 9e6, "certificate_invalid": 0.0}.items())[:series])
+    one, many = (fleet(300, 4) for _ in range(2))
+    many.processes = {(f"/arm_{number}/robot", "a"): ProcessRow(seen_s=NOW_S, numbers=numbers) for number in range(300)}
+    assert len(exported(many)) - len(exported(one)) == 300 * series
 
 
 def test_processes_have_their_certificates_log_disks_and_recordings() -> None:

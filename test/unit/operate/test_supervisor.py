@@ -119,6 +119,24 @@ def test_robots_end_before_the_servers_that_answer_them(tmp_path: Path, monkeypa
     assert not killed and robot_ns < server_ns
 
 
+def test_a_server_may_take_what_it_was_given_to_answer_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drain that was promised is not cut short; nor is a recorder that waits for its disk."""
+    monkeypatch.setattr(supervisor, "command_of", lambda executable: [sys.executable, "-S", "-c", ENDS_SLOWLY, "1.0"])
+    monkeypatch.setattr(supervisor, "STOP_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(supervisor, "TERMINATE_TIMEOUT_S", 0.1)
+    draining = NodeSpec(name="server_1", executable="model_server_node", parameters={"drain_timeout_s": 30.0})
+    nodes = [draining, NodeSpec(name="server_2", executable="model_server_node")]
+    started = Supervisor(nodes, tmp_path, around=[NodeSpec(name="recorder", executable="recorder_node")])
+    started.start()
+    try:
+        while not all("begun" in process.log.read_text() for process in started.processes):
+            time.sleep(0.02)
+    finally:
+        killed = started.stop()
+    assert not killed and all(len(process.log.read_text().split()) == 2 for process in started.processes)
+    assert [process.patience_s for process in started.processes] == [20.1, 30.1, 0.1]
+
+
 def test_a_process_that_hears_nothing_is_killed_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deaf = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; print('begun', flush=True); time.sleep(600)"
     monkeypatch.setattr(supervisor, "command_of", lambda executable: [sys.executable, "-S", "-c", deaf])
