@@ -12,6 +12,7 @@ from ros2_rfm_serving.simulation import simulate
 
 FACTORY = """
 server_cluster: {num_servers: 6, gpu_type: NVIDIA H200, dispatch: fifo}
+planning: {objective: throughput}
 robot_fleet: [{task: sort, num_robots: 11}, {task: carry, num_robots: 9}, {task: look, num_robots: 3}]
 sort:
   value: 1.3

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 import torch
 
-from ros2_rfm_serving.dispatch import DispatchPolicy
+from ros2_rfm_serving.dispatch import DispatchPolicy, dispatcher
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import ConfigurationError, ContractError, ModelError
-from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, dispatch, horizon
+from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, horizon
 from ros2_rfm_serving.server.horizon import HorizonPolicy
 from ros2_rfm_serving.server.tiers import LAST_REST_S, rest_s
 from ros2_rfm_serving.types import Chunk, EngineReply, Horizon, Reply, Serving, SessionRequest
@@ -233,7 +233,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
     def add(load: Any) -> None:
         Entry.load = staticmethod(load)
 
-    for module in (horizon, dispatch.dispatcher):
+    for module in (horizon, dispatcher):
         monkeypatch.setattr(module, "entry_points", lambda group: [Entry()])
     horizon.policy.cache_clear()
     yield add

@@ -147,9 +147,10 @@ class Visited:
 
     # --- what happens ---
 
-    def comes(self) -> None:
+    def comes(self, task: str = "") -> None:
+        """task: at random, if none is given."""
         self.names += 1
-        name, task = f"guest_{self.names}", self.rng.choice(sorted(self.factory.tasks))
+        name, task = f"guest_{self.names}", task or self.rng.choice(sorted(self.factory.tasks))
         order = self.scheduler.admit(name, task)
 
         def answered() -> None:
@@ -266,8 +267,8 @@ def test_guests_are_admitted_streamed_to_moved_and_released() -> None:
     visited = Visited(factory(checks=False), seed=1)
     with visited.witness.watching():
         visited.passes(3.0)
-        for _ in range(12):
-            visited.comes()
+        for number in range(12):
+            visited.comes("pick" if number < 4 else "")
             visited.passes(0.3)
         visited.passes(6.0)
         assert visited.disturbed_s, "a server has changed its model"
@@ -360,7 +361,7 @@ def test_who_has_a_gpu_alone_after_a_plan_is_as_quick_as_alone() -> None:
         visited.many()
         visited.many()
         visited.passes(21.0)
-    on_gpu = [sorted(p.model for p in s.placements if p.gpu == "server_1") for _, s in visited.schedules]
+    on_gpu = [sorted(p.model for p in s.placements if p.gpu == "server_2") for _, s in visited.schedules]
     assert on_gpu[0] == ["arm", "judge"] and on_gpu[-1] == ["arm"]
     told_all(visited)
 

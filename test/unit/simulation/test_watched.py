@@ -124,7 +124,7 @@ def test_a_server_that_gets_30_percent_slower_keeps_its_slo(profile: Profile) ->
     declared = factory(slo_ms=180, execution="mode: async")
     blind, seeing, scheduler = both(declared, profile, SETTLED_S, Conditions(stragglers=slow))
     assert scheduler.lookout.watch.seen.paces == {"server_1": pytest.approx(1.3, abs=0.05)} and len(scheduler.schedules) == 2
-    assert slo(blind) < 0.85 and slo(seeing) > 0.93 and seeing.goodput > blind.goodput
+    assert slo(blind) < 0.97 and slo(seeing) > 0.99 and seeing.goodput > 1.05 * blind.goodput
 
 
 class Frail(DispatchPolicy):
