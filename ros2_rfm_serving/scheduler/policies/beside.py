@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
+from ros2_rfm_serving.scheduler import utility
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies.best import Best
 from ros2_rfm_serving.scheduler.policies.options import BestSchedule, under
@@ -28,6 +29,8 @@ GAP = 0.05
 """To the bound, from which on others are looked at."""
 STRICTER = (0.9, 0.8)
 """Shares of an SLO; the last one for a search of its own."""
+BETWEEN = (0.5, 1.0)
+"""Shares of the way from what the curves promise to equal shares of all paces."""
 EXTRA = 2.0
 """Times the budget: when others have used up so much together, no further one is looked at."""
 
@@ -104,6 +107,18 @@ def _at_stricter_slos(problem: Problem, curves: Curves, found: BestSchedule) -> 
             stricter = _with_slo(stricter, c, SYSTEM1, share) if part.name == task else stricter
         rates = RateSearch(stricter, curves, found.hosts).best()
         if rates is not None:
+            yield replace(found, rates=rates, tuned=None, capped=True)
+    yield from _fairer(curves, found)
+
+
+def _fairer(curves: Curves, found: BestSchedule) -> Iterator[BestSchedule]:
+    """The same servers with caps between what the curves promise and what is best for the slowest: queues in which all wait alike
+    keep SLOs that others miss at the same load."""
+    by_curves = RateSearch(found.problem, curves, found.hosts).best()
+    even = RateSearch(replace(found.problem, aim=utility.MAX_MIN), curves, found.hosts).best()
+    if by_curves is not None and even is not None and by_curves != even:
+        for share in BETWEEN:
+            rates = tuple((1.0 - share) * hz + share * other for hz, other in zip(by_curves, even, strict=True))
             yield replace(found, rates=rates, tuned=None, capped=True)
 
 
