@@ -85,9 +85,7 @@ def test_the_sum_alone_lets_a_class_stand_and_the_default_does_not(known: tuple[
     assert summed.feasible and summed.tasks["cheap"].action_rate_hz < 0.06
     assert default.feasible and default.tasks["cheap"].action_rate_hz > 0.5
     assert default.tasks["dear"].action_rate_hz > 0.99 * default.tasks["cheap"].action_rate_hz, "its actions are worth more"
-    assert default.objective > 0.99 * planned(known, "max_min").throughput, (
-        "all at one share are a plan, too"
-    )
+    assert default.objective > 0.99 * planned(known, "max_min").throughput, "all at one share are a plan, too"
     assert default.objective <= default.throughput <= summed.throughput * (1 + 1e-9)
 
 
