@@ -117,15 +117,13 @@ class Factory(Section):
 
     @property
     def waiting(self) -> frozenset[str]:
-        """GPU types whose servers wait for one more where that pays; of groups that differ, the first one says."""
-        return frozenset(
-            t for t, batching in {g.gpu_type: g.batching for g in reversed(self.server_cluster)}.items() if batching == WAIT
-        )
+        """GPU types whose servers wait for one more where that pays."""
+        return frozenset(group.gpu_type for group in self.server_cluster if group.batching == WAIT)
 
     @property
     def dispatch(self) -> dict[str, str]:
-        """GPU type -> the order in which its servers take those who wait; of groups that differ, the first one's."""
-        return {group.gpu_type: group.dispatch for group in reversed(self.server_cluster)}
+        """GPU type -> the order in which its servers take those who wait."""
+        return {group.gpu_type: group.dispatch for group in self.server_cluster}
 
     @property
     def groups(self) -> dict[str, ServerCluster]:

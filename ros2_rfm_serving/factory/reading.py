@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from ros2_rfm_serving.factory import yaml_source
-from ros2_rfm_serving.factory.cluster import CONTINUOUS, Planning, ServerCluster, Standby
+from ros2_rfm_serving.factory.cluster import CONTINUOUS, WAIT, Planning, ServerCluster, Standby
 from ros2_rfm_serving.factory.descriptor import CLUSTER, DISCOVERY, FLEET, HOSTS, PLANNING, STANDBY, Factory
 from ros2_rfm_serving.factory.fleet import FleetEntry
 from ros2_rfm_serving.factory.reading_cores import check_cores
@@ -80,6 +80,7 @@ def _cluster(source: YamlSource) -> tuple[ServerCluster, ...]:
         raise source.error((CLUSTER,), "is an empty list", "write `- {num_servers: ..., gpu_type: ...}`")
     groups = tuple(_group(source, (CLUSTER, i), group) for i, group in enumerate(data))
     _check_batching(source, groups)
+    _check_dispatch(source, groups)
     return groups
 
 
@@ -89,12 +90,25 @@ def _group(source: YamlSource, path: yaml_source.KeyPath, data: object) -> Serve
 
 
 def _check_batching(source: YamlSource, groups: Sequence[ServerCluster]) -> None:
-    """A schedule tells servers by their GPU type, and latencies are those of one way of batching."""
-    first: dict[str, bool] = {}
+    """A schedule tells servers by their GPU type, and latencies are those of one way of batching; so is what waiting costs."""
+    told_apart = {CONTINUOUS: "continuously", WAIT: "with `wait`"}
+    first: dict[str, str | None] = {}
     for i, group in enumerate(groups):
-        if first.setdefault(group.gpu_type, group.batching == CONTINUOUS) != (group.batching == CONTINUOUS):
-            fix = f"batch all servers with {group.gpu_type} continuously or none of them, or give these a gpu_type of their own"
-            raise source.error((CLUSTER, i, "batching"), f"`{group.batching}`, and other servers of the type do otherwise", fix)
+        way = told_apart.get(group.batching)
+        if (other := first.setdefault(group.gpu_type, way)) != way:
+            ways = f"batch all servers with {group.gpu_type} {way or other} or none of them"
+            problem = f"`{group.batching}`, and other servers of the type do otherwise"
+            raise source.error((CLUSTER, i, "batching"), problem, f"{ways}, or give these a gpu_type of their own")
+
+
+def _check_dispatch(source: YamlSource, groups: Sequence[ServerCluster]) -> None:
+    """Plans reckon with one order of requests for each GPU type, and servers keep to that of their group."""
+    first: dict[str, str] = {}
+    for i, group in enumerate(groups):
+        if (other := first.setdefault(group.gpu_type, group.dispatch)) != group.dispatch:
+            fix = f"write `dispatch: {other}` here as in the first group of {group.gpu_type}, or give these a gpu_type of their own"
+            problem = f"`{group.dispatch}`, and other servers of the type have `{other}`"
+            raise source.error((CLUSTER, i, "dispatch"), problem, fix)
 
 
 def _standby(source: YamlSource, num_servers: int) -> Standby:

@@ -79,7 +79,9 @@ def _bound(solution: Solution) -> str:
 
 def _loose(solution: Solution) -> str:
     """What such a bound knows too little of."""
-    return "models that share GPUs" if solution.shares_gpus else "robots that keep SLOs by their own queue"
+    if solution.shares_gpus:
+        return "models that share GPUs"
+    return "robots that keep SLOs by their own queue" if solution.beyond_curves else "the lowest share (max_min)"
 
 
 def problem_lines(problems: Iterable[str]) -> list[Text]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Robot
+from ros2_rfm_serving.scheduler import utility
 from ros2_rfm_serving.scheduler.adjustment import Adjustment
 from ros2_rfm_serving.scheduler.admission import LOOKS, Admission
 from ros2_rfm_serving.scheduler.host import Host, Seat, hosts_of
@@ -235,6 +236,13 @@ class Fleet:
             if route.component == SYSTEM1 and (route.robot in self._task_of if among is None else route.robot in among)
         )
 
+    def objective_hz(self, rates_hz: Mapping[str, float]) -> float:
+        """What plans are compared by (`utility.py`), if its robots act so often; those without a rate do nothing."""
+        tasks = {name: self._classes[task] for name, task in self._task_of.items()}
+        weights = [task.value * task.max_rate_hz for task in tasks.values()]
+        shares = [rates_hz.get(name, 0.0) / task.max_rate_hz for name, task in tasks.items()]
+        return utility.objective(self._problem.aim, weights, shares)
+
     # --- parts ---
 
     def _room_beside(self, task: TaskClass, looks: int) -> Room:
@@ -281,8 +289,7 @@ class Fleet:
 
     def _worth(self, room: Room) -> float:
         """Of those that there are."""
-        counts = Counter(self._task_of.values())
-        return sum(self._classes[task].value * counts[task] * hz for task, hz in room.rates_hz.items())
+        return self.objective_hz({name: room.rates_hz.get(task, 0.0) for name, task in self._task_of.items()})
 
     def _adjusted_room(
         self,
@@ -294,7 +301,7 @@ class Fleet:
     ) -> Room:
         """beyond_hz, within_hz: as in `Limits`. Raises: `ScheduleError`."""
         curves, now_hz = self._curves, self._rates_hz()
-        known = self.pledge, beyond_hz, within_hz
+        known = self.pledge, beyond_hz, within_hz, self._problem.aim
         adjustment = Adjustment(task, self._problem.classes, self._hosts, curves, self._planned_hz, now_hz, *known)
         found = adjustment.best()
         rate_hz = found.rates_hz[task.name]

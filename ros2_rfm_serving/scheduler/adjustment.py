@@ -14,6 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ros2_rfm_serving.errors import ScheduleError
+from ros2_rfm_serving.scheduler import utility
 from ros2_rfm_serving.scheduler.admission import STANDSTILL, Admission, Seats, owed_hz
 from ros2_rfm_serving.scheduler.host import Host
 from ros2_rfm_serving.scheduler.limits import Array, Limits, unchanged
@@ -46,9 +47,11 @@ class Adjustment:
         pledge: Pledge | None = None,
         beyond_hz: Mapping[str, float] = MappingProxyType({}),
         within_hz: Mapping[str, float] = MappingProxyType({}),
+        aim: str = utility.THROUGHPUT,
     ) -> None:
         """planned_hz, now_hz: task -> action rate of its robots, of those that have any. pledge: of links. beyond_hz, within_hz: as
-        in `Limits`, of servers that batch as they do now."""
+        in `Limits`, of servers that batch as they do now. aim: what plans are compared by."""
+        self._aim = aim
         self._pledge, self._beyond_hz, self._within_hz = pledge, beyond_hz, within_hz
         self._task, self._classes, self._hosts, self._curves = task, classes, hosts, curves
         self._planned_hz = planned_hz.get(task.name, 0.0)
@@ -64,7 +67,7 @@ class Adjustment:
         self._weights = np.array([one.value * count for one, count in zip(classes, counts, strict=True)])
 
     def best(self) -> Adjusted:
-        """The one with the highest weighted action rate. Raises: `ScheduleError`."""
+        """The one with the highest objective. Raises: `ScheduleError`."""
         found: list[tuple[float, Adjusted]] = []
         for seats in self._seatings():
             hosts = self._with(seats)
@@ -73,12 +76,16 @@ class Adjustment:
             limits = Limits(self._classes, hosts, self._curves, self._pledge, beyond_hz, within_hz)
             rates_hz = limits.highest(self._owed_hz, self._most_hz, self._weights)
             if rates_hz is not None:
-                found.append((float(self._weights @ rates_hz), self._adjusted(seats, rates_hz)))
+                found.append((self._objective_hz(rates_hz), self._adjusted(seats, rates_hz)))
         if not found:
             raise ScheduleError("nor if every robot has no more than its floor and its fair share, in batches of any size")
         return max(found, key=lambda one: one[0])[1]
 
     # --- parts ---
+
+    def _objective_hz(self, rates_hz: Array) -> float:
+        tops_hz = np.array([one.max_rate_hz for one in self._classes])
+        return float(utility.objective(self._aim, list(self._weights * tops_hz), list(rates_hz / tops_hz)))
 
     def _seatings(self) -> Iterator[Seats]:
         """As the servers batch now; then as if all of one model batched in another way: the one that is taken will."""

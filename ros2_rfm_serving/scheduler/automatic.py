@@ -1,4 +1,4 @@
-"""`dispatch: auto`: the planner chooses the policy by what it expects of a plan with each.
+"""`dispatch: auto`: the planner chooses the policy by the objective that it expects of a plan with each.
 
 Servers are started with the policy that was chosen: whoever starts them, and the scheduler that plans for them, decide alike, for a
 plan of the same factory by the same profiles is the same.
@@ -16,7 +16,7 @@ from ros2_rfm_serving.scheduler.solution import Solution
 CHOICES = ("balanced", "fifo", "swift", "best")
 """The default first, and what needs no account of tasks. The others go by what the papers compare (docs/server.md)."""
 WORTH = 5e-3
-"""More throughput for which another policy than the default is chosen."""
+"""How much higher the objective has to be for another policy than the default to be chosen."""
 
 
 def is_automatic(factory: Factory) -> bool:
@@ -27,8 +27,10 @@ def chosen(factory: Factory, planned: Callable[[Factory], Solution]) -> tuple[Fa
     """The factory with the policy that serves most in place of `auto`, and the plan of it, whose notes name it."""
     solutions = {name: planned(_with(factory, name)) for name in CHOICES}
     best = max(CHOICES, key=lambda name: (solutions[name].feasible, _worth(solutions[name], name)))
-    others = [f"{solutions[name].expected:.1f} with {name}" for name in CHOICES if name != best and solutions[name].feasible]
-    note = f"dispatch: auto is {best} here, with which {solutions[best].expected:.1f} actions/s are expected"
+    kept = [name for name in CHOICES if name != best and solutions[name].feasible]
+    others = [f"{solutions[name].expected_objective:.1f} with {name}" for name in kept]
+    expected = f"an objective of {solutions[best].expected_objective:.1f} actions/s is expected"
+    note = f"dispatch: auto is {best} here, with which {expected}"
     note = f"{note} ({', '.join(others)})" if others else note
     solution = solutions[best]
     work = sum(one.work for one in solutions.values())
@@ -45,4 +47,4 @@ def _with(factory: Factory, name: str) -> Factory:
 
 
 def _worth(solution: Solution, name: str) -> float:
-    return solution.expected / (1.0 if name == CHOICES[0] else 1.0 + WORTH)
+    return solution.expected_objective / (1.0 if name == CHOICES[0] else 1.0 + WORTH)

@@ -86,7 +86,7 @@ class _Why:
         self._fleet, self._curves, self._beyond_hz = fleet, fleet.curves, fleet.beyond_hz
         self._parts, self._mine, self._hosts, self._now_hz = _parted(fleet, robot)
         self._best_hz = self._reached_hz(self._hosts)
-        planned_hz = sum(task.weight * hz for task, hz in zip(self._parts, self._now_hz, strict=True))
+        planned_hz = self._objective_hz(self._now_hz)
         self._queued = bool(self._beyond_hz) or not math.isclose(planned_hz, self._best_hz, rel_tol=ALIKE)
 
     def choice(self, route: Route) -> Choice:
@@ -179,7 +179,10 @@ class _Why:
         beyond_hz = unchanged(self._beyond_hz, hosts, self._hosts)
         limits = Limits(classes, hosts, self._curves, self._fleet.pledge, beyond_hz)
         found = [limits.highest(least, most, weights, like_hz) for like_hz in (None, self._now_hz)]
-        return max((float(weights @ rates_hz) for rates_hz in found if rates_hz is not None), default=-math.inf)
+        return max((self._objective_hz(rates_hz) for rates_hz in found if rates_hz is not None), default=-math.inf)
+
+    def _objective_hz(self, rates_hz: Array) -> float:
+        return replace(self._fleet.problem, classes=tuple(self._parts)).objective(tuple(map(float, rates_hz)))
 
 
 class _Kind(NamedTuple):

@@ -73,12 +73,16 @@ def covers_again(fleet: Fleet, planned: Planned, move: Migration) -> bool:
 
 
 def _doing(fleet: Fleet, other: Schedule, doing: Doing | None) -> tuple[float, float, float]:
-    """Weighted actions/s now and then, and the relative difference below which they do not differ."""
-    return (*doing, CLEARLY) if doing else (reached_hz(fleet), fleet.actions_hz(other), MIN_GAIN)
+    """The objective of both, and the relative difference below which they do not differ: a plan that is fairer, and for which
+    another class gives up actions, is better if the objective says so."""
+    if doing:
+        return (*doing, CLEARLY)
+    then_hz = {route.robot: route.predicted_rate_hz for route in other.routes if route.component == SYSTEM1}
+    return fleet.objective_hz(reached_hz(fleet)), fleet.objective_hz(then_hz), MIN_GAIN
 
 
-def reached_hz(fleet: Fleet) -> float:
-    """Weighted action throughput of the schedule in force, where robots become slower than expected by their own servers: not
+def reached_hz(fleet: Fleet) -> dict[str, float]:
+    """Robot -> its action rate under the schedule in force, where robots become slower than expected by their own servers: not
     faster, which another schedule lets them."""
     means_s = {name: host.mean_s(0.0, fleet.curves) for name, host in fleet.hosts.items()}
     tasks = {task.name: task for task in fleet.problem.classes}
@@ -87,9 +91,8 @@ def reached_hz(fleet: Fleet) -> float:
     for route in fleet.schedule.routes:
         if (demand := demands[fleet.tasks[route.robot], route.component]).goal_coupled:
             waits_s[route.robot][demand.index] = means_s[route.server]
-    return sum(
-        task.value * min(route.predicted_rate_hz, task.closed_loop_hz(waits_s[route.robot]))
+    return {
+        route.robot: min(route.predicted_rate_hz, tasks[fleet.tasks[route.robot]].closed_loop_hz(waits_s[route.robot]))
         for route in fleet.schedule.routes
-        for task in [tasks[fleet.tasks[route.robot]]]
         if route.component == SYSTEM1
-    )
+    }

@@ -137,7 +137,7 @@ class _Planner:
         """The bound of every choice of a reserve. by_curves_hz: of schedules whose SLOs hold by the curves."""
         if math.isnan(solution.bound):
             return solution
-        if not solution.bounded:
+        if solution.shares_gpus or solution.beyond_curves:
             everything = self._problem(by_host=False)
             spare = num_reserved(self.factory, everything.servers)
             kind = Kind(solution.shares_gpus, solution.beyond_curves)
@@ -165,7 +165,7 @@ class _Planner:
         if not other.feasible:
             return solution
         both = solution.work + other.work
-        better = uncovered(other) < bare and other.expected >= (1.0 - self._given_up) * solution.expected
+        better = uncovered(other) < bare and other.expected_objective >= (1.0 - self._given_up) * solution.expected_objective
         return replace(other if better else solution, work=both)
 
     def best(self) -> tuple[Problem, Solution]:

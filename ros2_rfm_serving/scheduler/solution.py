@@ -150,6 +150,9 @@ class Solution:
     notes: tuple[str, ...] = ()
     links: tuple[LinkUse, ...] = ()
     """Of hosts with a declared bandwidth."""
+    by_lowest: bool = False
+    """The objective is the lowest share of a pace (`max_min`): its bound counts servers by parts of them, which does not say how
+    slow the slowest must be."""
     complete: bool = True
     """False: the work that was allowed is done; this is the best schedule found until then."""
 
@@ -180,8 +183,8 @@ class Solution:
 
     @property
     def bounded(self) -> bool:
-        """The bound is a tight one: of whole GPUs whose SLOs hold by the profile's curves."""
-        return not self.shares_gpus and not self.beyond_curves
+        """The bound is a tight one: of whole GPUs whose SLOs hold by the profile's curves, and of a sum over robots."""
+        return not (self.shares_gpus or self.beyond_curves or self.by_lowest)
 
     @property
     def gap_by_curves(self) -> float:

@@ -63,16 +63,7 @@ PAYS = 1e-4
 """Relative gain below which it does not."""
 
 
-def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget, rate_control: bool | None = None) -> BestSchedule | None:
-    """None: no placement was found that serves the floors. Without any budget the first one that does is taken.
-
-    rate_control: False, of schedules without caps the best one that keeps every SLO; where none does, that with caps goes without.
-    """
-    found = _Best(problem, curves, bound, budget, Moves(problem)).run(rate_control)
-    return replace(found, capped=False, tuned=None) if found and rate_control is False else found
-
-
-class _Best:
+class Best:
     """Our search, and beside it what the other policies have."""
 
     def __init__(self, problem: Problem, curves: Curves, bound: Bound, budget: Budget, moves: Moves) -> None:
@@ -99,7 +90,9 @@ class _Best:
         overlapped = any(task.overlapped for task in problem.classes)
         self._compare = Comparison(curves, far=self._far, by_queues=overlapped and bool(budget.work) and not self._large)
 
-    def run(self, rate_control: bool | None) -> BestSchedule | None:
+    def run(self, rate_control: bool | None, known: tuple[Host, ...] = ()) -> BestSchedule | None:
+        """known: servers that may serve it, to compare with."""
+        self._rivals += self._variants.as_it_is(known) if known else ()
         options = self._options(rate_control)
         unsure = worthiest(option for option in options if option.capped)
         """By the curves alone."""
@@ -122,7 +115,12 @@ class _Best:
         calm = self._calmest(chosen, options)
         return replace(calm if rate_control is False else self._surest(self._climbed(calm), options), complete=complete)
 
-    def _near(self) -> _Best:
+    def tuned(self, options: Iterable[BestSchedule]) -> BestSchedule | None:
+        """The best of these with the caps that its robots' queues let it have; None: none keeps every SLO."""
+        kept = self._compare.better(*(self._kept(option, tuning=True) for option in options))
+        return self._surest(self._climbed(kept), ()) if kept else None
+
+    def _near(self) -> Best:
         """The same search without the network: what the curves know nothing of, the robots' own queues tell afterwards."""
         classes = tuple(
             replace(task, demands=tuple(replace(d, slo=d.slo.near) if d.calls == 1.0 else d for d in task.demands))
@@ -130,7 +128,7 @@ class _Best:
         )
         near = replace(self._problem, classes=classes)
         bound = upper_bound(near, self._curves, self._budget)
-        return _Best(near, self._curves, bound, Budget(self._budget.work), self._moves)
+        return Best(near, self._curves, bound, Budget(self._budget.work), self._moves)
 
     def _beyond_curves(self, rate_control: bool | None) -> BestSchedule | None:
         """Where no placement keeps every floor by the curves, but robots' own queues may: found with floors that curves let them
@@ -143,7 +141,7 @@ class _Best:
         posed = (lowered(self._problem, share) for share in LOWER)
         bounded = ((lower, upper_bound(lower, self._curves, self._budget)) for lower in posed)
         for lower, bound in islice((one for one in bounded if math.isfinite(one[1].objective)), LOWERED):
-            other = _Best(lower, self._curves, bound, Budget(self._budget.work), self._moves)
+            other = Best(lower, self._curves, bound, Budget(self._budget.work), self._moves)
             options = [under(self._problem, option) for option in other._options(rate_control)]
             self._budget.spend(other._budget.total)
             self._complete &= other._complete and not other._budget.expired()

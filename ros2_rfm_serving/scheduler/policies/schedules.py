@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler import explain
 from ros2_rfm_serving.scheduler.budget import Budget
-from ros2_rfm_serving.scheduler.policies import baselines, best
+from ros2_rfm_serving.scheduler.policies import baselines, beside
 from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement, TooFewServersError
 from ros2_rfm_serving.scheduler.policies.options import operated
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa
@@ -53,7 +53,7 @@ def run(policy: str, problem: Problem, planned: Curves, judge: Judge, rate_contr
         operation = Operation(hosts=rosa.hosts, caps=caps, complete=not rosa.cut_short)
         return solution_of(policy, problem, judge.curves, operation, judge.bounds)
     bound = judge.bounds.by_curves if planned is judge.curves else upper_bound(problem, planned)
-    found = best.solve(problem, planned, bound, budget, rate_control)
+    found = beside.solve(problem, planned, bound, budget, rate_control)
     if found is None:
         return _none_found(policy, problem, judge, budget)
     operation = operated(found, planned, judge.curves)

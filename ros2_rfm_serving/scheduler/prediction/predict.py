@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ros2_rfm_serving.scheduler import utility
 from ros2_rfm_serving.scheduler.prediction import stable
 from ros2_rfm_serving.scheduler.prediction.bound import Bound
 from ros2_rfm_serving.scheduler.prediction.bounds import Bounds, Kind
@@ -86,6 +87,7 @@ def solution_of(
         tasks=tasks,
         servers=servers,
         problems=tuple(problems),
+        by_lowest=problem.aim == utility.MAX_MIN,
         complete=operation.complete,
         notes=tuple(_notes(tasks, servers, bound)),
     )

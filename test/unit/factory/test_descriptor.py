@@ -98,6 +98,30 @@ def test_a_task_may_be_pipelined_where_rows_join_running_batches() -> None:
     assert parse_factory(continuous).tasks["carry"].execution.pipelining is None
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("dispatch: fifo", "dispatch: swift", ["server_cluster[1].dispatch", "`swift`", "`fifo`", "write `dispatch: fifo` here"]),
+        ("dispatch: fifo", "dispatch: auto", ["server_cluster[1].dispatch", "`auto`", "`fifo`"]),
+        ("dispatch: auto", "threads: 2", ["server_cluster[1].dispatch", "`balanced`", "`auto`"]),
+        ("batching: wait", "batching: saturation", ["server_cluster[1].batching", "`saturation`", "with `wait` or none of them"]),
+        ("threads: 2", "batching: wait", ["server_cluster[1].batching", "`wait`", "with `wait` or none of them"]),
+        ("batching: continuous", "batching: wait", ["server_cluster[1].batching", "`wait`"]),
+    ],
+)
+def test_groups_of_one_gpu_type_queue_alike(first: str, second: str, expected: list[str]) -> None:
+    """A plan knows one queue for each type: with two, it would promise for one what it found for the other."""
+    cluster = "server_cluster:\n  num_servers: 1\n  gpu_type: CPU\n"
+    groups = "server_cluster:\n  - {num_servers: 1, gpu_type: %s, %s}\n  - {num_servers: 2, gpu_type: G, %s}\n"
+    assert cluster in SMALL
+    with pytest.raises(ConfigurationError) as error:
+        parse_factory(SMALL.replace(cluster, groups % ("G", first, second)), "f.yaml")
+    for words in ["f.yaml:3", *expected]:
+        assert words in str(error.value)
+    assert len(parse_factory(SMALL.replace(cluster, groups % ("H", first, second))).server_cluster) == 2, "of another type"
+    assert len(parse_factory(SMALL.replace(cluster, groups % ("G", first, first))).server_cluster) == 2
+
+
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"no/such\.yaml: cannot be read"):
         load_factory(Path("no/such.yaml"))

@@ -262,7 +262,11 @@ weld:
 
 
 def test_a_migration_counts_the_models_that_load_and_the_robots_that_move() -> None:
-    running = fleet(factory())
+    planned = fleet(factory())
+    slower = tuple(
+        replace(r, predicted_rate_hz=r.predicted_rate_hz / 2) if r.component == "system1" else r for r in planned.schedule.routes
+    )
+    running = Fleet(planned.problem, planned.curves, replace(planned.schedule, routes=slower), planned.robots)
     same = migration(running, running.schedule)
     assert (same.moved_servers, same.moved_robots, same.lost_actions, same.gained_actions) == ((), (), 0.0, 0.0)
     assert not same.worth_it

@@ -14,7 +14,7 @@ from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineV
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule, without_automatic
-from ros2_rfm_serving.scheduler.automatic import CHOICES, decided_as
+from ros2_rfm_serving.scheduler.automatic import CHOICES, chosen, decided_as
 from ros2_rfm_serving.scheduler.prediction import closed_queue
 from ros2_rfm_serving.scheduler.prediction.askers import Member
 from ros2_rfm_serving.scheduler.prediction.closed_queue import Service
@@ -135,6 +135,20 @@ def test_a_trial_that_misses_asks_for_more_margin_and_refuses_at_last(repository
     assert len(asked) == 3 and cautious.feasible and any("20 % of each left free" in note for note in cautious.notes)
     refused = plan_factory(factory, *shipped, explained=False, work=0.0, trial=lambda planned, solution: ["system1: too late"])
     assert not refused.feasible and "system1: too late" in refused.problems
+
+
+def test_auto_is_chosen_by_the_objective_and_not_by_the_sum(repository: Path) -> None:
+    """With `fifo` more actions would be done, and a class would stand for them."""
+    worth = {"balanced": (10.0, 20.0), "fifo": (6.0, 24.0), "swift": (9.0, 21.0), "best": (9.5, 22.0)}
+
+    def planned(factory: Factory) -> Solution:
+        (name,) = factory.dispatch.values()
+        objective, actions_hz = worth[name]
+        return Solution(policy="best", feasible=True, objective=objective, bound=30.0, throughput=actions_hz, expected=actions_hz)
+
+    factory, solution = chosen(p4(repository, "auto"), planned)
+    assert set(factory.dispatch.values()) == {"balanced"} and solution.objective == 10.0
+    assert "10.0 actions/s is expected" in solution.notes[0] and "6.0 with fifo" in solution.notes[0]
 
 
 @pytest.mark.patient

@@ -14,6 +14,8 @@ NUM_DRAWN = int(os.environ.get("RFM_DRAWN_FACTORIES", "0"))
 """Factories; 0: a handful. `make thorough` draws 500, which takes hours; `python -m test.drawn` takes any range of them."""
 HANDFUL = (0, 4, 7, 9, 10)
 """Some that have a plan and are quickly planned."""
+MORE = (2000, 2001, 2002, 2004, 2005, 2006, 2011, 2012, 2101, 2102)
+"""Of those that take longer."""
 KINDS = frozenset(filter(None, os.environ.get("RFM_DRAWN_KINDS", "serves,virtual_time").split(",")))
 """`serves`, `virtual_time`, `order`, `monotonic`."""
 
@@ -28,6 +30,11 @@ def checks(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Checks
 @pytest.mark.parametrize("seed", range(NUM_DRAWN) if NUM_DRAWN else HANDFUL)
 def test_a_drawn_factory_is_served_as_planned(checks: Checks, seed: int) -> None:
     assert not list(map(str, checks.of(drawn_factory(seed), KINDS)))
+
+
+@pytest.mark.parametrize("seed", [2008, 2009, 2022, 2109, 2118, *(pytest.param(s, marks=pytest.mark.patient) for s in MORE)])
+def test_a_robot_less_a_looser_slo_and_a_gpu_more_do_no_harm(checks: Checks, seed: int) -> None:
+    assert not list(map(str, checks.of(drawn_factory(seed), frozenset({"monotonic"}))))
 
 
 def test_a_seed_gives_the_same_factory_again_and_all_kinds_are_drawn() -> None:

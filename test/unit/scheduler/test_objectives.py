@@ -13,7 +13,9 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, load_factory, parse_factory
 from ros2_rfm_serving.factory.cluster import Planning
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.scheduler import Solution, programs, utility
+from ros2_rfm_serving.scheduler import Fleet, Solution, programs, utility
+from ros2_rfm_serving.scheduler.answering import fleet_of
+from ros2_rfm_serving.scheduler.migration import gives_up, migration
 from ros2_rfm_serving.scheduler.planning import plan_factory
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 from test.unit.scheduler.drawn_factories import inputs
@@ -82,7 +84,8 @@ def test_the_sum_alone_lets_a_class_stand_and_the_default_does_not(known: tuple[
     summed, default = planned(known, "throughput"), planned(known, "")
     assert summed.feasible and summed.tasks["cheap"].action_rate_hz < 0.06
     assert default.feasible and default.tasks["cheap"].action_rate_hz > 0.5
-    assert default.tasks["dear"].action_rate_hz > 1.5 * default.tasks["cheap"].action_rate_hz, "its actions are worth more"
+    assert default.tasks["dear"].action_rate_hz > 0.99 * default.tasks["cheap"].action_rate_hz, "its actions are worth more"
+    assert default.objective > 0.99 * planned(known, "max_min").throughput, "all at one share are a plan, too"
     assert default.objective <= default.throughput <= summed.throughput * (1 + 1e-9)
 
 
@@ -136,3 +139,33 @@ def test_no_gap_is_printed_of_shared_gpus(known: tuple[Profile, Catalogue]) -> N
     )
     assert plan.feasible and plan.shares_gpus and not plan.bounded
     assert math.isnan(plan.shown_gap) and plan.to_json()["gap"] is None
+
+
+def test_no_gap_is_printed_of_the_lowest_share(known: tuple[Profile, Catalogue]) -> None:
+    lowest = planned(known, "max_min")
+    assert lowest.feasible and not lowest.bounded and math.isnan(lowest.shown_gap) and lowest.to_json()["gap"] is None
+    assert planned(known, "").bounded
+
+
+# --- changes between plans ---
+
+
+def in_force(known: tuple[Profile, Catalogue], solution: Solution, objective: str) -> Fleet:
+    factory = parse_factory(SHARED.format(objective=f"objective: {objective}"))
+    return fleet_of(factory, solution, factory.robots, *known, epoch=1)
+
+
+def test_a_fair_plan_replaces_one_that_lets_a_class_stand_and_is_not_undone(known: tuple[Profile, Catalogue]) -> None:
+    """Although it gets less done by the sum; where that is the objective it is the other way round."""
+    summed, fair = planned(known, "throughput"), planned(known, "proportional")
+    for objective, better, worse in (("proportional", fair, summed), ("throughput", summed, fair), ("max_min", fair, summed)):
+        good, bad = in_force(known, better, objective), in_force(known, worse, objective)
+        assert migration(bad, good.schedule).worth_it and not gives_up(bad, good), objective
+        assert not migration(good, bad.schedule).worth_it and gives_up(good, bad), objective
+
+
+def test_what_robots_without_a_rate_would_do_is_missing(known: tuple[Profile, Catalogue]) -> None:
+    fleet = in_force(known, planned(known, "proportional"), "proportional")
+    rates = {robot.name: 1.0 for robot in fleet.robots}
+    all_of_them = fleet.objective_hz(rates)
+    assert 0 < fleet.objective_hz({name: hz for name, hz in rates.items() if name.startswith("dear")}) < all_of_them

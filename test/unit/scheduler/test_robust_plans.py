@@ -446,7 +446,7 @@ def test_where_no_rate_helps_a_crowd_it_gets_servers_of_others(monkeypatch: pyte
     """133 robots once a hundred seconds are little load by the curve; those that start together wait too long for one server."""
     case = random_factory(Size(servers=6, robots=400, classes=3, models=2), 3)
     found: list[object] = []
-    relieved = best._Best._relieved
-    monkeypatch.setattr(best._Best, "_relieved", lambda self: found.append(relieved(self)) or found[-1])  # type: ignore[func-returns-value]
+    relieved = best.Best._relieved
+    monkeypatch.setattr(best.Best, "_relieved", lambda self: found.append(relieved(self)) or found[-1])  # type: ignore[func-returns-value]
     assert plan_factory(case.factory, case.profile, work=1.0, explained=False).feasible
     assert len(found) == 1 and found[0], "it was asked for, where nothing else was known, and helped"

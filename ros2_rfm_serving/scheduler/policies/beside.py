@@ -1,0 +1,167 @@
+"""Plans of factories beside this one, which serve it too: with a GPU less, with a stricter SLO, with a robot more.
+
+A search that is cut short by its budget may find less for a factory that has more: one that is further from its bound than `GAP`
+looks at such factories, and takes their plan where it is better. So a GPU more or a looser SLO does less harm, and so does a robot
+less: the plan with one more has a place for all others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from ros2_rfm_serving.scheduler import utility
+from ros2_rfm_serving.scheduler.budget import Budget
+from ros2_rfm_serving.scheduler.policies.best import Best
+from ros2_rfm_serving.scheduler.policies.options import BestSchedule, under
+from ros2_rfm_serving.scheduler.policies.search import LARGE
+from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
+from ros2_rfm_serving.scheduler.prediction.stable import Moves
+from ros2_rfm_serving.scheduler.problem import Demand, Problem
+from ros2_rfm_serving.types import SYSTEM1
+
+GAP = 0.05
+"""To the bound, from which on others are looked at."""
+STRICTER = (0.9, 0.8)
+"""Shares of an SLO; the last one for a search of its own."""
+BETWEEN = (0.5, 1.0)
+"""Shares of the way from what the curves promise to equal shares of all paces."""
+EXTRA = 2.0
+"""Times the budget: when others have used up so much together, no further one is looked at."""
+
+
+def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget, rate_control: bool | None = None) -> BestSchedule | None:
+    """None: no placement was found that serves the floors. Without any budget the first one that does is taken.
+
+    rate_control: False, of schedules without caps the best one that keeps every SLO; where none does, that with caps goes without.
+    """
+    own = Best(problem, curves, bound, budget, Moves(problem))
+    found = own.run(rate_control)
+    found = replace(found, capped=False, tuned=None) if found and rate_control is False else found
+    if not budget.work or rate_control is False or problem.previous or len(problem.servers) >= LARGE:
+        return found
+    if math.isinf(bound.objective) or _near(found, bound):
+        return found
+    return _with_others(problem, curves, bound, budget, own, found)
+
+
+def _with_others(
+    problem: Problem, curves: Curves, bound: Bound, budget: Budget, own: Best, found: BestSchedule | None
+) -> BestSchedule | None:
+    if found and (slower := own.tuned(_at_stricter_slos(problem, curves, found))):
+        found = max(found, slower, key=lambda one: one.objective)
+    extra = Budget(EXTRA * budget.work)
+    for other in _harder(problem):
+        if extra.expired() or _near(found, bound):
+            break
+        limit = upper_bound(other, curves, extra).objective
+        if limit > (found.objective if found else 0.0):
+            better = _solved(other, curves, budget.work, extra)
+            if better and (found is None or better.objective > found.objective):
+                found = _for(problem, better)
+    if found is None:
+        found = _with_one_left_out(problem, curves, bound, budget.work, extra)
+    budget.spend(extra.total)
+    return found
+
+
+def _near(found: BestSchedule | None, bound: Bound) -> bool:
+    return found is not None and found.objective >= (1.0 - GAP) * bound.objective
+
+
+def _solved(problem: Problem, curves: Curves, work: float, extra: Budget) -> BestSchedule | None:
+    own = Budget(work)
+    found = Best(problem, curves, upper_bound(problem, curves, own), own, Moves(problem)).run(None)
+    extra.spend(own.total)
+    return found
+
+
+def _for(problem: Problem, schedule: BestSchedule) -> BestSchedule:
+    known = under(problem, schedule)
+    return replace(known, problem=replace(known.problem, servers=problem.servers))
+
+
+def _harder(problem: Problem) -> Iterator[Problem]:
+    """With one server less of each type that has several; with each SLO stricter."""
+    for gpu_type, number in problem.gpus.items():
+        if number > 1:
+            last = [server for server, its in problem.servers.items() if its == gpu_type][-1]
+            yield replace(problem, servers={server: its for server, its in problem.servers.items() if server != last})
+    yield from (_with_slo(problem, d.task, d.component, STRICTER[-1]) for d in problem.demands if math.isfinite(d.slo.promised_s))
+
+
+def _at_stricter_slos(problem: Problem, curves: Curves, found: BestSchedule) -> Iterator[BestSchedule]:
+    """The same servers with the caps that stricter SLOs of actions would give them: where queues have to say what is kept, higher
+    caps to begin with may end with lower ones."""
+    whole = found.problem
+    if found.gpus:
+        return
+    for task, share in product(dict.fromkeys(task.name for task in whole.classes), STRICTER):
+        stricter = whole
+        for c, part in enumerate(whole.classes):
+            stricter = _with_slo(stricter, c, SYSTEM1, share) if part.name == task else stricter
+        rates = RateSearch(stricter, curves, found.hosts).best()
+        if rates is not None:
+            yield replace(found, rates=rates, tuned=None, capped=True)
+    yield from _fairer(curves, found)
+
+
+def _fairer(curves: Curves, found: BestSchedule) -> Iterator[BestSchedule]:
+    """The same servers with caps between what the curves promise and what is best for the slowest: queues in which all wait alike
+    keep SLOs that others miss at the same load."""
+    by_curves = RateSearch(found.problem, curves, found.hosts).best()
+    even = RateSearch(replace(found.problem, aim=utility.MAX_MIN), curves, found.hosts).best()
+    if by_curves is not None and even is not None and by_curves != even:
+        for share in BETWEEN:
+            rates = tuple((1.0 - share) * hz + share * other for hz, other in zip(by_curves, even, strict=True))
+            yield replace(found, rates=rates, tuned=None, capped=True)
+
+
+def _with_slo(problem: Problem, task: int, component: str, share: float) -> Problem:
+    """With that share of one SLO."""
+
+    def changed(demand: Demand) -> Demand:
+        mine = demand.task == task and demand.component == component
+        return replace(demand, slo=demand.slo._replace(margin=1.0 - share * (1.0 - demand.slo.margin))) if mine else demand
+
+    classes = (replace(one, demands=tuple(map(changed, one.demands))) for one in problem.classes)
+    return replace(problem, classes=tuple(classes))
+
+
+def _with_one_left_out(problem: Problem, curves: Curves, bound: Bound, work: float, extra: Budget) -> BestSchedule | None:
+    """Where nothing is known that serves all: what serves one robot more, without that one."""
+    for c, task in enumerate(problem.classes):
+        if extra.expired():
+            break
+        one_more = replace(task.shared_by(task.num_robots + 1), num_robots=task.num_robots + 1)
+        more = replace(problem, classes=(*problem.classes[:c], one_more, *problem.classes[c + 1 :]))
+        if math.isfinite(upper_bound(more, curves, extra).objective) and (found := _solved(more, curves, work, extra)):
+            own = Budget(work)
+            kept = Best(problem, curves, bound, own, Moves(problem)).run(None, _without_one(problem, found, task.name))
+            extra.spend(own.total)
+            if kept:
+                return kept
+    return None
+
+
+def _without_one(problem: Problem, schedule: BestSchedule, name: str) -> tuple[Host, ...]:
+    """Its servers, for whole classes, without one robot of a class: on the fullest server of each of its components."""
+    demands = {(problem.classes[d.task].name, d.component): d.index for d in problem.demands}
+    there = schedule.problem
+    robots: list[dict[int, int]] = []
+    for host in schedule.hosts:
+        counts: dict[int, int] = defaultdict(int)
+        for index, count in host.robots:
+            demand = there.demands[index]
+            counts[demands[there.classes[demand.task].name, demand.component]] += count
+        robots.append(counts)
+    for (task, _), index in demands.items():
+        if task == name:
+            max(robots, key=lambda counts: counts.get(index, 0))[index] -= 1
+    kept = (tuple(sorted((index, count) for index, count in counts.items() if count)) for counts in robots)
+    return tuple(replace(host, robots=some) for host, some in zip(schedule.hosts, kept, strict=True) if some)
