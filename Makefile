@@ -44,7 +44,7 @@ in-turn: install
 	$(MAKE) --no-print-directory -j 1 --output-sync=none --keep-going ros strangers beside
 
 between: install
-	nice -n 10 $(MAKE) --no-print-directory -j 1 --output-sync=none --keep-going unit compiled UNIT="test/unit --ignore=test/unit/security"
+	nice -n 10 $(MAKE) --no-print-directory -j 2 --output-sync=none --keep-going unit compiled UNIT="test/unit --ignore=test/unit/security"
 
 lint: install
 	$(BIN)/ruff check ros2_rfm_serving test launch
