@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # LeRobot averages the quantiles of episodes when it makes the statistics of a data set: its `q01` and `q99` are no quantiles of the data.
 #
-# Versions: lerobot 0.4.4; Python 3.11, Debian 12.
+# Versions: lerobot 0.4.4; Python 3.11, Debian 12. Read and not run: its main branch of 2026-08-23 (7427f31) takes the least of the low quantiles
+#   and the greatest of the high ones, so that statistics of one data set differ by release.
 # Expected: `q01` and `q99` of a data set bound 98 % of its values, as the names say; `min`, `max`, `mean` and `std` are aggregated rightly.
 # Seen: half of the episodes have an action near 0, half near 10. The data set's `q01` is 4.8 and its `q99` 5.2: not one value lies between
 #   them. `min`, `max`, `mean` and `std` are right.
