@@ -90,7 +90,8 @@ def test_what_a_server_counts_leaves_its_process() -> None:
     """Every figure of the snapshot is in the status, and so in the diagnostics."""
     server = ModelServer(ServerConfig(name="s1"), FakeEngine())
     server.brain._refetched = 7
-    status = server_status.status_message("s1", ServerState.READY, "", Following(), Counter(bad_schedule=2), server, 1.0)
+    given = "s1", ServerState.READY, "", Following(), Counter(bad_schedule=2), server, 1.0
+    status = server_status.status_message(*given, former={})
     assert vars(server.snapshot(1.0)).keys() <= status.get_fields_and_field_types().keys()
     assert status.refetched == 7 and [(c.name, c.count) for c in status.refused] == [("bad_schedule", 2)]
     told = {value.key: value.value for value in server_status.diagnosis(status, Following(), 1.0).values}
