@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
 
 from ros2_rfm_serving.scheduler import utility
 from ros2_rfm_serving.scheduler.budget import Budget
@@ -23,37 +22,60 @@ from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
 from ros2_rfm_serving.scheduler.prediction.stable import Moves
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
-from ros2_rfm_serving.types import SYSTEM1
+from ros2_rfm_serving.scheduler.solution import Solution
 
 GAP = 0.05
 """To the bound, from which on others are looked at."""
-STRICTER = (0.9, 0.8)
-"""Shares of an SLO; the last one for a search of its own."""
+STRICTER = 0.8
+"""Share of an SLO for which a plan is looked for."""
 BETWEEN = (0.5, 1.0)
 """Shares of the way from what the curves promise to equal shares of all paces."""
 EXTRA = 2.0
 """Times the budget: when others have used up so much together, no further one is looked at."""
 
 
-def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget, rate_control: bool | None = None) -> BestSchedule | None:
-    """None: no placement was found that serves the floors. Without any budget the first one that does is taken.
+def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget, rate_control: bool | None = None) -> list[BestSchedule]:
+    """Return the schedule of the search and, where others were looked at, the one of them that seems better: `surest` decides.
+
+    Empty: no placement was found that serves the floors. Without any budget the first one that does is taken.
 
     rate_control: False, of schedules without caps the best one that keeps every SLO; where none does, that with caps goes without.
     """
     own = Best(problem, curves, bound, budget, Moves(problem))
     found = own.run(rate_control)
     found = replace(found, capped=False, tuned=None) if found and rate_control is False else found
+    mine = [found] if found else []
     if not budget.work or rate_control is False or problem.previous or len(problem.servers) >= LARGE:
-        return found
+        return mine
     if math.isinf(bound.objective) or _near(found, bound):
-        return found
-    return _with_others(problem, curves, bound, budget, own, found)
+        return mine
+    other = _with_others(problem, curves, bound, budget, own, found)
+    return mine if other is None or other is found else [*mine, other]
+
+
+def surest(solutions: Sequence[Solution]) -> Solution:
+    """Return the best of a search's own solution, which comes first, and of others that serve all and keep SLOs after as many starts.
+
+    Robots' own queues have judged these; what the search believes of a schedule is no promise yet.
+    """
+    own, *others = solutions
+    chosen = own
+    for other in others:
+        better = other.objective > chosen.objective or not chosen.feasible
+        if other.feasible and better and _unlucky(other) <= _unlucky(own):
+            chosen = other
+    return chosen
+
+
+def _unlucky(solution: Solution) -> float:
+    """Return the largest share of starts after which robots of a server miss an SLO."""
+    return max((server.unlucky for server in solution.servers), default=0.0)
 
 
 def _with_others(
     problem: Problem, curves: Curves, bound: Bound, budget: Budget, own: Best, found: BestSchedule | None
 ) -> BestSchedule | None:
-    if found and (slower := own.tuned(_at_stricter_slos(problem, curves, found))):
+    if found and not found.gpus and (slower := own.tuned(_fairer(curves, found))):
         found = max(found, slower, key=lambda one: one.objective)
     extra = Budget(EXTRA * budget.work)
     for other in _harder(problem):
@@ -92,23 +114,7 @@ def _harder(problem: Problem) -> Iterator[Problem]:
         if number > 1:
             last = [server for server, its in problem.servers.items() if its == gpu_type][-1]
             yield replace(problem, servers={server: its for server, its in problem.servers.items() if server != last})
-    yield from (_with_slo(problem, d.task, d.component, STRICTER[-1]) for d in problem.demands if math.isfinite(d.slo.promised_s))
-
-
-def _at_stricter_slos(problem: Problem, curves: Curves, found: BestSchedule) -> Iterator[BestSchedule]:
-    """The same servers with the caps that stricter SLOs of actions would give them: where queues have to say what is kept, higher
-    caps to begin with may end with lower ones."""
-    whole = found.problem
-    if found.gpus:
-        return
-    for task, share in product(dict.fromkeys(task.name for task in whole.classes), STRICTER):
-        stricter = whole
-        for c, part in enumerate(whole.classes):
-            stricter = _with_slo(stricter, c, SYSTEM1, share) if part.name == task else stricter
-        rates = RateSearch(stricter, curves, found.hosts).best()
-        if rates is not None:
-            yield replace(found, rates=rates, tuned=None, capped=True)
-    yield from _fairer(curves, found)
+    yield from (_with_slo(problem, d.task, d.component, STRICTER) for d in problem.demands if math.isfinite(d.slo.promised_s))
 
 
 def _fairer(curves: Curves, found: BestSchedule) -> Iterator[BestSchedule]:

@@ -54,10 +54,11 @@ def run(policy: str, problem: Problem, planned: Curves, judge: Judge, rate_contr
         return solution_of(policy, problem, judge.curves, operation, judge.bounds)
     bound = judge.bounds.by_curves if planned is judge.curves else upper_bound(problem, planned)
     found = beside.solve(problem, planned, bound, budget, rate_control)
-    if found is None:
+    if not found:
         return _none_found(policy, problem, judge, budget)
-    operation = operated(found, planned, judge.curves)
-    return solution_of(policy, found.problem, judge.curves, operation, judge.bounds, assuring=bool(budget.work))
+    assuring = bool(budget.work)
+    operations = [(one.problem, operated(one, planned, judge.curves)) for one in found]
+    return beside.surest([solution_of(policy, of, judge.curves, op, judge.bounds, assuring=assuring) for of, op in operations])
 
 
 def _none_found(policy: str, problem: Problem, judge: Judge, budget: Budget) -> Solution:

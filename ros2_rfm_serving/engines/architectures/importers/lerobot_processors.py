@@ -237,6 +237,8 @@ def _checked(file: Path, where: str, told: Any) -> dict[str, Any]:
         kinds, form = FORMS.get(key, ((object,), ""))
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds and object not in kinds):
             raise ModelError(f"{file}: {where}.{key}: {form} is expected, it is {_shown(value)}")
+        if kinds == (list,) and not all(isinstance(one, str) for one in value):
+            raise ModelError(f"{file}: {where}.{key}: {form} of texts is expected, it is {_shown(value)}")
     for name, feature in step["config"].get("features", {}).items():
         if not isinstance(feature, dict):
             raise ModelError(f"{file}: {where}.features.{name}: a map with type and shape is expected, it is {_shown(feature)}")
