@@ -54,7 +54,7 @@ def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget, rate_c
 
 
 def surest(solutions: Sequence[Solution]) -> Solution:
-    """Return the best of a search's own solution, which comes first, and of others that serve all and keep SLOs after as many starts.
+    """Return the best of a search's own solution, which comes first, and of others that serve all and keep SLOs as surely.
 
     Robots' own queues have judged these; what the search believes of a schedule is no promise yet.
     """
