@@ -237,7 +237,7 @@ def _checked(file: Path, where: str, told: Any) -> dict[str, Any]:
         kinds, form = FORMS.get(key, ((object,), ""))
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds and object not in kinds):
             raise ModelError(f"{file}: {where}.{key}: {form} is expected, it is {_shown(value)}")
-        if kinds == (list,) and not all(isinstance(one, str) for one in value):
+        if kinds == (list,) and isinstance(value, list) and not all(isinstance(one, str) for one in value):
             raise ModelError(f"{file}: {where}.{key}: {form} of texts is expected, it is {_shown(value)}")
     for name, feature in step["config"].get("features", {}).items():
         if not isinstance(feature, dict):
