@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ros2_rfm_serving.errors import ScheduleError
@@ -57,15 +57,7 @@ def problem_of(
         raise ScheduleError("no server lives; nothing serves")
     reserved = usual(factory, types, previous) if reserved is None else reserved
     every = [*types.values(), *(seen.gpu_type(server, declared[server]) for server in seen.lost if server in declared)]
-    memory: dict[tuple[str, str], float] = {}
-    load: dict[tuple[str, str], float] = {}
-    for model in dict.fromkeys(d.model for task in classes for d in task.demands):
-        for gpu_type in dict.fromkeys([*declared.values(), *every]):
-            need = catalogue.footprint(model, declared_type(gpu_type)) if catalogue else None
-            if need and catalogue and not catalogue.fits(model, declared_type(gpu_type)):
-                continue
-            memory[model, gpu_type] = need.memory_gb if need else 1.0
-            load[model, gpu_type] = need.load_s if need else DEFAULT_LOAD_S
+    memory, load = _needs(classes, [*declared.values(), *every], catalogue)
     problem = Problem(
         classes=classes,
         servers={server: gpu_type for server, gpu_type in types.items() if server not in reserved},
@@ -88,6 +80,22 @@ def problem_of(
         aim=factory.planning.objective,
     )
     return _eased(problem, profile) if seen.stragglers else problem
+
+
+def _needs(
+    classes: Sequence[TaskClass], gpu_types: Sequence[str], catalogue: Catalogue | None
+) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], float]]:
+    """Return memory in GB and load time in s of each (model, GPU type) that fits; without a catalogue 1 GB and the default."""
+    memory: dict[tuple[str, str], float] = {}
+    load: dict[tuple[str, str], float] = {}
+    for model in dict.fromkeys(d.model for task in classes for d in task.demands):
+        for gpu_type in dict.fromkeys(gpu_types):
+            need = catalogue.footprint(model, declared_type(gpu_type)) if catalogue else None
+            if need and catalogue and not catalogue.fits(model, declared_type(gpu_type)):
+                continue
+            memory[model, gpu_type] = need.memory_gb if need else 1.0
+            load[model, gpu_type] = need.load_s if need else DEFAULT_LOAD_S
+    return memory, load
 
 
 def _eased(problem: Problem, profile: Profile) -> Problem:
