@@ -16,6 +16,8 @@ from rich.table import Table
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.doctor.finding import Finding, Verdict
 
+ORDER = [Verdict.MISSING, Verdict.NOTE, Verdict.OPTIONAL, Verdict.OK]
+"""In the table, what needs work comes first."""
 COLOURS = {Verdict.OK: "green", Verdict.MISSING: "red", Verdict.OPTIONAL: "yellow", Verdict.NOTE: "yellow"}
 
 
@@ -24,7 +26,7 @@ def doctor(
     host: Annotated[str, typer.Option(help="Is this machine that host of the descriptor: its address, its GPUs?")] = "",
     json_: Annotated[bool, typer.Option("--json", help="Print a JSON object and nothing else")] = False,
 ) -> None:
-    """Says what is missing on this machine, for which executable or feature, and how to get it.
+    """Says whether this machine is ready, what is missing, for which executable or feature, and how to get it.
 
     Example:  rfm doctor
     Example:  rfm doctor my_factory.yaml --host gpu_a
@@ -35,14 +37,39 @@ def doctor(
     from ros2_rfm_serving.operate.doctor.checks import findings
 
     declared = _declared(file, host)  # first: a descriptor that is wrong need not wait for the rest
-    found = [*declared, *findings()]
+    with Console(stderr=True).status("Every import of every executable is tried; this takes some seconds."):
+        found = [*declared, *findings()]
     missing = any(finding.verdict is Verdict.MISSING for finding in found)
     if json_:
-        print(json.dumps({"ok": not missing, "findings": [asdict(finding) for finding in found]}, indent=1))
+        print(
+            json.dumps(
+                {"ok": not missing, "verdict": verdict_of(found), "findings": [asdict(finding) for finding in found]}, indent=1
+            )
+        )
     else:
-        Console().print(_table(found))
+        console = Console()
+        console.print(verdict_of(found), style="bold red" if missing else "bold green", markup=False, highlight=False)
+        console.print(_table(sorted(found, key=lambda finding: ORDER.index(finding.verdict))))
     if missing:
         raise typer.Exit(1)
+
+
+def verdict_of(found: Sequence[Finding]) -> str:
+    """Return one or two sentences: whether this machine runs a factory, and how much of what is optional it lacks."""
+    parts = {verdict: [finding.part for finding in found if finding.verdict is verdict] for verdict in Verdict}
+    if missing := parts[Verdict.MISSING]:
+        verdict = f"This machine is not ready: {_listed(missing)}. The first rows say what to do."
+    else:
+        verdict = "This machine is ready to run a factory."
+    if notes := parts[Verdict.NOTE]:
+        verdict += f" To look at: {_listed(notes)}."
+    if optional := parts[Verdict.OPTIONAL]:
+        verdict += f" {len(optional)} optional {'part is' if len(optional) == 1 else 'parts are'} absent: {_listed(optional)}."
+    return verdict
+
+
+def _listed(parts: Sequence[str], most: int = 8) -> str:
+    return ", ".join(parts[:most]) + (f" and {len(parts) - most} more" if len(parts) > most else "")
 
 
 def _declared(file: Path | None, host: str) -> list[Finding]:
@@ -63,7 +90,7 @@ def _table(findings: Sequence[Finding]) -> Table:
     table.add_column("what to do", overflow="fold")
     for finding in findings:
         cure = finding.fix if finding.verdict is not Verdict.OK else ""
-        if finding.fix_in_workspace:
+        if finding.fix_in_workspace and finding.fix_in_workspace != finding.fix:
             cure += f"\nin a ROS workspace: {finding.fix_in_workspace}"
         colour = COLOURS[finding.verdict]
         table.add_row(finding.part, f"[{colour}]{finding.verdict.value}[/{colour}]", escape(finding.found), escape(cure))

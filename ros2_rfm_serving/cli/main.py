@@ -1,4 +1,4 @@
-"""`rfm`: the command's front door. Each verb lives in its own module, which is imported when it is asked for."""
+"""The command `rfm`. Each verb lives in its own module, which is imported when a user calls it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,56 @@ VERBS = {
     "reproduce": "ros2_rfm_serving.cli.reproduce:app",
     "security": "ros2_rfm_serving.cli.security:app",
 }
-app = verbs_app(VERBS, help="A fleet of robots shares a pool of GPUs: declare the factory, get a serving schedule, launch it.")
+GROUPS = {
+    "Run a factory": {
+        "up": "Start a factory: all of it, one machine's part, or one on Ray",
+        "robot": "Add a robot to a running factory",
+        "order": "Pause, resume, abort, cancel or release a robot",
+        "drain": "Let a server finish its work and take nothing new",
+        "deploy": "Write manifests for Kubernetes, Compose or systemd",
+        "zenoh": "Write the configurations of Zenoh routers and sessions",
+        "security": "Make certificates, permissions and tokens",
+        "doctor": "Say whether this machine is ready, and what is missing",
+        "env": "Print the ROS environment of a factory, for a shell",
+    },
+    "Declare and plan": {
+        "check": "Validate a factory descriptor and the files of its robots",
+        "plan": "Show the schedule that a factory gets",
+        "simulate": "Run a factory in virtual time",
+        "capacity": "Say how many GPUs these robots need, or the reverse",
+        "tune": "Find the fastest pipeline of a task that still succeeds",
+    },
+    "Watch": {
+        "status": "Show robots, servers and the schedule of a running factory",
+        "why": "Name the causes of what a factory does wrong, and the fixes",
+        "dashboard": "Serve the web page of a factory",
+        "metrics": "Serve the figures of a factory to Prometheus",
+        "foxglove": "Serve the graph to Foxglove",
+    },
+    "Record and explain": {
+        "record": "Record a factory to a rosbag2 folder",
+        "audit": "Verify a recording and explain why a robot moved",
+        "replay": "Decide a recording again, play it, or ask what if",
+        "export": "Write a recording as a LeRobotDataset",
+    },
+    "Models": {
+        "import": "Make a bundle of a published checkpoint",
+        "bundle": "Show, check and compare model bundles",
+        "parity": "Compare an engine with its reference, block by block",
+        "train": "Train the embedded models",
+        "profile": "Measure latency by batch size and rate",
+    },
+    "Measure": {
+        "bench": "Run the benchmarks, side by side in one run",
+        "reproduce": "Run the figures of the papers again",
+        "compile": "Compile virtual time to machine code",
+        "netlink": "Join network namespaces with a switch that delays and loses",
+    },
+}
+"""Title -> verb -> one line. `rfm --help` shows them in this order."""
+app = verbs_app(
+    VERBS, help="A fleet of robots shares a pool of GPUs: declare the factory, get a serving schedule, launch it.", groups=GROUPS
+)
 
 
 def main() -> None:

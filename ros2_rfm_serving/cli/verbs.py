@@ -1,4 +1,4 @@
-"""Verbs that are imported when they are asked for: all of them together are several times what one needs."""
+"""Verbs that are imported when they are used: importing all of them takes several times as long as one needs."""
 
 from __future__ import annotations
 
@@ -7,29 +7,50 @@ from importlib import import_module
 from typing import Any, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 
-def verbs_app(verbs: Mapping[str, str], *, help: str) -> typer.Typer:
-    """verbs: as a user types it -> "module:name" of a function, or of a `Typer` with verbs of its own; `--help` keeps their order.
+def verbs_app(verbs: Mapping[str, str], *, help: str, groups: Mapping[str, Mapping[str, str]] | None = None) -> typer.Typer:
+    """Return an application whose verbs are imported one by one, when a user calls them.
 
-    A module has its verbs in `VERBS`: there `rfm doctor` finds what is imported, without importing it.
+    Args:
+        verbs: the name that a user types -> "module:name" of a function, or of a `Typer` with verbs of its own. A module keeps its verbs in
+            `VERBS`: there `rfm doctor` finds what is imported, without importing it.
+        help: the first line of `--help`.
+        groups: title -> verb -> one line about it. `--help` then shows the verbs under these titles and imports none of them. Without groups it
+            shows the docstrings in the order of `verbs`.
     """
+    placeholders = {
+        name: _placeholder(name, line, title) for title, lines in (groups or {}).items() for name, line in lines.items()
+    }
 
     class Verbs(TyperGroup):
         def list_commands(self, ctx: Any) -> list[str]:
-            return list(verbs)
+            return list(placeholders or verbs)
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            # Of a word that is none all are known: the error proposes the nearest.
-            for name in [cmd_name] if cmd_name in verbs else verbs:
-                if name not in self.commands:
-                    self.commands[name] = _command(name, verbs[name])
+            if cmd_name in verbs and cmd_name not in self.commands:
+                self.commands[cmd_name] = _command(cmd_name, verbs[cmd_name])
             return self.commands.get(cmd_name)
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            if args and args[0] not in verbs:  # the error proposes the nearest of the names that it has
+                self.commands = {name: placeholders.get(name) or _placeholder(name, "", "") for name in verbs}
+            return super().resolve_command(ctx, args)
+
+        def format_help(self, ctx: Any, formatter: Any) -> None:
+            if placeholders:
+                self.commands = dict(placeholders)
+            super().format_help(ctx, formatter)
 
     app = typer.Typer(cls=Verbs, help=help, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     app.callback()(_nothing)
     return app
+
+
+def _placeholder(name: str, line: str, group: str) -> TyperCommand:
+    """A verb as `--help` lists it: `get_command` imports the real one."""
+    return TyperCommand(name, callback=_nothing, help=line, rich_help_panel=group or None)
 
 
 def _command(name: str, place: str) -> Any:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ros2_rfm_serving.cli.doctor import verdict_of
+
 from ros2_rfm_serving.operate.doctor import packages
 from ros2_rfm_serving.operate.doctor.checks import import_finding
-from ros2_rfm_serving.operate.doctor.finding import Verdict
+from ros2_rfm_serving.operate.doctor.finding import Finding, Verdict
 from ros2_rfm_serving.operate.doctor.packages import Package
 from ros2_rfm_serving.operate.doctor.shared_memory import left_behind, leftovers
 
@@ -73,3 +75,16 @@ def test_segments_that_killed_processes_left_are_noted_with_what_removes_them(tm
     subprocess.run(["bash", "-c", finding.fix.partition("; ")[2]], check=True)
     assert left_behind(shm, proc)[1] == set() and (shm / "fastdds_port7411").exists()
     assert leftovers(tmp_path / "none", proc).verdict is Verdict.OK
+
+
+def _finding(part: str, verdict: Verdict) -> Finding:
+    return Finding(part=part, verdict=verdict, found="")
+
+
+def test_the_verdict_comes_first_and_names_what_is_missing() -> None:
+    ready = [_finding("Python", Verdict.OK), _finding("engine jax", Verdict.OPTIONAL)]
+    assert verdict_of(ready) == "This machine is ready to run a factory. 1 optional part is absent: engine jax."
+    broken = [*ready, _finding("middleware", Verdict.MISSING), _finding("shared memory", Verdict.NOTE)]
+    assert verdict_of(broken).startswith(
+        "This machine is not ready: middleware. The first rows say what to do. To look at: shared memory."
+    )
