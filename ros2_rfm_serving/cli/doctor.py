@@ -41,11 +41,8 @@ def doctor(
         found = [*declared, *findings()]
     missing = any(finding.verdict is Verdict.MISSING for finding in found)
     if json_:
-        print(
-            json.dumps(
-                {"ok": not missing, "verdict": verdict_of(found), "findings": [asdict(finding) for finding in found]}, indent=1
-            )
-        )
+        report = {"ok": not missing, "verdict": verdict_of(found), "findings": [asdict(finding) for finding in found]}
+        print(json.dumps(report, indent=1))
     else:
         console = Console()
         console.print(verdict_of(found), style="bold red" if missing else "bold green", markup=False, highlight=False)

@@ -14,15 +14,14 @@ def verbs_app(verbs: Mapping[str, str], *, help: str, groups: Mapping[str, Mappi
     """Return an application whose verbs are imported one by one, when a user calls them.
 
     Args:
-        verbs: the name that a user types -> "module:name" of a function, or of a `Typer` with verbs of its own. A module keeps its verbs in
-            `VERBS`: there `rfm doctor` finds what is imported, without importing it.
+        verbs: the name that a user types -> "module:name" of a function, or of a `Typer` with verbs of its own. A module
+            keeps its verbs in `VERBS`: there `rfm doctor` finds what is imported, without importing it.
         help: the first line of `--help`.
-        groups: title -> verb -> one line about it. `--help` then shows the verbs under these titles and imports none of them. Without groups it
-            shows the docstrings in the order of `verbs`.
+        groups: title -> verb -> one line about it. `--help` then shows the verbs under these titles and imports none of
+            them. Without groups it shows the docstrings in the order of `verbs`.
     """
-    placeholders = {
-        name: _placeholder(name, line, title) for title, lines in (groups or {}).items() for name, line in lines.items()
-    }
+    titled = [(name, line, title) for title, lines in (groups or {}).items() for name, line in lines.items()]
+    placeholders = {name: _placeholder(name, line, title) for name, line, title in titled}
 
     class Verbs(TyperGroup):
         def list_commands(self, ctx: Any) -> list[str]:

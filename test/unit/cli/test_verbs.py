@@ -41,8 +41,7 @@ def test_help_of_rfm_has_every_verb_once_under_a_title_in_one_line() -> None:
     for title, lines in GROUPS.items():
         assert title in shown
         for name, line in lines.items():
-            assert any(row.split()[1:2] == [name] and line in row for row in shown.splitlines()), (
-                f"{name}: its line is cut or absent"
+            assert any(row.split()[1:2] == [name] and line in row for row in shown.splitlines()), f"the line of {name} is cut"
             )
 
 

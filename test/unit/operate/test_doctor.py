@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from ros2_rfm_serving.cli.doctor import verdict_of
-
 from ros2_rfm_serving.operate.doctor import packages
 from ros2_rfm_serving.operate.doctor.checks import import_finding
 from ros2_rfm_serving.operate.doctor.finding import Finding, Verdict
@@ -85,6 +84,5 @@ def test_the_verdict_comes_first_and_names_what_is_missing() -> None:
     ready = [_finding("Python", Verdict.OK), _finding("engine jax", Verdict.OPTIONAL)]
     assert verdict_of(ready) == "This machine is ready to run a factory. 1 optional part is absent: engine jax."
     broken = [*ready, _finding("middleware", Verdict.MISSING), _finding("shared memory", Verdict.NOTE)]
-    assert verdict_of(broken).startswith(
-        "This machine is not ready: middleware. The first rows say what to do. To look at: shared memory."
-    )
+    verdict = "This machine is not ready: middleware. The first rows say what to do. To look at: shared memory."
+    assert verdict_of(broken).startswith(verdict)
