@@ -42,7 +42,6 @@ def test_help_of_rfm_has_every_verb_once_under_a_title_in_one_line() -> None:
         assert title in shown
         for name, line in lines.items():
             assert any(row.split()[1:2] == [name] and line in row for row in shown.splitlines()), f"the line of {name} is cut"
-            )
 
 
 def test_help_of_rfm_imports_no_verb() -> None:
