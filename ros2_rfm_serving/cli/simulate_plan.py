@@ -15,7 +15,8 @@ from rich.text import Text
 
 from ros2_rfm_serving import compiled
 from ros2_rfm_serving.monitoring.plain import PlainTable
-from ros2_rfm_serving.operate.inputs import WAIT_S, Inputs, console, print_json, solve
+from ros2_rfm_serving.operate.inputs import Inputs, console, print_json, solve
+from ros2_rfm_serving.operate.progress import SHOWN_AFTER_S
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.simulation import ComponentReport, Conditions, Report
@@ -92,7 +93,7 @@ class ProgressBar:
             self._bar.stop()
 
     def told(self, virtual_s: float) -> None:
-        if not self._shown and self._clock() - self._since_s > WAIT_S and self._bar.console.is_terminal:
+        if not self._shown and self._clock() - self._since_s > SHOWN_AFTER_S and self._bar.console.is_terminal:
             self._bar.start()
             self._shown = True
         self._bar.update(self._task, completed=virtual_s)

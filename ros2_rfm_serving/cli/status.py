@@ -10,6 +10,7 @@ import typer
 from rich.live import Live
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.operate.progress import spinner
 from ros2_rfm_serving.operate.running import console, observing, prepare_environment, ros_domain, stop_signals
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def status(
 
     board, stop = Board([], []), threading.Event()
     with stop_signals(stop), observing(board, namespace, discover=True):
-        _await_factory(board, wait, stop)
+        with spinner(f"looking for a factory in ROS domain {ros_domain()}, for up to {wait:g} s"):
+            _await_factory(board, wait, stop)
         if watch:
             _watch(board, stop, as_json)
         elif not stop.is_set():

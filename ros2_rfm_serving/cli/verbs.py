@@ -9,6 +9,8 @@ from typing import Any, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from ros2_rfm_serving.operate.progress import spinner
+
 
 def verbs_app(verbs: Mapping[str, str], *, help: str, groups: Mapping[str, Mapping[str, str]] | None = None) -> typer.Typer:
     """Return an application whose verbs are imported one by one, when a user calls them.
@@ -54,7 +56,8 @@ def _placeholder(name: str, line: str, group: str) -> TyperCommand:
 
 def _command(name: str, place: str) -> Any:
     module, _, attribute = place.partition(":")
-    found: typer.Typer | Callable[..., Any] = getattr(import_module(module), attribute)
+    with spinner(f"loading {name}"):
+        found: typer.Typer | Callable[..., Any] = getattr(import_module(module), attribute)
     app = typer.Typer(add_completion=False)
     app.callback()(_nothing)  # so that it is a group, of one
     if isinstance(found, typer.Typer):

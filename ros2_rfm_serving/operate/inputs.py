@@ -1,11 +1,8 @@
-"""What the commands around the scheduler read and write: factory, profiles, catalogue; files; a spinner while one waits."""
+"""What the commands around the scheduler read and write: factory, profiles, catalogue; files."""
 
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +15,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory
 from ros2_rfm_serving.factory.cluster import AUTOMATIC
 from ros2_rfm_serving.factory.outputs import unusable
+from ros2_rfm_serving.operate.progress import spinner
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import SYSTEM1
@@ -46,8 +44,6 @@ Arrivals = Annotated[
         help="Plan with the curves of these arrivals (poisson: as ROSA does) instead of the factory's", show_default=False
     ),
 ]
-WAIT_S = 2.0
-"""Before a spinner shows."""
 PIPE_WIDTH = 160
 """Columns of a table that is not shown on a terminal."""
 
@@ -128,22 +124,6 @@ def write_text(file: Path, text: str) -> None:
     except OSError as error:
         fix = "choose a folder that exists"
         raise ConfigurationError(f"cannot be written: {error.strerror}", file=str(file), fix=fix) from error
-
-
-@contextmanager
-def spinner(text: str) -> Iterator[None]:
-    """On stderr, once one has waited for a while and looks at a terminal."""
-    terminal = Console(stderr=True)
-    status = terminal.status(text)
-    timer = threading.Timer(WAIT_S, status.start if terminal.is_terminal else lambda: None)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
-        status.stop()
 
 
 def solve(

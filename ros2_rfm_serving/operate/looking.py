@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.operate.progress import spinner
 from ros2_rfm_serving.operate.running import ros_domain, spinning
 
 if TYPE_CHECKING:
@@ -29,9 +30,11 @@ def look_at(namespace: str, seconds: float, wait_s: float, disk: Path, stop: thr
 
     board = Board([], [])
     with spinning(lambda: LookingNode(board, namespace)) as node:
-        _find(board, wait_s, stop)
+        with spinner(f"looking for a factory in ROS domain {ros_domain()}, for up to {wait_s:g} s"):
+            _find(board, wait_s, stop)
         node.heard.begun_s = time.monotonic()
-        stop.wait(seconds)
+        with spinner(f"watching the factory for {seconds:g} s"):
+            stop.wait(seconds)
         found = node.finish()
     usage = disk_usage(disk)
     found.disk = Disk(folder=str(disk), size_bytes=usage.total, free_bytes=usage.free)
