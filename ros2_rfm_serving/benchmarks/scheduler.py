@@ -16,7 +16,8 @@ import typer
 from rich.table import Table
 
 from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
-from ros2_rfm_serving.operate.inputs import console, spinner, write_text
+from ros2_rfm_serving.operate.inputs import console, write_text
+from ros2_rfm_serving.operate.progress import spinner
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.scheduler import Solution

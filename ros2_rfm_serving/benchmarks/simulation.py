@@ -18,7 +18,8 @@ from rich.table import Table
 
 from ros2_rfm_serving import compiled
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.operate.inputs import FactoryFile, Policy, console, load_inputs, solve, spinner, write_text
+from ros2_rfm_serving.operate.inputs import FactoryFile, Policy, console, load_inputs, solve, write_text
+from ros2_rfm_serving.operate.progress import spinner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

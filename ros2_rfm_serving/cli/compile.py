@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ros2_rfm_serving.operate.inputs import console, spinner
+from ros2_rfm_serving.operate.inputs import console
+from ros2_rfm_serving.operate.progress import spinner
 
 
 def compile_() -> None:

@@ -15,7 +15,8 @@ import typer
 from rich.table import Table
 
 from ros2_rfm_serving.benchmarks.console import JsonFile, console
-from ros2_rfm_serving.operate.inputs import Profiles, spinner
+from ros2_rfm_serving.operate.inputs import Profiles
+from ros2_rfm_serving.operate.progress import spinner
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.benchmarks.continuous.live import Row as LiveRow

@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 import typer
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.operate.inputs import console, spinner, write_text
+from ros2_rfm_serving.operate.inputs import console, write_text
+from ros2_rfm_serving.operate.progress import spinner
 from ros2_rfm_serving.shipped import shipped
 
 Batching = Literal["fixed", "continuous"]
