@@ -143,7 +143,7 @@ class ObserverNode(Node):
             return
         progresses = message.served != row.served or not message.waiting
         _copy(message, row, state=_named(ServerState, message.state).lower())
-        row.seen_s, row.lost = clock(), False
+        row.note(self._board.schedule_seen_s > -math.inf and not self._board.is_followed_by(row), clock())
         if progresses:
             row.progressed_s = row.seen_s
         if message.state == ServerState.READY:
@@ -154,7 +154,7 @@ class ObserverNode(Node):
         if row is None:
             return
         _copy(message, row, state=_named(RobotState, message.state), phase=_named(TaskPhase, message.phase).lower())
-        row.seen_s = clock()
+        row.note(clock())
         if message.state == RobotState.STREAMING:
             self._board.streams(message.header.frame_id, row.seen_s)
 

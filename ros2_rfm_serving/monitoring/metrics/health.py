@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
 from ros2_rfm_serving.types.following import SILENT_AFTER_S as SCHEDULE_SILENT_AFTER_S
@@ -18,6 +19,20 @@ ANSWERS_WITHIN_S = 10.0
 def is_up(row: RobotRow | ServerRow, now_s: float) -> bool:
     """It tells how it is, and the middleware does not say that it has ended."""
     return now_s - row.seen_s < SILENT_AFTER_S and not (isinstance(row, ServerRow) and row.lost)
+
+
+class Silence:
+    """How long robots and servers have been silent. One that never sent a status is silent since it was first asked for."""
+
+    def __init__(self) -> None:
+        self._expected_s: dict[str, float] = {}
+
+    def seconds(self, rows: Mapping[str, RobotRow] | Mapping[str, ServerRow], now_s: float) -> dict[str, float]:
+        """Return the seconds since the last status of each one that is silent now. rows: always of the same kind."""
+        never = [name for name, row in rows.items() if row.seen_s == -math.inf]
+        self._expected_s = {name: self._expected_s.get(name, now_s) for name in never}
+        expected_s = self._expected_s
+        return {name: now_s - expected_s.get(name, row.seen_s) for name, row in rows.items() if not is_up(row, now_s)}
 
 
 def not_alive(board: Board, now_s: float) -> list[str]:

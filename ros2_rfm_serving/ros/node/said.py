@@ -30,11 +30,12 @@ class Speaker:
         self.process, self._number = 1 + secrets.randbelow(2**64 - 1), 0
 
     def numbered(self, status: Any) -> Any:
-        """A status to be published: no other is of the same process and number."""
+        """Return a status to be published, with the number of this process; a signed one has a number of its own, too."""
+        status.process = self.process
         if self._prover is None:
             return status
         self._number += 1
-        status.process, status.number = self.process, self._number
+        status.number = self._number
         return self.signed(status)
 
     def signed(self, message: Any) -> Any:
