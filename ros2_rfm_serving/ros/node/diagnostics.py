@@ -84,6 +84,11 @@ class Diagnostics:
         progress()
         self._publisher.wait_for_all_acked(Duration(seconds=min(ARRIVES_S, max(0.1, end_s - clock()))))
 
+    def report_end(self) -> None:
+        """Report for metrics that the process ends in order, so that nobody misses it."""
+        if self._process is not None:
+            self._process.end(*self._problems, self._numbers_of_process)
+
     def destroy(self) -> None:
         self._is_over = True
         self._node.destroy_timer(self._timer)
