@@ -23,6 +23,7 @@ from rclpy.node import Node
 from ros2_rfm_serving.monitoring.board import Board, ProcessRow
 from ros2_rfm_serving.monitoring.metrics.processes import processes
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
+from ros2_rfm_serving.ros.monitor.looking import LookingNode
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
 from ros2_rfm_serving.ros.node.log_disk import LogDisk
 from ros2_rfm_serving.ros.node.runtime import clock, executor
@@ -290,6 +291,33 @@ def test_a_recorder_that_ended_in_order_is_not_missed(ros_domain: int, tmp_path:
                 process.kill()
                 process.wait()
             assert up_later() == ends
+    finally:
+        spinner.shutdown()
+        rclpy.try_shutdown()
+
+
+@pytest.mark.parametrize("namespace", ["", "cell_a", "plant/cell_a"])
+def test_robots_of_one_name_in_two_cells_are_not_confused(ros_domain: int, namespace: str) -> None:
+    """All cells of a domain share `/diagnostics`; whose a status is stands in it."""
+    rclpy.init(args=[])
+    spinner, nodes = executor(), list[Node]()
+    try:
+        for cell in (namespace, "cell_b", "plant"):
+            node = Node(f"of_{cell.replace('/', '_')}")
+            node.declare_parameter("fleet_namespace", cell)
+            Diagnostics(node, lambda cell=cell: [lambda: DiagnosticStatus(name="arm_1: robot", message=cell)])  # type: ignore[misc]
+            nodes.append(node)
+        nodes.append(looking := LookingNode(Board(["arm_1"], []), namespace))
+        everybody = set[str]()
+        hears = lambda array: everybody.update(status.message for status in array.status)  # noqa: E731
+        nodes[0].create_subscription(DiagnosticArray, "/diagnostics", hears, 10)
+        for node in nodes:
+            spinner.add_node(node)
+        end_s = time.monotonic() + 60.0
+        while not (len(everybody) == 3 and looking.heard.diagnoses) and time.monotonic() < end_s:
+            spinner.spin_once(timeout_sec=0.1)
+        assert everybody == {namespace, "cell_b", "plant"}
+        assert {one.message for one in looking.finish().diagnoses["arm_1: robot"]} == {namespace}
     finally:
         spinner.shutdown()
         rclpy.try_shutdown()

@@ -22,15 +22,20 @@ ARRIVES_S = 1.0
 """Of the last report: of one that does not arrive the process is missed."""
 
 
+def fleet_root(node: Node) -> str:
+    """Return the namespace of the factory that a node belongs to, with a slash in front; empty: none."""
+    given = node.get_parameter("fleet_namespace").value if node.has_parameter("fleet_namespace") else ""
+    return Names(str(given)).root
+
+
 class ProcessStatus:
     """Publishes `<node>: process` every `PERIOD_S` while somebody subscribes. One per process."""
 
     def __init__(self, node: Node) -> None:
-        fleet = node.get_parameter("fleet_namespace").value if node.has_parameter("fleet_namespace") else ""
         self._node, self._published_s, self._speaker = node, 0.0, Speaker()
         self._publisher = None
         try:
-            self._publisher = node.create_publisher(DiagnosticArray, Names(str(fleet)).processes, qos.PROCESS_STATUS)
+            self._publisher = node.create_publisher(DiagnosticArray, Names(fleet_root(node)).processes, qos.PROCESS_STATUS)
         except RuntimeError as error:  # permissions that were issued by an earlier version
             fix = "`rfm security` issues them anew; metrics have nothing of this process until then"
             node.get_logger().warning(f"this process may not report to rfm/processes: {error}; {fix}")
