@@ -94,7 +94,7 @@ def _lines(look: Look, found: list[Finding]) -> list[str]:
         told = list(alike)
         for one in told[:MOST_ALIKE]:
             lines += [f"{place}. {cause}{': ' if one.about else ''}{one.about}", *(f"   {words}" for words in one.evidence)]
-            lines.append(f"   mend: {one.mend}")
+            lines.append(f"   fix: {one.mend}")
         if more := [one.about for one in told[MOST_ALIKE:]]:
             lines.append(f"   and {len(more)} more: {', '.join(more)}")
     return [*lines, f"{seen}; {RUNBOOK} has more on each", *doubts]
