@@ -310,12 +310,12 @@ def test_boards_follow_the_scrape_interval_and_tell_factories_apart(repository: 
     ("change", "problem"),
     [
         (lambda b: None, ""),
-        (lambda b: setattr(b.servers["s1"], "seen_s", NOW_S - 5.0), "s1: nothing is heard of it"),
-        (lambda b: setattr(b.servers["s1"], "lost", True), "s1: nothing is heard of it"),
+        (lambda b: setattr(b.servers["s1"], "seen_s", NOW_S - 5.0), "s1: no status is received from it"),
+        (lambda b: setattr(b.servers["s1"], "lost", True), "s1: no status is received from it"),
         (lambda b: setattr(b.servers["s1"], "state", "hung"), "s1: hung"),
-        (lambda b: setattr(b, "schedule_seen_s", -math.inf), "no schedule is heard"),
-        (lambda b: setattr(b, "looked_s", NOW_S - 20.0), "the graph was last looked at 20.0 s ago"),
-        (lambda b: setattr(b, "looked_s", -math.inf), "the graph has not been looked at yet"),
+        (lambda b: setattr(b, "schedule_seen_s", -math.inf), "no schedule is received"),
+        (lambda b: setattr(b, "looked_s", NOW_S - 20.0), "the graph was last read 20.0 s ago"),
+        (lambda b: setattr(b, "looked_s", -math.inf), "the graph has not been read yet"),
         (
             lambda b: (setattr(b.servers["s1"], "waiting", 3), setattr(b.servers["s1"], "progressed_s", NOW_S - 30.0)),
             "s1: 3 requests wait, and none was answered for 30 s",
@@ -327,7 +327,7 @@ def test_ready_is_who_makes_progress(change: Any, problem: str) -> None:
     made.forget("s2")
     change(made)
     assert not_ready(made, NOW_S) == ([problem] if problem else [])
-    assert bool(not_alive(made, NOW_S)) == ("looked at" in problem)
+    assert bool(not_alive(made, NOW_S)) == ("graph" in problem)
 
 
 def asked_for(url: str) -> tuple[int, str]:
@@ -344,9 +344,9 @@ def test_who_only_needs_time_lives_without_being_ready() -> None:
     made.servers["s1"].state = "loading"
     assert not_ready(made, NOW_S, "s1") and not not_living(made, NOW_S, "s1")
     made.schedule_seen_s = NOW_S - 60.0
-    assert not_living(made, NOW_S) == ["no schedule is heard"] and not not_living(made, NOW_S, "s1")
+    assert not_living(made, NOW_S) == ["no schedule is received"] and not not_living(made, NOW_S, "s1")
     made.servers["s1"].lost = True
-    assert not_living(made, NOW_S, "s1") == ["s1: nothing is heard of it"]
+    assert not_living(made, NOW_S, "s1") == ["s1: no status is received from it"]
 
 
 def test_over_http(tmp_path: Path) -> None:
@@ -356,10 +356,10 @@ def test_over_http(tmp_path: Path) -> None:
         status, text = asked_for(url)
         assert status == 200 and 'rfm_server_up{server="s1"} 1.0' in text and "rfm_disk_free_bytes" in text and "process_" in text
         assert asked_for(f"{root}/healthz") == (200, '{"ok": true, "problems": []}\n')
-        assert asked_for(f"{root}/readyz") == (503, '{"ok": false, "problems": ["s2: nothing is heard of it"]}\n')
+        assert asked_for(f"{root}/readyz") == (503, '{"ok": false, "problems": ["s2: no status is received from it"]}\n')
         assert asked_for(f"{root}/readyz/s1") == (200, '{"ok": true, "problems": []}\n')
         assert asked_for(f"{root}/livez")[0] == asked_for(f"{root}/livez/s1")[0] == 200
-        assert asked_for(f"{root}/livez/s2") == (503, '{"ok": false, "problems": ["s2: nothing is heard of it"]}\n')
+        assert asked_for(f"{root}/livez/s2") == (503, '{"ok": false, "problems": ["s2: no status is received from it"]}\n')
         assert asked_for(f"{root}/livez/s3")[0] == asked_for(f"{root}/readyz/s3")[0] == 503, "nobody is named so"
         assert asked_for(f"{root}/other")[0] == 404
         with (
