@@ -31,7 +31,9 @@ from ros2_rfm_serving.ros.node.said import Speaker
 from ros2_rfm_serving.ros.observer_node import ObserverNode
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
+from ros2_rfm_serving.ros.wire.proofs import signed_report
 from ros2_rfm_serving.security.own import ENCLAVE, WARNED_DAYS
+from ros2_rfm_serving.security.signing import Prover
 from ros2_rfm_serving.types.process_problems import ENDED, LOG_DISK_FULL, LOG_DISK_SILENT, separated
 from test.enclaves import Enclaves
 
@@ -242,6 +244,10 @@ def test_where_there_are_certificates_a_process_reports_of_itself_alone(
         for other in others:
             refused = observer.refused["unproven"]
             until(lambda: observer.refused["unproven"] > refused, other)  # noqa: B023
+        bare = DiagnosticStatus(name="/plant/arm_1/robot: process")
+        signed_report(bare, {}, Prover(enclaves.make("arm_1")))
+        others.append(bare)
+        until(lambda: board.unproven["processes"] >= len(others), bare)
         assert set(board.processes) == known and board.unproven["processes"] >= len(others)
         once = report("arm_3/robot", "arm_3")
         until(lambda: ("/plant/arm_3/robot", "a") in board.processes, once)

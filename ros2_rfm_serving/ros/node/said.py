@@ -114,10 +114,15 @@ class Hearer:
         role, name = owner_of(node)
         if (who.name != name) if name else (who.role or who.name) != str(role.name).lower():
             raise BadMessageError(UNPROVEN, f"{who.name} reports for node {node[:100]!r}")
-        numbers = {value.key: int(value.value) for value in report.values if value.key in (PROCESS, NUMBER)}
-        if numbers[NUMBER] <= self._numbers[0].get(node, {}).get(numbers[PROCESS], 0):
+        values = {value.key: value.value for value in report.values}
+        try:
+            process, number = int(values[PROCESS]), int(values[NUMBER])
+        except (KeyError, ValueError):
+            raise BadMessageError(UNPROVEN, f"a report of {node[:100]!r} has no process and number") from None
+        known = self._numbers[0].get(node, OrderedDict())
+        if number <= known.get(process, 0):
             raise BadMessageError(STALE, f"a report of {node[:100]!r} that was received before")
-        self._remember(self._numbers[0], node, numbers[PROCESS], numbers[NUMBER])
+        self._remember(self._numbers[0], node, process, number)
 
     def _check(self, heard: _Numbers, name: str, status: Any, data: memoryview) -> None:
         """What costs nothing is asked first."""
