@@ -301,3 +301,7 @@ def test_prometheus_sees_a_factory_and_a_killed_server(
 
         alert = wait(lost, "the alert of a killed server")
         assert alert["labels"]["server"] == "server_1" and "server_1 is silent" in alert["annotations"]["summary"]
+        again = "max(changes(rfm_server_process_number[10m]))"
+        wait(lambda: value(api, again), "a server that was started again, which is another process")
+        restarted = lambda: [a for a in api("alerts")["alerts"] if a["labels"]["alertname"] == "RfmServerRestarted"]  # noqa: E731
+        wait(restarted, "the alert of a server that was started again")

@@ -48,6 +48,7 @@ def changed_model(look: Look) -> Iterator[Finding]:
             yield Finding(
                 cause="changed model",
                 about=robot,
+                concerns=tuple(server for server in sorted(look.servers_of(robot)) if mismatch.startswith(f"{server} ")),
                 evidence=(f"{robot} reports: {mismatch}",),
                 mend=f"restore the right model; or accept the new one: {_call(robot, 'resume')}, then give it a new task",
             )
