@@ -37,10 +37,11 @@ def nodes(context):
     fleet = [{"fleet_namespace": fleet_root}] if fleet_root else []
     made = [Node(package="rfm_serving", executable="markers_node", namespace=below(root, "rfm"), parameters=fleet, output="screen")]
     for place, robot in enumerate(value["robots"].split()):
-        offset = ["--x", str(place * float(value["spacing_m"])), "--frame-id", "factory", "--child-frame-id", f"{robot}/base"]
+        frames = below(fleet_root, robot).strip("/")  # two cells may have robots of the same names
+        offset = ["--x", str(place * float(value["spacing_m"])), "--frame-id", "factory", "--child-frame-id", f"{frames}/base"]
         made.append(Node(package="tf2_ros", executable="static_transform_publisher", arguments=offset))
         if description:
-            parameters = [{"robot_description": description, "frame_prefix": f"{robot}/"}]
+            parameters = [{"robot_description": description, "frame_prefix": f"{frames}/"}]
             namespace = below(root, robot)
             made.append(
                 Node(

@@ -59,7 +59,7 @@ class AuditLog:
         self._followed: dict[tuple[str, int], tuple[Any, Any]] = {}
         runs = RunLog()
         for entry in _entries(pages, self.damaged):
-            runs.add(entry.writer, entry.run, entry.stamp_s, entry.kind, entry.body)
+            runs.add(entry.writer, entry.run, entry.stamp_s, entry.t_s, entry.kind, entry.body)
             if self._is_wanted(entry):
                 self.by_writer[entry.writer].append(entry)
         self.runs: Mapping[str, list[Run]] = runs.by_writer()

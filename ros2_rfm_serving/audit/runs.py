@@ -16,7 +16,8 @@ from ros2_rfm_serving.audit.chain import CLOSED
 from ros2_rfm_serving.audit.journal import PAGE_PERIOD_S, PROCESS_ENDS, SEAL_PERIOD_S
 
 QUIET_S = SEAL_PERIOD_S + PAGE_PERIOD_S + 0.75
-"""A process that runs and is recorded writes at least one record within this time: a seal every 5 s, on a page every 0.25 s."""
+"""A process that runs and is recorded writes at least one record within this time: a seal every 5 s, on a page every 0.25 s.
+By the monotonic clock of its machine; ROS time may be that of a simulation, which runs faster (`Run.quiet_s`)."""
 
 
 class Gap(NamedTuple):
@@ -49,6 +50,15 @@ class Run:
     scheduler: int = 0
     """Identity in the schedules of a scheduler; 0: not recorded."""
     gaps: list[Gap] = field(default_factory=list)
+    first_t_s: float = math.nan
+    last_t_s: float = math.nan
+    """The writer's monotonic clock at its first and its last record in the recording."""
+
+    @property
+    def quiet_s(self) -> float:
+        """`QUIET_S` in ROS time, which may be faster than the writer's monotonic clock."""
+        ran_s = self.last_t_s - self.first_t_s
+        return QUIET_S * max(1.0, (self.ends_s - self.begins_s) / ran_s) if ran_s > 0.0 else QUIET_S
 
     @property
     def ended_in_order(self) -> bool:
@@ -61,17 +71,18 @@ class RunLog:
     def __init__(self) -> None:
         self._runs: dict[tuple[str, int], Run] = {}
 
-    def add(self, writer: str, run: int, stamp_s: float, kind: str, body: Mapping[str, Any]) -> None:
-        """stamp_s: ROS time; a record without one is passed over."""
+    def add(self, writer: str, run: int, stamp_s: float, t_s: float, kind: str, body: Mapping[str, Any]) -> None:
+        """stamp_s: ROS time; a record without one is passed over. t_s: the writer's monotonic clock."""
         if not math.isfinite(stamp_s):
             return
         found, number = self._runs.get((writer, run)), body.get("n")
         if found is None:
-            found = self._runs[writer, run] = Run(writer, run, stamp_s, stamp_s)
-        elif stamp_s - found.ends_s > QUIET_S:
+            found = self._runs[writer, run] = Run(writer, run, stamp_s, stamp_s, first_t_s=t_s)
+        elif t_s - found.last_t_s > QUIET_S:
             missing = number - found.last - 1 if isinstance(number, int) and found.last >= 0 else 0
             found.gaps.append(Gap(found.ends_s, stamp_s, max(0, missing)))
         found.begins_s, found.ends_s = min(found.begins_s, stamp_s), max(found.ends_s, stamp_s)
+        found.last_t_s = t_s
         if isinstance(number, int):
             found.last = number
         if kind == CLOSED:

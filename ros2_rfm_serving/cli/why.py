@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 RUNBOOK = "docs/runbook.md"
 MOST_ALIKE = 3
-"""Findings of one cause that are told in full."""
+"""Findings of one cause that are printed in full."""
 
 
 def why(
-    name: Annotated[str, typer.Argument(help="A robot or a server; none: the whole factory")] = "",
+    name: Annotated[str, typer.Argument(help="A robot or a server; empty: the whole factory")] = "",
     seconds: Annotated[
-        float, typer.Option(min=4.0, max=3600.0, help="Look for so long, s; rare losses take longer to be seen")
+        float, typer.Option(min=4.0, max=3600.0, help="Observe for this long, s; rare losses take longer to appear")
     ] = 6.0,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON")] = False,
-    disk: Annotated[Path, typer.Option(help="Look at the file system of this folder, too")] = Path("logs"),
+    disk: Annotated[Path, typer.Option(help="Check the file system of this folder as well")] = Path("logs"),
     domain: Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
     namespace: Annotated[str, typer.Option(help="Namespace of the whole factory")] = "",
-    wait: Annotated[float, typer.Option(min=0, help="Look for a factory for so long, s")] = 5.0,
+    wait: Annotated[float, typer.Option(min=0, help="Wait this long for a factory, s")] = 5.0,
 ) -> None:
-    """Says why a factory does not do as it should: looks at it for a few seconds, and names the causes, the graver first.
+    """Name the causes of what is wrong with a running factory, the gravest first, after observing it for a few seconds.
 
-    Each with what was seen, with figures, and what mends it; docs/runbook.md has them all.
+    Each cause comes with the evidence and a fix. docs/runbook.md describes all of them.
 
     Examples:  rfm why   |   rfm why push_1 --seconds 20   |   rfm why --json --domain 7
 
@@ -94,7 +94,7 @@ def _lines(look: Look, found: list[Finding]) -> list[str]:
         told = list(alike)
         for one in told[:MOST_ALIKE]:
             lines += [f"{place}. {cause}{': ' if one.about else ''}{one.about}", *(f"   {words}" for words in one.evidence)]
-            lines.append(f"   mend: {one.mend}")
+            lines.append(f"   fix: {one.mend}")
         if more := [one.about for one in told[MOST_ALIKE:]]:
             lines.append(f"   and {len(more)} more: {', '.join(more)}")
     return [*lines, f"{seen}; {RUNBOOK} has more on each", *doubts]

@@ -8,9 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ros2_rfm_serving.types import Placement, Route
+from ros2_rfm_serving.types import Placement, RobotState, Route
 from ros2_rfm_serving.types.histogram import Histogram
 
+STANDING = (RobotState.STALLED.name, RobotState.DEAD.name)
+"""States in which a robot has no action that may be executed."""
 STALE_AFTER_S = 3.0
 """Of silence: robots and servers speak twice a second."""
 SCHEDULE = "schedule"
@@ -119,6 +121,13 @@ class RobotRow(_Row):
     instruction: str = ""
     episode: int = 0
     retries: int = 0
+    standing_since_s: float = math.inf
+    """When it began to be in one of the states of `STANDING`; infinity: it is in none."""
+
+    def note(self, now_s: float) -> None:
+        """Note when a status came, whose figures this row has."""
+        self.seen_s = now_s
+        self.standing_since_s = min(self.standing_since_s, now_s) if self.state in STANDING else math.inf
 
 
 @dataclass
@@ -152,6 +161,20 @@ class ServerRow(_Row):
     """When it last said that it is ready."""
     progressed_s: float = -math.inf
     """When it last had answered something, or nothing waited."""
+    process: int = 0
+    """Number that the server's process drew at random when it started; 0: none was received."""
+    noted_state: str = "-"
+    state_since_s: float = -math.inf
+    """When the server was first seen in the state in which it is."""
+    behind_since_s: float = math.inf
+    """When it was first seen to follow another schedule than the newest; infinity: it follows the newest."""
+
+    def note(self, is_behind: bool, now_s: float) -> None:
+        """Note when a status came, whose figures this row has."""
+        self.seen_s, self.lost = now_s, False
+        if self.state != self.noted_state:
+            self.noted_state, self.state_since_s = self.state, now_s
+        self.behind_since_s = min(self.behind_since_s, now_s) if is_behind else math.inf
 
     def is_stale(self, now_s: float) -> bool:
         return self.lost or self.is_silent(now_s)
@@ -225,6 +248,10 @@ class Board:
         if self.robots[robot].seen_s == -math.inf or not self.robots[robot].is_stale(now_s):
             return False
         return now_s - self.schedule_seen_s <= STALE_AFTER_S and robot not in self.planned_robots
+
+    def is_followed_by(self, row: RobotRow | ServerRow) -> bool:
+        """Return whether a robot or server follows the newest schedule; a scheduler without a name is any."""
+        return row.schedule_epoch == self.schedule_epoch and (not row.scheduler or row.scheduler == self.scheduler)
 
     def refuse(self, about: str) -> None:
         """A status or schedule that is not proven."""

@@ -26,7 +26,7 @@ def drain(server: str, namespace: str, within_s: float) -> str:
     with observing(board, namespace) as observer:
         if not _until(lambda: row.seen_s > 0, _soon(end_s)):
             fix = "name a server that runs, its --domain and its --namespace"
-            raise ConfigurationError(f"nothing is heard of it in ROS domain {ros_domain()}", key=server, fix=fix)
+            raise ConfigurationError(f"no status is received from it in ROS domain {ros_domain()}", key=server, fix=fix)
         if row.state not in ("ready", "draining"):
             return f"{server} is {row.state}: there is nothing to drain"
         if row.state == "ready":

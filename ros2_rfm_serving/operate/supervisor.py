@@ -20,6 +20,8 @@ from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, EXIT_END_HUNG,
 INITIAL_BACKOFF_S, MAX_BACKOFF_S, HEALTHY_AFTER_S = 1.0, 15.0, 30.0
 MAX_RESTARTS_IN_A_ROW = 5
 STOP_TIMEOUT_S, TERMINATE_TIMEOUT_S = 10.0, 3.0
+LOOK_S, MOST_LOOK_S = 0.05, 0.5
+"""Between looks at processes that end, and the longest that counts: this process did not run, or a busy machine held it up."""
 ROBOTS_FIRST_S = 3.0
 """What robots get to end in while their servers still answer."""
 
@@ -211,13 +213,18 @@ def patience_s(node: NodeSpec) -> float:
 
 
 def _still_running(processes: list[Process], patience: Callable[[Process], float]) -> list[Process]:
-    """Those that have not ended after so long."""
-    begun_s = time.monotonic()
+    """Return those that have not ended after so long.
+
+    Time in which this process itself did not run, as in a frozen container, does not count: they did not run either.
+    """
+    passed_s, looked_s = 0.0, time.monotonic()
     while True:
         running = [process for process in processes if process.running is not None and process.running.poll() is None]
-        if time.monotonic() >= begun_s + max(map(patience, running), default=0.0):
+        if passed_s >= max(map(patience, running), default=0.0):
             return running
-        time.sleep(0.05)
+        time.sleep(LOOK_S)
+        now_s = time.monotonic()
+        passed_s, looked_s = passed_s + min(now_s - looked_s, MOST_LOOK_S), now_s
 
 
 def _signal(process: Process, number: signal.Signals) -> None:

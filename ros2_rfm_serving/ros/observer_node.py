@@ -20,15 +20,19 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.monitoring.board import SCHEDULE, Board, ComponentRow, Histograms, ProcessRow, Score
 from ros2_rfm_serving.ros.dated import Dated, ShownScheduler
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.said import NUMBER, PROCESS
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.proven import Proven
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
+from ros2_rfm_serving.ros.wire.proofs import CERTIFICATE, SIGNATURE
 from ros2_rfm_serving.types import RobotState, ServerState, TaskPhase
 from ros2_rfm_serving.types.histogram import Histogram
 
 COUNTERS = ("refused", "transitions", "fallbacks")
 """Fields that are lists of `Counter`."""
 ALIVE_PERIOD_S = 1.0
+PROCESSES = "processes"
+"""About whom reports of processes are counted that are not proven."""
 MAX_PROCESSES, MAX_CHARACTERS, MAX_NUMBERS = 4096, 255, 32
 """Of processes that report: their number, names and figures come from whoever may write to the graph."""
 
@@ -78,7 +82,13 @@ class ObserverNode(Node):
             if part != "process" or too_many or too_long:
                 self.refused["bad_process"] += 1
                 continue
-            numbers = {value.key: number for value in status.values if math.isfinite(number := _number(value.value))}
+            try:
+                self._proven.check_report(status, name.removeprefix(f"{self._names.root}/"))
+            except BadMessageError as error:
+                self._refuse(error, PROCESSES)
+                continue
+            figures = [value for value in status.values if value.key not in (PROCESS, NUMBER, CERTIFICATE, SIGNATURE)]
+            numbers = {value.key: number for value in figures if math.isfinite(number := _number(value.value))}
             self._board.processes = {**rows, key: ProcessRow(seen_s=clock(), numbers=numbers)}
 
     def _refuse(self, error: BadMessageError, about: str) -> None:
@@ -143,7 +153,7 @@ class ObserverNode(Node):
             return
         progresses = message.served != row.served or not message.waiting
         _copy(message, row, state=_named(ServerState, message.state).lower())
-        row.seen_s, row.lost = clock(), False
+        row.note(self._board.schedule_seen_s > -math.inf and not self._board.is_followed_by(row), clock())
         if progresses:
             row.progressed_s = row.seen_s
         if message.state == ServerState.READY:
@@ -154,7 +164,7 @@ class ObserverNode(Node):
         if row is None:
             return
         _copy(message, row, state=_named(RobotState, message.state), phase=_named(TaskPhase, message.phase).lower())
-        row.seen_s = clock()
+        row.note(clock())
         if message.state == RobotState.STREAMING:
             self._board.streams(message.header.frame_id, row.seen_s)
 

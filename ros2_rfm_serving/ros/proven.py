@@ -43,6 +43,10 @@ class Proven:
         is_of(name, status)
         self._shown.take(name, status.process, self._hearer.is_of_now(status, self._board.scheduler), clock())
 
+    def check_report(self, report: Any, node: str) -> None:
+        """Check what a process reports of itself. node: below the factory's namespace. Raises: `BadMessageError`."""
+        self._hearer.check_report(report, node)
+
     def count(self, error: BadMessageError, about: str) -> None:
         """about: whose word was refused."""
         if error.kind == UNPROVEN:

@@ -7,6 +7,7 @@ schedule may send it to, so its `<server>` are all, and a server's `<robot>` lik
 from __future__ import annotations
 
 import enum
+import re
 from typing import NamedTuple
 
 
@@ -145,3 +146,12 @@ NODES = {
 }
 """As the processes of a factory name them. Who looks has no services."""
 LIFECYCLE = SERVER | ROBOT
+_OWNERS = tuple((re.compile(re.sub(r"<\w+>", r"(\\w+)", node), re.ASCII), role) for role, node in NODES.items())
+
+
+def owner_of(node: str) -> tuple[Role, str]:
+    """Return the role of a node, and whose robot or server it is, if it has one. node: its name below the factory's namespace."""
+    for name, role in _OWNERS:
+        if found := name.fullmatch(node):
+            return role, (found.groups() or ("",))[0]
+    return NOBODY, ""

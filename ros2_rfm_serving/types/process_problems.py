@@ -12,6 +12,10 @@ from typing import NamedTuple
 
 LOG_DISK_FULL, LOG_DISK_SILENT = "log disk full", "log disk silent"
 CERTIFICATE_INVALID, CERTIFICATE_WARNING = "certificate invalid", "certificate warning"
+NAMESPACE = "namespace"
+"""Value of every status in `/diagnostics`, which factories in namespaces of their own share. A factory without one has no value."""
+ENDED = "ended"
+"""Figure of a process' last report: 1, it has done its work and ends in order."""
 PREFIX, LEVEL = "process_problem ", "level_without_process_problems"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-NUMBER = re.compile(r"(?<![A-Za-z0-9_])[-+]?\d+(?:\.\d+)?")
+NUMBER = re.compile(r"(?<![A-Za-z0-9_])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+(?![A-Za-z0-9_]))?")
 """Not the digits of a name, as in `server_1`."""
 
 

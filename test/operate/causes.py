@@ -284,9 +284,9 @@ def old_readings(floor: Floor) -> Iterator[None]:
 
 
 def _recorder(floor: Floor, environment: Mapping[str, str] = MappingProxyType({})) -> None:
-    parameters = ["-p", f"folder:={floor.folder / 'recording'}"]
+    parameters = ["-p", f"folder:={floor.folder / 'recordings' / '20260131-140312'}"]
     floor.start("recorder", module_of("recorder_node"), "--ros-args", *parameters, environment=environment)
-    floor.wait(lambda: list(floor.folder.glob("recording*/*.mcap")))
+    floor.wait(lambda: list(floor.folder.glob("recordings/*/*.mcap")))
     floor.watch(SEEN_S)
 
 

@@ -15,18 +15,18 @@ from pathlib import Path
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
 
-from ros2_rfm_serving.ros.node import hang_watch
+from ros2_rfm_serving.ros.node import hang_watch, last_resort
 from ros2_rfm_serving.ros.node.own_name import say_lost
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 from ros2_rfm_serving.ros.node.runtime import run_node
 from ros2_rfm_serving.ros.node.timers import every
 
 WHERE, HOW, FOLDER = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-FOREVER_S = 1000
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 hang_watch.HANGS_AFTER_S, hang_watch.FROZEN_AFTER_S, hang_watch.END_STEP_S = 1.0, 2.0, 1.5
 hang_watch.CLOSE_S = 5.0 if WHERE == "recorder" else 0.5
 hang_watch.LAST_RESORT_S = 0.5
+last_resort.SILENT_S = 1.0
 
 
 class HangingPublisher:
@@ -42,7 +42,9 @@ class HangingPublisher:
         if WHERE == "busy":
             time.sleep(0.4)
         elif HOW == "holds the lock":
-            ctypes.PyDLL(None).sleep(FOREVER_S)
+            libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)  # zeros are an open one
+            libc.pthread_mutex_lock(mutex)
+            libc.pthread_mutex_lock(mutex)  # which no signal interrupts, as it would a sleep
         else:
             self._mutex.acquire()
 
@@ -79,7 +81,7 @@ class HangingNode(Node):
 
 
 class SlowNode(Node):
-    """Its end takes long, as it may: it writes how long it still has after it was asked to end once more."""
+    """Its end takes long, as it may: it writes when an alarm will end it, after it was asked to end once more."""
 
     stop_s = 100.0
 
@@ -89,6 +91,8 @@ class SlowNode(Node):
 
     def stop(self) -> None:
         (FOLDER / "stops").touch()
+        if WHERE == "stop":
+            HangingPublisher().publish("the last status")
         while not (FOLDER / "asked again").exists():
             time.sleep(0.05)
         (FOLDER / "left").write_text(str(signal.getitimer(signal.ITIMER_REAL)[0]))
@@ -134,4 +138,4 @@ def hanging_recorder() -> Node:
 
 
 sys.argv[1:] = ["--ros-args", "-p", f"folder:={FOLDER / 'bag'}"]
-run_node({"recorder": hanging_recorder, "slow": SlowNode, "lost": LosingNode}.get(WHERE, HangingNode))
+run_node({"recorder": hanging_recorder, "slow": SlowNode, "stop": SlowNode, "lost": LosingNode}.get(WHERE, HangingNode))

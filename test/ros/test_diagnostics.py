@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +20,21 @@ import yaml
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
-from ros2_rfm_serving.monitoring.board import Board
+from ros2_rfm_serving.monitoring.board import Board, ProcessRow
+from ros2_rfm_serving.monitoring.metrics.processes import processes
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
+from ros2_rfm_serving.ros.monitor.looking import LookingNode
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
 from ros2_rfm_serving.ros.node.log_disk import LogDisk
-from ros2_rfm_serving.ros.node.runtime import executor
+from ros2_rfm_serving.ros.node.runtime import clock, executor
+from ros2_rfm_serving.ros.node.said import Speaker
 from ros2_rfm_serving.ros.observer_node import ObserverNode
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
+from ros2_rfm_serving.ros.wire.proofs import signed_report
 from ros2_rfm_serving.security.own import ENCLAVE, WARNED_DAYS
-from ros2_rfm_serving.types.process_problems import LOG_DISK_FULL, LOG_DISK_SILENT, separated
+from ros2_rfm_serving.security.signing import Prover
+from ros2_rfm_serving.types.process_problems import ENDED, LOG_DISK_FULL, LOG_DISK_SILENT, separated
 from test.enclaves import Enclaves
 
 from .overhearing import overheard
@@ -182,6 +190,140 @@ def test_a_process_reports_of_itself_to_metrics_alone(ros_domain: int, tmp_path:
         assert board.processes.keys() == {recorder, ("/rfm/recorder", "h"), ("/c", "h"), ("/d", "h")}, "each host has its own"
         assert board.processes["/c", "h"].numbers == {} and board.processes[recorder].numbers["recorder_messages"] == 7
         assert observer.refused["bad_process"] >= 2
+    finally:
+        spinner.shutdown()
+        rclpy.try_shutdown()
+
+
+def test_where_there_are_certificates_a_process_reports_of_itself_alone(
+    ros_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reports without a signature, of another member, changed, or received before are counted, and shown nowhere."""
+    enclaves, board = Enclaves(tmp_path / "plant"), Board([], [])
+    enclaves.make("observer", role="observer")
+    rclpy.init(args=[])
+    spinner = executor()
+    try:
+        observer, node = ObserverNode(board, "plant", enclave=enclaves.root / "observer"), Node("stranger")
+        publisher = node.create_publisher(DiagnosticArray, "/plant/rfm/processes", 10)
+        for one in (observer, node):
+            spinner.add_node(one)
+
+        def until(is_so: Callable[[], object], *reports: DiagnosticStatus) -> None:
+            end_s = time.monotonic() + 60.0
+            while not is_so() and time.monotonic() < end_s:
+                publisher.publish(DiagnosticArray(status=list(reports)))
+                spinner.spin_once(timeout_sec=0.1)
+            assert is_so(), (board.processes, observer.refused)
+
+        def report(name: str, member: str, **options: object) -> DiagnosticStatus:
+            monkeypatch.setenv(ENCLAVE, str(enclaves.make(member, **options)))  # type: ignore[arg-type]
+            status = DiagnosticStatus(name=f"/plant/{name}: process", hardware_id="a")
+            status.values = [KeyValue(key="log_disk_full", value="1")]
+            return Speaker().report(status)
+
+        for name, member, role in (
+            ("rfm/recorder", "recorder", "recorder"),
+            ("rfm/scheduler", "scheduler", "scheduler"),
+            ("rfm/servers/s1/model_server", "s1", "server"),
+            ("arm_1/robot", "arm_1", "robot"),
+        ):
+            until(lambda: (f"/plant/{name}", "a") in board.processes, report(name, member, role=role))  # noqa: B023
+            assert board.processes[f"/plant/{name}", "a"].numbers == {"log_disk_full": 1.0}
+        known = set(board.processes)
+        others = [
+            DiagnosticStatus(name="/plant/arm_2/robot: process"),
+            report("arm_2/robot", "arm_1"),
+            report("rfm/scheduler2", "scheduler"),
+            report("rfm/recorder", "arm_1"),
+            report("arm_2/robot", "arm_2"),
+            report("arm_2/robot", "arm_2"),
+        ]
+        others[-2].values[0].value = "0"
+        others[-1].values[-1].value = "no signature"
+        for other in others:
+            refused = observer.refused["unproven"]
+            until(lambda: observer.refused["unproven"] > refused, other)  # noqa: B023
+        bare = DiagnosticStatus(name="/plant/arm_1/robot: process")
+        signed_report(bare, {}, Prover(enclaves.make("arm_1")))
+        others.append(bare)
+        until(lambda: board.unproven["processes"] >= len(others), bare)
+        assert set(board.processes) == known and board.unproven["processes"] >= len(others)
+        once = report("arm_3/robot", "arm_3")
+        until(lambda: ("/plant/arm_3/robot", "a") in board.processes, once)
+        seen_s = board.processes["/plant/arm_3/robot", "a"].seen_s
+        until(lambda: observer.refused["stale_status"], once)
+        assert board.processes["/plant/arm_3/robot", "a"].seen_s == seen_s
+    finally:
+        spinner.shutdown()
+        rclpy.try_shutdown()
+
+
+def test_a_recorder_that_ended_in_order_is_not_missed(ros_domain: int, tmp_path: Path) -> None:
+    """One that was killed is."""
+    board = Board([], [])
+    rclpy.init(args=[])
+    spinner, observer = executor(), ObserverNode(board)
+    spinner.add_node(observer)
+
+    def until(is_so: Callable[[ProcessRow], object]) -> None:
+        end_s = time.monotonic() + 60.0
+        while not any(is_so(row) for row in board.processes.values()) and time.monotonic() < end_s:
+            spinner.spin_once(timeout_sec=0.1)
+        assert any(is_so(row) for row in board.processes.values()), board.processes
+
+    def up_later() -> list[float]:
+        found = list(processes(board.processes, clock() + 20.0))
+        return [sample.value for family in found if family.name == "rfm_recorder_up" for sample in family.samples]
+
+    try:
+        for number, ends in ((signal.SIGKILL, [0.0]), (signal.SIGTERM, [])):
+            command = [sys.executable, "-m", "ros2_rfm_serving.ros.executables", "recorder_node", "--ros-args"]
+            process = subprocess.Popen(
+                [
+                    *command,
+                    "-p",
+                    f"folder:={tmp_path / str(number)}",
+                ]
+            )
+            before_s = clock()
+            try:
+                until(lambda row: row.seen_s > before_s)  # noqa: B023
+                process.send_signal(number)
+                if number == signal.SIGTERM:
+                    until(lambda row: row.numbers.get(ENDED))
+                process.wait(60.0)
+            finally:
+                process.kill()
+                process.wait()
+            assert up_later() == ends
+    finally:
+        spinner.shutdown()
+        rclpy.try_shutdown()
+
+
+@pytest.mark.parametrize("namespace", ["", "cell_a", "plant/cell_a"])
+def test_robots_of_one_name_in_two_cells_are_not_confused(ros_domain: int, namespace: str) -> None:
+    """All cells of a domain share `/diagnostics`; whose a status is stands in it."""
+    rclpy.init(args=[])
+    spinner, nodes = executor(), list[Node]()
+    try:
+        for cell in (namespace, "cell_b", "plant"):
+            node = Node(f"of_{cell.replace('/', '_')}")
+            node.declare_parameter("fleet_namespace", cell)
+            Diagnostics(node, lambda cell=cell: [lambda: DiagnosticStatus(name="arm_1: robot", message=cell)])  # type: ignore[misc]
+            nodes.append(node)
+        nodes.append(looking := LookingNode(Board(["arm_1"], []), namespace))
+        everybody = set[str]()
+        hears = lambda array: everybody.update(status.message for status in array.status)  # noqa: E731
+        nodes[0].create_subscription(DiagnosticArray, "/diagnostics", hears, 10)
+        for node in nodes:
+            spinner.add_node(node)
+        end_s = time.monotonic() + 60.0
+        while not (len(everybody) == 3 and looking.heard.diagnoses) and time.monotonic() < end_s:
+            spinner.spin_once(timeout_sec=0.1)
+        assert everybody == {namespace, "cell_b", "plant"}
+        assert {one.message for one in looking.finish().diagnoses["arm_1: robot"]} == {namespace}
     finally:
         spinner.shutdown()
         rclpy.try_shutdown()

@@ -100,7 +100,8 @@ def test_a_status_counts_once_and_by_the_robots_own_certificate(enclaves: Enclav
     monkeypatch.delenv(ENCLAVE)
     bare = Speaker().numbered(status())
     Hearer.of_process().check_status("arm_1", 7, bare, memoryview(b""))
-    assert not bare.process and Hearer.of_process().is_of_now(bare, 1), "without a certificate nobody asks for one"
+    assert bare.process and not bare.number and not len(bare.certificate)
+    assert Hearer.of_process().is_of_now(bare, 1), "without a certificate nobody asks for one"
 
 
 def test_what_was_said_before_is_refused_for_nothing(enclaves: Enclaves, monkeypatch: pytest.MonkeyPatch) -> None:

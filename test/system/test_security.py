@@ -152,6 +152,9 @@ def test_a_robot_joins_a_factory_with_certificates_under_its_own(repository: Pat
         served = re.compile(r'rfm_robot_answers_total\{[^}]*robot="arm_2"[^}]*\} ([1-9]\d*)')
         with started([*RFM, *joining], repository, tmp_path / "robot.txt"):
             assert eventually(lambda: served.search(text_of(figures, trusted)), 90.0), (tmp_path / "robot.txt").read_text()
+            reporting = ("/rfm/scheduler", "/rfm/servers/server_1/model_server", "/idle_arm_1/robot", "/arm_2/robot")
+            own = re.compile(r'rfm_certificate_left_seconds\{[^}]*process="([^"]*)"')
+            assert eventually(lambda: {*reporting} <= {*own.findall(text_of(figures, trusted))}, 60.0), text_of(figures, trusted)
         told_now = text_of(figures, trusted)
         assert not unproven(told_now) and 'rfm_proof{statuses="checked"} 1.0' in told_now
     told = (tmp_path / "robot.txt").read_text()
@@ -196,10 +199,13 @@ def test_no_secret_is_told_anywhere(repository: Path, tmp_path: Path, ros_domain
         assert eventually(lambda: 'rfm_robot_up{robot="idle_arm_1"} 1.0' in text_of(figures, trusted), 90.0)
         served = re.compile(r'rfm_server_replies_total\{server="server_1"\} ([1-9]\d*)')
         assert eventually(lambda: served.search(text_of(figures, trusted)), 90.0), "robots open sessions with their certificates"
+        recorder = re.compile(r"rfm_recorder_up\{[^}]*\} 1.0")
+        assert eventually(lambda: recorder.search(text_of(figures, trusted)), 30.0), "the recorder reports with its certificate"
         told_now = text_of(figures, trusted)
         nobodys = "it was started without a certificate, and is not shown as if it were of the factory"
         assert (
-            all('{about="extra"}' in line for line in unproven(told_now)) and 'rfm_server_up{server="extra"} 1' not in told_now
+            all(re.search(r'\{about="(extra|processes)"\}', line) for line in unproven(told_now))
+            and 'rfm_server_up{server="extra"} 1' not in told_now
         ), nobodys
         orders = f"https://127.0.0.1:{page}/api/control"
         for action, target in (("pause", "idle_arm_1"), ("resume", "idle_arm_1"), ("drain", "server_1"), ("activate", "server_1")):

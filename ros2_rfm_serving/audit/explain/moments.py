@@ -23,18 +23,18 @@ FORMS = "14:03:12.4 (local time), 12.5 (seconds since the recording began) or 20
 
 def moment_of(text: str, begins_s: float, ends_s: float) -> float:
     """ROS time. Raises: `ConfigurationError`: it is no time, or none of the recording."""
-    at_s = _parsed(text.strip(), begins_s)
+    at_s = _parsed(text.strip(), begins_s, ends_s)
     if not begins_s - NEAR_S <= at_s <= ends_s + NEAR_S:
         reach = f"{clock(begins_s)} to {clock(ends_s)}, {ends_s - begins_s:.1f} s"
         raise ConfigurationError(f"{text} is not in the recording ({reach})", key="--at", fix="name a moment in between")
     return at_s
 
 
-def _parsed(text: str, begins_s: float) -> float:
+def _parsed(text: str, begins_s: float, ends_s: float) -> float:
     if re.fullmatch(r"[+-]?\d+(\.\d*)?", text):
         return begins_s + float(text)
     if found := TIME_OF_DAY.fullmatch(text):
-        return _first(_time_of_day(text, *found.groups(default="0")), text, begins_s)
+        return _first(_time_of_day(text, *found.groups(default="0")), text, begins_s, ends_s)
     try:
         moment = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
@@ -67,21 +67,21 @@ def _time_of_day(text: str, hour: str, minute: str, second: str) -> datetime.tim
         raise ConfigurationError(f"{text!r} is no time of day", key="--at", fix=f"write {FORMS}") from None
 
 
-def _first(of_day: datetime.time, text: str, begins_s: float) -> float:
-    """Return the first moment from just before the recording on at which clocks here show that: one may go past midnight.
+def _first(of_day: datetime.time, text: str, begins_s: float, ends_s: float) -> float:
+    """Return the first moment of the recording at which clocks here show that, or else one that is near: it may go past midnight.
 
-    Raises: `ConfigurationError` where clocks were set forward over it on that day.
+    Raises: `ConfigurationError` where the recording has none, and clocks were set forward over it.
     """
     near_s = begins_s - NEAR_S
     today = datetime.datetime.fromtimestamp(near_s).date()
-    days = (datetime.datetime.combine(today + datetime.timedelta(days=number), of_day) for number in range(2))
-    for day in days:
-        found = local_time.moments(day)
-        if not found and day.timestamp() >= near_s:
-            raise _skipped(day, text)
-        if later := [at_s for at_s in found if at_s >= near_s]:
-            return later[0]
-    return math.inf
+    days = [datetime.datetime.combine(today + datetime.timedelta(days=number), of_day) for number in range(3)]
+    found = [at_s for day in days for at_s in local_time.moments(day) if at_s >= near_s]
+    if within := [at_s for at_s in found if begins_s <= at_s <= ends_s]:
+        return within[0]
+    skipped = [day for day in days if not local_time.moments(day) and near_s <= day.timestamp() <= ends_s + NEAR_S]
+    if skipped and not (found and found[0] <= ends_s + NEAR_S):
+        raise _skipped(skipped[0], text)
+    return found[0] if found else math.inf
 
 
 def period_at(log: AuditLog, robot: str, at_s: float) -> Entry:

@@ -82,7 +82,7 @@ def fate_in(log: AuditLog, runs: Sequence[Run], at_s: float) -> Fate:
     if following is not None and following.process == run.process:
         text = f"{ago}, unfinished; the same process wrote on from {clock(following.begins_s)}"
         return Fate(presence=Presence.UNRECORDED, text=text, run=run, next=following)
-    certain, doubt = min(at_s, log.ends_s) - run.ends_s > QUIET_S, ""
+    certain, doubt = min(at_s, log.ends_s) - run.ends_s > run.quiet_s, ""
     if certain and _is_lossy(log, run.ends_s, at_s):
         certain, doubt = False, "; the recorder lost messages meanwhile, so it may have run"
     elif not certain:
@@ -101,7 +101,7 @@ def _has_no_end(run: Run, others: Sequence[Run], recording_ends_s: float) -> boo
     """others: that began later. One that began meanwhile, such as a rival of the same name, says nothing of it."""
     if run.closed is not None or any(one.process == run.process for one in others):
         return False
-    return recording_ends_s - run.ends_s > QUIET_S or any(one.begins_s > run.ends_s for one in others)
+    return recording_ends_s - run.ends_s > run.quiet_s or any(one.begins_s > run.ends_s for one in others)
 
 
 def _not_begun(runs: Sequence[Run], at_s: float) -> Fate:

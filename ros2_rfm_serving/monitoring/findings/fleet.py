@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ros2_rfm_serving.monitoring.findings.finding import FACTORY, Finding
 from ros2_rfm_serving.monitoring.findings.look import OK, Diagnosis, HeardSchedule, Look
-from ros2_rfm_serving.monitoring.findings.processes import NO_SPACE, in_words, owners_of
+from ros2_rfm_serving.monitoring.findings.processes import NO_SPACE, owners_of, report_of
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
 from ros2_rfm_serving.types.names import DISPUTED, LOST
 from ros2_rfm_serving.types.process_problems import LOG_DISK_SILENT
@@ -59,14 +59,14 @@ def scheduler_gone(look: Look) -> Iterator[Finding]:
         return
     said = [rows[-1] for rows in look.servers.values() if rows], [rows[-1] for rows in look.robots.values() if rows]
     followed = Counter((row.scheduler, row.schedule_epoch) for rows in said for row in rows if row.scheduler)
-    evidence = [f"no schedule was heard for {silent_s:.1f} s; a scheduler repeats its own every {REPEAT_PERIOD_S:g} s"]
+    evidence = [f"no schedule was received for {silent_s:.1f} s; a scheduler publishes one every {REPEAT_PERIOD_S:g} s"]
     for (scheduler, epoch), count in followed.most_common(1):
-        evidence.append(f"{count} robots and servers go on with schedule {epoch} of scheduler {scheduler:x}")
+        evidence.append(f"{count} robots and servers still follow schedule {epoch} of scheduler {scheduler:x}")
     yield Finding(
         cause="scheduler gone",
         about=FACTORY,
         evidence=tuple(evidence),
-        mend="start it again with its descriptor (`rfm up` does); nobody stands for that, but nobody is admitted meanwhile",
+        mend="restart the scheduler with its descriptor (`rfm up` does); robots keep working, but none can be admitted meanwhile",
     )
 
 
@@ -77,12 +77,12 @@ def clock_step(look: Look) -> Iterator[Finding]:
             cause="clock step",
             about=FACTORY,
             evidence=tuple(evidence),
-            mend="look at the time service (`chronyc tracking`); robots and servers do not heed that clock, logs and recordings do",
+            mend="check the time service (`chronyc tracking`); logs and recordings use that clock, robots and servers do not",
         )
 
 
 def _stepped(look: Look) -> Iterator[str]:
-    """Of processes that saw it."""
+    """Yield the steps that processes noticed themselves."""
     by_owner = {said.owner: said for said in look.diagnosed if "clock_step_s" in said.values}
     for owner, said in sorted(by_owner.items()):
         step_s, age_s = said.number("clock_step_s"), said.number("clock_step_age_s")
@@ -94,19 +94,19 @@ def _apart(look: Look) -> Iterator[str]:
     for owner, apart_s in sorted(look.clocks_s.items()):
         known = [one for one in apart_s if math.isfinite(one)]
         if len(known) >= REPEATED and abs(max(known)) > APART_S:
-            yield f"the stamps of {owner} are {max(known):+.1f} s from this machine's clock"
+            yield f"the stamps of {owner} differ from this machine's clock by {max(known):+.1f} s"
 
 
 def reported(look: Look) -> Iterator[Finding]:
     """Yield what a part reports of itself all the time."""
-    mend = "it says what is in the way; its log has more, `rfm status` its figures"
+    mend = "the message names the problem; the log has more, and `rfm status` has the figures"
     are_two = any(two_factories(look))
     for said in look.diagnoses.values():
         if are_two and said and (_is_refused_name(said[-1]) or said[-1].number("rival_schedulers") > 0):
             continue
         if len(said) >= REPEATED and all(word.level > OK and NO_SPACE not in word.message for word in said):
-            evidence = (f"{said[-1].name} says: {said[-1].message}",)
+            evidence = (f"{said[-1].name} reports: {said[-1].message}",)
             yield Finding(cause="reported trouble", about=said[-1].owner, evidence=evidence, mend=mend)
     for problem, owners in owners_of(look, LOG_DISK_SILENT):
-        evidence = (f"{in_words(owners)} says: {problem}",)
+        evidence = (f"{report_of(owners)}: {problem}",)
         yield Finding(cause="reported trouble", about=owners[0], concerns=owners[1:], evidence=evidence, mend=mend)

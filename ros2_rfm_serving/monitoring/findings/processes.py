@@ -30,20 +30,21 @@ def owners_of(look: Look, kind: str) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield problem, tuple(sorted(found))
 
 
-def in_words(owners: tuple[str, ...]) -> str:
+def report_of(owners: tuple[str, ...]) -> str:
+    """Return how a line about them begins, as "arm_1, arm_2 report"."""
     more = f" and {len(owners) - NAMED} more" if len(owners) > NAMED else ""
-    return ", ".join(owners[:NAMED]) + more
+    return ", ".join(owners[:NAMED]) + more + (" reports" if len(owners) == 1 else " report")
 
 
 def full_disk(look: Look) -> Iterator[Finding]:
     """Yield the disk of the machine that looks, and those of any machine whose processes report it."""
-    disk, evidence = look.disk, [f"{said.name} says: {said.message}" for said in look.diagnosed if NO_SPACE in said.message]
-    evidence += [f"{in_words(owners)} says: {problem}" for problem, owners in owners_of(look, LOG_DISK_FULL)]
+    disk, evidence = look.disk, [f"{said.name} reports: {said.message}" for said in look.diagnosed if NO_SPACE in said.message]
+    evidence += [f"{report_of(owners)}: {problem}" for problem, owners in owners_of(look, LOG_DISK_FULL)]
     if disk and disk.free_bytes < min(FULL * disk.size_bytes, FULL_BYTES):
         left, size = disk.free_bytes / 1e6, disk.size_bytes / 1e6
-        evidence = [f"{disk.folder} has {left:.1f} MB of {size:.1f} MB left", "logs and recordings stop there", *evidence]
+        evidence = [f"{disk.folder} has {left:.1f} MB free of {size:.1f} MB", "logs and recordings stop when it is full", *evidence]
     if evidence:
-        mend = "remove old logs and recordings there; the factory runs on meanwhile"
+        mend = "remove old logs and recordings there; the factory keeps running meanwhile"
         yield Finding(cause="full disk", about=FACTORY, evidence=tuple(evidence), mend=mend)
 
 
@@ -56,9 +57,11 @@ def certificate_warning(look: Look) -> Iterator[Finding]:
 
 
 def _certificates(look: Look, cause: str, kind: str) -> Iterator[Finding]:
-    mend = "`rfm security check` names what is wrong, `rfm security rotate` issues it anew; then copy the enclave to its machine"
+    mend = (
+        "run `rfm security check` and `rfm security rotate`, which issues a new certificate; then copy the enclave to its machine"
+    )
     for problem, owners in owners_of(look, kind):
-        evidence = (f"{in_words(owners)} says: {problem}",)
+        evidence = (f"{report_of(owners)}: {problem}",)
         yield Finding(cause=cause, about=owners[0], concerns=owners[1:], evidence=evidence, mend=mend)
 
 
@@ -70,7 +73,7 @@ def incomplete_recording(look: Look) -> Iterator[Finding]:
             cause="incomplete recording",
             about=RECORDER,
             evidence=tuple(evidence),
-            mend="start it again if it has ended; a faster disk, a larger `queue_mb`, or fewer topics (`exclude`: docs/record.md)",
+            mend="restart the recorder if it ended; else use a faster disk, a larger `queue_mb` or fewer topics (docs/record.md)",
         )
 
 
@@ -78,8 +81,8 @@ def _incomplete(look: Look, newest: Diagnosis) -> list[str]:
     topics, folder = (newest.values.get(key, "?") for key in ("topics", "folder"))
     silent_s = look.ended_s - newest.heard_s
     if silent_s > SILENT_AFTER_S:
-        silent = f"nothing was heard of the recorder for {silent_s:.1f} s; it reports every second"
+        silent = f"no status was received from the recorder for {silent_s:.1f} s; it publishes one every second"
         return [silent, f"it recorded {topics} topics to {folder}"]
     if newest.level <= OK or NO_SPACE in newest.message:
         return []
-    return [f"the recorder says: {newest.message}", f"it records {topics} topics to {folder}"]
+    return [f"the recorder reports: {newest.message}", f"it records {topics} topics to {folder}"]

@@ -36,8 +36,8 @@ def gone(look: Look) -> Iterator[Finding]:
             yield Finding(
                 cause="robot gone",
                 about=robot,
-                evidence=(f"nothing was heard of {robot} for {silent_s:.1f} s; a robot says twice a second how it is",),
-                mend=f"look at its log and its machine; who only has left is released: `rfm/release_robot` with {robot}",
+                evidence=(f"no status was received from {robot} for {silent_s:.1f} s; a robot publishes one twice a second",),
+                mend=f"check its log and its machine; release a robot that has left for good: {_call(robot, 'release')}",
             )
 
 
@@ -48,8 +48,9 @@ def changed_model(look: Look) -> Iterator[Finding]:
             yield Finding(
                 cause="changed model",
                 about=robot,
-                evidence=(f"{robot} says: {mismatch}",),
-                mend=f"put the right model back; or, if the new one is meant, accept it: {_call(robot, 'resume')}, then a new task",
+                concerns=tuple(server for server in sorted(look.servers_of(robot)) if mismatch.startswith(f"{server} ")),
+                evidence=(f"{robot} reports: {mismatch}",),
+                mend=f"restore the right model; or accept the new one: {_call(robot, 'resume')}, then give it a new task",
             )
 
 
@@ -64,9 +65,9 @@ def dead_camera(look: Look) -> Iterator[Finding]:
                 about=robot,
                 evidence=(
                     f"the newest image of camera {camera} is {_age(age_s)}, on {topic}",
-                    f"{robot} asks for nothing with one older than {_limit_s(said[-1]):g} s",
+                    f"{robot} sends no request with an image older than {_limit_s(said[-1]):g} s",
                 ),
-                mend=f"look at the camera and its driver: `ros2 topic hz {topic}`. {robot} goes on by itself when new images come",
+                mend=f"check the camera and its driver: `ros2 topic hz {topic}`. {robot} continues by itself with new images",
             )
 
 
@@ -86,9 +87,9 @@ def dead_joints(look: Look) -> Iterator[Finding]:
             about=robot,
             evidence=(
                 f"the newest state of {robot} is {_age(age_s)}, on {topics}",
-                f"{robot} stands with one older than {_limit_s(said[-1]):g} s",
+                f"{robot} stops when its state is older than {_limit_s(said[-1]):g} s",
             ),
-            mend=f"look at the arm's driver and joint_state_broadcaster: `ros2 topic hz {topics.split(' ')[-1]}`",
+            mend=f"check the arm's driver and joint_state_broadcaster: `ros2 topic hz {topics.split(' ')[-1]}`",
         )
 
 
@@ -107,8 +108,8 @@ def refused_readings(look: Look) -> Iterator[Finding]:
                 yield Finding(
                     cause="refused readings",
                     about=robot,
-                    evidence=(f"messages come, and {robot} refuses them for {sensor}: {problem}",),
-                    mend="the sections State and Cameras of docs/integrate.md say what a robot takes, and which keys change that",
+                    evidence=(f"{robot} receives messages for {sensor} and refuses them: {problem}",),
+                    mend="the sections State and Cameras of docs/integrate.md list what a robot accepts, and how to change it",
                 )
 
 
@@ -118,8 +119,8 @@ def _other_types(robot: str, newest: Diagnosis) -> Iterator[Finding]:
         yield Finding(
             cause="refused readings",
             about=robot,
-            evidence=(f"{robot} receives nothing of {sensor}: {problem}",),
-            mend="set the type in the robot's file (`camera_types`, `state_type`), or the topic to one of that type",
+            evidence=(f"{robot} receives no messages for {sensor}: {problem}",),
+            mend="set the type in the robot's file (`camera_types`, `state_type`), or choose a topic of that type",
         )
 
 
@@ -144,8 +145,8 @@ def old_readings(look: Look) -> Iterator[Finding]:
                     f"the sender's clock is {ahead_s} s ahead of the robot's and shows {pace} s per second",
                 ),
                 mend=(
-                    "a driver repeats readings or stamps them in whole seconds, a simulation is paused, or a network delivers late;"
-                    f" if the stamps are at fault: `arrival_time_sensors: [{sensor}]` in the robot's file"
+                    "a driver repeats readings or stamps them in whole seconds, a simulation is paused, or a network is slow;"
+                    f" if the stamps are wrong, set `arrival_time_sensors: [{sensor}]` in the robot's file"
                 ),
             )
 
@@ -158,7 +159,7 @@ def commands_not_taken(look: Look) -> Iterator[Finding]:
             yield Finding(
                 cause="commands not taken",
                 about=robot,
-                evidence=(f"{robot} says: {problem}",),
+                evidence=(f"{robot} reports: {problem}",),
                 mend=(
                     "start the controller, or correct `sink`, `sink_topic`, `sink_joints` or the controller's parameters: "
                     f"`ros2 topic info -v {topic}`, and Controllers in docs/integrate.md"
@@ -179,8 +180,8 @@ def _rare(robot: str, newest: Diagnosis, sensor: str) -> Finding:
     return Finding(
         cause="old readings",
         about=robot,
-        evidence=(f"a message of {sensor} comes every {interval_s:.1f} s, and {robot} uses no reading older than {limit_s:g} s",),
-        mend=f"let {sensor} be published more than {1.0 / limit_s:.2g} times a second, or raise `max_observation_age_s`",
+        evidence=(f"a message of {sensor} arrives every {interval_s:.1f} s, and {robot} uses no reading older than {limit_s:g} s",),
+        mend=f"publish {sensor} more than {1.0 / limit_s:.2g} times a second, or raise `max_observation_age_s`",
     )
 
 
@@ -189,11 +190,11 @@ def _old_by_stamps(said: list[Diagnosis], sensor: str) -> str:
     newest = said[-1]
     if _is_old(said, sensor):
         came_s, age_s = newest.number(f"arrival_age_s {sensor}"), newest.number(f"reading_age_s {sensor}")
-        return f"the last message of {sensor} came {came_s:.1f} s ago, and its reading is {age_s:.1f} s old by its stamp"
+        return f"the last message of {sensor} arrived {came_s:.1f} s ago, and its reading is {age_s:.1f} s old by its stamp"
     share = newest.number(f"old_share {sensor}")
     if len(said) < DEAD_WORDS or not all(_is_published(one, sensor) and one.number(f"old_share {sensor}") >= OLD for one in said):
         return ""
-    return f"{share:.0%} of the messages of {sensor} were older than {_limit_s(newest):g} s by their stamps when they came"
+    return f"{share:.0%} of the messages of {sensor} were older than {_limit_s(newest):g} s by their stamps when they arrived"
 
 
 def _is_old(said: list[Diagnosis], sensor: str) -> bool:
@@ -245,7 +246,7 @@ def _limit_s(said: Diagnosis) -> float:
 
 
 def _age(age_s: float) -> str:
-    return "missing: none ever came" if math.isinf(age_s) else f"{age_s:.1f} s old"
+    return "missing: none was ever received" if math.isinf(age_s) else f"{age_s:.1f} s old"
 
 
 def lossy_network(look: Look) -> Iterator[Finding]:
@@ -260,10 +261,10 @@ def lossy_network(look: Look) -> Iterator[Finding]:
                 cause="lossy network",
                 about=robot,
                 evidence=(
-                    f"{lost:.0f} of {asked:.0f} requests of {robot} had no answer, although {servers} got on",
-                    f"of {1e3 * trip_s:.0f} ms from request to answer {1e3 * away_s:.0f} ms were spent on the way",
+                    f"{lost:.0f} of {asked:.0f} requests of {robot} had no answer, although {servers} kept answering",
+                    f"the round trip takes {1e3 * trip_s:.0f} ms, of which {1e3 * away_s:.0f} ms are spent on the network",
                 ),
-                mend="look at the radio or cable between them; the profiles of docs/networks.md bear loss (config/dds/)",
+                mend="check the radio or cable between them; the profiles in config/dds/ tolerate loss (docs/networks.md)",
             )
 
 
@@ -289,8 +290,8 @@ def waits_for_a_person(look: Look) -> Iterator[Finding]:
             yield Finding(
                 cause="robot waits for a person",
                 about=robot,
-                evidence=(f"{robot} says: {(said.message if said else '') or 'paused'}",),
-                mend=f"look at the robot; then {_call(robot, 'resume')}, or `abort`",
+                evidence=(f"{robot} reports: {(said.message if said else '') or 'paused'}",),
+                mend=f"check the robot; then {_call(robot, 'resume')}, or {_call(robot, 'abort')}",
             )
 
 

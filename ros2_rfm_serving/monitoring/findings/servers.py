@@ -33,13 +33,13 @@ def gone(look: Look) -> Iterator[Finding]:
         silent_s = look.silent_s(server, rows)
         again = sum(after.served < before.served for before, after in pairwise(rows))
         if silent_s > SILENT_AFTER_S:
-            yield _gone(server, f"nothing was heard of {server} for {silent_s:.1f} s; a server says twice a second how it is")
+            yield _gone(server, f"no status was received from {server} for {silent_s:.1f} s; a server publishes one twice a second")
         elif again:
-            yield _gone(server, f"{server} began to count anew: its process was started again meanwhile")
+            yield _gone(server, f"the counters of {server} began again at zero: its process was restarted meanwhile")
 
 
 def _gone(server: str, evidence: str) -> Finding:
-    mend = f"look at the end of {server}'s log and at its machine; start it again (`rfm up` does): its robots go on by themselves"
+    mend = f"check the end of {server}'s log and its machine; restart it (`rfm up` does): its robots continue by themselves"
     return Finding(cause="server gone", about=server, evidence=(evidence,), mend=mend)
 
 
@@ -49,8 +49,8 @@ def not_loaded(look: Look) -> Iterator[Finding]:
             yield Finding(
                 cause="model not loaded",
                 about=server,
-                evidence=(f"{server} says: {rows[-1].detail}",),
-                mend="mend what it names, in models.yaml or in the model's folder; it is tried again every 10 s",
+                evidence=(f"{server} reports: {rows[-1].detail}",),
+                mend="correct what the message names, in models.yaml or in the model's folder; the server tries again every 10 s",
             )
 
 
@@ -61,14 +61,14 @@ def hung(look: Look) -> Iterator[Finding]:
                 cause="hung engine",
                 about=server,
                 evidence=(evidence,),
-                mend=f"restart {server}; with `hung_after_s` it ends by itself, its stacks in its log, and `rfm up` restarts it",
+                mend=f"restart {server}; with `hung_after_s` it ends by itself, logs its stacks, and is restarted by `rfm up`",
             )
 
 
 def _hung(look: Look, server: str, rows: list[ServerRow]) -> str:
     """What speaks for it; empty: nothing."""
     if said := [row.detail for row in rows if row.state == "hung"]:
-        return f"{server} says: {said[-1]}"
+        return f"{server} reports: {said[-1]}"
     if not rows or any(row.state != READY for row in rows) or grown(rows, lambda row: row.served):
         return ""
     unanswered_s, asked = rows[-1].seen_s - rows[0].seen_s, grown(rows, lambda row: row.superseded)
@@ -76,7 +76,7 @@ def _hung(look: Look, server: str, rows: list[ServerRow]) -> str:
     if not (waits or asked) or unanswered_s < max(HUNG_AFTER_S, HUNG_FACTOR * _predicted_s(look, server)):
         return ""
     waiting = max(row.waiting for row in rows)
-    return f"{server} is ready, up to {waiting} requests wait, and none was answered for {unanswered_s:.1f} s"
+    return f"{server} is ready and up to {waiting} requests wait, but none was answered for {unanswered_s:.1f} s"
 
 
 def _predicted_s(look: Look, server: str) -> float:
@@ -102,9 +102,9 @@ def _greedy(server: str, session: str, more: float, seconds: float) -> Finding:
         concerns=(server,),
         evidence=(
             f"{server} refused {more:.0f} requests of {session} in {seconds:.1f} s (over_quota)",
-            "a robot may ask twice as often as its schedule says, and nobody more than max_request_rate_hz",
+            "a robot may send twice the requests that its schedule allows, and no client may exceed max_request_rate_hz",
         ),
-        mend=f"end or mend what asks in the name of {robot}; to plan with more: its `action_period_ms`, then `rfm/replan`",
+        mend=f"stop or correct the client that uses the name {robot}; to plan for more: `action_period_ms`, then `rfm/replan`",
     )
 
 
@@ -163,11 +163,11 @@ def drifted(look: Look) -> Iterator[Finding]:
                 cause="drifted profile",
                 about=server,
                 evidence=(
-                    f"batches of {size} take {1e3 * measured_s:.0f} ms on {server}, by the profile {1e3 * profiled_s:.0f} ms",
+                    f"batches of {size} take {1e3 * measured_s:.0f} ms on {server}, and {1e3 * profiled_s:.0f} ms in the profile",
                     f"{server} is busy {rows[-1].load:.0%} of the time",
-                    "the schedule is made from the profile: it promises what the engine does not keep",
+                    "the schedule is planned from the profile, so it promises more than the engine delivers",
                 ),
-                mend="what else runs on that machine or GPU? Then `rfm profile` anew, and `rfm/replan`",
+                mend="check what else uses that machine or GPU; if nothing does, run `rfm profile` again, and then `rfm/replan`",
             )
 
 
@@ -188,11 +188,11 @@ def overloaded(look: Look) -> Iterator[Finding]:
                 cause="overloaded server",
                 about=server,
                 evidence=(
-                    f"{server} is busy {rows[-1].load:.0%} of the time, and answers {rows[-1].sessions} sessions",
+                    f"{server} is busy {rows[-1].load:.0%} of the time and serves {rows[-1].sessions} sessions",
                     f"requests wait {1e3 * wait_s:.0f} ms for {1e3 * inference_s:.0f} ms of inference",
-                    f"of its robots' answers {late:.0f} of {asked:.0f} came late",
+                    f"{late:.0f} of {asked:.0f} answers to its robots were late",
                 ),
-                mend="end what asks beyond the schedule; else more servers or fewer robots: `rfm capacity`, `rfm plan --compare`",
+                mend="stop unplanned clients; otherwise add servers or remove robots: `rfm capacity`, `rfm plan --compare`",
             )
 
 

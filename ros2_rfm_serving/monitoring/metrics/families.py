@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 
 from ros2_rfm_serving.monitoring.board import Board, Proof, RobotRow, ServerRow
 from ros2_rfm_serving.monitoring.metrics.fleet import FleetHistograms, buckets
-from ros2_rfm_serving.monitoring.metrics.health import is_up
+from ros2_rfm_serving.monitoring.metrics.health import Silence, is_up
 from ros2_rfm_serving.monitoring.metrics.processes import processes
 from ros2_rfm_serving.types.histogram import LATENCY_BOUNDS_S, TICK_BOUNDS_S
 
@@ -41,7 +41,14 @@ SERVER_GAUGES = {
     "batch_size": ("batch_size_limit", "Largest batch"),
     "mean_batch_size": ("batch_size_mean", "Mean batch size over the status' window"),
     "schedule_epoch": ("schedule_epoch", "Epoch of the schedule that it follows"),
+    "process": ("process_number", "Drawn at random when the server's process started: another number is another process"),
 }
+SINCE = {
+    "unanswered": ("progressed_s", "Since it answered, or nothing waited"),
+    "state": ("state_since_s", "How long it has been in its state"),
+    "behind_schedule": ("behind_since_s", "How long it has followed another schedule than the newest; 0: it follows the newest"),
+}
+"""Gauges of a server in seconds, and since when they count: an alert reads how long something has been so from a single sample."""
 SERVER_COUNTERS = {
     "served": ("replies", "Replies"),
     "superseded": ("superseded", "Requests replaced by newer ones"),
@@ -58,7 +65,7 @@ HISTOGRAMS = {
     "queue_wait_s": ("queue_wait_seconds", "Arrival of a request to the start of its inference"),
     "inference_s": ("inference_seconds", "Inference of the batch that a request was in"),
 }
-ROBOT_BOUNDS = {"staleness_s": (0.2, 0.4, 0.75, 1.5), "tick_late_s": (0.01, 0.05, 0.2)}
+ROBOT_BOUNDS = {"staleness_s": (0.2, 0.4, 0.75, 1.5), "tick_late_s": (0.05, 0.2)}
 """Of a robot's histograms, in s: as many as its alerts need."""
 
 
@@ -71,15 +78,18 @@ class BoardCollector(Collector):
             FleetHistograms("round_trip_s", "rfm_fleet_round_trip_seconds", "Request to reply, network included", LATENCY_BOUNDS_S),
             FleetHistograms("tick_s", "rfm_fleet_tick_seconds", "Computing time of a control period", TICK_BOUNDS_S),
         )
+        self._silence = {"server": Silence(), "robot": Silence()}
 
     def collect(self) -> Iterator[Metric]:
         now_s, board = self._clock(), self._board
         servers = {name: row for name, row in board.servers.items() if self._server in ("", name)}
         yield from _proofs(board)
         yield from _servers(servers, now_s)
+        yield _silent("server", self._silence["server"].seconds(servers, now_s))
         if not self._server:
             yield from _schedule(board, now_s)
             yield from _robots(board.robots, now_s)
+            yield _silent("robot", self._silence["robot"].seconds(board.robots, now_s))
             yield from _fleet(board, now_s)
             for histograms in self._fleet:
                 yield from histograms.collect(board.robots)
@@ -117,11 +127,12 @@ def _servers(rows: dict[str, ServerRow], now_s: float) -> Iterator[Metric]:
         info.add_metric([name], {"model": row.model, "emulated": str(row.emulated).lower(), "standby": str(row.standby).lower()})
     yield info
     yield from _gauges("server", SERVER_GAUGES, there)
-    unanswered = GaugeMetricFamily("rfm_server_unanswered_seconds", "Since it answered, or nothing waited", labels=["server"])
-    for name, row in there.items():
-        if row.progressed_s > -math.inf:
-            unanswered.add_metric([name], now_s - row.progressed_s)
-    yield unanswered
+    for word, (since, about) in SINCE.items():
+        gauge = GaugeMetricFamily(f"rfm_server_{word}_seconds", about, labels=["server"])
+        for name, row in there.items():
+            if (since_s := getattr(row, since)) > -math.inf:
+                gauge.add_metric([name], max(0.0, now_s - since_s))
+        yield gauge
     for field, (word, about) in SERVER_COUNTERS.items():
         counter = CounterMetricFamily(f"rfm_server_{word}", about, labels=["server"])
         for name, row in rows.items():
@@ -141,6 +152,10 @@ def _robots(rows: dict[str, RobotRow], now_s: float) -> Iterator[Metric]:
         info.add_metric([name], {"task": row.task, "server": row.server})
     yield info
     yield from _gauges("robot", ROBOT_GAUGES, there)
+    standing = GaugeMetricFamily("rfm_robot_standing_seconds", "How long it has had no action to execute", labels=["robot"])
+    for name, row in there.items():
+        standing.add_metric([name], max(0.0, now_s - row.standing_since_s))
+    yield standing
     held = CounterMetricFamily("rfm_robot_held_periods", "Control periods of a task without an action to execute", labels=["robot"])
     for name, row in rows.items():
         held.add_metric([name], row.held_ticks)
@@ -199,7 +214,7 @@ def _fleet(board: Board, now_s: float) -> Iterator[Metric]:
         family.add_metric([task, component], seconds)
     yield family
     if board.schedule_seen_s > -math.inf:
-        others = sum(row.schedule_epoch != board.schedule_epoch for row in there)
+        others = sum(not board.is_followed_by(row) for row in there)
         yield GaugeMetricFamily("rfm_robots_behind_schedule", "Robots that follow another schedule than the newest", others)
 
 
@@ -208,6 +223,13 @@ def _up(kind: str, rows: dict[str, RobotRow] | dict[str, ServerRow], now_s: floa
     for name, row in rows.items():
         up.add_metric([name], is_up(row, now_s))
     return up
+
+
+def _silent(kind: str, seconds: dict[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"rfm_{kind}_silent_seconds", f"Since the last status of a {kind} that is silent", labels=[kind])
+    for name, silent_s in seconds.items():
+        family.add_metric([name], silent_s)
+    return family
 
 
 def _states(kind: str, states: dict[str, str]) -> Metric:

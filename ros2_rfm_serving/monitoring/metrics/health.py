@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
 from ros2_rfm_serving.types.following import SILENT_AFTER_S as SCHEDULE_SILENT_AFTER_S
@@ -20,19 +21,33 @@ def is_up(row: RobotRow | ServerRow, now_s: float) -> bool:
     return now_s - row.seen_s < SILENT_AFTER_S and not (isinstance(row, ServerRow) and row.lost)
 
 
+class Silence:
+    """How long robots and servers have been silent. One that never sent a status is silent since it was first asked for."""
+
+    def __init__(self) -> None:
+        self._expected_s: dict[str, float] = {}
+
+    def seconds(self, rows: Mapping[str, RobotRow] | Mapping[str, ServerRow], now_s: float) -> dict[str, float]:
+        """Return the seconds since the last status of each one that is silent now. rows: always of the same kind."""
+        never = [name for name, row in rows.items() if row.seen_s == -math.inf]
+        self._expected_s = {name: self._expected_s.get(name, now_s) for name in never}
+        expected_s = self._expected_s
+        return {name: now_s - expected_s.get(name, row.seen_s) for name, row in rows.items() if not is_up(row, now_s)}
+
+
 def not_alive(board: Board, now_s: float) -> list[str]:
     """Of who looks."""
     silent_s = now_s - board.looked_s
     if math.isinf(silent_s):
-        return ["the graph has not been looked at yet"]
-    return [f"the graph was last looked at {silent_s:.1f} s ago"] if silent_s > READS_WITHIN_S else []
+        return ["the graph has not been read yet"]
+    return [f"the graph was last read {silent_s:.1f} s ago"] if silent_s > READS_WITHIN_S else []
 
 
 def not_ready(board: Board, now_s: float, server: str = "") -> list[str]:
     """Of the factory, or of one of its servers."""
     problems = not_alive(board, now_s)
     if now_s - board.schedule_seen_s > SCHEDULE_SILENT_AFTER_S and not server:
-        problems.append("no schedule is heard")
+        problems.append("no schedule is received")
     names = [server] if server else sorted({*board.planned_servers, *board.servers})
     return problems + [f"{name}: {problem}" for name in names if (problem := _server_problem(board, name, now_s))]
 
@@ -41,16 +56,16 @@ def not_living(board: Board, now_s: float, server: str = "") -> list[str]:
     """Of the scheduler, or of a server: only a new process would help. Who loads a model or has none yet lives."""
     problems = not_alive(board, now_s)
     if server and not ((row := board.servers.get(server)) and is_up(row, now_s)):
-        problems.append(f"{server}: nothing is heard of it")
+        problems.append(f"{server}: no status is received from it")
     if not server and now_s - board.schedule_seen_s > SCHEDULE_SILENT_AFTER_S:
-        problems.append("no schedule is heard")
+        problems.append("no schedule is received")
     return problems
 
 
 def _server_problem(board: Board, name: str, now_s: float) -> str:
     row = board.servers.get(name)
     if row is None or not is_up(row, now_s):
-        return "nothing is heard of it"
+        return "no status is received from it"
     if row.state != "ready":
         return f"{row.state} {row.detail}".strip()
     if row.waiting and now_s - row.progressed_s > ANSWERS_WITHIN_S:

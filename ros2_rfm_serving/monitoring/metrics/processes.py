@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from ros2_rfm_serving.monitoring.board import ProcessRow
+from ros2_rfm_serving.types.process_problems import ENDED
 
 SILENT_AFTER_S = 16.0
 """Three periods of a process' status."""
 FORGOTTEN_AFTER_S = 1800.0
-"""One that was ended on purpose does not count as lost for ever."""
+"""One that was ended without a word, as by `kill -9`, does not count as lost for ever."""
 GAUGES = {
     "certificate_left_s": ("rfm_certificate_left_seconds", "Until the process' certificate ends; below 0: it has ended"),
     "certificate_invalid": ("rfm_certificate_invalid", "1: nobody accepts the process' certificate now"),
@@ -30,9 +31,11 @@ RECORDING = "recorder_messages"
 def processes(rows: Mapping[tuple[str, str], ProcessRow], now_s: float) -> Iterator[Metric]:
     rows = {key: row for key, row in rows.items() if now_s - row.seen_s < FORGOTTEN_AFTER_S}
     there = {key: row for key, row in rows.items() if now_s - row.seen_s < SILENT_AFTER_S}
-    up = GaugeMetricFamily("rfm_recorder_up", "1: the recorder reports; 0: it is silent", labels=["process", "host"])
+    up = GaugeMetricFamily(
+        "rfm_recorder_up", "1: the recorder reports; 0: it is silent; gone: it has ended in order", labels=["process", "host"]
+    )
     for key, row in rows.items():
-        if RECORDING in row.numbers:
+        if RECORDING in row.numbers and not row.numbers.get(ENDED):
             up.add_metric(key, float(key in there))
     yield up
     for number, (metric, about) in GAUGES.items():

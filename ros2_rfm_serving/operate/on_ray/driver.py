@@ -21,9 +21,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.on_ray.actor import NodeActor
 from ros2_rfm_serving.operate.on_ray.cluster import Cluster, joined, nodes
-from ros2_rfm_serving.operate.on_ray.errand import Errand
+from ros2_rfm_serving.operate.on_ray.errand import Errand, end_s
 from ros2_rfm_serving.operate.on_ray.planning import Layout
-from ros2_rfm_serving.operate.on_ray.remote import END_S, Remote
+from ros2_rfm_serving.operate.on_ray.remote import Remote
 from ros2_rfm_serving.operate.on_ray.words import Begin, Ended, Join, Joined, Look, Recall, Recalled, Refused, Told
 from ros2_rfm_serving.ros.node.process import PR_SET_PDEATHSIG
 
@@ -98,7 +98,7 @@ class Crew:
     def end(self) -> Ended:
         """The processes, all at once, wherever they are. No head is needed for that."""
         endings = [(remote, remote.begin_end()) for remote in self._remotes]
-        deadline_s = time.monotonic() + END_S
+        deadline_s = time.monotonic() + end_s(remote.node for remote in self._remotes)
         return Ended(tuple(remote.node.name for remote, ending in endings if not remote.end(ending, deadline_s)))
 
     def dismiss(self) -> None:

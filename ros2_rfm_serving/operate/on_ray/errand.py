@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,11 +15,14 @@ from ros2_rfm_serving.factory.nodes import NodeSpec
 from ros2_rfm_serving.operate.carried import moved
 from ros2_rfm_serving.operate.commands import node_environment
 from ros2_rfm_serving.operate.executables import SITE, is_installed
+from ros2_rfm_serving.operate.supervisor import STOP_TIMEOUT_S, patience_s
 from ros2_rfm_serving.ros.node.middleware import FILE_IN_THIS_FOLDER, OLDER_PROFILES_FILE, PROFILES_FILE
 
 CARRIED = (DOMAIN, RANGE, PEERS, SERVERS, SUPER_CLIENT, "RMW_IMPLEMENTATION", "RCUTILS_LOGGING_SEVERITY_THRESHOLD")
 """Variables whose values, or whose absence, all processes of a factory share. GPUs and secrets are the machine's own."""
 PROFILE = "dds.xml"
+ANSWERS_S = 10.0
+"""For a process that had to be killed, and for the answer of its owner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +74,14 @@ def errand(
         fleet_namespace=fleet_namespace,
         log_level=log_level,
     )
+
+
+def end_s(nodes: Iterable[NodeSpec]) -> float:
+    """Return how long the processes of these nodes, which are asked at once, may take to end, and their owners to say so.
+
+    Raises: `ConfigurationError` for a file of its own that is none.
+    """
+    return max((patience_s(node) for node in nodes), default=STOP_TIMEOUT_S) + ANSWERS_S
 
 
 def _profile(environment: Mapping[str, str]) -> str:

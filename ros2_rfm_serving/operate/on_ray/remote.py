@@ -11,14 +11,12 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 
 from ros2_rfm_serving.operate.on_ray.actor import Look
-from ros2_rfm_serving.operate.supervisor import HEALTHY_AFTER_S, STOP_TIMEOUT_S, Kept, how
+from ros2_rfm_serving.operate.supervisor import HEALTHY_AFTER_S, Kept, how
 from ros2_rfm_serving.private_files import private
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 
 SILENT_S = 10.0
 """Beyond which it is said that nothing is heard of it."""
-END_S = STOP_TIMEOUT_S + 10.0
-"""For all that `NodeActor.end` may take."""
 
 
 @dataclass(kw_only=True)

@@ -16,17 +16,17 @@ from ros2_rfm_serving.factory.nodes import NodeSpec
 from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.carried import entries_of, files
 from ros2_rfm_serving.operate.deploy.processes import Role
-from ros2_rfm_serving.operate.on_ray.errand import errand
+from ros2_rfm_serving.operate.on_ray.errand import end_s, errand
 from ros2_rfm_serving.operate.on_ray.head import LOCAL, Head, State, asked_address
 from ros2_rfm_serving.operate.on_ray.link import LOG, Link
 from ros2_rfm_serving.operate.on_ray.planning import KEPT, check_room, heard, layout
 from ros2_rfm_serving.operate.on_ray.words import Begin, End, Ended, Join, Joined, Refused, Told
 from ros2_rfm_serving.operate.running import Options, console
-from ros2_rfm_serving.operate.supervisor import STOP_TIMEOUT_S, Kept, Process, Supervisor
+from ros2_rfm_serving.operate.supervisor import Kept, Process, Supervisor
 from ros2_rfm_serving.shipped import shipped
 
-END_S = STOP_TIMEOUT_S + 15.0
-"""For all that Ray keeps to end in order, wherever it is."""
+ANSWERS_S = 5.0
+"""For whoever speaks with Ray to say how all that Ray keeps has ended."""
 LEAVE_S = 15.0
 """For a cluster that was started here to end, and for Ray to hear that the rest is over."""
 
@@ -87,7 +87,8 @@ class OnRay(Supervisor):
     def _stop_others(self, robots: list[Process]) -> list[str]:
         """All at once, wherever they are."""
         self._head.link.send(End())
-        deadline_s = time.monotonic() + (END_S if self._head.has_begun else 0.0)
+        patience_s = end_s(kept.node for kept in self._remotes.values()) + ANSWERS_S
+        deadline_s = time.monotonic() + (patience_s if self._head.has_begun else 0.0)
         killed = super()._stop_others(robots)
         while (answer := self._head.link.wait(deadline_s - time.monotonic())) is not None:
             if isinstance(answer, Ended):

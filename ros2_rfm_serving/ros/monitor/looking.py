@@ -14,6 +14,7 @@ from ros2_rfm_serving.ros.monitor.discovery import DiscoveringNode
 from ros2_rfm_serving.ros.node.diagnostics import TOPIC
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.wire import convert
+from ros2_rfm_serving.types.process_problems import NAMESPACE
 
 DIAGNOSTICS_DEPTH = 1000
 """A large factory says a thousand statuses a second, in pieces."""
@@ -82,5 +83,7 @@ class LookingNode(DiscoveringNode):
         now_s = clock()
         for status in message.status:
             values = {value.key: value.value for value in status.values}
+            if values.get(NAMESPACE, "") != self._names.root:  # another factory's, which may have the same names
+                continue
             said = Diagnosis.of(status.name, ord(status.level), status.message, values, now_s)
             self.heard.diagnoses.setdefault(status.name, []).append(said)

@@ -51,6 +51,7 @@ class RobotMarkers:
 
     def __init__(self, node: Node, names: qos.Names, robot: str, look: Look, proven: Proven) -> None:
         self._node, self._robot, self._settings, self._proven = node, robot, look, proven
+        self._frame = names.robot(robot, "base").lstrip("/")
         self._topic: Callable[[str], str] = lambda leaf: names.robot(robot, leaf)
         self._publisher = node.create_publisher(MarkerArray, self._topic("rfm/markers"), 1)
         self._heard: list[Any] = []
@@ -148,7 +149,7 @@ class RobotMarkers:
 
     def _marker(self, part: str, kind: int) -> Any:
         marker = Marker(ns=part, id=0, type=kind, action=Marker.ADD)
-        marker.header.frame_id = f"{self._robot}/base"
+        marker.header.frame_id = self._frame
         marker.pose.orientation.w = 1.0
         return marker
 

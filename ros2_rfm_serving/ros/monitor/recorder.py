@@ -95,8 +95,10 @@ class RecorderNode(Node):
         self._writing.stop()
 
     def stop(self) -> None:
-        """What was heard is written, and the bag is closed."""
-        if not self._writing.stop():
+        """Write what was received, close the bag, and report that this recorder has ended."""
+        if self._writing.stop():
+            self._diagnostics.report_end()
+        else:
             self.get_logger().error(f"the disk does not come back: {self.told.words()}")
 
     def _sink(self, values: Values) -> Sink:

@@ -11,11 +11,12 @@ from rclpy.node import Node
 
 from ros2_rfm_serving.ros.node.hang_watch import progress
 from ros2_rfm_serving.ros.node.log_disk import LogDisk
-from ros2_rfm_serving.ros.node.process_status import ProcessStatus
+from ros2_rfm_serving.ros.node.process_status import ProcessStatus, fleet_root
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.security.own import OwnCertificate
 from ros2_rfm_serving.types import process_problems
+from ros2_rfm_serving.types.process_problems import NAMESPACE
 from ros2_rfm_serving.types.wall_clock import WallClock
 
 TOPIC = "/diagnostics"
@@ -51,8 +52,10 @@ class Diagnostics:
 
     def publish(self, *statuses: DiagnosticStatus) -> None:
         own = self._certificate
-        figures = self._wall_clock.figures(clock()) | (self._log_disk.figures() if self._log_disk else {})
+        figures: dict[str, object] = self._wall_clock.figures(clock()) | (self._log_disk.figures() if self._log_disk else {})
         figures |= own.figures() if own else {}
+        if root := fleet_root(self._node):
+            figures[NAMESPACE] = root
         problems, gravest = self._problems
         for status in statuses:
             part = process_problems.Status(ord(status.level), status.message, problems)
@@ -83,6 +86,11 @@ class Diagnostics:
         self.publish(*statuses)
         progress()
         self._publisher.wait_for_all_acked(Duration(seconds=min(ARRIVES_S, max(0.1, end_s - clock()))))
+
+    def report_end(self) -> None:
+        """Report for metrics that the process ends in order, so that nobody misses it."""
+        if self._process is not None:
+            self._process.end(*self._problems, self._numbers_of_process)
 
     def destroy(self) -> None:
         self._is_over = True

@@ -5,7 +5,9 @@ publish call of rclpy holds Python's global lock, so that no other thread of Pyt
 
     a thread of Python     names the call in the log; while the node ends it closes files and leaves with `EXIT_END_HUNG`
     the C level            writes every thread's stack to the log (faulthandler); while the node ends, or 10 s after it was asked to
-                           while it hung, SIGALRM ends the process
+                           while it hung, SIGALRM ends the process (`last_resort.py`)
+
+Time in which the process does not run, as one that is stopped or frozen does not, counts neither here nor there.
 
 Nothing here asks the middleware, not even to log. A node at work is named and goes on: the middleware may come back.
 """
@@ -13,7 +15,6 @@ Nothing here asks the middleware, not even to log. A node at work is named and g
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import fcntl
 import os
@@ -29,6 +30,7 @@ from pathlib import Path
 from types import FrameType
 from typing import ClassVar
 
+from ros2_rfm_serving.ros.node import last_resort
 from ros2_rfm_serving.ros.node.process import ENDING_SIGNALS, EXIT_END_HUNG
 
 LOOK_PERIOD_S = 0.5
@@ -43,8 +45,6 @@ CLOSE_S = 2.0
 """For files to be closed by the thread that leaves."""
 LAST_RESORT_S = 1.0
 """More than both: then SIGALRM ends the process. All three together are less than 10 s."""
-F_SETSIG = 10
-"""Of fcntl(2), which Python has no name for."""
 PUBLISH = "publish"
 MIDDLEWARE = ("rclpy",)
 """Packages whose calls wait for others."""
@@ -80,16 +80,15 @@ class HangWatch:
             end.setblocking(False)
         signal.set_wakeup_fd(asks.fileno(), warn_on_full_buffer=False)  # a hanging thread runs no handler of Python
         os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a child's signals are none of ours
-        _dump_at_alarm()
+        last_resort.dump_at_alarm()
         if sys.platform == "linux":
-            _alarm_when_asked(self._asked)
+            last_resort.alarm_when_readable(self._asked)
+        self._last_resort = last_resort.LastResort()
         threading.Thread(target=self._run, name="hang watch", daemon=True).start()
 
     def beat(self) -> None:
         """The executor's thread is back."""
         self._beat_s = time.monotonic()
-        if self._step:
-            self._arm()
 
     def ends(self, step: str, limit_s: float = END_STEP_S) -> None:
         """The process ends, and now does `step`, in words for the log. limit_s: for this step, or until the next `beat`."""
@@ -97,15 +96,13 @@ class HangWatch:
             self._begin_end()
         self._step, self._limit_s = step, limit_s
         self.beat()
+        self._last_resort.put_off()
 
     def _begin_end(self) -> None:
-        """From now on each step sets the alarm: another Ctrl-C is none, or it would cut short a step that takes longer."""
+        """Let further signals of the same kind set no alarm: from now on `LastResort` does."""
         fcntl.fcntl(self._asked, fcntl.F_SETFL, fcntl.fcntl(self._asked, fcntl.F_GETFL) & ~os.O_ASYNC)
         if self._watches_interpreter:
             faulthandler.cancel_dump_traceback_later()
-
-    def _arm(self) -> None:
-        signal.setitimer(signal.ITIMER_REAL, self._limit_s + CLOSE_S + LAST_RESORT_S)
 
     # --- the thread ---
 
@@ -118,6 +115,8 @@ class HangWatch:
             if now_s - looked_s > 4.0 * LOOK_PERIOD_S:  # the whole process stood still, as one that was stopped does
                 self._beat_s = now_s
             looked_s = now_s
+            if self._step:
+                self._last_resort.put_off()
             self._look(now_s)
 
     def _watch_interpreter(self) -> None:
@@ -156,6 +155,7 @@ class HangWatch:
             self._say(f"{words}; until that comes back the node publishes and answers nothing", stack=True)
 
     def _leave(self, since_s: float) -> None:
+        self._last_resort.within(CLOSE_S + LAST_RESORT_S)
         call = self._middleware_call()
         inside = _name(call) if call is not None else "its own code"
         words = f"its end hangs: it has been inside {inside} for {since_s:.0f} s ({self._step})"
@@ -187,27 +187,6 @@ def progress() -> None:
     """Say, on the thread that runs the executor, that a step of the end gets on, which has parts that each may take a while."""
     if HangWatch.of_process is not None:
         HangWatch.of_process.beat()
-
-
-def _dump_at_alarm() -> None:
-    """Every thread's stack, and then what the signal does: it ends the process."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    with contextlib.suppress(AttributeError, ValueError, OSError, RuntimeError):  # a process without a standard error
-        faulthandler.register(signal.SIGALRM, all_threads=True, chain=True)
-
-
-def _alarm_when_asked(asked: socket.socket) -> None:
-    """Let the kernel set an alarm when a signal is written to `asked`, also while no Python runs; a thread that does sets another.
-
-    The kernel sends SIGUSR1 as soon as there is something to read, and the handler of that is alarm(2) of libc itself: a handler's
-    argument is the number of its signal, and that of SIGUSR1 is 10.
-    """
-    libc = ctypes.CDLL(None)
-    libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
-    libc.signal(signal.SIGUSR1, ctypes.cast(libc.alarm, ctypes.c_void_p))
-    fcntl.fcntl(asked, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(asked, F_SETSIG, signal.SIGUSR1)
-    fcntl.fcntl(asked, fcntl.F_SETFL, fcntl.fcntl(asked, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _is_middleware(frame: FrameType) -> bool:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections import OrderedDict
 from typing import Any
 
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, UnprovenError
 from ros2_rfm_serving.ros.node.doorkeeper import prover_of_process, verifier_of_process
-from ros2_rfm_serving.ros.wire.proofs import sayer, signed
+from ros2_rfm_serving.ros.wire.proofs import reporter, sayer, signed, signed_report
 from ros2_rfm_serving.security.proof import Verifies, Who
+from ros2_rfm_serving.security.wire_table import owner_of
 
 UNPROVEN, STALE = "unproven", "stale_status"
 """Kinds of what is refused: of nobody who may say it; said before."""
+PROCESS, NUMBER = "process", "number"
+"""Values of a report: its process, by a number that it drew at random, and the number of the report, counted from 1."""
 MOST_PROCESSES = 256
 """Of one robot, of which numbers are remembered: its restarts under one scheduler."""
 
@@ -30,12 +34,21 @@ class Speaker:
         self.process, self._number = 1 + secrets.randbelow(2**64 - 1), 0
 
     def numbered(self, status: Any) -> Any:
-        """A status to be published: no other is of the same process and number."""
+        """Return a status to be published, with the number of this process; a signed one has a number of its own, too."""
+        status.process = self.process
         if self._prover is None:
             return status
         self._number += 1
-        status.process, status.number = self.process, self._number
+        status.number = self._number
         return self.signed(status)
+
+    def report(self, status: Any) -> Any:
+        """Return a `DiagnosticStatus` of the whole process to be published; where it signs, no other has its number."""
+        if self._prover is not None:
+            self._number += 1
+            with contextlib.suppress(ConfigurationError):  # as in `signed`
+                signed_report(status, {PROCESS: self.process, NUMBER: self._number}, self._prover)
+        return status
 
     def signed(self, message: Any) -> Any:
         """To be published: the message, or its bytes with their signature."""
@@ -87,6 +100,30 @@ class Hearer:
         if self.demands:
             self._check(self._numbers[0], name, status, data)
 
+    def check_report(self, report: Any, node: str) -> None:
+        """Check that a report is of the process of this node, and that it was not received before.
+
+        node: its name below the factory's namespace. Raises: `BadMessageError`.
+        """
+        if self._verifier is None:
+            return
+        try:
+            who = reporter(report, self._verifier)
+        except UnprovenError as error:
+            raise BadMessageError(UNPROVEN, str(error)) from error
+        role, name = owner_of(node)
+        if (who.name != name) if name else (who.role or who.name) != str(role.name).lower():
+            raise BadMessageError(UNPROVEN, f"{who.name} reports for node {node[:100]!r}")
+        values = {value.key: value.value for value in report.values}
+        try:
+            process, number = int(values[PROCESS]), int(values[NUMBER])
+        except (KeyError, ValueError):
+            raise BadMessageError(UNPROVEN, f"a report of {node[:100]!r} has no process and number") from None
+        known = self._numbers[0].get(node, OrderedDict())
+        if number <= known.get(process, 0):
+            raise BadMessageError(STALE, f"a report of {node[:100]!r} that was received before")
+        self._remember(self._numbers[0], node, process, number)
+
     def _check(self, heard: _Numbers, name: str, status: Any, data: memoryview) -> None:
         """What costs nothing is asked first."""
         if len(status.certificate) and status.number <= heard.get(name, {}).get(status.process, 0):
@@ -94,8 +131,12 @@ class Hearer:
             raise BadMessageError(STALE, f"a status of {name[:100]!r} that was said before")
         if (who := self.who(status, data)) and who.name != name:
             raise BadMessageError(UNPROVEN, f"{who.name} tells how {name[:100]!r} is")
+        self._remember(heard, name, status.process, status.number)
+
+    @staticmethod
+    def _remember(heard: _Numbers, name: str, process: int, number: int) -> None:
         numbers = heard.setdefault(name, OrderedDict())
-        numbers[status.process] = status.number
-        numbers.move_to_end(status.process)
+        numbers[process] = number
+        numbers.move_to_end(process)
         if len(numbers) > MOST_PROCESSES:
             numbers.popitem(last=False)

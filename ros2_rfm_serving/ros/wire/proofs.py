@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import struct
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgpack
+from diagnostic_msgs.msg import KeyValue
 from rclpy.serialization import serialize_message
 from rfm_serving import msg
 
+from ros2_rfm_serving.errors import UnprovenError
 from ros2_rfm_serving.ros.wire import bounded
 from ros2_rfm_serving.security.proof import SAYS, SEAL_BYTES, SIGNATURE_BYTES, Proof, Says, Verifies, Who, is_sealed, seal
 
 SINGLE = struct.Struct("<f")
 OWN = ("proof", "seal")
+CERTIFICATE, SIGNATURE = "certificate", "signature"
+"""Last values of a report that is signed, in base64."""
 MOST_BYTES = 64 << 20
 """Of an observation that is our own."""
 
@@ -101,6 +107,38 @@ def sayer(message: Any, data: memoryview, verifier: Verifies) -> Who:
 def _said(kind: type, body: bytes | memoryview) -> bytes:
     """What is signed: as another type, or as something that is asked, it is not what was said."""
     return b"".join((f"{SAYS} {kind.__name__}".encode(), b"\0", body))
+
+
+def signed_report(report: Any, numbers: Mapping[str, int], prover: Says) -> None:
+    """Sign a `DiagnosticStatus`, whose last values become `numbers`, the certificate and the signature of all before it.
+
+    Raises: `ConfigurationError`.
+    """
+    values = {**{name: str(number) for name, number in numbers.items()}, CERTIFICATE: _base64(prover.certificate())}
+    report.values = [*report.values, *(KeyValue(key=key, value=value) for key, value in values.items())]
+    signature = prover.say(_said(type(report), _reported(report.values, report)))
+    report.values = [*report.values, KeyValue(key=SIGNATURE, value=_base64(signature))]
+
+
+def reporter(report: Any, verifier: Verifies) -> Who:
+    """Return whose report it is, by its signature. Raises: `UnprovenError`."""
+    *values, last = report.values or [KeyValue()]
+    if last.key != SIGNATURE or not values or values[-1].key != CERTIFICATE:
+        raise UnprovenError(f"{report.name[:100]!r} is not signed")
+    try:
+        certificate, signature = (base64.b64decode(one.value, validate=True) for one in (values[-1], last))
+    except ValueError:
+        raise UnprovenError(f"the signature of {report.name[:100]!r} is damaged") from None
+    return verifier.check_said(certificate, signature, _said(type(report), _reported(values, report)))
+
+
+def _reported(values: Sequence[Any], report: Any) -> bytes:
+    about = [report.name, report.hardware_id, report.message, report.level]
+    return bytes(msgpack.packb([*about, *([value.key, value.value] for value in values)], unicode_errors="surrogateescape"))
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 class Words:

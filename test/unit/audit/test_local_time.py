@@ -58,6 +58,27 @@ def test_a_time_of_day_is_that_of_the_calendar_on_every_day_of_the_year(zone: Ca
             assert moment_of(f"{hour}:15:02.5", begins_s, following_s) == at(day, hour, 15, 2.5, zone=here), day
 
 
+@pytest.mark.parametrize(
+    ("name", "first", "text"),
+    [
+        ("Europe/Berlin", "2024-02-29", "23:59:59.9"),  # the moment before the recording is near as well
+        ("Europe/Berlin", "2026-12-31", "23:59:59.9"),
+        ("America/Santiago", "2026-09-06", "0:30"),  # that day begins at 1:00
+        ("Africa/Cairo", "2026-04-24", "00:00"),
+        ("Pacific/Apia", "2011-12-31", "2:30"),  # the day before was left out
+        ("Europe/Berlin", "2026-03-29", "2:30"),
+    ],
+)
+def test_a_time_of_day_is_one_within_the_recording_if_there_is_one(
+    zone: Callable[[str], ZoneInfo], name: str, first: str, text: str
+) -> None:
+    here, day = zone(name), datetime.date.fromisoformat(first)
+    begins_s = at(day, 0, zone=here)
+    found_s = moment_of(text, begins_s, begins_s + 2 * 86_400.0)
+    shown = datetime.datetime.fromtimestamp(found_s, here)
+    assert begins_s <= found_s and shown.strftime("%H:%M").lstrip("0") == text[:5].lstrip("0")
+
+
 def test_on_a_day_of_25_hours_an_hour_comes_twice(zone: Callable[[str], ZoneInfo]) -> None:
     here = zone("Europe/Berlin")
     first_s, second_s = (at(LONG, 2, 30, zone=here, fold=fold) for fold in (0, 1))

@@ -7,6 +7,8 @@ import math
 import pytest
 
 from ros2_rfm_serving.audit.chain import Page
+from ros2_rfm_serving.audit.explain.processes import fate_of, without_an_end
+from ros2_rfm_serving.audit.journal import PAGE_PERIOD_S, Journal
 from ros2_rfm_serving.audit.log import AuditLog, Key, key_of
 from test.unit.audit.story import EPOCH_S, answer, request, robot, row, tick, transition
 
@@ -58,3 +60,35 @@ def test_a_writer_that_never_says_the_time_is_read_without_one(stamp: object) ->
     tick(log, 2.0, None, {})
     (found,) = AuditLog([log.page()]).of("robot/push_1", "tick")
     assert math.isnan(found.stamp_s) and found.t_s == 2.0
+
+
+@pytest.mark.parametrize("pace", [0.1, 1.0, 10.0])
+def test_a_simulation_that_runs_faster_than_the_clock_leaves_no_gaps(pace: float) -> None:
+    """Two writers that seal their chains every 5 s, of which one is killed after 60 s: that alone is an end without a word.
+
+    Where the simulation is slow, its few seconds since then do not suffice to be certain.
+    """
+    written, now_s = list[Page](), [100.0]
+    identities = iter(range(1, 10))
+    journals = [
+        Journal(
+            writer,
+            "server",
+            send=written.append,
+            stamp_s=lambda: EPOCH_S + pace * now_s[0],
+            draw=lambda: next(identities),
+        )
+        for writer in ("server/killed", "server/lives")
+    ]
+    for journal in journals:
+        journal.listeners(1, now_s[0])
+    while now_s[0] < 200.0:
+        now_s[0] += PAGE_PERIOD_S
+        for journal in journals[now_s[0] > 160.0 :]:
+            journal.tend(now_s[0])
+    log = AuditLog(written)
+    assert not [gap for runs in log.runs.values() for run in runs for gap in run.gaps]
+    assert len(without_an_end(log, "server/killed")) == (pace >= 1.0) and not without_an_end(log, "server/lives")
+    (run,) = log.runs["server/killed"]
+    assert fate_of(log, "server/killed", run.ends_s + pace * 20.0).certain is (pace >= 1.0)
+    assert not fate_of(log, "server/killed", run.ends_s + pace * 4.0).certain

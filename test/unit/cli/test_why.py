@@ -20,7 +20,7 @@ def finding(cause: str, about: str) -> Finding:
 
 def test_causes_are_numbered_with_what_was_seen_and_what_mends_them() -> None:
     lines = _lines(LOOK, [finding("dead camera", "arm_1"), finding("full disk", FACTORY)])
-    assert lines[:4] == ["1. dead camera: arm_1", "   seen of arm_1", "   and more", "   mend: mend it"]
+    assert lines[:4] == ["1. dead camera: arm_1", "   seen of arm_1", "   and more", "   fix: mend it"]
     assert lines[4] == "2. full disk" and lines[-1].startswith("1 robot and 2 servers, seen for 6.0 s")
 
 

@@ -51,6 +51,7 @@ def board(now_s: float = NOW_S) -> Board:
         **{name: {"": counted(0.01, bounds=TICK_BOUNDS_S)} for name in ("tick_s", "tick_late_s")},
     }
     server.state, server.model, server.served, server.load = "ready", "rfm/flow", 10, 0.5
+    server.note(False, server.seen_s)
     server.refused = {"bad_shape": 5}
     server.histograms = {"queue_wait_s": {"": counted(0.01)}, "inference_s": {"": counted(0.02)}}
     recorder = {"recorder_messages": 900, "recorder_lost": 3, "recorder_bytes": 10**9, "recorder_problem": 0}
@@ -99,7 +100,7 @@ def test_histograms_are_cumulative_and_end_with_all() -> None:
     assert buckets.keys() == {*LATENCY_BOUNDS_S, math.inf}
     assert buckets[0.005] == 0 and buckets[0.01] == buckets[5.0] == buckets[math.inf] == 1
     late = {float(key[1][1]): value for key, value in found.items() if key[0] == "rfm_robot_tick_late_seconds_bucket"}
-    assert late == {0.01: 1, 0.05: 1, 0.2: 1, math.inf: 1}
+    assert late == {0.05: 1, 0.2: 1, math.inf: 1}
 
 
 def fleet_trips(collector: BoardCollector) -> dict[float, float]:
@@ -191,7 +192,60 @@ def test_who_is_silent_has_no_gauges_and_keeps_its_counters() -> None:
 def test_who_was_never_heard_has_no_counters_that_would_jump_when_it_is() -> None:
     found = exported(board())
     assert found["rfm_robot_up", ("robot", "arm_2")] == 0 == found["rfm_server_up", ("server", "s2")]
-    assert {key[0] for key in found if ("robot", "arm_2") in key or ("server", "s2") in key} == {"rfm_robot_up", "rfm_server_up"}
+    of_these = {key[0] for key in found if ("robot", "arm_2") in key or ("server", "s2") in key}
+    assert of_these == {f"rfm_{kind}_{word}" for kind in ("robot", "server") for word in ("up", "silent_seconds")}
+
+
+def test_the_silence_of_one_that_was_never_heard_begins_when_it_was_first_asked_for() -> None:
+    made, now_s = board(), [NOW_S]
+    collector = BoardCollector(made, lambda: now_s[0])
+    silent = ("rfm_server_silent_seconds", ("server", "s2"))
+    assert scraped(collector)[silent] == 0
+    now_s[0] += 60.0
+    found = scraped(collector)
+    assert found[silent] == 60.0 and found["rfm_robot_silent_seconds", ("robot", "arm_2")] == 60.0
+    assert found["rfm_server_silent_seconds", ("server", "s1")] == 60.5
+    made.servers["s2"].seen_s = now_s[0]
+    assert silent not in scraped(collector), "one that is heard has no silence"
+
+
+def test_what_lasts_has_its_duration() -> None:
+    """A robot that stands, in whichever of the two states, and a server in its state and behind the schedule."""
+    made = board()
+    arm, server = made.robots["arm_1"], made.servers["s1"]
+
+    def standing_s() -> float:
+        found: float = exported(made)["rfm_robot_standing_seconds", ("robot", "arm_1")]
+        return found
+
+    for state, at_s, lasts_s in (("STREAMING", 80.0, 0), ("STALLED", 85.0, 15), ("DEAD", 99.0, 15), ("CONNECTING", 99.5, 0)):
+        arm.state = state
+        arm.note(at_s)
+        arm.seen_s = NOW_S
+        assert standing_s() == lasts_s
+    for state, behind, at_s, state_s, behind_s in (
+        ("draining", False, 80.0, 20, 0),
+        ("draining", True, 85.0, 20, 15),
+        ("failed", True, 90.0, 10, 15),
+        ("failed", False, 99.0, 10, 0),
+    ):
+        server.state = state
+        server.note(behind, at_s)
+        server.seen_s = NOW_S
+        found = exported(made)
+        assert found["rfm_server_state_seconds", ("server", "s1")] == state_s
+        assert found["rfm_server_behind_schedule_seconds", ("server", "s1")] == behind_s
+
+
+def test_a_schedule_of_the_same_epoch_and_another_scheduler_is_another_one() -> None:
+    made = board()
+    made.scheduler, row = 5, made.servers["s1"]
+    row.schedule_epoch, row.scheduler = 7, 5
+    assert made.is_followed_by(row)
+    row.scheduler = 6
+    assert not made.is_followed_by(row)
+    row.scheduler, row.schedule_epoch = 5, 6
+    assert not made.is_followed_by(row)
 
 
 def test_names_from_the_graph_make_no_more_than_so_many_series() -> None:
@@ -256,12 +310,12 @@ def test_boards_follow_the_scrape_interval_and_tell_factories_apart(repository: 
     ("change", "problem"),
     [
         (lambda b: None, ""),
-        (lambda b: setattr(b.servers["s1"], "seen_s", NOW_S - 5.0), "s1: nothing is heard of it"),
-        (lambda b: setattr(b.servers["s1"], "lost", True), "s1: nothing is heard of it"),
+        (lambda b: setattr(b.servers["s1"], "seen_s", NOW_S - 5.0), "s1: no status is received from it"),
+        (lambda b: setattr(b.servers["s1"], "lost", True), "s1: no status is received from it"),
         (lambda b: setattr(b.servers["s1"], "state", "hung"), "s1: hung"),
-        (lambda b: setattr(b, "schedule_seen_s", -math.inf), "no schedule is heard"),
-        (lambda b: setattr(b, "looked_s", NOW_S - 20.0), "the graph was last looked at 20.0 s ago"),
-        (lambda b: setattr(b, "looked_s", -math.inf), "the graph has not been looked at yet"),
+        (lambda b: setattr(b, "schedule_seen_s", -math.inf), "no schedule is received"),
+        (lambda b: setattr(b, "looked_s", NOW_S - 20.0), "the graph was last read 20.0 s ago"),
+        (lambda b: setattr(b, "looked_s", -math.inf), "the graph has not been read yet"),
         (
             lambda b: (setattr(b.servers["s1"], "waiting", 3), setattr(b.servers["s1"], "progressed_s", NOW_S - 30.0)),
             "s1: 3 requests wait, and none was answered for 30 s",
@@ -273,7 +327,7 @@ def test_ready_is_who_makes_progress(change: Any, problem: str) -> None:
     made.forget("s2")
     change(made)
     assert not_ready(made, NOW_S) == ([problem] if problem else [])
-    assert bool(not_alive(made, NOW_S)) == ("looked at" in problem)
+    assert bool(not_alive(made, NOW_S)) == ("graph" in problem)
 
 
 def asked_for(url: str) -> tuple[int, str]:
@@ -290,9 +344,9 @@ def test_who_only_needs_time_lives_without_being_ready() -> None:
     made.servers["s1"].state = "loading"
     assert not_ready(made, NOW_S, "s1") and not not_living(made, NOW_S, "s1")
     made.schedule_seen_s = NOW_S - 60.0
-    assert not_living(made, NOW_S) == ["no schedule is heard"] and not not_living(made, NOW_S, "s1")
+    assert not_living(made, NOW_S) == ["no schedule is received"] and not not_living(made, NOW_S, "s1")
     made.servers["s1"].lost = True
-    assert not_living(made, NOW_S, "s1") == ["s1: nothing is heard of it"]
+    assert not_living(made, NOW_S, "s1") == ["s1: no status is received from it"]
 
 
 def test_over_http(tmp_path: Path) -> None:
@@ -302,10 +356,10 @@ def test_over_http(tmp_path: Path) -> None:
         status, text = asked_for(url)
         assert status == 200 and 'rfm_server_up{server="s1"} 1.0' in text and "rfm_disk_free_bytes" in text and "process_" in text
         assert asked_for(f"{root}/healthz") == (200, '{"ok": true, "problems": []}\n')
-        assert asked_for(f"{root}/readyz") == (503, '{"ok": false, "problems": ["s2: nothing is heard of it"]}\n')
+        assert asked_for(f"{root}/readyz") == (503, '{"ok": false, "problems": ["s2: no status is received from it"]}\n')
         assert asked_for(f"{root}/readyz/s1") == (200, '{"ok": true, "problems": []}\n')
         assert asked_for(f"{root}/livez")[0] == asked_for(f"{root}/livez/s1")[0] == 200
-        assert asked_for(f"{root}/livez/s2") == (503, '{"ok": false, "problems": ["s2: nothing is heard of it"]}\n')
+        assert asked_for(f"{root}/livez/s2") == (503, '{"ok": false, "problems": ["s2: no status is received from it"]}\n')
         assert asked_for(f"{root}/livez/s3")[0] == asked_for(f"{root}/readyz/s3")[0] == 503, "nobody is named so"
         assert asked_for(f"{root}/other")[0] == 404
         with (

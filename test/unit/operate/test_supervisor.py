@@ -137,6 +137,19 @@ def test_a_server_may_take_what_it_was_given_to_answer_what_waits(tmp_path: Path
     assert [process.patience_s for process in started.processes] == [20.1, 30.1, 0.1]
 
 
+def test_a_frozen_container_cuts_short_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock goes on while nothing runs: in 40 s that nobody had, nobody could end."""
+    monkeypatch.setattr(supervisor, "command_of", lambda executable: [sys.executable, "-S", "-c", ENDS_SLOWLY, "1.0"])
+    monkeypatch.setattr(supervisor, "TERMINATE_TIMEOUT_S", 0.1)
+    started = Supervisor([NodeSpec(name="server_1", executable="model_server_node")], tmp_path)
+    started.start()
+    while "begun" not in started.processes[0].log.read_text():
+        time.sleep(0.02)
+    looks, clock = iter(range(1, 10_000)), time.monotonic
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: clock() + 40.0 * (next(looks) > 2))
+    assert not started.stop()
+
+
 def test_a_process_that_hears_nothing_is_killed_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deaf = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; print('begun', flush=True); time.sleep(600)"
     monkeypatch.setattr(supervisor, "command_of", lambda executable: [sys.executable, "-S", "-c", deaf])

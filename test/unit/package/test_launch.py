@@ -387,12 +387,13 @@ def test_a_view_has_a_place_a_model_and_markers_for_every_robot(repository: Path
         "rviz2",
     ]
     assert nodes[0]["namespace"] == "hall_3/rfm" and nodes[0]["parameters"] == [{"fleet_namespace": "hall_3"}]
-    assert nodes[3]["arguments"] == ["--x", "1.5", "--frame-id", "factory", "--child-frame-id", "arm_2/base"]
+    assert nodes[3]["arguments"] == ["--x", "1.5", "--frame-id", "factory", "--child-frame-id", "hall_3/arm_2/base"]
     pushed = view.nodes(robots="arm_1", ros_namespace="/cell_a", rviz="false")
     assert [node.get("namespace") for node in pushed] == ["rfm", None, "arm_1"]  # launch_ros puts them below /cell_a
-    assert pushed[0]["parameters"] == [{"fleet_namespace": "cell_a"}]
+    assert pushed[0]["parameters"] == [{"fleet_namespace": "cell_a"}] and pushed[1]["arguments"][-1] == "cell_a/arm_1/base"
+    assert view.nodes(robots="arm_1", rviz="false")[1]["arguments"][-1] == "arm_1/base"
     model = nodes[4]
-    assert model["namespace"] == "hall_3/arm_2" and model["parameters"][0]["frame_prefix"] == "arm_2/"
+    assert model["namespace"] == "hall_3/arm_2" and model["parameters"][0]["frame_prefix"] == "hall_3/arm_2/"
     assert model["parameters"][0]["robot_description"].startswith("<?xml") and Path(nodes[-1]["arguments"][1]).is_file()
     assert [node["executable"] for node in view.nodes(robots="arm_1", description="", rviz="false")] == [
         "markers_node",

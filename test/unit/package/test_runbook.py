@@ -9,7 +9,7 @@ from ros2_rfm_serving.monitoring.findings.causes import CAUSES
 from test.operate.causes import MAKES
 from test.operate.entries import entries
 
-PARTS = ("**Symptom.**", "**Cause.**", "**Mend.**")
+PARTS = ("**Symptom.**", "**Cause.**", "**Fix.**")
 
 
 def test_every_entry_has_its_test_and_its_rule_and_the_other_way_round() -> None:

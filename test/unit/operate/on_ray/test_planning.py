@@ -11,11 +11,12 @@ import pytest
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Factory, load_factory, parse_factory
-from ros2_rfm_serving.factory.nodes import node_list
-from ros2_rfm_serving.operate.on_ray.errand import errand
+from ros2_rfm_serving.factory.nodes import NodeSpec, node_list
+from ros2_rfm_serving.operate.on_ray.errand import ANSWERS_S, end_s, errand
 from ros2_rfm_serving.operate.on_ray.planning import ClusterNode, Layout, Strategy, check_room, heard, layout
 from ros2_rfm_serving.operate.run import run_factory
 from ros2_rfm_serving.operate.running import Options
+from ros2_rfm_serving.operate.supervisor import STOP_TIMEOUT_S
 from ros2_rfm_serving.shipped import shipped
 
 HOST, GPU_TYPE = "rfm-serving/host", "rfm-serving/gpu-type"
@@ -190,3 +191,13 @@ def test_without_ray_it_is_said_how_to_get_it(repository: Path, monkeypatch: pyt
     factory = load_factory(repository / "config" / "factory_emulated.yaml")
     with pytest.raises(ConfigurationError, match=re.escape("--on ray: ray is missing; pip install 'ros2-rfm-serving[ray]'")):
         run_factory(factory, Options(on="ray"))
+
+
+def test_servers_that_drain_for_long_have_that_time_on_ray_too(tmp_path: Path) -> None:
+    """By the descriptor, or by a parameter file."""
+    (tmp_path / "server.yaml").write_text("/**: {ros__parameters: {drain_timeout_s: 120}}")
+    at_once = NodeSpec(name="server_1", executable="model_server_node")
+    drains = dataclasses.replace(at_once, parameters={"drain_timeout_s": 45.0})
+    drains_by_file = dataclasses.replace(at_once, params_file=str(tmp_path / "server.yaml"))
+    for nodes, seconds in (([], 0.0), ([at_once], 0.0), ([at_once, drains], 45.0), ([drains_by_file, drains], 120.0)):
+        assert end_s(nodes) == STOP_TIMEOUT_S + seconds + ANSWERS_S
