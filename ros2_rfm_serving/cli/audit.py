@@ -159,7 +159,8 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
         }
         for chain in found.chains
     ]
-    flaws = [{name: getattr(flaw, name) for name in ("writer", "run", "number", "page", "problem")} for flaw in found.flaws]
+    named = ("writer", "run", "number", "page", "problem")
+    flaws = [{**{name: getattr(flaw, name) for name in named}, "open_end": flaw.is_open_end} for flaw in found.flaws]
     findings = [
         {
             "kind": one.kind.value,
@@ -173,6 +174,7 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
     ]
     return {
         "head": found.head,
+        "changed": verdict.is_changed,
         "records": found.num_records,
         "messages": verdict.num_checked,
         "chains": chains,
