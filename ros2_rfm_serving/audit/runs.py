@@ -20,7 +20,7 @@ QUIET_S = SEAL_PERIOD_S + PAGE_PERIOD_S + 0.75
 
 
 class Gap(NamedTuple):
-    """A stretch of more than `QUIET_S` without a record, between two of one chain."""
+    """A stretch between two records of one chain: some are missing in it, or none was written for more than `QUIET_S`."""
 
     since_s: float
     until_s: float
@@ -50,6 +50,10 @@ class Run:
     """Identity in the schedules of a scheduler; 0: not recorded."""
     gaps: list[Gap] = field(default_factory=list)
 
+    def missing(self, since_s: float, until_s: float) -> int:
+        """Return how many of its records are missing between two times at most; the stretches that they touch count as a whole."""
+        return sum(gap.missing for gap in self.gaps if gap.until_s > since_s and gap.since_s < until_s)
+
     @property
     def ended_in_order(self) -> bool:
         return self.closed == PROCESS_ENDS
@@ -68,12 +72,13 @@ class RunLog:
         found, number = self._runs.get((writer, run)), body.get("n")
         if found is None:
             found = self._runs[writer, run] = Run(writer, run, stamp_s, stamp_s)
-        elif stamp_s - found.ends_s > QUIET_S:
-            missing = number - found.last - 1 if isinstance(number, int) and found.last >= 0 else 0
-            found.gaps.append(Gap(found.ends_s, stamp_s, max(0, missing)))
+        else:
+            missing = max(0, number - found.last - 1) if isinstance(number, int) and found.last >= 0 else 0
+            if missing or stamp_s - found.ends_s > QUIET_S:
+                found.gaps.append(Gap(found.ends_s, stamp_s, missing))
         found.begins_s, found.ends_s = min(found.begins_s, stamp_s), max(found.ends_s, stamp_s)
         if isinstance(number, int):
-            found.last = number
+            found.last = max(found.last, number)
         if kind == CLOSED:
             found.closed = str(body.get("why") or "no reason was recorded")
         elif kind == "begin":

@@ -12,7 +12,7 @@ from test.recorded_faults.factory import KILL_ON_FULL_DISK, SAMPLE_S, Life
 from test.soak.faults import DISK
 
 STATES = ("CONNECTING", "STREAMING", "DEGRADED", "STALLED", "RECONNECTING", "DEAD")
-FOUND_S = 5.0
+FOUND_S = 12.0
 """From a process's start until the recorder has found it and its first page is in the recording, on a busy machine."""
 FLUSHED_S = 3.0
 """What a recorder that is killed, or whose disk is full, had not written yet."""
@@ -45,6 +45,10 @@ class Account:
 
     def was_surely_alive(self, name: str, since_s: float, until_s: float) -> bool:
         return any(life.began_s <= since_s and until_s <= life.seen_s for life in self.of(name))
+
+    def was_alive_after(self, name: str, begins_s: float, at_s: float) -> bool:
+        """Whether the process that wrote records at `begins_s` still ran at a moment."""
+        return any(life.began_s <= begins_s <= life.seen_s and at_s < life.seen_s for life in self.of(name))
 
     def is_recorded(self, at_s: float) -> bool:
         """A recorder was at work then, and its disk had room."""
