@@ -84,7 +84,7 @@ class BagWriter:
         """Topic -> messages that were written."""
         self._types = MessageTypes()
         self._custom: dict[str, str] = {}
-        self._stale, self._described_ns = False, 0
+        self._stale, self._described_ns, self._ended = False, 0, False
         self._written_channels: set[int] = set()
         self._described_channels = 0
         self._lock = _make(folder)
@@ -140,14 +140,17 @@ class BagWriter:
         if self._stale:
             self._write_metadata()
 
-    def close(self) -> None:
-        """A file for whose index there is no room stays readable without, for us (`rfm record --recover`)."""
+    def close(self, *, ended: bool = False) -> None:
+        """A file for whose index there is no room stays readable without, for us (`rfm record --recover`).
+
+        ended: the last record of the recorder is in it; the manifest says so then."""
         self.flush()
         self.split()
         for _, file in self._unfinished:
             file.abandon()
         if self._stale:
             self._write_metadata()
+        self._ended = ended
         self._write_manifest(self._metadata_sum)
         self._lock.release()
 
@@ -261,7 +264,7 @@ class BagWriter:
 
     def _put_manifest(self, metadata_sums: list[str]) -> None:
         """Raises: `OSError`."""
-        replace_text(self.folder / MANIFEST, manifest(self._sums, metadata_sums, self._sign))
+        replace_text(self.folder / MANIFEST, manifest(self._sums, metadata_sums, self._sign, ended=self._ended))
 
     def _described(self) -> list[Ended]:
         """Return all files that have messages, in their order."""

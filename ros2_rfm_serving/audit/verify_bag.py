@@ -15,7 +15,7 @@ from ros2_rfm_serving.audit.findings import Finding, Kind
 from ros2_rfm_serving.audit.manifest import Manifest
 from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
 from ros2_rfm_serving.audit.recording.ledger import RECORDER
-from ros2_rfm_serving.audit.verify import LOST, Verified, verify
+from ros2_rfm_serving.audit.verify import LOST, NO_RECORDER, Verified, verify
 from ros2_rfm_serving.audit.verify_files import check_files, sums_of
 from ros2_rfm_serving.audit.verify_messages import Messages
 from ros2_rfm_serving.audit.verify_records import Compared
@@ -25,6 +25,8 @@ BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, s
 """What records raise that nobody wrote so."""
 
 
+FIRST_NS = 5_000_000_000
+"""The first page of a recorder is in the recording by then."""
 REMOVED, SPLIT = b'"kind":"removed"', b'"kind":"split"'
 
 
@@ -39,6 +41,8 @@ class Verdict:
     """What could not be read."""
     notes: tuple[str, ...]
     """What is not covered, and what was lost before it was written: no fault of whoever has the recording."""
+    doubts: tuple[str, ...]
+    """What was not changed as far as anybody can tell, and yet is not proven to be whole."""
     num_checked: int
     """Messages whose digests the recorder has chained."""
     manifest: Manifest | None
@@ -61,11 +65,11 @@ def verify_bag(bag: Bag, prove: Prove | None = None) -> Verdict:
     """prove: judges pages by their signatures; None: nobody does. Raises: `RfmError`."""
     one = _Pass(bag, prove)
     alone = bag.path.is_file()
-    chains = verify(one.pages, one.see, alone=alone)
+    chains = verify(one.pages, one.see, alone=alone, has_recorder=one.has_recorder and not alone)
     covered = one.messages.is_covered
     findings, notes = one.messages.end(closed=one.closed, alone=alone, lost=one.lost)
     differing, more = one.compared.end(one.lost)
-    files = check_files(bag, one.sums, covered=covered, named=one.named)
+    files = check_files(bag, one.sums, covered=covered, named=one.named, closed=one.closed)
     known = {(found.topic, found.time_ns) for found in findings}
     differing = [found for found in differing if (found.topic, found.time_ns) not in known]
     return Verdict(
@@ -75,6 +79,7 @@ def verify_bag(bag: Bag, prove: Prove | None = None) -> Verdict:
         ),
         damages=tuple(bag.damages),
         notes=(*one.notes(), *notes, *more, *files.notes),
+        doubts=(*(flaw.problem for flaw in chains.flaws if flaw.problem == NO_RECORDER), *files.doubts),
         num_checked=one.messages.num_checked,
         manifest=files.manifest,
     )
@@ -109,6 +114,11 @@ class _Pass:
         self._aside: dict[str, str] = {}
         """Identity of a page that the recorder has set aside for that -> why."""
         self._names_own = any(topic.endswith(f"/{OWN}") for topic in bag.topics)
+
+    @property
+    def has_recorder(self) -> bool:
+        """Whether a recorder of ours has written it, for longer than its first record takes."""
+        return (self._bag.is_ours or self._names_own) and self._bag.ends_ns - self._bag.begins_ns > FIRST_NS
 
     def pages(self) -> Iterator[Page]:
         self._passes += 1

@@ -28,6 +28,8 @@ class Files:
 
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    """What only a recorder's certificate could tell."""
     manifest: Manifest | None = None
 
 
@@ -37,9 +39,9 @@ def sums_of(record: Mapping[str, Any], sums: dict[str, dict[int, str]]) -> None:
         sums.setdefault(str(one["file"]), {})[int(one["size"])] = str(one["sha256"])
 
 
-def check_files(bag: Bag, sums: Sums, *, covered: bool, named: Mapping[str, str]) -> Files:
-    """covered: by a recorder that writes a manifest. named: name of each file -> as the recorder knew it. Raises: `RfmError`: the
-    manifest cannot be read."""
+def check_files(bag: Bag, sums: Sums, *, covered: bool, named: Mapping[str, str], closed: bool) -> Files:
+    """covered: by a recorder that writes a manifest. named: name of each file -> as the recorder knew it. closed: the last record
+    of the recorder is there. Raises: `RfmError`: the manifest cannot be read."""
     folder, found = bag.path if bag.path.is_dir() else bag.path.parent, Files()
     found.manifest = told = read_manifest(folder / MANIFEST)
     if told is None:
@@ -50,7 +52,22 @@ def check_files(bag: Bag, sums: Sums, *, covered: bool, named: Mapping[str, str]
         _check_file(one, named[one.path.name], sums.get(named[one.path.name], {}), told, found)
     if told is not None and not told.problem and bag.path.is_dir():
         _check_folder(bag.path, told, found)
+        if covered and not closed:
+            _check_end(bag, told, found)
     return found
+
+
+def _check_end(bag: Bag, told: Manifest, found: Files) -> None:
+    """The last record of the recorder is not there: does the manifest say so, too?"""
+    last = bag.files[-1].path.name
+    if told.ended:
+        problem = f"the recorder ended in order, as {MANIFEST} says, and its last record is not there: the end was cut off"
+        found.findings.append(Finding(kind=Kind.MISSING, topic="", file=last, problem=problem))
+    elif last in told.files and last not in told.mended:
+        found.doubts.append(
+            f"{MANIFEST} says that {last} is whole, and the last record of the recorder is not there: the recorder was killed just"
+            f" when it began another file, or the end was cut off and {MANIFEST} was written anew"
+        )
 
 
 def _without_manifest(bag: Bag, covered: bool, found: Files) -> None:

@@ -114,7 +114,7 @@ class Recorder:
         self._now_s = now_s
         self._bag.flush()
         self._write_pages(now_s, now_ns, closed=True)
-        self._bag.close()
+        self._bag.close(ended=not self._pages)
         self._tell()
         return self.told
 
