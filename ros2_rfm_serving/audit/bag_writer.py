@@ -150,7 +150,7 @@ class BagWriter:
             file.abandon()
         if self._stale:
             self._write_metadata()
-        self._ended = ended
+        self._ended = ended and not self._unfinished
         self._write_manifest(self._metadata_sum)
         self._lock.release()
 

@@ -184,7 +184,7 @@ def _broken(chains: Mapping[Key, Checked]) -> list[Flaw]:
 
 def _nobody(chains: Mapping[Key, Checked], has_recorder: bool) -> list[Flaw]:
     """No recorder says which chains there were."""
-    if not chains or any(writer.startswith(RECORDER) for writer, _ in chains):
+    if any(writer.startswith(RECORDER) for writer, _ in chains) or not (chains or has_recorder):
         return []
     problem = "its recorder's chain was removed" if has_recorder else NO_RECORDER
     return [Flaw(writer=RECORDER, run=0, number=0, problem=problem, is_open_end=not has_recorder)]

@@ -54,7 +54,17 @@ def check_files(bag: Bag, sums: Sums, *, covered: bool, named: Mapping[str, str]
         _check_folder(bag.path, told, found)
         if covered and not closed:
             _check_end(bag, told, found)
+        if told.ended:
+            _check_named(bag, told, found)
     return found
+
+
+def _check_named(bag: Bag, told: Manifest, found: Files) -> None:
+    """A recorder that ended in order has named all of its files, and none of them was mended."""
+    for one in bag.files:
+        if one.path.name not in told.files or one.path.name in told.mended:
+            problem = f"the recorder ended in order, as it says, and {one.path.name} is not among its files"
+            found.findings.append(_bytes(MANIFEST, problem))
 
 
 def _check_end(bag: Bag, told: Manifest, found: Files) -> None:
@@ -88,6 +98,8 @@ def _check_file(one: Scanned, name: str, sums: Mapping[int, str], told: Manifest
         sums = {}
     if told is None and one.library != LIBRARY:
         sums = {}
+    if one.behind and not one.at_work:
+        found.findings.append(_bytes(one.path.name, f"{one.behind} bytes stand behind its end"))
     whole = told.files.get(name) if told is not None else None
     covered = _check_bytes(one, sums, whole, found)
     if covered < one.size:
