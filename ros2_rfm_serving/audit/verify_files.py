@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,12 @@ def sums_of(record: Mapping[str, Any], sums: dict[str, dict[int, str]]) -> None:
         sums.setdefault(str(one["file"]), {})[int(one["size"])] = str(one["sha256"])
 
 
-def check_files(bag: Bag, sums: Sums, *, covered: bool, named: Mapping[str, str], closed: bool) -> Files:
+def check_files(bag: Bag, sums: Sums, *, covered: bool, named: Mapping[str, str], closed: bool, gone: Collection[str]) -> Files:
     """covered: by a recorder that writes a manifest. named: name of each file -> as the recorder knew it. closed: the last record
-    of the recorder is there. Raises: `RfmError`: the manifest cannot be read."""
+    of the recorder is there. gone: files that the recorder removed and could not note.
+
+    Raises: `RfmError`: the manifest cannot be read.
+    """
     folder, found = bag.path if bag.path.is_dir() else bag.path.parent, Files()
     found.manifest = told = read_manifest(folder / MANIFEST)
     if told is None:
@@ -51,7 +54,7 @@ def check_files(bag: Bag, sums: Sums, *, covered: bool, named: Mapping[str, str]
     for one in bag.files:
         _check_file(one, named[one.path.name], sums.get(named[one.path.name], {}), told, found)
     if told is not None and not told.problem and bag.path.is_dir():
-        _check_folder(bag.path, told, found)
+        _check_folder(bag.path, told, found, gone)
         if covered and not closed:
             _check_end(bag, told, found)
         if told.ended:
@@ -165,8 +168,8 @@ def _misfit(file: Any, at: ChunkAt) -> str:
     return "" if length == head - HEAD_BYTES + at.stored else "its length is not that of its messages"
 
 
-def _check_folder(folder: Path, told: Manifest, found: Files) -> None:
-    for name in sorted(told.files):
+def _check_folder(folder: Path, told: Manifest, found: Files, gone: Collection[str]) -> None:
+    for name in sorted(told.files.keys() - gone):
         if not (folder / name).is_file():
             found.findings.append(Finding(kind=Kind.MISSING, topic="", file=name, problem=f"{MANIFEST} names it"))
     description = folder / METADATA
