@@ -10,6 +10,7 @@ UNIT ?= test/unit
 SECONDS ?= 0
 FUZZ_SECONDS ?= 240
 SHIFT_SECONDS ?= 600
+RECORDED_SECONDS ?= 600
 SOAK_SECONDS ?= 3600
 SOAK_SEED ?= -1
 FACTORY ?= config/factory_quickstart.yaml
@@ -27,7 +28,7 @@ ifndef PARTS_BEGAN_S
 export PARTS_BEGAN_S := $(shell date +%s)
 endif
 
-.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu gpu-dry-run wheel wheel-test ray operate shift soak soak-short soak-ci in-turn between strangers beside alone patient fuzz mutants optimum audit doctor bench clean
+.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu gpu-dry-run wheel wheel-test ray operate shift recorded-faults soak soak-short soak-ci in-turn between strangers beside alone patient fuzz mutants optimum audit doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
@@ -162,6 +163,11 @@ operate: install
 # commands are the installed ones.
 shift: install $(ENGINES)/.installed
 	$(BIN)/python -m test.shift $(SHIFT_SECONDS) --rfm $(BIN)/rfm --lerobot $(ENGINES)/bin/python
+
+# A recording of RECORDED_SECONDS while servers, the scheduler, robots and the recorder are killed and the disk is full (for that the
+# test has to be root, as it mounts a small disk), compared with what was true. Exit code 1: they differ.
+recorded-faults: install
+	$(BIN)/python -m test.recorded_faults $(RECORDED_SECONDS) --rfm $(BIN)/rfm
 
 # A factory under kills, cuts, steps of the clock, full disks and slow robots, drawn from SOAK_SEED (-1: any), for SOAK_SECONDS; then
 # its memory and files must have been flat, every guarantee of docs/safety.md kept, and every request accounted for.

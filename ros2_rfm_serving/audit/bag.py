@@ -216,7 +216,7 @@ def files_of(path: Path) -> list[Path]:
         if path.name.endswith((".db3", ".db3.zstd")):
             raise _convertible(path.parent, "its files are SQLite's (*.db3)")
         return [path]
-    found = sorted(path.glob("*.mcap"), key=_number)
+    found = sorted(path.glob("*.mcap"), key=number_of)
     if not found:
         if any(path.glob("*.db3*")):
             raise _convertible(path, "its files are SQLite's (*.db3)")
@@ -257,7 +257,7 @@ def _wanted(one: Scanned, types: Collection[str], topics: Collection[str] | None
     )
 
 
-def _number(path: Path) -> tuple[int, str]:
+def number_of(path: Path) -> tuple[int, str]:
     """Of `name_12.mcap`."""
     found = re.search(r"(\d+)$", path.stem)
     return int(found[1]) if found else 0, path.name

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,8 @@ from ros2_rfm_serving.audit.message_types import MessageTypes
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.private_files import private, private_folder
 
+REMOVED_SUFFIX = ".removed"
+"""Of an empty file in place of one that the recorder removed on a full disk, before there was room to note that."""
 CHUNK_BYTES, CHUNK_S = 2 << 20, 1.0
 """A chunk is written when it has so much, or is so old: as much is lost with a recorder that is killed."""
 METADATA_NS, NEW_TOPIC_NS = 60 * 10**9, 5 * 10**6
@@ -84,7 +87,7 @@ class BagWriter:
         """Topic -> messages that were written."""
         self._types = MessageTypes()
         self._custom: dict[str, str] = {}
-        self._stale, self._described_ns = False, 0
+        self._stale, self._described_ns, self._ended = False, 0, False
         self._written_channels: set[int] = set()
         self._described_channels = 0
         self._lock = _make(folder)
@@ -140,27 +143,41 @@ class BagWriter:
         if self._stale:
             self._write_metadata()
 
-    def close(self) -> None:
-        """A file for whose index there is no room stays readable without, for us (`rfm record --recover`)."""
+    def close(self, *, ended: bool = False) -> None:
+        """A file for whose index there is no room stays readable without, for us (`rfm record --recover`).
+
+        ended: the last record of the recorder is in it; the manifest says so then."""
         self.flush()
         self.split()
         for _, file in self._unfinished:
             file.abandon()
         if self._stale:
             self._write_metadata()
+        self._ended = ended and not self._unfinished
         self._write_manifest(self._metadata_sum)
         self._lock.release()
 
-    def remove_oldest(self) -> Ended:
-        """Of the files that are whole. Raises: `IndexError`: there is none."""
+    def remove_oldest(self, *, noted: bool = True) -> Ended:
+        """Remove the oldest of the files that are whole. noted: the recording says so; otherwise an empty file is left in its place
+        until `forget_removed`, which takes no room on a full disk. Raises: `IndexError`: there is none."""
         oldest = self.ended.popleft()
         self._sums.pop(oldest.name, None)
         self._write_metadata()
         with contextlib.suppress(FileNotFoundError):
-            (self.folder / oldest.name).unlink()
+            if noted:
+                (self.folder / oldest.name).unlink()
+            else:
+                marker = (self.folder / oldest.name).replace(self.folder / f"{oldest.name}{REMOVED_SUFFIX}")
+                os.truncate(marker, 0)
         if self._stale:  # there was no room for it
             self._write_metadata()
         return oldest
+
+    def forget_removed(self) -> None:
+        """All removals are noted in the recording: what was left in place of the files goes."""
+        for marker in self.folder.glob(f"*{REMOVED_SUFFIX}"):
+            with contextlib.suppress(OSError):
+                marker.unlink()
 
     def sums(self) -> dict[str, FileSum]:
         """Return size and SHA-256 by file: of those that are whole, and of what was written so far of the one that is not."""
@@ -261,7 +278,7 @@ class BagWriter:
 
     def _put_manifest(self, metadata_sums: list[str]) -> None:
         """Raises: `OSError`."""
-        replace_text(self.folder / MANIFEST, manifest(self._sums, metadata_sums, self._sign))
+        replace_text(self.folder / MANIFEST, manifest(self._sums, metadata_sums, self._sign, ended=self._ended))
 
     def _described(self) -> list[Ended]:
         """Return all files that have messages, in their order."""

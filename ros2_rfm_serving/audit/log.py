@@ -56,7 +56,7 @@ class AuditLog:
         self.by_writer: dict[str, list[Entry]] = defaultdict(list)
         self.damaged: list[str] = []
         self._windows = None if windows is None else _joined(windows)
-        self._followed: dict[tuple[str, int], tuple[Any, Any]] = {}
+        self._followed: dict[tuple[str, int], tuple[str, str, str]] = {}
         runs = RunLog()
         for entry in _entries(pages, self.damaged):
             runs.add(entry.writer, entry.run, entry.stamp_s, entry.t_s, entry.kind, entry.body)
@@ -79,9 +79,10 @@ class AuditLog:
         return at >= 0 and entry.stamp_s <= self._windows[at][1]
 
     def _is_another_schedule(self, follow: Entry) -> bool:
-        """A schedule is repeated every two seconds: the first of each is kept, also of those that are long in force."""
+        """A schedule is repeated every two seconds: the first of each is kept, also of those that are long in force, and so is the
+        first that was judged otherwise, such as one that was refused at first and is followed now."""
         schedule, writer = mapping(mapping(follow.body.get("args")).get("schedule")), (follow.writer, follow.run)
-        named = str(schedule.get("scheduler")), str(schedule.get("epoch"))
+        named = str(schedule.get("scheduler")), str(schedule.get("epoch")), str(follow.body.get("result"))
         known, self._followed[writer] = self._followed.get(writer), named
         return named != known
 

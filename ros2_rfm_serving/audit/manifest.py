@@ -49,6 +49,8 @@ class Manifest:
     """SHA-256 of `metadata.yaml`: two while one takes the place of the other."""
     mended: tuple[str, ...]
     """Files that `rfm record --recover` gave an end: their bytes are its, and not the recorder's."""
+    ended: bool
+    """The recorder ended in order, and the last record of its chain is in the last file."""
     text: bytes
     """What is signed."""
     signature: Signature | None
@@ -56,8 +58,15 @@ class Manifest:
     """Why it is not as it was written; empty: it is."""
 
 
-def manifest(files: Mapping[str, FileSum], metadata: list[str], sign: Sign | None = None, mended: tuple[str, ...] = ()) -> str:
-    """Return the text of a manifest. metadata: SHA-256 of `metadata.yaml`, hexadecimal."""
+def manifest(
+    files: Mapping[str, FileSum],
+    metadata: list[str],
+    sign: Sign | None = None,
+    mended: tuple[str, ...] = (),
+    *,
+    ended: bool = False,
+) -> str:
+    """Return the text of a manifest. metadata: SHA-256 of `metadata.yaml`, hexadecimal. ended: the recorder ended in order."""
     body: dict[str, Any] = {
         "version": VERSION,
         "files": {name: {"size": one.size, "sha256": one.sha256} for name, one in sorted(files.items())},
@@ -65,6 +74,8 @@ def manifest(files: Mapping[str, FileSum], metadata: list[str], sign: Sign | Non
     }
     if mended:
         body["mended"] = sorted(mended)
+    if ended:
+        body["ended"] = True
     if sign is not None and (signature := sign(SIGNED_AS + _plain(body))) is not None:
         body["certificate"], body["signature"] = (base64.b64encode(part).decode() for part in signature)
     return _text(body)
@@ -82,7 +93,7 @@ def read_manifest(file: Path) -> Manifest | None:
         body = json.loads(text)
         found = _read(body)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, ArithmeticError) as error:
-        return Manifest(files={}, metadata=(), mended=(), text=b"", signature=None, problem=f"it is none: {error}")
+        return Manifest(files={}, metadata=(), mended=(), ended=False, text=b"", signature=None, problem=f"it is none: {error}")
     problem = "" if _text(_body(body)).encode() == text else "it was changed"
     return Manifest(**{**vars(found), "problem": problem})
 
@@ -100,6 +111,7 @@ def _read(body: Mapping[str, Any]) -> Manifest:
         files={str(name): FileSum(int(one["size"]), str(one["sha256"])) for name, one in body["files"].items()},
         metadata=tuple(map(str, body["metadata"])),
         mended=tuple(map(str, body.get("mended", ()))),
+        ended=body.get("ended") is True,
         text=SIGNED_AS + _plain(signed),
         signature=signature,
         problem="",

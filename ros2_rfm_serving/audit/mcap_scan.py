@@ -68,6 +68,8 @@ class Scanned:
     """Bytes of the file."""
     closed: bool = False
     """Its end is there."""
+    behind: int = 0
+    """Bytes behind its end, where it has one; more than 0: somebody has appended them."""
     at_work: bool = False
     """Its end is the one that our recorder writes behind every chunk: it goes on, or was killed."""
     problems: list[str] = field(default_factory=list)
@@ -164,6 +166,7 @@ def _through(file: BinaryIO, found: Scanned) -> None:
         found.end = at if data else found.end
         if code == Opcode.FOOTER:
             found.closed = file.seek(at) == at and file.read(len(MAGIC)) == MAGIC
+            found.behind = total - at - len(MAGIC) if found.closed else 0
             _tell_end(file, found, at - HEAD.size - length)
             break
 

@@ -21,7 +21,7 @@ By the monotonic clock of its machine; ROS time may be that of a simulation, whi
 
 
 class Gap(NamedTuple):
-    """A stretch of more than `QUIET_S` without a record, between two of one chain."""
+    """A stretch between two records of one chain: some are missing in it, or none was written for more than `QUIET_S`."""
 
     since_s: float
     until_s: float
@@ -60,6 +60,10 @@ class Run:
         ran_s = self.last_t_s - self.first_t_s
         return QUIET_S * max(1.0, (self.ends_s - self.begins_s) / ran_s) if ran_s > 0.0 else QUIET_S
 
+    def missing(self, since_s: float, until_s: float) -> int:
+        """Return how many of its records are missing between two times at most; the stretches that they touch count as a whole."""
+        return sum(gap.missing for gap in self.gaps if gap.until_s > since_s and gap.since_s < until_s)
+
     @property
     def ended_in_order(self) -> bool:
         return self.closed == PROCESS_ENDS
@@ -78,13 +82,14 @@ class RunLog:
         found, number = self._runs.get((writer, run)), body.get("n")
         if found is None:
             found = self._runs[writer, run] = Run(writer, run, stamp_s, stamp_s, first_t_s=t_s)
-        elif t_s - found.last_t_s > QUIET_S:
-            missing = number - found.last - 1 if isinstance(number, int) and found.last >= 0 else 0
-            found.gaps.append(Gap(found.ends_s, stamp_s, max(0, missing)))
+        else:
+            missing = max(0, number - found.last - 1) if isinstance(number, int) and found.last >= 0 else 0
+            if missing or t_s - found.last_t_s > QUIET_S:
+                found.gaps.append(Gap(found.ends_s, stamp_s, missing))
         found.begins_s, found.ends_s = min(found.begins_s, stamp_s), max(found.ends_s, stamp_s)
         found.last_t_s = t_s
         if isinstance(number, int):
-            found.last = number
+            found.last = max(found.last, number)
         if kind == CLOSED:
             found.closed = str(body.get("why") or "no reason was recorded")
         elif kind == "begin":

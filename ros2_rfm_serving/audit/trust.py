@@ -15,8 +15,8 @@ ANYWAY = "--unverified"
 
 
 def check_unchanged(bag: Bag, verb: str, *, anyway: bool) -> list[str]:
-    """Return lines for people about what is not as it was written: none, where all is. An end that is missing, because a process
-    was killed, is no change. verb: what is about to be done, such as `export`. anyway: do not refuse.
+    """Return lines for people about what is not as it was written, or not proven to be whole: none, where all is. An end that is
+    missing, because a process was killed, is no change. verb: what is about to be done, such as `export`. anyway: do not refuse.
 
     Raises: `ConfigurationError` for a recording that was changed.
     """
@@ -25,7 +25,8 @@ def check_unchanged(bag: Bag, verb: str, *, anyway: bool) -> list[str]:
     if verdict.is_changed and not anyway:
         fix = f"`rfm audit verify {bag.path}` names all of it; {ANYWAY} does it all the same"
         raise ConfigurationError(f"it is not as it was written: {'; '.join(lines)}", file=str(bag.path), key=verb, fix=fix)
-    return [f"NOT AS IT WAS WRITTEN: {line}" for line in lines]
+    doubts = [f"NOT PROVEN TO BE WHOLE: {doubt}" for doubt in verdict.doubts]
+    return [*(f"NOT AS IT WAS WRITTEN: {line}" for line in lines), *doubts]
 
 
 def flaws_of(verdict: Verdict, around_s: tuple[float, float] | None = None) -> list[str]:

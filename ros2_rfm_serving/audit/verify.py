@@ -19,6 +19,7 @@ from ros2_rfm_serving.errors import RfmError
 
 LOST, REMOVED = "lost", "removed"
 
+NO_RECORDER = "no recorder's chain is there: whole chains may be missing"
 PAGES_BEHIND = 2
 """Of its own, until a recorder has said what was lost before a page of somebody else's."""
 
@@ -61,9 +62,12 @@ See = Callable[[str, int, dict[str, Any]], None]
 """Writer, run and record."""
 
 
-def verify(pages: Callable[[], Iterable[Page]], see: See | None = None, *, alone: bool = False) -> Verified:
+def verify(
+    pages: Callable[[], Iterable[Page]], see: See | None = None, *, alone: bool = False, has_recorder: bool = False
+) -> Verified:
     """pages: all of a recording, as they lie there; called twice. see: given every record, in that order. alone: it is one file of
-    a recording, so that beginnings of chains are elsewhere, as they are where the recorder removed files."""
+    a recording, so that beginnings of chains are elsewhere, as they are where the recorder removed files. has_recorder: a recorder
+    of ours has written it, so that its chain was removed where none is there."""
     left = itertools.count()
     heard, complete, aside, retained = _heard(page for page in pages() if page.writer.startswith(RECORDER) and next(left) >= 0)
     partial, num_left = alone or retained, next(left)
@@ -83,7 +87,12 @@ def verify(pages: Callable[[], Iterable[Page]], see: See | None = None, *, alone
         own = page.writer.startswith(RECORDER)
         num_left -= own
         chains[key].add(page, unsaid=is_recorded and not (complete or own) and num_left < PAGES_BEHIND)
-    flaws = [*_strangers(chains, heard, complete), *_absent(chains, heard, partial), *_nobody(chains), *_broken(chains)]
+    flaws = [
+        *_strangers(chains, heard, complete),
+        *_absent(chains, heard, partial),
+        *_nobody(chains, has_recorder),
+        *_broken(chains),
+    ]
     for chain in chains.values():
         chain.end()
         flaws += chain.flaws
@@ -173,9 +182,9 @@ def _broken(chains: Mapping[Key, Checked]) -> list[Flaw]:
     return found
 
 
-def _nobody(chains: Mapping[Key, Checked]) -> list[Flaw]:
+def _nobody(chains: Mapping[Key, Checked], has_recorder: bool) -> list[Flaw]:
     """No recorder says which chains there were."""
-    if not chains or any(writer.startswith(RECORDER) for writer, _ in chains):
+    if any(writer.startswith(RECORDER) for writer, _ in chains) or not (chains or has_recorder):
         return []
-    problem = "no recorder's chain is there: whole chains may be missing"
-    return [Flaw(writer=RECORDER, run=0, number=0, problem=problem, is_open_end=True)]
+    problem = "its recorder's chain was removed" if has_recorder else NO_RECORDER
+    return [Flaw(writer=RECORDER, run=0, number=0, problem=problem, is_open_end=not has_recorder)]

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ros2_rfm_serving.audit import mcap_scan
-from ros2_rfm_serving.audit.bag import PAGE, Bag, Message
+from ros2_rfm_serving.audit.bag import PAGE, Bag, Message, number_of
+from ros2_rfm_serving.audit.bag_writer import REMOVED_SUFFIX
 from ros2_rfm_serving.audit.chain import ASIDE, CLOSED, LATE, MESSAGES, OWN, Page, identity, parsed
 from ros2_rfm_serving.audit.findings import Finding, Kind
 from ros2_rfm_serving.audit.manifest import Manifest
 from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
 from ros2_rfm_serving.audit.recording.ledger import RECORDER
-from ros2_rfm_serving.audit.verify import LOST, Verified, verify
+from ros2_rfm_serving.audit.verify import LOST, NO_RECORDER, Verified, verify
 from ros2_rfm_serving.audit.verify_files import check_files, sums_of
 from ros2_rfm_serving.audit.verify_messages import Messages
 from ros2_rfm_serving.audit.verify_records import Compared
@@ -25,6 +26,9 @@ BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, s
 """What records raise that nobody wrote so."""
 
 
+FIRST_NS = 5_000_000_000
+"""The first page of a recorder is in the recording by then."""
+CLOSED_MARK = b'"kind":"closed"'
 REMOVED, SPLIT = b'"kind":"removed"', b'"kind":"split"'
 
 
@@ -39,6 +43,8 @@ class Verdict:
     """What could not be read."""
     notes: tuple[str, ...]
     """What is not covered, and what was lost before it was written: no fault of whoever has the recording."""
+    doubts: tuple[str, ...]
+    """What was not changed as far as anybody can tell, and yet is not proven to be whole."""
     num_checked: int
     """Messages whose digests the recorder has chained."""
     manifest: Manifest | None
@@ -61,11 +67,11 @@ def verify_bag(bag: Bag, prove: Prove | None = None) -> Verdict:
     """prove: judges pages by their signatures; None: nobody does. Raises: `RfmError`."""
     one = _Pass(bag, prove)
     alone = bag.path.is_file()
-    chains = verify(one.pages, one.see, alone=alone)
+    chains = verify(one.pages, one.see, alone=alone or bool(one.marked), has_recorder=one.has_recorder and not alone)
     covered = one.messages.is_covered
     findings, notes = one.messages.end(closed=one.closed, alone=alone, lost=one.lost)
     differing, more = one.compared.end(one.lost)
-    files = check_files(bag, one.sums, covered=covered, named=one.named)
+    files = check_files(bag, one.sums, covered=covered, named=one.named, closed=one.closed, gone=one.marked)
     known = {(found.topic, found.time_ns) for found in findings}
     differing = [found for found in differing if (found.topic, found.time_ns) not in known]
     return Verdict(
@@ -75,6 +81,7 @@ def verify_bag(bag: Bag, prove: Prove | None = None) -> Verdict:
         ),
         damages=tuple(bag.damages),
         notes=(*one.notes(), *notes, *more, *files.notes),
+        doubts=(*one.doubts(), *(flaw.problem for flaw in chains.flaws if flaw.problem == NO_RECORDER), *files.doubts),
         num_checked=one.messages.num_checked,
         manifest=files.manifest,
     )
@@ -88,6 +95,8 @@ class _Pass:
         self._passes = 0
         self._removed: set[str] = set()
         """Files that the recorder removed itself, which is known after the first pass."""
+        self.marked = _marked(bag)
+        """Files that the recorder removed on a full disk, as what it left in their place says."""
         self.named = {one.path.name: one.path.name for one in bag.files}
         """Name of each file -> the one that the recorder gave it, which a file that is alone may have no more."""
         files = self.named.values() if bag.is_ours else None
@@ -110,12 +119,17 @@ class _Pass:
         """Identity of a page that the recorder has set aside for that -> why."""
         self._names_own = any(topic.endswith(f"/{OWN}") for topic in bag.topics)
 
+    @property
+    def has_recorder(self) -> bool:
+        """Whether a recorder of ours has written it, for longer than its first record takes."""
+        return (self._bag.is_ours or self._names_own) and self._bag.ends_ns - self._bag.begins_ns > FIRST_NS
+
     def pages(self) -> Iterator[Page]:
         self._passes += 1
         return self._recorders() if self._passes == 1 else self._all()
 
     def _recorders(self) -> Iterator[Page]:
-        known, before = list[str](), (0, 0)
+        known, before, ended = list[str](), (0, 0), False
         """Files that the recorder speaks of; the last one that it began is the one that all of this lies in, where it is alone."""
         for message in self._bag.messages(PAGE):
             self.compared.heard(message.data, message.time_ns)
@@ -126,7 +140,10 @@ class _Pass:
                 known += _files_of(page) if self._bag.path.is_file() else ()
                 self._sorted |= (page.run, page.first) < before and page.run == before[0]
                 before = page.run, page.first
+                ended |= any(CLOSED_MARK in line for line in page.lines)
                 yield page
+        self.marked -= self.marked if ended else self._removed  # whoever ended in order has noted all of them
+        self._removed |= self.marked
         if (begun := [name for name in known if name]) and (name := self._bag.path.name) not in begun:
             self.named[name] = begun[-1]
 
@@ -209,6 +226,12 @@ class _Pass:
         """Pages that a proven recorder has not set aside when they came: it judged none, or somebody put them there later."""
         return [found for page, found in self._unproven.items() if page not in self._aside]
 
+    def doubts(self) -> list[str]:
+        return [
+            f"{name} is gone, and {name}{REMOVED_SUFFIX} says that the recorder removed it on a full disk and could not note that"
+            for name in sorted(self.marked)
+        ]
+
     def notes(self) -> list[str]:
         notes = [
             f"{topic}: {count} pages in the name of a recorder were set aside: it writes none there"
@@ -234,6 +257,15 @@ class _Pass:
                 f"{self.messages.num_uncovered} messages came after the recorder's last digests: checksums alone cover them"
             )
         return notes
+
+
+def _marked(bag: Bag) -> set[str]:
+    """Only the oldest files are removed so: none of which an older one is there."""
+    if not bag.path.is_dir():
+        return set()
+    oldest = min((number_of(one.path) for one in bag.files), default=(0, ""))
+    found = (path.with_suffix("") for path in bag.path.glob(f"*.mcap{REMOVED_SUFFIX}") if not path.stat().st_size)
+    return {path.name for path in found if number_of(path) < oldest}
 
 
 def _files_of(page: Page) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ class Files:
 
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    """What only a recorder's certificate could tell."""
     manifest: Manifest | None = None
 
 
@@ -37,9 +39,12 @@ def sums_of(record: Mapping[str, Any], sums: dict[str, dict[int, str]]) -> None:
         sums.setdefault(str(one["file"]), {})[int(one["size"])] = str(one["sha256"])
 
 
-def check_files(bag: Bag, sums: Sums, *, covered: bool, named: Mapping[str, str]) -> Files:
-    """covered: by a recorder that writes a manifest. named: name of each file -> as the recorder knew it. Raises: `RfmError`: the
-    manifest cannot be read."""
+def check_files(bag: Bag, sums: Sums, *, covered: bool, named: Mapping[str, str], closed: bool, gone: Collection[str]) -> Files:
+    """covered: by a recorder that writes a manifest. named: name of each file -> as the recorder knew it. closed: the last record
+    of the recorder is there. gone: files that the recorder removed and could not note.
+
+    Raises: `RfmError`: the manifest cannot be read.
+    """
     folder, found = bag.path if bag.path.is_dir() else bag.path.parent, Files()
     found.manifest = told = read_manifest(folder / MANIFEST)
     if told is None:
@@ -49,8 +54,33 @@ def check_files(bag: Bag, sums: Sums, *, covered: bool, named: Mapping[str, str]
     for one in bag.files:
         _check_file(one, named[one.path.name], sums.get(named[one.path.name], {}), told, found)
     if told is not None and not told.problem and bag.path.is_dir():
-        _check_folder(bag.path, told, found)
+        _check_folder(bag.path, told, found, gone)
+        if covered and not closed:
+            _check_end(bag, told, found)
+        if told.ended:
+            _check_named(bag, told, found)
     return found
+
+
+def _check_named(bag: Bag, told: Manifest, found: Files) -> None:
+    """A recorder that ended in order has named all of its files, and none of them was mended."""
+    for one in bag.files:
+        if one.path.name not in told.files or one.path.name in told.mended:
+            problem = f"the recorder ended in order, as it says, and {one.path.name} is not among its files"
+            found.findings.append(_bytes(MANIFEST, problem))
+
+
+def _check_end(bag: Bag, told: Manifest, found: Files) -> None:
+    """The last record of the recorder is not there: does the manifest say so, too?"""
+    last = bag.files[-1].path.name
+    if told.ended:
+        problem = f"the recorder ended in order, as {MANIFEST} says, and its last record is not there: the end was cut off"
+        found.findings.append(Finding(kind=Kind.MISSING, topic="", file=last, problem=problem))
+    elif last in told.files and last not in told.mended:
+        found.doubts.append(
+            f"{MANIFEST} says that {last} is whole, and the last record of the recorder is not there: the recorder was killed just"
+            f" when it began another file, or the end was cut off and {MANIFEST} was written anew"
+        )
 
 
 def _without_manifest(bag: Bag, covered: bool, found: Files) -> None:
@@ -71,6 +101,8 @@ def _check_file(one: Scanned, name: str, sums: Mapping[int, str], told: Manifest
         sums = {}
     if told is None and one.library != LIBRARY:
         sums = {}
+    if one.behind and not one.at_work:
+        found.findings.append(_bytes(one.path.name, f"{one.behind} bytes stand behind its end"))
     whole = told.files.get(name) if told is not None else None
     covered = _check_bytes(one, sums, whole, found)
     if covered < one.size:
@@ -136,8 +168,8 @@ def _misfit(file: Any, at: ChunkAt) -> str:
     return "" if length == head - HEAD_BYTES + at.stored else "its length is not that of its messages"
 
 
-def _check_folder(folder: Path, told: Manifest, found: Files) -> None:
-    for name in sorted(told.files):
+def _check_folder(folder: Path, told: Manifest, found: Files, gone: Collection[str]) -> None:
+    for name in sorted(told.files.keys() - gone):
         if not (folder / name).is_file():
             found.findings.append(Finding(kind=Kind.MISSING, topic="", file=name, problem=f"{MANIFEST} names it"))
     description = folder / METADATA

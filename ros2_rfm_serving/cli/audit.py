@@ -114,6 +114,8 @@ def _show(verdict: Verdict) -> None:
         console.print(f"... and {len(found.flaws) - MOST_TOLD} more")
     for line in _findings(verdict.findings):
         console.print(plain(line), soft_wrap=True)
+    for doubt in verdict.doubts:
+        console.print(plain(f"not proven: {doubt}"), soft_wrap=True)
     for note in verdict.notes:
         console.print(plain(f"note: {note}"), soft_wrap=True)
     lost = f"; {found.num_lost} were lost on the way, as the recorder noted" if found.num_lost else ""
@@ -159,7 +161,8 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
         }
         for chain in found.chains
     ]
-    flaws = [{name: getattr(flaw, name) for name in ("writer", "run", "number", "page", "problem")} for flaw in found.flaws]
+    named = ("writer", "run", "number", "page", "problem")
+    flaws = [{**{name: getattr(flaw, name) for name in named}, "open_end": flaw.is_open_end} for flaw in found.flaws]
     findings = [
         {
             "kind": one.kind.value,
@@ -173,6 +176,7 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
     ]
     return {
         "head": found.head,
+        "changed": verdict.is_changed,
         "records": found.num_records,
         "messages": verdict.num_checked,
         "chains": chains,
@@ -180,6 +184,7 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
         "findings": findings,
         "damages": list(verdict.damages),
         "notes": list(verdict.notes),
+        "doubts": list(verdict.doubts),
         "repeats": found.num_repeats,
         "unproven_pages": found.num_unproven,
     }

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.security.folder import KEY
 from ros2_rfm_serving.types.process_problems import CERTIFICATE_INVALID, CERTIFICATE_WARNING
 
 ENCLAVE = "RFM_SERVING_ENCLAVE"
@@ -41,6 +42,13 @@ def enclave_of_environment() -> Path | None:
         fix = f"name a folder of `rfm security`, or unset {ENCLAVE}"
         raise ConfigurationError("is there and names no folder", key=ENCLAVE, fix=fix)
     return Path(folder)
+
+
+def enclave_of_member(own: Path, member: str) -> Path:
+    """Return the enclave of a member that shares a process with others: the one of its name beside `own`, the enclave of the
+    process, or `own` where there is none."""
+    beside = own.parent / member
+    return beside if beside.name == member and (beside / KEY).is_file() else own
 
 
 class OwnCertificate:

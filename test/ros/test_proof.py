@@ -171,6 +171,24 @@ def test_nobody_says_anything_in_another_robots_name(plant: Plant) -> None:
     assert fleet.refused("lost_on_the_way") < 100, "a forged number counts for nothing"
 
 
+def test_robots_that_share_a_process_open_sessions_with_an_enclave_each(plant: Plant) -> None:
+    with pytest.MonkeyPatch.context() as patched:  # undone before the fixture undoes its own
+        patched.setenv(ENCLAVE, str(plant.enclaves.root / "arm_1"))
+        proofs = Proofs()
+        plant.fleet.wait(lambda: bool(plant.fleet.status.challenge))
+        proofs.hear("s1", plant.fleet.status, 0.0)
+        for robot in ("arm_1", "arm_2"):
+            request = plant.request(robot)
+            asking = proofs.sign("s1", request)
+            answer = plant.ask(request)
+            assert answer.success, answer.message
+            proofs.answered("s1", request, asking, answer)
+            plant.fleet.epochs[robot] = answer.session_epoch
+            observation = plant.observation(robot, 3.0)
+            plant.fleet.out.publish(proofs.sealed("s1", observation))
+            plant.fleet.wait(lambda robot=robot: bool(plant.fleet.chunks[robot]))
+
+
 def test_whoever_asks_for_a_session_of_nothing_is_told_that_the_server_lives_and_gets_none(plant: Plant) -> None:
     """By a refusal that is signed; of a challenge that is not this process' own by none that is."""
     fleet, verifier = plant.fleet, Verifier(plant.enclaves.root / "arm_1")

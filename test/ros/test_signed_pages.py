@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from ros2_rfm_serving.audit.bag import Bag
 from ros2_rfm_serving.audit.chain import Chain
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.factory.nodes import parameter_file
 from ros2_rfm_serving.ros.node.audit import AuditTopic, page_to
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.security.own import ENCLAVE
@@ -79,9 +81,9 @@ def until(condition: Callable[[], bool], what: str) -> None:
     assert eventually(condition, 60.0, lambda: time.sleep(0.1)), what
 
 
-def pages(folder: Path) -> int:
+def pages(folder: Path, writer: str = "robot/arm_1") -> int:
     try:
-        return sum(1 for page in Bag(folder).pages() if page.writer == "robot/arm_1")
+        return sum(1 for page in Bag(folder).pages() if page.writer == writer)
     except RfmError:
         return 0
 
@@ -114,3 +116,52 @@ def test_forged_and_repeated_pages_are_set_aside_and_counted(
     assert found["repeats"] > 3 and any("nobody has signed it" in note for note in found["notes"]), found["notes"]
     done = CliRunner().invoke(app, ["audit", "verify", str(folder)])
     assert done.exit_code == 0 and "they are not their writers'" in done.output, done.output
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("own", [True, False], ids=["an enclave each", "one for both"])
+def test_robots_of_one_process_sign_with_an_enclave_of_their_own(
+    repository: Path, tmp_path: Path, ros_domain: int, own: bool
+) -> None:
+    enclaves, folder = Enclaves(tmp_path / "enclaves"), tmp_path / "bag"
+    recorder, observer, first = (enclaves.make(name) for name in ("recorder", "observer", "arm_1"))
+    if own:
+        enclaves.make("arm_2")
+    shared = {"robots": ["arm_1", "arm_2"], "state_size": 3, "cameras": [""], "action_names": ["x", "y"], "control_rate_hz": 20.0}
+    (tmp_path / "robots.yaml").write_text(parameter_file({**shared, "tick": "timer"}))
+    python = [sys.executable, "-W", "ignore", "-m"]
+    node = [
+        *python,
+        "ros2_rfm_serving.ros.executables",
+        "robots_node",
+        "--ros-args",
+        "--params-file",
+        str(tmp_path / "robots.yaml"),
+    ]
+    record = [*python, "ros2_rfm_serving.cli", "record", str(folder)]
+    writers = {"robot/arm_1", "robot/arm_2"} if own else {"robot/arm_1"}  # of the other one none counts
+    with started(record, repository, recorder) as recording, started(node, repository, first) as robots:
+        until(lambda: all(pages(folder, writer) > 8 for writer in writers), "nothing is recorded")
+        for process in (robots, recording):
+            process.send_signal(signal.SIGINT)
+            told, _ = process.communicate(timeout=30)
+            assert process.returncode == 0, told
+    done = CliRunner().invoke(app, ["audit", "verify", str(folder), "--enclave", str(observer), "--json"])
+    found = json.loads(done.output)
+    assert {chain["writer"] for chain in found["chains"]} >= writers
+    assert found["proofs"]["proven"] > 0 and not found["findings"] and not found["flaws"]
+    if own:
+        assert done.exit_code == 0 and not found["proofs"]["unproven"] and not found["unproven_pages"], found
+    else:  # the second one signs as the first, which counts for nobody
+        assert done.exit_code == 1 and set(found["proofs"]["unproven"]) == {"/arm_2/rfm/status"}
+        assert any("arm_1 has signed it, and not arm_2" in note for note in found["notes"]), found["notes"]
+
+
+@contextmanager
+def started(command: list[str], folder: Path, enclave: Path) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {**os.environ, ENCLAVE: str(enclave)}
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        yield process
+    finally:
+        process.kill()

@@ -50,7 +50,7 @@ class Samples:
             try:
                 status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
                 files = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
-                self._started_s.setdefault((name, pid), now_s - _age_s(pid))
+                self._started_s.setdefault((name, pid), now_s - age_s(pid))
             except OSError:  # it has just ended
                 continue
             rss = [line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")]
@@ -75,7 +75,7 @@ class Samples:
         return found
 
 
-def _age_s(pid: int) -> float:
+def age_s(pid: int) -> float:
     """Raises: `OSError`: it has ended."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[STARTED]) / os.sysconf("SC_CLK_TCK")

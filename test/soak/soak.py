@@ -28,7 +28,6 @@ AT_WORK_S = 300.0
 SAMPLE_S, END_S = 1.0, 90.0
 START_S = 20.0
 """From a robot's start until all are at work, about: where its cuts count from."""
-LOGS_MB = 32
 
 
 class Happened(NamedTuple):
@@ -56,11 +55,15 @@ class Soaked(NamedTuple):
 
 
 class Soak:
-    """In a folder of its own: factory.yaml, logs, bag."""
+    """In a folder of its own: factory.yaml, logs, bag. A subclass may name other faults, and what lies on the small disk."""
+
+    small, small_mb = "logs", 32
+    """Folder on the disk that a fault fills, and the size of that disk."""
 
     def __init__(self, rfm: Sequence[str], folder: Path, seconds: float, seed: int, domain: int) -> None:
         self._rfm, self._folder, self._seconds, self._seed, self._domain = rfm, folder, seconds, seed, domain
         self._samples = Samples()
+        self.bag = folder / "bag"
 
     def run(self, declared: Path, say: Callable[[str], None]) -> Soaked:
         """Raises: `RuntimeError`, `OSError`: the factory did not even begin."""
@@ -69,7 +72,7 @@ class Soak:
         nodes = node_list(factory, CONFIG, work={})
         self._names = [node.name for node in nodes]
         robots = [node.name for node in nodes if node.executable == "robot_node"]
-        faults = drawn(self._seconds, self._seed, self._names, robots)
+        faults = self.faults(robots)
         self._declare(declared, robots, faults)
         with self._disk() as has_disk, self._up() as process:
             self._until_at_work(process, robots)
@@ -81,6 +84,10 @@ class Soak:
         cuts_s = self._cuts_s(faults, robots)
         models = {robot.name: factory.tasks[robot.task].components[SYSTEM1].model for robot in factory.robots}
         return Soaked(began_s, ended_s, happened, self._samples.lives(), process.returncode, self._said(), cuts_s, models)
+
+    def faults(self, robots: Sequence[str]) -> list[Fault]:
+        """Those that befall the factory, in their order."""
+        return drawn(self._seconds, self._seed, self._names, robots)
 
     def _cuts_s(self, faults: Sequence[Fault], robots: Sequence[str]) -> dict[str, list[tuple[float, float]]]:
         return {
@@ -112,22 +119,24 @@ class Soak:
 
     @contextmanager
     def _disk(self) -> Iterator[bool]:
-        """A small file system for the logs; False: only root may make one, and no disk is full."""
-        logs = self._folder / "logs"
-        logs.mkdir()
-        made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={LOGS_MB}m", "soak", logs], capture_output=True, check=False)
+        """A small file system; False: only root may make one, and no disk is full."""
+        small = self._folder / self.small
+        small.mkdir()
+        made = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={self.small_mb}m", "soak", small], capture_output=True, check=False
+        )
         try:
             yield made.returncode == 0
         finally:
             if made.returncode == 0:
-                subprocess.run(["cp", "-r", f"{logs}/.", self._folder / "kept_logs"], check=False)
-                subprocess.run(["umount", "--lazy", logs], check=True)
+                subprocess.run(["cp", "-a", f"{small}/.", self._folder / f"kept_{self.small}"], check=False)
+                subprocess.run(["umount", "--lazy", small], check=True)
 
     @contextmanager
     def _up(self) -> Iterator[subprocess.Popen[bytes]]:
         folder = self._folder
         command = [*self._rfm, "up", str(folder / "factory.yaml"), "--domain", str(self._domain)]
-        command += ["--record-to", str(folder / "bag"), "--logs", str(folder / "logs")]
+        command += ["--record-to", str(self.bag), "--logs", str(folder / "logs")]
         path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
         environment = os.environ | self._clock() | {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "PYTHONPATH": path}
         with (folder / "up.txt").open("w", encoding="utf-8") as said:
@@ -158,7 +167,7 @@ class Soak:
         """All of them, by `rfm status`."""
         end_s = time.monotonic() + AT_WORK_S
         while time.monotonic() < end_s and process.poll() is None:
-            self._samples.take(time.monotonic(), self._pids())
+            self._samples.take(time.monotonic(), self.pids())
             told = self._status()
             if sum(row["state"] == "STREAMING" for row in told.get("robots", {}).values()) >= len(robots):
                 return
@@ -181,18 +190,22 @@ class Soak:
             self._wait(began_s + fault.at_s, process)
             say(f"{fault.at_s:.0f} s: {fault.kind} {fault.whom}" + (f", {fault.lasts_s:.1f} s" if fault.lasts_s else ""))
             at_s = time.monotonic()
-            problem = DO[fault.kind](self, fault)
+            problem = self.befall(fault)
             yield Happened(fault, at_s, max(time.monotonic(), at_s + fault.lasts_s * (fault.kind == CUT)), problem)
 
+    def befall(self, fault: Fault) -> str:
+        """Return why it could not be done; empty: it was."""
+        return DO[fault.kind](self, fault)
+
     def _kill(self, fault: Fault) -> str:
-        pid = self._pids().get(fault.whom)
+        pid = self.pids().get(fault.whom)
         if pid is None:
             return "it was not running"
         os.kill(pid, signal.SIGKILL)
         return ""
 
     def _slow(self, fault: Fault) -> str:
-        pid = self._pids().get(fault.whom)
+        pid = self.pids().get(fault.whom)
         if pid is None:
             return "it was not running"
         with suppress(ProcessLookupError):
@@ -211,7 +224,7 @@ class Soak:
         return ""
 
     def _fill_disk(self, fault: Fault) -> str:
-        ballast = self._folder / "logs" / "ballast"
+        ballast = self._folder / self.small / "ballast"
         with suppress(OSError), ballast.open("wb", buffering=0) as file:  # until there is no room
             while True:
                 file.write(bytes(1 << 16))
@@ -221,7 +234,7 @@ class Soak:
 
     # --- looking, waiting ---
 
-    def _pids(self) -> dict[str, int]:
+    def pids(self) -> dict[str, int]:
         """By name: whoever was started with its parameter file."""
         files = {str(self._folder / "logs" / f"{name}.yaml"): name for name in [*self._names, "recorder"]}
         found: dict[str, int] = {}
@@ -234,7 +247,7 @@ class Soak:
 
     def _wait(self, until_s: float, process: subprocess.Popen[bytes]) -> None:
         while (left_s := until_s - time.monotonic()) > 0 and process.poll() is None:
-            self._samples.take(time.monotonic(), self._pids())
+            self._samples.take(time.monotonic(), self.pids())
             time.sleep(min(SAMPLE_S, max(0.0, left_s)))
         if process.poll() is not None:
             raise RuntimeError(f"rfm up has ended with {process.returncode}: {self._said()}")

@@ -52,6 +52,11 @@ class Moment:
         """Whether the process of this control period wrote it, and not one of the same name before or after it."""
         return self.log.process_of(entry) == self.log.process_of(self.tick)
 
+    def missing(self, since_s: float) -> int:
+        """Return how many records of the robot are missing from then until this control period."""
+        runs = [run for run in self.log.runs.get(ROBOT + self.robot, ()) if run.process == self.log.process_of(self.tick)]
+        return sum(run.missing(since_s, self.tick.stamp_s) for run in runs)
+
     def of_server(self, kind: str) -> Entry | None:
         """What the server says about the request, or about the batch that it was in."""
         return self.log.about(SERVER + self.server, kind, self.key) if self.key else None

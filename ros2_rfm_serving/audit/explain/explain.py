@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ros2_rfm_serving.audit.explain.behind import Moment, moment
-from ros2_rfm_serving.audit.explain.explanation import Explanation, Part
+from ros2_rfm_serving.audit.explain.explanation import Explanation, Part, duration
 from ros2_rfm_serving.audit.explain.fleet_parts import people_part, processes_part, schedule_part
-from ros2_rfm_serving.audit.explain.moments import LOOKS_BACK_S, period_at
+from ros2_rfm_serving.audit.explain.moments import LOOKS_BACK_S, MEANT_S, period_at
 from ros2_rfm_serving.audit.explain.processes import Presence
 from ros2_rfm_serving.audit.explain.robot_parts import (
     chunk_part,
@@ -56,9 +56,11 @@ def _read(part: Callable[[Moment], Part | None], found: Moment) -> Part | None:
 
 
 def _headline(found: Moment) -> str:
-    fate = found.fate
-    if fate.presence is not Presence.RUNNING and (fate.certain or found.at_s - found.tick.stamp_s > YOUNG_S):
-        return f"{found.fate.text}; its last control period {_did(found)}"
+    fate, after_s = found.fate, found.tick.stamp_s - found.at_s
+    if after_s > MEANT_S:  # of the moment itself and before it none is known
+        return f"{fate.text}; the next control period that is recorded, {duration(after_s)} after, {_did(found)}"
+    if fate.presence is not Presence.RUNNING and (fate.certain or -after_s > YOUNG_S):
+        return f"{fate.text}; its last control period {_did(found)}"
     return _did(found)
 
 

@@ -42,8 +42,11 @@ def schedule_part(found: Moment) -> Part:
     if epoch is None:
         words = "no schedule was recorded around then; a robot goes on with the last that it has"
         return Part(name="schedule", lines=(words,), known=False)
-    facts = {"epoch": epoch, "scheduler": scheduler}
+    missing = found.missing(follows[-1].stamp_s)
+    facts = {"epoch": epoch, "scheduler": scheduler, "certain": not missing}
     lines = [f"epoch {epoch}" + (f" of scheduler {scheduler:x}" if isinstance(scheduler, int) and scheduler else "")]
+    if missing:
+        lines.append(f"{missing} of the robot's records are missing since then: it may have followed another schedule meanwhile")
     runs = [run for run in found.log.runs.get(SCHEDULER, ()) if run.scheduler in (scheduler, 0)]
     plan = _plan_of(found, epoch, {run.run for run in runs})
     if plan is not None:

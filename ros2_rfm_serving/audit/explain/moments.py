@@ -14,6 +14,8 @@ from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry
 from ros2_rfm_serving.errors import ConfigurationError
 
 TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}(?:\.\d*)?))?")
+MEANT_S = 1e-3
+"""A moment that is named with three digits means the control period that begins within it, too."""
 NEAR_S = 2.0
 """A control period that is older says nothing about a moment of a process that runs."""
 LOOKS_BACK_S = 30.0
@@ -92,7 +94,7 @@ def period_at(log: AuditLog, robot: str, at_s: float) -> Entry:
     fate = fate_of(log, ROBOT + robot, at_s)
     back_s = NEAR_S if fate.runs else LOOKS_BACK_S
     ticks = log.within(ROBOT + robot, at_s - back_s, at_s + NEAR_S, "tick")
-    before = [one for one in ticks if one.stamp_s <= at_s + 1e-3]
+    before = [one for one in ticks if one.stamp_s <= at_s + MEANT_S]
     decided = [one for one in before if not is_between(one)]
     if not ticks:
         problem = f"no control period of {robot} was recorded around {clock(at_s)}: {fate.text}"

@@ -30,6 +30,9 @@ def state_part(found: Moment) -> Part:
         facts = {"state": to.get("state"), "phase": to.get("phase"), "paused": to.get("paused"), "since_s": changed.stamp_s}
         facts |= {"before": was.get("state"), "reason": changed.body.get("reason")}
         lines.append(f"{_named(to)} since {clock(changed.stamp_s)} (before: {_named(was)}){_because(changed.body)}")
+    if missing := found.missing(changed.stamp_s if changed else -math.inf):
+        lines.append(f"{missing} of its records are missing since then: its state may have changed meanwhile")
+    facts["certain"] = not missing
     if task is not None:
         facts["task"] = task
         lines.append(f"task {task}")
@@ -164,10 +167,13 @@ def told_part(found: Moment, window_s: float = 5.0) -> Part | None:
     until_s = found.tick.stamp_s
     calls = found.log.within(ROBOT + found.robot, until_s - window_s, until_s, "call")
     told = [one for one in calls if (one.body.get("do") in NOTABLE or one.body.get("raised")) and found.own(one)]
-    if not told:
+    missing = found.missing(until_s - window_s)
+    if not (told or missing):
         return None
     lines = tuple(f"{clock(one.stamp_s)} {one.body['do']}{_told(one.body.get('args') or NONE)}" for one in told[-8:])
-    facts = {"calls": [{"stamp_s": one.stamp_s, "do": one.body["do"], "args": one.body.get("args")} for one in told]}
+    lines += (f"{missing} of its records of these {window_s:.0f} s are missing",) * bool(missing)
+    facts: dict[str, Any] = {"missing": missing}
+    facts["calls"] = [{"stamp_s": one.stamp_s, "do": one.body["do"], "args": one.body.get("args")} for one in told]
     return Part(name="told", lines=lines, facts=facts)
 
 

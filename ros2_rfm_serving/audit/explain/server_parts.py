@@ -80,7 +80,16 @@ def _on_server(found: Moment) -> tuple[dict[str, Any], list[str]]:
         facts["transition"] = {name: change.body.get(name) for name in ("from", "to", "reason")} | {"stamp_s": change.stamp_s}
         because = f": {change.body['reason']}" if change.body.get("reason") else ""
         lines.append(f"{_state(change.body.get('to'))} since {clock(change.stamp_s)}{because}")
+        if missing := _missing(found, change.stamp_s):
+            lines.append(f"{missing} of its records are missing since then: its state may have changed meanwhile")
+        facts["certain"] = not missing
     return facts, lines
+
+
+def _missing(found: Moment, since_s: float) -> int:
+    """Records of the server that are missing from then until the moment."""
+    run = fate_of(found.log, SERVER + found.server, found.at_s).run
+    return run.missing(since_s, found.at_s) if run is not None else 0
 
 
 def _why_not(found: Moment) -> str:

@@ -89,6 +89,8 @@ class Recorder:
             sign=sign,
         )
         self._begun, self._now_s = 0, 0.0
+        self._unnoted = False
+        """Files are gone, and it is not on the disk yet that they are."""
         self._num_due = 0
         """Of the oldest files, which are about to go."""
         self.told = Told(folder=folder)
@@ -114,7 +116,7 @@ class Recorder:
         self._now_s = now_s
         self._bag.flush()
         self._write_pages(now_s, now_ns, closed=True)
-        self._bag.close()
+        self._bag.close(ended=not self._pages)
         self._tell()
         return self.told
 
@@ -170,11 +172,16 @@ class Recorder:
             self._ledger.note("removed", now_s, {"file": one.name})
             self._num_due, size = self._num_due + 1, size - one.size
 
-    def _remove(self, now_s: float) -> None:
+    def _remove(self, now_s: float, *, noted: bool) -> None:
+        """noted: that these files go is on the disk."""
+        if noted and self._unnoted:
+            self._bag.forget_removed()
+            self._unnoted = False
         while self._num_due:
+            self._unnoted |= not noted
             oldest, self._num_due = self._bag.ended[0].name, self._num_due - 1
             try:
-                self._bag.remove_oldest()
+                self._bag.remove_oldest(noted=noted)
             except OSError as error:  # it stays where it is, and is tried no more
                 self._ledger.note("disk", now_s, {"problem": f"{oldest} cannot be removed: {error.strerror or error}"})
 
@@ -193,7 +200,8 @@ class Recorder:
         if not closed and now_s - self._tried_s < PAGE_PERIOD_S:
             return
         self._tried_s = now_s
-        if not self._pages or closed:
+        notes_all = not self._pages or closed
+        if notes_all:
             self._note_losses(now_s)
             due = closed or self._ledger.is_due(now_s)
             messages = self._digests.take(self._bag.sums(), now_ns, always=due)
@@ -206,7 +214,10 @@ class Recorder:
             self._bag.flush()
         if not self._page_failed:
             self._pages.clear()
-        self._remove(now_s)  # on a full disk, too: it needs the room
+        if self._page_failed:  # it needs the room
+            self._remove(now_s, noted=False)
+        elif notes_all:
+            self._remove(now_s, noted=True)
 
     def _tell(self) -> None:
         bag = self._bag

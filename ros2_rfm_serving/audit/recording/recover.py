@@ -145,4 +145,4 @@ def _note_mended(folder: Path, found: list[Mended]) -> None:
     mended = tuple(sorted({*before.mended, *(one.name for one in found if one.mended)}))
     description = sha256_of((folder / METADATA).read_bytes())
     if mended != before.mended or description not in before.metadata:
-        replace_text(folder / MANIFEST, manifest(before.files, [description], mended=mended))
+        replace_text(folder / MANIFEST, manifest(before.files, [description], mended=mended, ended=before.ended))

@@ -15,7 +15,7 @@ from rfm_serving import msg
 from ros2_rfm_serving.audit.chain import Page
 from ros2_rfm_serving.audit.journal import PAGE_PERIOD_S, PROCESS_ENDS, Journal
 from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.ros.node.signer import signer_of_process
+from ros2_rfm_serving.ros.node.signer import signer_of_writer
 from ros2_rfm_serving.ros.node.timers import turns_of
 from ros2_rfm_serving.ros.wire import convert, qos
 
@@ -34,7 +34,7 @@ class AuditTopic:
             send=self._send,
             stamp_s=self._stamp_s,
             draw=random_run,
-            sign=signer_of_process(),
+            sign=signer_of_writer(writer),
         )
         self._node, self._topic = node, topic
         self._lock = lock or contextlib.nullcontext()

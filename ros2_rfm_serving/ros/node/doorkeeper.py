@@ -13,7 +13,7 @@ import msgpack
 
 from ros2_rfm_serving.errors import ConfigurationError, UnprovenError
 from ros2_rfm_serving.ros.wire.proofs import fields_of, proof_from, proof_to
-from ros2_rfm_serving.security.own import ENCLAVE, enclave_of_environment
+from ros2_rfm_serving.security.own import ENCLAVE, enclave_of_environment, enclave_of_member
 from ros2_rfm_serving.security.proof import PUBLIC_KEY_BYTES, Challenges, Proof, Verifies, Who, text_of
 
 if TYPE_CHECKING:
@@ -64,11 +64,17 @@ class Doorkeeper:
 def prover_of_process(otherwise: Path | None = None) -> Prover | None:
     """otherwise: whose it is where the environment names none. None: it has no certificate. Raises: `ConfigurationError`."""
     enclave = enclave_of_process() or otherwise
-    if enclave is None:
-        return None
-    from ros2_rfm_serving.security.signing import Prover
+    return None if enclave is None else _prover(enclave)
 
-    return Prover(enclave)
+
+def prover_of_member(member: str) -> Prover | None:
+    """Return what signs in the name of a member of this process, such as one of its robots: with the member's own enclave, where
+    that lies beside the one of the process, and with the one of the process otherwise.
+
+    None: the process has no certificate. Raises: `ConfigurationError`.
+    """
+    own = enclave_of_process()
+    return None if own is None else _prover(enclave_of_member(own, member))
 
 
 def verifier_of_process(otherwise: Path | None = None) -> Verifier | None:
@@ -180,6 +186,12 @@ class Signing:
         if self._signed > MOST_SIGNED:
             raise UnprovenError(ENDLESS.format(asked=self._asked, times=MOST_SIGNED))
         return True
+
+
+def _prover(enclave: Path) -> Prover:
+    from ros2_rfm_serving.security.signing import Prover
+
+    return Prover(enclave)
 
 
 def enclave_of_process() -> Path | None:

@@ -14,7 +14,7 @@ from rclpy.node import Node
 from rfm_serving import srv
 
 from ros2_rfm_serving.errors import UnprovenError
-from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper, prover_of_process, sign_ordered
+from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper, prover_of_member, sign_ordered
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.security.members import may_ask
@@ -81,7 +81,7 @@ class Gate:
     def __init__(self, node: Node, name: str, doorkeeper: Doorkeeper | None, count: Callable[[], object]) -> None:
         """name: of who is asked, who may do as much by itself. count: is called for everything that is refused."""
         self._node, self._name, self._doorkeeper, self._count = node, name, doorkeeper, count
-        self._prover = prover_of_process() if doorkeeper else None
+        self._prover = prover_of_member(name) if doorkeeper else None
         self.is_kept = doorkeeper is not None or has_enclave()
 
     def check(self, request: Any, service: str) -> None:

@@ -48,7 +48,7 @@ class OwnName:
     def __init__(self, node: Node, kind: str, name: str, topic: str) -> None:
         self.kind, self.name = kind, name
         self._node, self._claim = node, NameClaim(1 + secrets.randbelow(2**64 - 1))
-        self._speaker, self._hearer = Speaker(), Hearer.of_process()
+        self._speaker, self._hearer = Speaker(name), Hearer.of_process()
         self._answered = 0
         """The process that was heard last; 0: nobody else yet."""
         self._publisher = node.create_publisher(msg.NameClaim, topic, qos.NAME_CLAIM)

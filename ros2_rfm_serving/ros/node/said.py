@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import Any
 
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, UnprovenError
-from ros2_rfm_serving.ros.node.doorkeeper import prover_of_process, verifier_of_process
+from ros2_rfm_serving.ros.node.doorkeeper import prover_of_member, prover_of_process, verifier_of_process
 from ros2_rfm_serving.ros.wire.proofs import reporter, sayer, signed, signed_report
 from ros2_rfm_serving.security.proof import Verifies, Who
 from ros2_rfm_serving.security.wire_table import owner_of
@@ -26,11 +26,11 @@ _Numbers = dict[str, OrderedDict[int, int]]
 
 
 class Speaker:
-    """Of this process. Without a certificate everything stays as it is."""
+    """Signs what a process, or one of several members in it, publishes. Without a certificate everything stays as it is."""
 
-    def __init__(self) -> None:
-        """Raises: `ConfigurationError`."""
-        self._prover = prover_of_process()
+    def __init__(self, member: str = "") -> None:
+        """member: whose messages it signs; empty: those of the process. Raises: `ConfigurationError`."""
+        self._prover = prover_of_member(member) if member else prover_of_process()
         self.process, self._number = 1 + secrets.randbelow(2**64 - 1), 0
 
     def numbered(self, status: Any) -> Any:

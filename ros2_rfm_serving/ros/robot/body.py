@@ -81,7 +81,7 @@ class RobotBody:
         verifier = servers.proofs.verifier
         doorkeeper = Doorkeeper(self.name, verifier) if verifier else None
         self._gate = Gate(node, self.name, doorkeeper, self._count_unproven)
-        self._speaker = Speaker()
+        self._speaker = Speaker(self.name)
         self._door = self._make_door()
         self._made: list[tuple[Callable[[Any], Any], Any]] = []
         """How to destroy what was made, and it."""

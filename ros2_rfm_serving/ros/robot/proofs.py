@@ -6,7 +6,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ros2_rfm_serving.errors import BadMessageError, SessionError, UnprovenError
-from ros2_rfm_serving.ros.node.doorkeeper import prover_of_process, sign, verifier_of_process, who_answered
+from ros2_rfm_serving.ros.node.doorkeeper import prover_of_member, prover_of_process, sign, verifier_of_process, who_answered
 from ros2_rfm_serving.ros.node.said import Hearer
 from ros2_rfm_serving.ros.node.scheduled import ScheduleHearer
 from ros2_rfm_serving.ros.robot.vouched import Vouched
@@ -15,7 +15,7 @@ from ros2_rfm_serving.security.proof import Keys, Verifies, Who
 from ros2_rfm_serving.types import ServerState
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.security.signing import Asking
+    from ros2_rfm_serving.security.signing import Asking, Prover
 
 _Session = tuple[str, str, str, int]
 """Server, robot, component and epoch: answers may overtake each other, and a session that was given up is closed."""
@@ -38,12 +38,14 @@ class _Opened(NamedTuple):
 
 
 class Proofs:
-    """With the certificate of the process: it opens no session with a server that does not show its own. Without one everything
-    stays as it is."""
+    """With the certificate of each robot, or that of the process: it opens no session with a server that does not show its own.
+    Without one everything stays as it is."""
 
     def __init__(self) -> None:
         """Raises: `ConfigurationError`."""
-        self._prover, self._verifier = prover_of_process(), verifier_of_process()
+        self._verifier = verifier_of_process()
+        self._provers: dict[str, Prover | None] = {}
+        """By robot: several may share this process, each with an enclave of its own."""
         self._hearer, self._vouched = Hearer(self._verifier), Vouched()
         self.check_schedule = ScheduleHearer(self._verifier).check
         """For `bounded.hear`."""
@@ -90,12 +92,12 @@ class Proofs:
 
     def sign(self, server: str, request: Any) -> Asking | None:
         """Of a session to be opened. None: there is no certificate. Raises: `ConfigurationError`, `UnprovenError`."""
-        if not self._prover:
+        if (prover := self._prover_of(request.robot)) is None:
             return None
         challenge = next(reversed(self._challenges.get(server, ())), b"")
         if not challenge:
             raise UnprovenError(f"{server} shows no certificate, or has not been heard yet")
-        return sign(self._prover, request, server, challenge)
+        return sign(prover, request, server, challenge)
 
     def answered(self, server: str, request: Any, asking: Asking | None, answer: Any) -> None:
         """Raises: `UnprovenError` for an answer that is not that server's, or leaves us without keys."""
@@ -111,8 +113,8 @@ class Proofs:
 
     def ask(self, server: str, status: Any, request: Any) -> Asking | None:
         """Whether the process lives that tells this status. None: it or we have no certificate. Raises: `ConfigurationError`."""
-        challenge = bytes(status.challenge)
-        return sign(self._prover, request, server, challenge) if self._prover and challenge else None
+        challenge, prover = bytes(status.challenge), self._prover_of(request.robot)
+        return sign(prover, request, server, challenge) if prover and challenge else None
 
     def is_alive(self, server: str, process: int, request: Any, asking: Asking, answer: Any) -> bool:
         """After `ask`, by this answer: it has looked at the proof, so the challenge was its own."""
@@ -124,6 +126,12 @@ class Proofs:
             return False
         self._vouched.opened(server, process)
         return True
+
+    def _prover_of(self, robot: str) -> Prover | None:
+        """None: there is no certificate. Raises: `ConfigurationError`."""
+        if robot not in self._provers:
+            self._provers[robot] = prover_of_member(robot) if robot else prover_of_process()
+        return self._provers[robot]
 
     def ended(self, server: str, robot: str, component: str, epoch: int) -> None:
         """Nothing more is said in that session."""

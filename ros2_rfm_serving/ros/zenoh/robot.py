@@ -93,7 +93,7 @@ class ZenohRobot:
         bounded.hear(self.ends, msg.RequestId, names.robot(self.name, "rfm/refetch"), self._on_refetch, qos.REFETCH, self._refuse)
         self._status = self.ends.create_publisher(msg.RobotStatus, names.robot(self.name, "rfm/status"), qos.ROBOT_STATUS)
         self._punctuality = Punctuality(1.0 / settings.config.control_rate_hz, on_grid=True)
-        self._speaker = Speaker()
+        self._speaker = Speaker(self.name)
         self._listening = Listening(self.brain)
         self._told: object = None
         self._told_s = -math.inf

@@ -107,7 +107,7 @@ def rewritten(source: Path, target: Path, change: Change, *, with_manifest: bool
         _rewrite(file, change)
     if with_manifest and (before := read_manifest(target / MANIFEST)) is not None:
         sums = {name: FileSum((target / name).stat().st_size, sha256_of((target / name).read_bytes())) for name in before.files}
-        (target / MANIFEST).write_text(manifest(sums, list(before.metadata)))
+        (target / MANIFEST).write_text(manifest(sums, list(before.metadata), ended=before.ended))
     return target
 
 

@@ -190,6 +190,32 @@ def test_a_schedule_is_of_the_scheduler_that_the_robot_follows() -> None:
     assert "its scheduler: its records end 5.50 s before" in words
 
 
+@pytest.mark.parametrize("lost", [True, False], ids=["lost", "there"])
+def test_what_records_that_are_missing_may_have_said_is_not_certain(lost: bool) -> None:
+    """The robot followed another schedule and changed its state in five seconds that the disk did not take."""
+    log, hold = robot(), {"by": "rung", "rung": "hold", "reason": "no answer"}
+    transition(log, 0.8, "STREAMING")
+    for at_s, scheduler in ((0.7, 10), (4.0, 11)):
+        args = {"schedule": {"epoch": 1, "scheduler": scheduler}}
+        if at_s > 1.0:
+            pages = [log.page()]
+            transition(log, 3.9, "STALLED")
+        log.note("call", at_s, do="follow", args=args, result={"~": "types.following:Heard", "member": "NEWER"})
+    between = log.page()
+    tick(log, 6.0, None, hold)
+    log.note("sealed", 9.0, stamp=EPOCH_S + 9.0, records=6)
+    pages += [log.page()] if lost else [between, log.page()]
+    found = explain(AuditLog(pages), "push_1", EPOCH_S + 6.0).as_json()
+    assert (found["schedule"]["scheduler"], found["robot"]["state"]) == ((10, "STREAMING") if lost else (11, "STALLED"))
+    for part in ("schedule", "robot"):
+        assert found[part]["certain"] is not lost
+        assert any("2 of" in line and "are missing since then" in line for line in found[part]["said"]) is lost
+    then = explain(AuditLog(pages), "push_1", EPOCH_S + 4.5).as_json()
+    if lost:
+        assert "2 of its records are missing" in then["headline"]
+        assert "the next control period that is recorded, 1.50 s after, held (hold): no answer" in then["headline"]
+
+
 def test_a_persons_word_is_told() -> None:
     found = at(2.41)
     assert found.headline == "held (hold): paused by a person" and "anna: pause (done: paused)" in said(found, "people")

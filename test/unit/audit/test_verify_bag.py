@@ -20,7 +20,7 @@ from ros2_rfm_serving.audit.bag import OBSERVATION, PAGE, Bag
 from ros2_rfm_serving.audit.bag_writer import BagWriter
 from ros2_rfm_serving.audit.chain import Chain, Page, records
 from ros2_rfm_serving.audit.findings import Kind, in_words
-from ros2_rfm_serving.audit.manifest import MANIFEST
+from ros2_rfm_serving.audit.manifest import MANIFEST, manifest, read_manifest
 from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
 from ros2_rfm_serving.audit.recording.intake import Sample
 from ros2_rfm_serving.audit.recording.recorder import Limits
@@ -29,7 +29,7 @@ from ros2_rfm_serving.audit.report.report import report
 from ros2_rfm_serving.audit.trust import check_unchanged
 from ros2_rfm_serving.audit.verify_bag import Verdict, verify_bag
 from ros2_rfm_serving.cli.main import app
-from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.errors import ConfigurationError, RfmError
 from test.unit.audit import genuine, recorded
 from test.unit.audit.genuine import OWN, Change, Raw, of, pages_of, record, rewritten, samples
 
@@ -221,7 +221,39 @@ PAGES: dict[str, Change] = {
 def test_each_of_thirteen_changes_of_audit_pages_is_found(what: str, bag: Path, tmp_path: Path) -> None:
     found = verified(rewritten(bag, tmp_path / "bag", PAGES[what]))
     assert found.chains.flaws or [one for one in found.findings if one.type == PAGE], what
-    assert not found.is_good and (found.is_changed or what == "the last page of the recorder cut off")
+    assert not found.is_good and found.is_changed
+
+
+def test_a_recording_whose_recorder_lost_all_its_pages_is_not_used(bag: Path, tmp_path: Path) -> None:
+    folder = rewritten(bag, tmp_path / "bag", without_tail("recorder/vm", 0))
+    found = verified(folder)
+    assert found.is_changed and any("recorder's chain was removed" in flaw.problem for flaw in found.chains.flaws)
+    with pytest.raises(ConfigurationError, match="not as it was written"):
+        check_unchanged(Bag(folder), "export", anyway=False)
+
+
+def test_a_recording_that_no_recorder_of_ours_wrote_is_used_and_said_to_be_unproven(bag: Path, tmp_path: Path) -> None:
+    converter = str(Path(sys.executable).parent / "rosbags-convert")
+    command = [converter, "--src", str(bag), "--dst", str(tmp_path / "bag"), "--dst-storage", "mcap", "--exclude-topic", OWN]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    found = verified(tmp_path / "bag")
+    assert not found.is_good and not found.is_changed and found.doubts
+    (line,) = check_unchanged(Bag(tmp_path / "bag"), "export", anyway=False)
+    assert line.startswith("NOT PROVEN TO BE WHOLE: no recorder's chain is there")
+
+
+def test_an_end_that_was_cut_off_with_a_manifest_written_anew_is_said_to_be_unproven(bag: Path, tmp_path: Path) -> None:
+    """Without certificates nobody tells it from a recorder that was killed just when it began another file."""
+    folder = rewritten(bag, tmp_path / "bag", lambda messages: messages[: pages_of(messages, "recorder/vm")[-2]])
+    assert verified(folder).is_changed, "the manifest says that the recorder ended in order"
+    told = read_manifest(folder / MANIFEST)
+    assert told is not None
+    (folder / MANIFEST).write_text(manifest(told.files, list(told.metadata)))
+    found = verified(folder)
+    assert not found.is_good and any("the end was cut off" in doubt for doubt in found.doubts)
+    assert any("NOT PROVEN" in line for line in check_unchanged(Bag(folder), "export", anyway=True))
+    honest = verified(record(tmp_path / "honest", closes=False))
+    assert not honest.doubts
 
 
 def test_there_are_twenty_four(bag: Path) -> None:

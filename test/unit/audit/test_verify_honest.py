@@ -108,6 +108,40 @@ def test_a_recorder_that_is_killed_at_any_moment_leaves_no_change(tmp_path: Path
         shutil.rmtree(folder)
 
 
+@pytest.mark.parametrize("seed", [0, 5])
+def test_files_that_retention_removed_on_a_full_disk_are_no_change_when_it_is_killed(
+    tmp_path: Path, disk: type[Disk], seed: int
+) -> None:
+    rng, first = random.Random(seed), next(samples()).time_ns
+    full = sorted(rng.uniform(0.0, 1.0) for _ in range(4))
+    span = max(one.time_ns for one in samples()) - first
+    topic = Topic(OWN, PAGE, recorded.definition(PAGE))
+    one = Recorder(tmp_path / "made", RETAINED, Ledger("vm", 5, 0.0, {"stamp": 0.0}), topic, open_file=disk)
+    until_ns, turn, doubts = first + TURN_NS, list[Sample](), 0
+    for sample in samples():
+        while sample.time_ns >= until_ns:
+            share = (until_ns - first) / span
+            disk.full = full[0] < share < full[1] or full[2] < share < full[3]
+            one.work(turn, {}, (until_ns - first) / 1e9, until_ns)
+            turn, until_ns = [], until_ns + TURN_NS
+            if int((until_ns - first) / TURN_NS) % 4 == 0:
+                found = verified(Path(shutil.copytree(tmp_path / "made", tmp_path / "bag")))
+                assert not found.is_changed, (share, found.findings[:3], found.chains.flaws[:3])
+                doubts += len(found.doubts)
+                shutil.rmtree(tmp_path / "bag")
+        turn.append(sample)
+    disk.full = False
+    one.close((until_ns - first) / 1e9 + 2.0, until_ns + 10 * TURN_NS)
+    assert doubts and not list((tmp_path / "made").glob("*.removed")), "what was left in place of files is gone, too"
+
+
+def test_who_removes_a_file_of_a_recording_that_ended_in_order_finds_no_excuse(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(record(tmp_path / "made", limits=SPLIT), tmp_path / "bag"))
+    (folder / "made_0.mcap").unlink()
+    (folder / "made_0.mcap.removed").touch()
+    assert verified(folder).is_changed
+
+
 def test_records_that_a_killed_recorder_had_no_time_to_call_lost_are_an_open_end(tmp_path: Path) -> None:
     found = list(samples())
     pages = [place for place, one in enumerate(found) if one.topic.name == "/arm_1/rfm/audit"]
