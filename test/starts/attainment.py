@@ -59,7 +59,9 @@ def starts(factory: Factory, schedule: Schedule) -> Mapping[str, Start]:
     robots = [robot.name for robot in factory.robots]
     at_once = dict.fromkeys(robots, 0.0)
     serving = [placement.server for placement in schedule.placements if not placement.standby]
-    longest_s = max(task.cycle_period_s for task in factory.tasks.values())
+    caps_hz = {route.robot: route.max_rate_hz for route in schedule.routes if route.component == "system1"}
+    cycles_s = [max(factory.tasks[r.task].cycle_period_s, 1.0 / caps_hz.get(r.name, math.inf)) for r in factory.robots]
+    evenly = {name: cycle_s * i / len(robots) for i, (name, cycle_s) in enumerate(zip(robots, cycles_s, strict=True))}
     lost = Crash(server=serving[0], at_s=DISTURBED_S, restart_after_s=2.0)
     burst = Stragglers(share=1.0, factor=6.0, from_s=DISTURBED_S, until_s=DISTURBED_S + 2.0)
     late_s = DISTURBED_S + 10.0
@@ -67,7 +69,7 @@ def starts(factory: Factory, schedule: Schedule) -> Mapping[str, Start]:
         "random phases": Start(Conditions(), 1),
         "other random phases": Start(Conditions(), 2),
         "all at once": Start(Conditions(begins=at_once), 3),
-        "evenly": Start(Conditions(begins={name: longest_s * i / len(robots) for i, name in enumerate(robots)}), 4),
+        "evenly": Start(Conditions(begins=evenly), 4, max(SETTLED_S, max(evenly.values()))),
         "all plans at once": Start(Conditions(begins=at_once, plans_owed=1.0), 5),
         "a server returned": Start(Conditions(crashes=(lost,)), 6, late_s),
         "after a burst": Start(Conditions(stragglers=burst), 7, late_s),

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -45,6 +46,7 @@ def stages_of(pipelining: Pipelining, num_steps: int) -> Stages:
 class _Row(Group):
     """Of a pipelined session. `turns_left`: in the frames that have begun."""
 
+    is_framed: ClassVar = True
     later: list[int] = field(default_factory=list)
     """Steps of the frames to come, the last first."""
 
@@ -92,7 +94,7 @@ class _FramedRun(Run):
             for request in new[: len(framed)]:
                 self._begin(request, began_s)
             if others := new[len(framed) :]:
-                self._go_on(Group(others, began_s, self._rule.num_turns))
+                self._join(others, began_s)
         return number < room
 
     def _begin(self, request: Request, began_s: float) -> None:
