@@ -16,6 +16,8 @@ SECONDS, LONGER_S = 20.0, 60.0
 """That a start is measured, and that one is measured again which kept less than promised."""
 SETTLED_S = 5.0
 """After the last event of a start, before anything counts: a plan promises what holds from then on."""
+COME_BACK_S = 60.0
+"""The same where all robots meet at once: crowds part within that, slow robots last."""
 DISTURBED_S = 6.0
 """When a server is lost, a burst begins, or the last robot joins."""
 CHANCE = 3.0
@@ -64,16 +66,16 @@ def starts(factory: Factory, schedule: Schedule) -> Mapping[str, Start]:
     evenly = {name: cycle_s * i / len(robots) for i, (name, cycle_s) in enumerate(zip(robots, cycles_s, strict=True))}
     lost = Crash(server=serving[0], at_s=DISTURBED_S, restart_after_s=2.0)
     burst = Stragglers(share=1.0, factor=6.0, from_s=DISTURBED_S, until_s=DISTURBED_S + 2.0)
-    late_s = DISTURBED_S + 10.0
+    back_s = DISTURBED_S + COME_BACK_S
     return {
         "random phases": Start(Conditions(), 1),
         "other random phases": Start(Conditions(), 2),
-        "all at once": Start(Conditions(begins=at_once), 3),
+        "all at once": Start(Conditions(begins=at_once), 3, COME_BACK_S),
         "evenly": Start(Conditions(begins=evenly), 4, max(SETTLED_S, max(evenly.values()))),
-        "all plans at once": Start(Conditions(begins=at_once, plans_owed=1.0), 5),
-        "a server returned": Start(Conditions(crashes=(lost,)), 6, late_s),
-        "after a burst": Start(Conditions(stragglers=burst), 7, late_s),
-        "one robot late": Start(Conditions(begins=at_once, joins={robots[-1]: DISTURBED_S}), 8, DISTURBED_S + SETTLED_S),
+        "all plans at once": Start(Conditions(begins=at_once, plans_owed=0.999), 5, COME_BACK_S),
+        "a server returned": Start(Conditions(crashes=(lost,)), 6, back_s),
+        "after a burst": Start(Conditions(stragglers=burst), 7, back_s),
+        "one robot late": Start(Conditions(begins=at_once, joins={robots[-1]: DISTURBED_S}), 8, back_s),
     }
 
 

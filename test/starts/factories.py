@@ -55,7 +55,12 @@ def factory(seed: int) -> Written:
 
 
 def _task(rng: random.Random, model: str, *, texts: bool) -> Written:
-    components: Written = {"system1": {"model": model, "slo_ms": round(ALONE_MS[model] * rng.uniform(*(TIGHTEST if rng.random() < 0.15 else TIGHT)), 1)}}
+    components: Written = {
+        "system1": {
+            "model": model,
+            "slo_ms": round(ALONE_MS[model] * rng.uniform(*(TIGHTEST if rng.random() < 0.15 else TIGHT)), 1),
+        }
+    }
     task: Written = {
         "pipeline": {"action_period_ms": rng.choice((50, 80, 100, 150, 200, 250, 300, 400, 500))},
         "components": components,

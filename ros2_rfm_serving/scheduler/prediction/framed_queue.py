@@ -140,7 +140,7 @@ class _FramedRun(Run):
         return urgent
 
     def _saves(self, urgent: list[Group], company_s: float) -> bool:
-        """Alone all of these are in time, and whoever else would have been still is."""
+        """Return whether all of these are in time if they go alone, and every other row in flight is so all the same."""
         now_s, alone_s = self._now_s, self._rule.step_s[sum(len(group.rows) for group in urgent)]
         if any(now_s + group.left * alone_s > _due_s(group) for group in urgent):
             return False
@@ -148,8 +148,7 @@ class _FramedRun(Run):
         if any(group.num_passed >= self._rule.num_turns for group in others):
             return False
         first_s = max(group.left for group in urgent) * alone_s
-        in_time = [group for group in others if now_s + group.left * company_s <= _due_s(group)]
-        return all(now_s + first_s + group.left * company_s <= _due_s(group) for group in in_time)
+        return all(now_s + first_s + group.left * company_s <= _due_s(group) for group in others)
 
     def _ended(self, group: Group) -> None:
         """All, or what its frames have let it do until now."""

@@ -4,7 +4,7 @@ As in `closed_queue.py` the very robots are run from several starts. A round (`s
 are perceived together, which holds up whoever is in flight, then all in flight go on by one step, and who has had all is answered.
 Who is let in follows the server's own rule (`joining.py`): a group of rows at the same step joins those in flight where more groups
 serve more, or where it holds them up less than it would wait; else when a group has ended. Rows that nobody may join run as a
-whole. Left out is that a row goes on alone where only that keeps its SLO, and that a whole batch goes row by row now and then.
+whole, but for one batch now and then that goes step by step. Left out is that a row goes on alone where only that keeps its SLO.
 
 Nothing here reads a clock; the random numbers are the same for the same queue.
 """
