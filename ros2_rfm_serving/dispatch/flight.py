@@ -48,7 +48,7 @@ class Row:
     num_passed: int = 0
     """Turns that went on without it, though it could have gone on."""
     num_before: int = 0
-    """Rows that were in flight when it entered, or that entered with it and arrived earlier. Pipelined sessions have no such counts."""
+    """Rows that were in flight when it entered, or that entered with it and arrived earlier; 0 in pipelined sessions."""
     num_after: int = 0
     """Rows that entered later, or that entered with it and arrived later."""
     paused: bool = False

@@ -7,17 +7,17 @@ request by as much later, one that was quicker by as much earlier. What is usual
 after the other, and after a few cycles requests are spread as far as the server's load allows. On average over the robots nothing
 moves, and caps are reached as before.
 
-Rows that go on together one solver step at a time hold up one another, whichever of them came first: each takes longer than usual by
-about as much, so that all of them would move together and meet again for ever. Of rows that entered together the first has even waited
-longest, and would close up with the others. The server therefore adds what the wait would have been one after the other
-(`turn_in_flight`): a row that others joined asks earlier next time, and a row that joined others asks later.
+Rows that go on together one solver step at a time hold up one another, whichever of them came first: each takes longer than
+usual by about as much, so that all of them would move together and meet again for ever. Of rows that entered together the first
+has even waited longest, and would close up with the others. The server therefore adds what the wait would have been one after
+the other (`turn_in_flight`): a row that others joined asks earlier next time, and a row that joined others asks later.
 
 Of each robot the phase moves by a period at most, either way: one answer that takes ten seconds must not be made up for by dozens
 of requests beyond the cap. Who always waits longer than others, as its server's order has it, gets used to that.
 
-Asynchronous robots execute meanwhile, and give way within what their chunks last for (`chunk_slack_s`). A robot whose chunk ends before its
-next answer comes stands in every cycle, whenever it asks: it gives way like one that waits for its answers. Robots that ask as often
-as their actions end can ask no earlier: they once execute some rows more of a chunk, and ask later from then on.
+Asynchronous robots execute meanwhile, and give way within what their chunks last for (`chunk_slack_s`). A robot whose chunk ends
+before its next answer comes stands in every cycle, whenever it asks: it gives way like one that waits for its answers. Robots that
+ask as often as their actions end can ask no earlier: they once execute some rows more of a chunk, and ask later from then on.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def starts(factory: Factory, schedule: Schedule) -> Mapping[str, Start]:
         "random phases": Start(Conditions(), 1),
         "other random phases": Start(Conditions(), 2),
         "all at once": Start(Conditions(begins=at_once), 3, COME_BACK_S),
-        "evenly": Start(Conditions(begins=evenly), 4, max(SETTLED_S, max(evenly.values()))),
+        "evenly": Start(Conditions(begins=evenly), 4, max(SETTLED_S, *evenly.values())),
         "all plans at once": Start(Conditions(begins=at_once, plans_owed=0.999), 5, COME_BACK_S),
         "a server returned": Start(Conditions(crashes=(lost,)), 6, back_s),
         "after a burst": Start(Conditions(stragglers=burst), 7, back_s),
