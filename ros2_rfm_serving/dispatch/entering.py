@@ -41,8 +41,8 @@ def joining(ranked: Sequence[Waiting], engine: EngineView, now_s: float, asks: A
 
 def advancing(flight: Flight, ready: Collection[int], now_s: float) -> Sequence[int]:
     """Return the rows that go on with this turn: all, unless some would be late in company and in time alone, and no other row is
-    late then or has let as many turns pass as a row takes. A row without a deadline would otherwise wait for ever beside robots that
-    ask again and again."""
+    late then or has let as many turns pass as a row takes. A row without a deadline would otherwise wait for ever beside robots
+    that ask again and again."""
     numbers = list(ready)
     step_s = flight.step.seconds(len(numbers))
     late = [n for n in numbers if now_s < flight.rows[n].deadline_s < now_s + flight.rows[n].turns_left * step_s]
@@ -123,8 +123,8 @@ def _is_late(waiting: Waiting, wait_s: float, num_new: int, flight: Flight, now_
 def _saves(urgent: Sequence[int], ready: Sequence[int], flight: Flight, now_s: float) -> bool:
     """Return whether all of these are in time if they go alone, and every other row in flight is so all the same.
 
-    A row that is late already is held up no more than one in time. A crowded server would otherwise run one row after the other, which
-    takes longer than running them together, so that more rows are late: it would never come back from that.
+    A row that is late already is not held up either. A crowded server would otherwise run one row after the other, which takes
+    longer than running them together, so that more rows are late: it would never come back from that.
     """
     step_s, together_s = flight.step.seconds(len(urgent)), flight.step.seconds(len(ready))
     first_s = max(flight.rows[n].turns_left for n in urgent) * step_s

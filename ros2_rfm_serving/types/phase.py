@@ -80,8 +80,11 @@ class Phase:
     """In all; of who may only ask later what it would be ahead by, and makes up for before: 0 or less."""
 
     def shift_s(self, unusual_s: float, period_s: float, slack_s: float = 0.0) -> float:
-        """By how much the next request moves after an answer that took so much longer than usual, as its server says. most_s: by
-        which it may come later now without a gap (`chunk_slack_s`); 0: the robot stands in any case, and may come later by any time."""
+        """Return by how much the next request moves, in s, after an answer that took so much longer than usual, as its server says.
+
+        slack_s: by which it may come later now without a gap in the actions (`chunk_slack_s`); 0: its robot stands anyway, and may
+        come later by up to a period.
+        """
         if not math.isfinite(unusual_s):
             return 0.0
         before_s, move_s = self.moved_s, self._move_s(unusual_s, period_s)

@@ -104,8 +104,8 @@ class Wholes:
     def next(self, num_waiting: int) -> bool:
         """Return whether the next batch runs as a whole.
 
-        After `MOST_ALIKE` whole batches in a row one goes step by step, to measure what that takes. Rows that come meanwhile join it,
-        so that a busy server goes on step by step until nobody is in flight.
+        After `MOST_ALIKE` whole batches in a row one goes step by step, to measure what that takes. Rows that come meanwhile join
+        it, so that a busy server goes on step by step until nobody is in flight.
         """
         if self._alike >= MOST_ALIKE:
             self._off, self._alike = None, 0

@@ -209,8 +209,8 @@ def test_a_slower_server_keeps_everybody_waiting_for_longer(shipped: tuple[Profi
 
 
 def test_robots_that_meet_part_again_and_are_held_up_as_by_what_a_server_has_learned(shipped: tuple[Profile, Catalogue]) -> None:
-    """In virtual time (three starts of 20 s) 16 robots have a p99 of 73 to 74 ms at 25 requests/s, 128 to 131 at 32, 144 to 158 at 40.
-    Before rows of one flight were told their turns they had 145 to 148, 167 to 168 and 168 to 191."""
+    """In virtual time (three starts of 20 s) 16 robots have a p99 of 73 to 74 ms at 25 requests/s, 128 to 131 at 32, 144 to 158 at
+    40. Before rows of one flight had turns these were 145 to 148, 167 to 168 and 168 to 191."""
     law = law_of(shipped[1], PI)
     for load_hz, least_s, most_s in ((25.0, 0.067, 0.082), (32.0, 0.117, 0.144), (40.0, 0.135, 0.172)):
         waits = stepped_waits((Member(16, 16 / load_hz, 0.2, gives_way=True),), law)
@@ -218,8 +218,8 @@ def test_robots_that_meet_part_again_and_are_held_up_as_by_what_a_server_has_lea
 
 
 def test_caps_that_few_starts_keep_by_luck_are_found_out(shipped: tuple[Profile, Catalogue]) -> None:
-    """48 robots come 38 times a second. Eight starts keep an SLO of 200 ms in 99 % by luck, for a cap is sought until they do; one in
-    five of many more starts misses it."""
+    """48 robots come 38 times a second. Eight starts keep an SLO of 200 ms in 99 % by luck, for a cap is sought until they do; one
+    in five of many more starts misses it."""
     crowd = (Member(48, 48 / 38, 0.2, gives_way=True, slo_s=0.2),)
     looks = [stepped_waits(crowd, law_of(shipped[1], PI), "fifo", most).members[0] for most in (MOST_REQUESTS, ASSURING)]
     assert looks[0].response_s(99) < 0.2 and looks[0].missed(99, 0.2) == 0.0
@@ -248,9 +248,9 @@ def test_a_plan_that_curves_call_feasible_is_so_in_simulation(shipped: tuple[Pro
 
 @pytest.mark.parametrize("begins", ["at once", "at random"])
 def test_a_crowd_at_a_continuous_server_comes_back(shipped: tuple[Profile, Catalogue], begins: str) -> None:
-    """12 asynchronous robots whose chunks end before they ask again. Where they began at once 9 % of their requests were in time for
-    ever, of 99 promised: none could come later, for nothing was left of its chunk. Rows that ran alone in front of late ones left the
-    server too slow for a plan that needs it, from every start: 94 to 98 %."""
+    """12 asynchronous robots whose chunks end before they ask again. Where they began at once 9 % of their requests were in time
+    for ever, of 99 promised: none could come later, for nothing was left of its chunk. Rows that ran alone in front of late ones
+    made the server too slow from every start: 94 to 98 %."""
     text = """
 server_cluster: {num_servers: 1, gpu_type: NVIDIA H200, batching: continuous}
 robot_fleet: [{task: pick, num_robots: 12}]
