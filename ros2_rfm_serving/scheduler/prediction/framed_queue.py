@@ -107,7 +107,7 @@ class _FramedRun(Run):
             row.goes_on()
             if waits and row.turns_left:
                 self._go_on(row)
-        session.append(_Row([request], began_s, 0, 0, list(reversed(self._stages[robot.member.pipelining]))))
+        session.append(_Row([request], began_s, 0, 0, later=list(reversed(self._stages[robot.member.pipelining]))))
 
     def _go_on(self, group: Group) -> None:
         self._groups.append(group)
