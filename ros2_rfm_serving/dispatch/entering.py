@@ -40,8 +40,9 @@ def joining(ranked: Sequence[Waiting], engine: EngineView, now_s: float, asks: A
 
 
 def advancing(flight: Flight, ready: Collection[int], now_s: float) -> Sequence[int]:
-    """All of them, unless some that would be late alone are in time and no other one is late for it, or has let as many turns pass
-    as a row takes: whoever has no deadline, or is late, would wait for ever beside robots that ask again and again."""
+    """Return the rows that go on with this turn: all, unless some would be late in company and in time alone, and no other row is
+    late then or has let as many turns pass as a row takes. A row without a deadline would otherwise wait for ever beside robots
+    that ask again and again."""
     numbers = list(ready)
     step_s = flight.step.seconds(len(numbers))
     late = [n for n in numbers if now_s < flight.rows[n].deadline_s < now_s + flight.rows[n].turns_left * step_s]
@@ -120,7 +121,11 @@ def _is_late(waiting: Waiting, wait_s: float, num_new: int, flight: Flight, now_
 
 
 def _saves(urgent: Sequence[int], ready: Sequence[int], flight: Flight, now_s: float) -> bool:
-    """Alone all of these are in time, and whoever else would have been still is."""
+    """Return whether all of these are in time if they go alone, and every other row in flight is so all the same.
+
+    A row that is late already is not held up either. A crowded server would otherwise run one row after the other, which takes
+    longer than running them together, so that more rows are late: it would never come back from that.
+    """
     step_s, together_s = flight.step.seconds(len(urgent)), flight.step.seconds(len(ready))
     first_s = max(flight.rows[n].turns_left for n in urgent) * step_s
     if any(now_s + flight.rows[n].turns_left * step_s > flight.rows[n].deadline_s for n in urgent):
@@ -128,5 +133,4 @@ def _saves(urgent: Sequence[int], ready: Sequence[int], flight: Flight, now_s: f
     others = [flight.rows[n] for n in ready if n not in urgent]
     if any(row.num_passed >= flight.turns_of_one for row in others):
         return False
-    in_time = [row for row in others if now_s + row.turns_left * together_s <= row.deadline_s]
-    return all(now_s + first_s + row.turns_left * together_s <= row.deadline_s for row in in_time)
+    return all(now_s + first_s + row.turns_left * together_s <= row.deadline_s for row in others)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ros2_rfm_serving.dispatch.service_times import ServiceTimes
 from ros2_rfm_serving.dispatch.waiting import Waiting
-from ros2_rfm_serving.types.phase import in_turn
+from ros2_rfm_serving.types.phase import turn_in_flight
 
 MOST_ALIKE = 50
 """Batches in a row that run as a whole, or none does where that seemed slower: what each takes may change."""
@@ -32,7 +32,7 @@ class StepCosts:
 class Row:
     """One request between `begin` and its answer."""
 
-    ADDED: ClassVar = ("turn",)
+    ADDED: ClassVar = ("num_before", "num_after")
 
     waiting: Waiting
     moved_s: float
@@ -47,14 +47,21 @@ class Row:
     """Rows of the engine's last call that it was in."""
     num_passed: int = 0
     """Turns that went on without it, though it could have gone on."""
-    turn: float = 0.0
-    """Its own among the rows that entered with it (`types/phase.py`, `in_turn`)."""
+    num_before: int = 0
+    """Rows that were in flight when it entered, or that entered with it and arrived earlier; 0 in pipelined sessions."""
+    num_after: int = 0
+    """Rows that entered later, or that entered with it and arrived later."""
     paused: bool = False
     """It waits for its session's next frame."""
 
     @property
     def deadline_s(self) -> float:
         return min(self.waiting.due_s, self.waiting.starves_s)
+
+    @property
+    def turn(self) -> float:
+        """Share of its time in flight by which it would be later, one row after the other (`types/phase.py`)."""
+        return turn_in_flight(self.num_before, self.num_after)
 
     @property
     def is_pipelined(self) -> bool:
@@ -204,14 +211,20 @@ class Flight:
             self.perceive.observe(len(new), now_s - max(row.moved_s for row in new.values()))
         for row in new.values():
             row.together, row.moved_s = len(new), now_s
-        together = [new[number] for number, _ in turns if not new[number].is_pipelined]
-        for row, turn in zip(together, in_turn([row.waiting.arrived_s for row in together]), strict=True):
-            row.turn = turn
+        self._count_neighbours([new[number] for number, _ in turns if not new[number].is_pipelined])
         for number, num_turns in turns:
             row = new.pop(number)
             row.turns_left = self.turns_of_one = num_turns
             self.num_steps = row.waiting.request.num_steps
         return list(new)
+
+    def _count_neighbours(self, entered: Sequence[Row]) -> None:
+        """Record who was in flight before whom."""
+        there = [row for row in self.rows.values() if row.turns_left and not row.is_pipelined]
+        for row in there:
+            row.num_after += len(entered)
+        for place, row in enumerate(sorted(entered, key=lambda row: row.waiting.arrived_s)):
+            row.num_before, row.num_after = len(there) + place, len(entered) - 1 - place
 
     def had_turn(self, took_s: float) -> None:
         """The rows that `advanced` said went on."""

@@ -135,6 +135,10 @@ class Conditions:
     crashes: tuple[Crash, ...] = ()
     joins: Mapping[str, float] = field(default_factory=dict)
     """Robot -> when it comes; all others are there from the start."""
+    begins: Mapping[str, float] = field(default_factory=dict)
+    """Robot -> seconds from its joining until its first task begins; all others begin at a random phase."""
+    plans_owed: float | None = None
+    """Share of the second System 2 call that every robot owes when it begins, [0, 1); None: a random share for each robot."""
     leaves: Mapping[str, float] = field(default_factory=dict)
     """Robot -> when it goes."""
     arrivals: TaskArrivals | None = None

@@ -44,6 +44,7 @@ def robot_config(name: str, settings: RobotSettings, world: World) -> RobotConfi
     """As the live body's, without a body: nothing is seen, nothing is commanded, and no verdict says anything, so that failures and
     lateness are counted (`goodput.py`) and not acted upon."""
     steps = settings.virtual_steps
+    owed = world.conditions.plans_owed
     return RobotConfig(
         name=name,
         action_names=(),
@@ -56,7 +57,7 @@ def robot_config(name: str, settings: RobotSettings, world: World) -> RobotConfi
         pipelining=settings.pipelining,
         num_steps=settings.num_steps,
         calls_per_action=dict(settings.calls_per_action),
-        calls_head_start=source(world.seed, "plans", name).random(),
+        calls_head_start=source(world.seed, "plans", name).random() if owed is None else owed,
         max_action_age_s=max(RobotConfig.max_action_age_s, 2.0 * settings.mean_period_s),
         tick_is_step=False,
         prompts=dict(settings.prompts),
@@ -126,8 +127,11 @@ class SimulatedRobot:
             self._events.at(now_s + self._arriving.expovariate(self._arrivals.rate_hz), self._task_arrives)
         else:
             self._tasks_waiting = 1
-            phase_s = source(self._world.seed, "phase", self.name).random() * self._first_period_s
-            self._events.at(now_s + phase_s, self._begin_task)
+            self._events.at(now_s + self._first_phase_s(), self._begin_task)
+
+    def _first_phase_s(self) -> float:
+        declared_s = self._world.conditions.begins.get(self.name)
+        return source(self._world.seed, "phase", self.name).random() * self._first_period_s if declared_s is None else declared_s
 
     def leave(self) -> None:
         """Says goodbye to its servers, which hear of it as late as of anything else; what is on its way to it is lost."""

@@ -170,6 +170,7 @@ def _plan(
     names = [robot.name for robot in factory.robots]
     for what, given, known in (
         ("joins", conditions.joins, names),
+        ("begins", conditions.begins, names),
         ("leaves", conditions.leaves, names),
         ("crashes", [crash.server for crash in conditions.crashes], hosts),
     ):

@@ -7,21 +7,22 @@ request by as much later, one that was quicker by as much earlier. What is usual
 after the other, and after a few cycles requests are spread as far as the server's load allows. On average over the robots nothing
 moves, and caps are reached as before.
 
-Rows that go on together one solver step at a time are answered together, and take the longer the more they are: who came first has
-waited longest, would come later next, the last one earlier, and all of them together for ever. To them the server says what it
-would have been one after the other (`in_turn`).
+Rows that go on together one solver step at a time hold up one another, whichever of them came first: each takes longer than
+usual by about as much, so that all of them would move together and meet again for ever. Of rows that entered together the first
+has even waited longest, and would close up with the others. The server therefore adds what the wait would have been one after
+the other (`turn_in_flight`): a row that others joined asks earlier next time, and a row that joined others asks later.
 
 Of each robot the phase moves by a period at most, either way: one answer that takes ten seconds must not be made up for by dozens
 of requests beyond the cap. Who always waits longer than others, as its server's order has it, gets used to that.
 
-Asynchronous robots execute meanwhile, and give way within what their chunks last for. Those who ask as often as their actions end
-can ask no earlier: they once execute some rows more of a chunk, and ask later from then on.
+Asynchronous robots execute meanwhile, and give way within what their chunks last for (`chunk_slack_s`). A robot whose chunk ends
+before its next answer comes stands in every cycle, whenever it asks: it gives way like one that waits for its answers. Robots that
+ask as often as their actions end can ask no earlier: they once execute some rows more of a chunk, and ask later from then on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 ANSWERS_OF_EACH = 4
@@ -37,13 +38,21 @@ def is_paced(period_s: float, execution_s: float) -> bool:
     return period_s > (1.0 + ROUNDING) * execution_s
 
 
-def in_turn(arrived_s: Sequence[float]) -> list[float]:
-    """Of rows that are answered together: how much later than on average each would be if they were answered one after the other as
-    they came, in what they took together. All add up to 0."""
-    middle, turns = 0.5 * (len(arrived_s) - 1), [0.0] * len(arrived_s)
-    for place, row in enumerate(sorted(range(len(arrived_s)), key=arrived_s.__getitem__)):
-        turns[row] = (place - middle) / len(arrived_s)
-    return turns
+def chunk_slack_s(lasts_s: float, cycle_s: float, takes_s: float) -> float:
+    """Return by how much a request may come later without a gap in the actions, in s, 0 or more.
+
+    A chunk lasts for `lasts_s`, the next request goes out `cycle_s` after the one before, and its answer takes `takes_s`.
+    """
+    return max(lasts_s - cycle_s - takes_s, 0.0)
+
+
+def turn_in_flight(num_before: int, num_after: int) -> float:
+    """Return how much later than on average a row's answer would come if rows that share a flight were served one after the other.
+
+    The share is of the time that the row was in flight, -0.5 to 0.5. `num_before` counts the rows that were in flight when it
+    entered, or that arrived earlier and entered with it; `num_after` counts those that arrived or entered later, until its answer.
+    """
+    return 0.5 * (num_before - num_after) / (num_before + num_after + 1)
 
 
 @dataclass(slots=True)
@@ -70,15 +79,18 @@ class Phase:
     moved_s: float = 0.0
     """In all; of who may only ask later what it would be ahead by, and makes up for before: 0 or less."""
 
-    def shift_s(self, unusual_s: float, period_s: float, most_s: float = math.inf) -> float:
-        """By how much the next request moves after an answer that took so much longer than usual, as its server says. most_s: by
-        which it may come later now, 0 or more."""
+    def shift_s(self, unusual_s: float, period_s: float, slack_s: float = 0.0) -> float:
+        """Return by how much the next request moves, in s, after an answer that took so much longer than usual, as its server says.
+
+        slack_s: by which it may come later now without a gap in the actions (`chunk_slack_s`); 0: its robot stands anyway, and may
+        come later by up to a period.
+        """
         if not math.isfinite(unusual_s):
             return 0.0
         before_s, move_s = self.moved_s, self._move_s(unusual_s, period_s)
         if not -period_s <= before_s <= period_s:  # it may have been longer
             before_s = _within(period_s, before_s)
-        moved_s = before_s + (move_s if move_s <= most_s else most_s)
+        moved_s = before_s + (move_s if move_s <= slack_s or not slack_s else slack_s)
         self.moved_s = moved_s if -period_s <= moved_s <= period_s else _within(period_s, moved_s)
         return self.moved_s - before_s
 

@@ -16,7 +16,7 @@ from ros2_rfm_serving.robot.config import LinkConfig
 from ros2_rfm_serving.robot.conversation.flight import Answered, Flight, InFlight
 from ros2_rfm_serving.robot.conversation.latency import Latencies, steps_of
 from ros2_rfm_serving.types import Chunk, ModelContract, Reply, RequestId, Route, SessionGrant
-from ros2_rfm_serving.types.phase import Phase
+from ros2_rfm_serving.types.phase import Phase, chunk_slack_s
 
 
 class LinkState(enum.Enum):
@@ -383,13 +383,14 @@ class Link:
         return answered
 
     def _give_way(self, unusual_s: float, took_s: float) -> None:
-        """Actions are left then, young enough, for an answer that takes as long as this one, or as is expected."""
+        """Move the next request, as far as actions are left, young enough, for an answer that takes as long as this one, or as is
+        expected."""
         cycle_s = max(self._period_s, self.horizon_s)
-        most_s = max(self.lasts_s - cycle_s - max(took_s, self.latencies.expected_s()), 0.0)
+        slack_s = chunk_slack_s(self.lasts_s, cycle_s, max(took_s, self.latencies.expected_s()))
         if self.horizon_s:
-            self.later_s = min(self.later_s + self._phase.later_s(unusual_s, cycle_s), most_s)
+            self.later_s = min(self.later_s + self._phase.later_s(unusual_s, cycle_s), slack_s)
         else:
-            self.next_send_s += self._phase.shift_s(unusual_s, cycle_s, most_s)
+            self.next_send_s += self._phase.shift_s(unusual_s, cycle_s, slack_s)
 
     def delay_steps(self, step_rate_hz: float) -> int:
         """Inference delay to expect, in steps: the window's median, rounded up, unless the configuration says otherwise.

@@ -151,7 +151,7 @@ class Search:
             if best.score >= good_enough or (self._expired() and best.rates is not None):
                 return self._recombined(best, good_enough)
             best = max(best, self._climb(start, good_enough), key=lambda c: c.score)
-        for _ in range(rounds):
+        for _ in range(rounds if best.placement else 0):  # models that have to share GPUs have no placement of whole servers
             if best.score >= good_enough or self._expired():
                 break
             best = max(best, self._climb(self._shaken(best), good_enough), key=lambda c: c.score)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ros2_rfm_serving.scheduler.problem import Trusted
 from ros2_rfm_serving.types import SYSTEM1, Pipelining
-from ros2_rfm_serving.types.phase import Phase, Usual, is_paced
+from ros2_rfm_serving.types.phase import Phase, Usual, chunk_slack_s, is_paced
 
 WARM_UP_S = 5.0
 """Within which all robots of a queue have started; what comes before its end does not count."""
@@ -183,9 +183,9 @@ class Rows:
         member = self._member
         return self._over_s < (self._think_s if self.waits else member.chunk_s) * (1.0 - ROUNDING)
 
-    def most_s(self, cycle_s: float, took_s: float) -> float:
+    def slack_s(self, cycle_s: float, took_s: float) -> float:
         """By which a request may come later without a gap."""
-        return max(self._member.chunk_s - cycle_s - max(took_s, self._expected_s), 0.0)
+        return chunk_slack_s(self._member.chunk_s, cycle_s, max(took_s, self._expected_s))
 
 
 class Robot:
@@ -297,14 +297,14 @@ class Robot:
         return member.think_s / trusted.mean_rows * (rows if member.overlapped else max(rows, trusted.least_rows))
 
     def _give_way(self, rows: Rows, unusual_s: float, took_s: float) -> None:
-        """As `robot/conversation/link.py` has it: within what is left of a chunk."""
+        """Move the next request as `robot/conversation/link.py` does."""
         period_s, think_s = self.member.period_s, self.member.think_s
         cycle_s = period_s if self.paced else max(period_s, think_s)
-        most_s = rows.most_s(cycle_s, took_s)
+        slack_s = rows.slack_s(cycle_s, took_s)
         if self.paced:
-            self.next_s += self.phase.shift_s(unusual_s, period_s, most_s)
+            self.next_s += self.phase.shift_s(unusual_s, period_s, slack_s)
         else:
-            self.later_s = min(self.later_s + self.phase.later_s(unusual_s, cycle_s), most_s)
+            self.later_s = min(self.later_s + self.phase.later_s(unusual_s, cycle_s), slack_s)
 
     def _more_s(self) -> float:
         """That it executes of this chunk, in whole steps."""

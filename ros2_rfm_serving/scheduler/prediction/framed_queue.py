@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -45,6 +46,7 @@ def stages_of(pipelining: Pipelining, num_steps: int) -> Stages:
 class _Row(Group):
     """Of a pipelined session. `turns_left`: in the frames that have begun."""
 
+    is_framed: ClassVar = True
     later: list[int] = field(default_factory=list)
     """Steps of the frames to come, the last first."""
 
@@ -92,7 +94,7 @@ class _FramedRun(Run):
             for request in new[: len(framed)]:
                 self._begin(request, began_s)
             if others := new[len(framed) :]:
-                self._go_on(Group(others, began_s, self._rule.num_turns))
+                self._join(others, began_s)
         return number < room
 
     def _begin(self, request: Request, began_s: float) -> None:
@@ -105,7 +107,7 @@ class _FramedRun(Run):
             row.goes_on()
             if waits and row.turns_left:
                 self._go_on(row)
-        session.append(_Row([request], began_s, 0, 0, list(reversed(self._stages[robot.member.pipelining]))))
+        session.append(_Row([request], began_s, 0, 0, later=list(reversed(self._stages[robot.member.pipelining]))))
 
     def _go_on(self, group: Group) -> None:
         self._groups.append(group)
@@ -138,7 +140,7 @@ class _FramedRun(Run):
         return urgent
 
     def _saves(self, urgent: list[Group], company_s: float) -> bool:
-        """Alone all of these are in time, and whoever else would have been still is."""
+        """Return whether all of these are in time if they go alone, and every other row in flight is so all the same."""
         now_s, alone_s = self._now_s, self._rule.step_s[sum(len(group.rows) for group in urgent)]
         if any(now_s + group.left * alone_s > _due_s(group) for group in urgent):
             return False
@@ -146,8 +148,7 @@ class _FramedRun(Run):
         if any(group.num_passed >= self._rule.num_turns for group in others):
             return False
         first_s = max(group.left for group in urgent) * alone_s
-        in_time = [group for group in others if now_s + group.left * company_s <= _due_s(group)]
-        return all(now_s + first_s + group.left * company_s <= _due_s(group) for group in in_time)
+        return all(now_s + first_s + group.left * company_s <= _due_s(group) for group in others)
 
     def _ended(self, group: Group) -> None:
         """All, or what its frames have let it do until now."""

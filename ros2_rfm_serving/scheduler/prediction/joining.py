@@ -98,17 +98,29 @@ class Wholes:
     def __init__(self, rule: Joining, chance: Iterator[float]) -> None:
         """chance: standard normal."""
         self._rule, self._chance = rule, chance
-        self._off, self._alike = 0.0, 0
+        self._off: float | None = None
+        self._alike = 0
 
     def next(self, num_waiting: int) -> bool:
-        gain = self._rule.gain(num_waiting)
-        if gain <= 0.0:
-            return True
-        if not 0 < self._alike < MOST_ALIKE:
-            self._off, self._alike = next(self._chance), 0
-        whole = gain < self._off
+        """Return whether the next batch runs as a whole.
+
+        After `MOST_ALIKE` whole batches in a row one goes step by step, to measure what that takes. Rows that come meanwhile join
+        it, so that a busy server goes on step by step until nobody is in flight.
+        """
+        if self._alike >= MOST_ALIKE:
+            self._off, self._alike = None, 0
+            return False
+        whole = self._is_better_whole(self._rule.gain(num_waiting))
         self._alike = self._alike + 1 if whole else 0
         return whole
+
+    def _is_better_whole(self, gain: float) -> bool:
+        """As far as the server has learned it, which it does anew after each row that went step by step."""
+        if gain <= 0.0:
+            return True
+        if self._off is None or not self._alike:
+            self._off = next(self._chance)
+        return gain < self._off
 
 
 @lru_cache(maxsize=REMEMBERED)

@@ -4,7 +4,7 @@ As in `closed_queue.py` the very robots are run from several starts. A round (`s
 are perceived together, which holds up whoever is in flight, then all in flight go on by one step, and who has had all is answered.
 Who is let in follows the server's own rule (`joining.py`): a group of rows at the same step joins those in flight where more groups
 serve more, or where it holds them up less than it would wait; else when a group has ended. Rows that nobody may join run as a
-whole. Left out is that a row goes on alone where only that keeps its SLO, and that a whole batch goes row by row now and then.
+whole, but for one batch now and then that goes step by step. Left out is that a row goes on alone where only that keeps its SLO.
 
 Nothing here reads a clock; the random numbers are the same for the same queue.
 """
@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from ros2_rfm_serving.scheduler.prediction.joining import TIMES, Wholes, joining
 from ros2_rfm_serving.scheduler.prediction.queued import EVERY, MOST_REQUESTS, NINE_OF_TEN, Found, Tally, Waits, answer, watched
 from ros2_rfm_serving.scheduler.prediction.ranks import patient, ranks, service_order
 from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
-from ros2_rfm_serving.types.phase import in_turn
+from ros2_rfm_serving.types.phase import turn_in_flight
 
 REMEMBERED = 512
 """Queues."""
@@ -49,16 +50,30 @@ def drawn(most: int) -> tuple[int, ...]:
 class Group:
     """Rows at the same step."""
 
+    is_framed: ClassVar = False
+    """It is of a pipelined session, whose phase never gives way."""
+
     rows: list[Request]
     began_s: float
     turns_left: int
     num_passed: int = 0
     """Turns that went on without it, though it could have gone on."""
+    num_before: int = 0
+    """Rows that were in flight when it entered."""
+    num_after: int = 0
+    """Rows that entered while it was in flight."""
 
     @property
     def left(self) -> int:
         """Turns until the answer."""
         return self.turns_left
+
+    def turns(self) -> list[float]:
+        """Return the turn of each row among all with which it shared the flight, as the server counts them (`Flight`)."""
+        turns = [0.0] * len(self.rows)
+        for place, row in enumerate(sorted(range(len(self.rows)), key=lambda row: self.rows[row][0])):
+            turns[row] = turn_in_flight(self.num_before + place, self.num_after + len(self.rows) - 1 - place)
+        return turns
 
 
 class Run:
@@ -130,9 +145,17 @@ class Run:
         if number:
             began_s, rows = self._now_s, self._first(number)
             self._now_s += self._rule.perceive_s[number] * next(self._factors)
-            self._groups.append(Group(rows, began_s, self._rule.num_turns))
-            self._num_rows += number
+            self._join(rows, began_s)
         return number < room
+
+    def _join(self, rows: list[Request], began_s: float) -> None:
+        """Begin a group beside those in flight."""
+        there = [group for group in self._groups if not group.is_framed]
+        for group in there:
+            group.num_after += len(rows)
+        num_before = sum(len(group.rows) for group in there)
+        self._groups.append(Group(rows, began_s, self._rule.num_turns, num_before=num_before))
+        self._num_rows += len(rows)
 
     def _turns(self, *, once: bool) -> None:
         """Of all in flight, up to the first that may change who enters: one, or until a group has ended or somebody has come."""
@@ -153,7 +176,7 @@ class Run:
                 self._ended(group)
 
     def _ended(self, group: Group) -> None:
-        self._answer(group.rows, group.began_s, in_turn([request[0] for request in group.rows]))
+        self._answer(group.rows, group.began_s, group.turns())
 
     def _answer(self, rows: Sequence[Request], began_s: float, turns: Sequence[float]) -> None:
         took_s = self._now_s - began_s

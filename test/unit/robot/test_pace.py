@@ -14,7 +14,7 @@ from ros2_rfm_serving.robot.config import LinkConfig
 from ros2_rfm_serving.robot.conversation.link import Link, LinkState
 from ros2_rfm_serving.robot.motion.motion import Motor
 from ros2_rfm_serving.types import RequestId, Route
-from ros2_rfm_serving.types.phase import Phase, Usual
+from ros2_rfm_serving.types.phase import Phase, Usual, chunk_slack_s, turn_in_flight
 from test.unit.fakes import SERVED, chunk, grant, observation, schedule
 from test.unit.robot.robots import CONFIG, PERIOD_S
 
@@ -145,6 +145,19 @@ def test_whatever_a_server_says_the_phase_moves_by_a_period_at_most(unusual_s: f
     assert 0.0 <= link.ready_s <= 1.0
     asked(link, link.ready_s, 0.1)
     assert 0.0 < link.ready_s <= 2.0
+
+
+def test_a_robot_that_stands_in_every_cycle_may_come_later() -> None:
+    """Its chunk ends before its next answer, whenever it asks: it has no actions to lose, and would never leave a crowd."""
+    assert chunk_slack_s(0.9, 0.5, 0.1) == pytest.approx(0.3) and chunk_slack_s(0.3, 0.5, 0.1) == 0.0
+    assert Phase().shift_s(0.2, 0.5, slack_s=0.1) == pytest.approx(0.1), "within what is left of its chunk"
+    assert Phase().shift_s(0.2, 0.5, slack_s=0.0) == pytest.approx(0.2)
+
+
+def test_a_row_that_others_joined_asks_earlier_and_one_that_joined_others_later() -> None:
+    assert turn_in_flight(0, 0) == 0.0
+    assert turn_in_flight(0, 1) == -turn_in_flight(1, 0) == -0.25
+    assert sum(turn_in_flight(place, 3 - place) for place in range(4)) == pytest.approx(0.0), "of rows that entered together"
 
 
 def test_a_shorter_period_is_not_made_up_for_at_once() -> None:

@@ -47,6 +47,20 @@ stack:
 """
 
 
+@pytest.mark.parametrize("objective", ["proportional", "throughput", "max_min"])
+def test_too_few_gpus_are_planned_by_each_objective(shipped: tuple[Profile, Catalogue], objective: str) -> None:
+    """The search for the lowest share ended with a ValueError: no server of its own is left for any model."""
+    text = f"""
+server_cluster: {{num_servers: 1, gpu_type: NVIDIA H200}}
+planning: {{objective: {objective}}}
+robot_fleet: [{{task: carry, num_robots: 1}}, {{task: stack, num_robots: 1}}]
+carry: {{pipeline: {{action_period_ms: 300}}, components: {{system1: {{model: nvidia/GR00T-N1.6-3B, slo_ms: 900}}}}}}
+{OTHER}
+"""
+    plan = plan_factory(parse_factory(text), *shipped, explained=False)
+    assert plan.feasible and plan.shares_gpus
+
+
 @pytest.mark.parametrize(("robots", "servers", "more"), [(3, 2, ""), (2, 1, ""), (2, 2, OTHER)])
 def test_models_share_gpus_where_there_are_fewer_and_keep_every_slo(
     robots: int, servers: int, more: str, shipped: tuple[Profile, Catalogue]

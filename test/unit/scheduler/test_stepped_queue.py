@@ -25,6 +25,7 @@ from ros2_rfm_serving.scheduler.prediction.queued import ASSURING, MOST_REQUESTS
 from ros2_rfm_serving.scheduler.prediction.stepped_queue import stepped_waits
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.simulation import Report, simulate
+from ros2_rfm_serving.simulation.conditions import Conditions
 from ros2_rfm_serving.simulation.gpu import costs_of
 from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
 
@@ -208,18 +209,18 @@ def test_a_slower_server_keeps_everybody_waiting_for_longer(shipped: tuple[Profi
 
 
 def test_robots_that_meet_part_again_and_are_held_up_as_by_what_a_server_has_learned(shipped: tuple[Profile, Catalogue]) -> None:
-    """16 that ask 25 times a second were held up for 232 ms: all of them met, for they were answered together. Virtual time has
-    145 to 148 at 25, 167 to 168 at 32 and 168 to 191 at 40."""
+    """In virtual time (three starts of 20 s) 16 robots have a p99 of 73 to 74 ms at 25 requests/s, 128 to 131 at 32, 144 to 158 at
+    40. Before rows of one flight had turns these were 145 to 148, 167 to 168 and 168 to 191."""
     law = law_of(shipped[1], PI)
-    for load_hz, most_s in ((25.0, 0.165), (32.0, 0.185), (40.0, 0.2)):
+    for load_hz, least_s, most_s in ((25.0, 0.067, 0.082), (32.0, 0.117, 0.144), (40.0, 0.135, 0.172)):
         waits = stepped_waits((Member(16, 16 / load_hz, 0.2, gives_way=True),), law)
-        assert 0.135 < waits.all.at(99) < most_s and waits.members[0].response_s(99) < most_s
+        assert least_s < waits.all.at(99) < most_s and waits.members[0].response_s(99) < most_s
 
 
 def test_caps_that_few_starts_keep_by_luck_are_found_out(shipped: tuple[Profile, Catalogue]) -> None:
-    """48 robots come 33 times a second; convoys come and go. Eight starts kept an SLO of 200 ms in 99 % by luck, for so it was that
-    their cap was found; virtual time has 92 to 100 %, and 98.2 in the mean of eight runs."""
-    crowd = (Member(48, 1 / 0.6816417723653584, 0.2, gives_way=True, slo_s=0.2),)
+    """48 robots come 38 times a second. Eight starts keep an SLO of 200 ms in 99 % by luck, for a cap is sought until they do; one
+    in five of many more starts misses it."""
+    crowd = (Member(48, 48 / 38, 0.2, gives_way=True, slo_s=0.2),)
     looks = [stepped_waits(crowd, law_of(shipped[1], PI), "fifo", most).members[0] for most in (MOST_REQUESTS, ASSURING)]
     assert looks[0].response_s(99) < 0.2 and looks[0].missed(99, 0.2) == 0.0
     assert looks[1].response_s(99) > 0.2 and looks[1].missed(99, 0.2) > 0.1
@@ -243,6 +244,28 @@ def test_a_plan_that_curves_call_feasible_is_so_in_simulation(shipped: tuple[Pro
         shares = [report.task_components[name]["system1"] for report in reports]
         share = sum(one.slo_attainment * one.count for one in shares) / sum(one.count for one in shares)
         assert share >= task.percentile / 100 - 0.006
+
+
+@pytest.mark.parametrize("begins", ["at once", "at random"])
+def test_a_crowd_at_a_continuous_server_comes_back(shipped: tuple[Profile, Catalogue], begins: str) -> None:
+    """12 asynchronous robots whose chunks end before they ask again. Where they began at once 9 % of their requests were in time
+    for ever, of 99 promised: none could come later, for nothing was left of its chunk. Rows that ran alone in front of late ones
+    made the server too slow from every start: 94 to 98 %."""
+    text = """
+server_cluster: {num_servers: 1, gpu_type: NVIDIA H200, batching: continuous}
+robot_fleet: [{task: pick, num_robots: 12}]
+pick:
+  execution: {mode: async}
+  pipeline: {action_period_ms: 150}
+  components: {system1: {model: physical-intelligence/pi0.5, slo_ms: 112.2}}
+"""
+    factory = parse_factory(text)
+    plan = plan_factory(factory, *shipped, explained=False)
+    assert plan.feasible and plan.tasks["pick"].action_rate_hz > 1.7, "0.59 actions/s were planned where crowds stayed together"
+    conditions = Conditions(begins=dict.fromkeys((r.name for r in factory.robots), 0.0)) if begins == "at once" else Conditions()
+    schedule = to_schedule(plan, factory.robots, epoch=1)
+    report = simulate(schedule, factory, shipped[1], shipped[0], seconds=20, seed=1, warm_up_s=30, conditions=conditions)
+    assert report.components["system1"].slo_attainment > 0.985
 
 
 @pytest.mark.patient

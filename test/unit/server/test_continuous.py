@@ -338,6 +338,7 @@ def test_an_urgent_row_goes_first_where_that_saves_it_and_costs_no_other_ones_de
     assert rows(0.4, math.inf) == [0, 1], "it is late in any case"
     assert rows(0.6, 0.8) == [0, 1], "the other one would be late"
     assert rows(0.6, 1.3) == [0]
+    assert rows(0.6, 0.4) == [0, 1], "the other one is late already, and would be later still"
 
 
 def test_who_has_no_deadline_is_answered_beside_robots_that_are_saved_again_and_again() -> None:

@@ -1,0 +1,1 @@
+"""Plans of continuous batching near capacity, held against virtual time from many ways to start."""
