@@ -16,6 +16,7 @@ from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.inputs import console
+from ros2_rfm_serving.operate.progress import spinner
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.audit.bag import Bag
@@ -53,11 +54,13 @@ def verify(
     from ros2_rfm_serving.audit.bag import PAGE
     from ros2_rfm_serving.audit.verify_bag import verify_bag
 
-    recording = Bag(bag)
-    verdict = verify_bag(recording, _prover(enclave) if enclave else None)
+    with spinner("verifying chains, messages and files"):
+        recording = Bag(bag)
+        verdict = verify_bag(recording, _prover(enclave) if enclave else None)
     if PAGE not in recording.topics.values() and not verdict.damages:
         raise RfmError(f"{bag} has no audit log; record with `rfm up --record` or `rfm record`")
-    proofs = _proofs(recording, enclave, verdict) if enclave else None
+    with spinner("verifying the signatures of statuses and schedules"):
+        proofs = _proofs(recording, enclave, verdict) if enclave else None
     if as_json:
         print(json.dumps(_as_json(verdict) | ({"proofs": vars(proofs)} if proofs else {})))
     else:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.extras import needing
+from ros2_rfm_serving.operate.progress import spinner
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.audit.bag import Bag
@@ -44,11 +45,12 @@ def explain(
     from ros2_rfm_serving.audit.trust import flaws_of
     from ros2_rfm_serving.audit.verify_bag import verify_bag
 
-    recording = Bag(bag)
-    at_s = moment_of(at, recording.begins_ns / 1e9, recording.ends_ns / 1e9)
-    found = explained(AuditLog(recording.pages(), [window(at_s)]), robot, at_s)
-    files, missing = _save_images(found, recording, images)
-    flaws = flaws_of(verify_bag(Bag(bag)), window(at_s))
+    with spinner("explaining the moment, and verifying the recording"):
+        recording = Bag(bag)
+        at_s = moment_of(at, recording.begins_ns / 1e9, recording.ends_ns / 1e9)
+        found = explained(AuditLog(recording.pages(), [window(at_s)]), robot, at_s)
+        files, missing = _save_images(found, recording, images)
+        flaws = flaws_of(verify_bag(Bag(bag)), window(at_s))
     if as_json:
         print(json.dumps({**found.as_json(), "image_files": list(map(str, files)), "not_as_written": flaws}))
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ from rich.console import Console
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.extras import needing
+from ros2_rfm_serving.operate.progress import spinner
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.audit.bag import Bag
@@ -50,8 +51,10 @@ def export(
         from ros2_rfm_serving.audit.bag import Bag
         from ros2_rfm_serving.audit.export.frames import Skipped, same_shape, shape_of
         from ros2_rfm_serving.audit.trust import check_unchanged
-    skipped, recording = Skipped(), Bag(bag)
-    for line in check_unchanged(recording, "export", anyway=unverified):
+    with spinner("verifying the recording"):
+        skipped, recording = Skipped(), Bag(bag)
+        lines = check_unchanged(recording, "export", anyway=unverified)
+    for line in lines:
         console.print(plain(line), soft_wrap=True)
     with needing("lerobot", "rfm export --lerobot"):
         from ros2_rfm_serving.audit.export.lerobot import write
@@ -61,8 +64,9 @@ def export(
         _tell(skipped)
         fix = "record with `rfm up --record`, images included; `rfm audit verify` says what is in it"
         raise ConfigurationError("no episode of a robot that can be exported", file=str(bag), fix=fix)
-    counted = _Counted(same_shape(itertools.chain([first], found), first, skipped))
-    num_frames = write(counted, shape_of(first), lerobot, bag.resolve().stem, videos=videos)
+    with spinner("writing episodes") as show:
+        counted = _Counted(same_shape(itertools.chain([first], found), first, skipped), show)
+        num_frames = write(counted, shape_of(first), lerobot, bag.resolve().stem, videos=videos)
     console.print(f"{lerobot}: {num_frames} frames in {counted}", soft_wrap=True)
     _tell(skipped)
     left_out, num_left_out = skipped.left_out, skipped.left_out.total()
@@ -89,8 +93,9 @@ def _episodes(bag: Bag, skipped: Skipped, robots: list[str], tasks: list[str], o
 class _Counted:
     """Episodes on their way."""
 
-    def __init__(self, found: Iterator[Episode]) -> None:
-        self._found = found
+    def __init__(self, found: Iterator[Episode], show: Callable[[str], None]) -> None:
+        """show: displays progress."""
+        self._found, self._show = found, show
         self._words = {True: "succeeded", False: "failed", None: "of which nobody said how they ended"}
         self._counts: dict[str, int] = dict.fromkeys(self._words.values(), 0)
         self._robots: dict[str, Any] = {}
@@ -99,6 +104,7 @@ class _Counted:
         for episode in self._found:
             self._counts[self._words[episode.success]] += 1
             self._robots[episode.robot] = None
+            self._show(f"writing episodes: {self.total}")
             yield episode
 
     @property

@@ -11,6 +11,7 @@ import typer
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.extras import needing
+from ros2_rfm_serving.operate.progress import spinner
 from ros2_rfm_serving.operate.running import console, prepare_environment, ros_domain, spinning, stop_signals
 
 if TYPE_CHECKING:
@@ -111,7 +112,9 @@ def _recover(folder: Path | None) -> None:
 
     if folder is None:
         raise ConfigurationError("no folder", key="--recover", fix="name the folder of a recording")
-    for one in recover(folder):
+    with spinner("mending the recording"):
+        mended = recover(folder)
+    for one in mended:
         lost = f", {one.lost_bytes} bytes behind the last whole chunk are gone" if one.lost_bytes else ""
         how = f"mended{lost}" if one.mended else "whole"
         console.print(f"{one.name}: {how}; {one.messages} messages", markup=False, highlight=False)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +17,7 @@ from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.inputs import console
+from ros2_rfm_serving.operate.progress import spinner
 from ros2_rfm_serving.shipped import shipped
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ def replay(
         show_what_if(bag, asked)
         return
     began_s = time.monotonic()
-    recording = Bag(bag)
+    with spinner("replaying the recording") as show:
+        recording = Bag(bag)
+        results = [] if infer else _replayed(recording, robot, profiles, show)
     if infer:
         raise typer.Exit(infer_again(recording, models, as_json=as_json))
-    with _progress(as_json) as tell:
-        results = _replayed(recording, robot, profiles, tell)
     took_s = time.monotonic() - began_s
     if not results:
         what = f"of a robot {robot!r}" if robot else "that can be replayed"
@@ -101,14 +101,14 @@ def makers(profiles: Path | None = None) -> Makers:
     return {"robot": brains(RobotReplay), "server": brains(ServerReplay), "scheduler": brains(lambda: SchedulerReplay(folder))}
 
 
-def _replayed(recording: Bag, robot: str, profiles: Path | None, tell: Any) -> list[Replayed]:
+def _replayed(recording: Bag, robot: str, profiles: Path | None, show: Callable[[str], None]) -> list[Replayed]:
     from ros2_rfm_serving.audit.replay import replay as replayed
 
     found: dict[tuple[str, int], Replayed] = {}
     wanted = (lambda writer: writer == f"robot/{robot}") if robot else (lambda writer: True)
     for result in replayed(recording.pages(), makers(profiles), wanted):
         found[result.writer, result.run] = result
-        tell(found)
+        show(f"replaying: {sum(one.decisions for one in found.values())} decisions of {len(found)} chains")
     return list(found.values())
 
 
@@ -117,24 +117,6 @@ def _code(results: list[Replayed]) -> int:
         return DIFFERENT
     incomplete = any(one.refused or one.broke_off for one in results)
     return NOT_REPLAYED if incomplete or not any(one.decisions for one in results) else 0
-
-
-@contextlib.contextmanager
-def _progress(quiet: bool) -> Iterator[Any]:
-    """What is called now and then with what there is so far."""
-    if quiet or not console.is_terminal:
-        yield lambda found: None
-        return
-    with console.status("replaying") as status:
-        told_s = 0.0
-
-        def tell(found: dict[tuple[str, int], Replayed]) -> None:
-            nonlocal told_s
-            if time.monotonic() - told_s > 0.2:
-                told_s = time.monotonic()
-                status.update(f"{sum(one.decisions for one in found.values())} decisions of {len(found)} chains")
-
-        yield tell
 
 
 def _show(results: list[Replayed], damages: list[str], took_s: float) -> None:

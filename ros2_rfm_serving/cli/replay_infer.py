@@ -13,6 +13,7 @@ from rich.table import Table
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.inputs import console
+from ros2_rfm_serving.operate.progress import spinner
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.audit.bag import Bag
@@ -27,8 +28,9 @@ def infer_again(recording: Bag, models: Path | None, *, as_json: bool) -> int:
     from ros2_rfm_serving.audit.servers.rerun import Rerun
 
     began_s, rerun = time.monotonic(), Rerun(recording, models)
-    for _ in rerun.run():
-        pass
+    with spinner("building the engines") as show:
+        for _ in rerun.run():
+            show(f"running batches again: {rerun.num_batches}")
     if not rerun.results:
         raise RfmError(f"{recording.path} has no audit log of a server; `rfm audit verify` says what is in it")
     if as_json:

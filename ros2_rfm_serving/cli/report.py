@@ -10,6 +10,7 @@ from rich.console import Console
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.extras import needing
+from ros2_rfm_serving.operate.progress import spinner
 
 console = Console()
 
@@ -28,7 +29,8 @@ def report(
     with needing("audit", "rfm audit report"):
         from ros2_rfm_serving.audit.report.report import report as page_of
     file = out or bag.with_name(f"{bag.resolve().stem}.html")
-    page = page_of(bag)
+    with spinner("reading the recording and explaining its incidents"):
+        page = page_of(bag)
     try:
         file.write_text(page, encoding="utf-8")
     except OSError as error:

@@ -13,6 +13,7 @@ from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.inputs import console
+from ros2_rfm_serving.operate.progress import spinner
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.audit.safety import Kept
@@ -37,11 +38,13 @@ def safety(
     from ros2_rfm_serving.audit.log import AuditLog
     from ros2_rfm_serving.audit.safety import kept
 
-    recording = Bag(bag)
-    log = AuditLog(recording.pages())
+    with spinner("checking every control period"):
+        recording = Bag(bag)
+        log = AuditLog(recording.pages())
+        found = kept(log)
     if not log.robots:
         raise RfmError(f"{bag} has no audit log of a robot; record with `rfm up --record` or `rfm record`")
-    found, damages = kept(log), [*recording.damages, *log.damaged]
+    damages = [*recording.damages, *log.damaged]
     if as_json:
         print(json.dumps({"judged": found.judged, "broken": [one._asdict() for one in found.broken], "damages": damages}))
     else:

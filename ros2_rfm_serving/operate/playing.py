@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.plain import plain
+from ros2_rfm_serving.operate.progress import spinner
 from ros2_rfm_serving.operate.running import console, prepare_environment, ros_domain, spinning, stop_signals
 
 
@@ -33,8 +34,10 @@ def publish(bag: Path, asked: Playing) -> None:
     from ros2_rfm_serving.audit.trust import check_unchanged
     from ros2_rfm_serving.ros.monitor.player import Player
 
-    recording, stop = Bag(bag), threading.Event()
-    for line in check_unchanged(recording, "replay --publish", anyway=asked.unverified):
+    with spinner("verifying the recording"):
+        recording, stop = Bag(bag), threading.Event()
+        lines = check_unchanged(recording, "replay --publish", anyway=asked.unverified)
+    for line in lines:
         console.print(plain(line), soft_wrap=True)
     seconds = (recording.ends_ns - recording.begins_ns) / 1e9
     with stop_signals(stop), spinning(lambda: Player(recording, asked.prefix)) as player:

@@ -4,27 +4,42 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SHOWN_AFTER_S = 0.8
 """Delay of a progress display, s: what is done sooner shows none."""
+UPDATE_PERIOD_S = 0.2
+"""Between two texts of one display, s."""
 
 
 @contextmanager
-def spinner(text: str) -> Iterator[None]:
-    """Show `text` with a moving sign on stderr once `SHOWN_AFTER_S` have passed, where stderr is a terminal."""
+def spinner(text: str) -> Iterator[Callable[[str], None]]:
+    """Show `text` with a moving sign on stderr once `SHOWN_AFTER_S` have passed, where stderr is a terminal.
+
+    The function that it yields shows another text; it may be called for every step of the work.
+    """
     if not sys.stderr.isatty():
-        yield
+        yield lambda _: None
         return
     from rich.console import Console
+    from rich.markup import escape
 
-    status = Console(stderr=True).status(text)
+    status = Console(stderr=True).status(escape(text))
     timer = threading.Timer(SHOWN_AFTER_S, status.start)
     timer.daemon = True
     timer.start()
+    shown_s = time.monotonic()
+
+    def update(text: str) -> None:
+        nonlocal shown_s
+        if time.monotonic() - shown_s > UPDATE_PERIOD_S:
+            shown_s = time.monotonic()
+            status.update(escape(text))
+
     try:
-        yield
+        yield update
     finally:
         timer.cancel()
         timer.join()

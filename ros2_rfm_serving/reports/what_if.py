@@ -11,6 +11,7 @@ from ros2_rfm_serving.audit.whatif.comparison import SEEDS, Comparison
 from ros2_rfm_serving.audit.whatif.factories import Knowledge
 from ros2_rfm_serving.factory import Catalogue, load_factory
 from ros2_rfm_serving.operate.inputs import console, load_inputs, print_json
+from ros2_rfm_serving.operate.progress import spinner
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.reports.charts import save
 from ros2_rfm_serving.reports.whatif_tables import chart, tables
@@ -35,7 +36,9 @@ def show_what_if(bag: Path, asked: Asked) -> Comparison:
     question = Question(
         settings=asked.settings, horizon=asked.horizon, factory=load_factory(asked.factory) if asked.factory else None
     )
-    found = what_if(Bag(bag), question, _knowledge(asked), asked.seeds)
+    knowledge = _knowledge(asked)
+    with spinner("reading the recording, and simulating"):
+        found = what_if(Bag(bag), question, knowledge, asked.seeds)
     if asked.as_json:
         print_json(found.to_json())
     else:

@@ -40,6 +40,11 @@ class Rerun:
         results = [chain.result for chain in self._chains.values()]
         return [one for one in results if one.batches or one.skipped or one.unrecorded or one.notes]
 
+    @property
+    def num_batches(self) -> int:
+        """Batches that have run so far, of all chains."""
+        return sum(chain.result.batches for chain in self._chains.values())
+
     def run(self) -> Iterator[None]:
         """A step per message. Afterwards every difference has a size, where the chunk itself was recorded."""
         for message in self._bag.messages(PAGE, OBSERVATION):

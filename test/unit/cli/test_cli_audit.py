@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,3 +112,49 @@ def test_a_chain_that_began_anew_is_named_and_is_not_all_well(written: Written) 
 def test_what_is_no_recording_is_said(tmp_path: Path, verb: tuple[str, ...]) -> None:
     done = CliRunner().invoke(app, [*verb, str(tmp_path)])
     assert done.exit_code != 0 and str(tmp_path) in str(done.exception)
+
+
+IMPATIENT = """
+import sys
+from ros2_rfm_serving.operate import progress
+
+progress.SHOWN_AFTER_S = -1.0
+from ros2_rfm_serving.cli.main import app
+
+bag, folder = sys.argv[1:]
+for verb in (["audit", "verify"], ["audit", "safety"], ["audit", "report", "-o", f"{folder}/page.html"], ["replay"]):
+    app([*verb, bag], standalone_mode=False)
+app(["audit", "explain", bag, "--robot", "r1", "--at", "0.0"], standalone_mode=False)
+"""
+
+
+def test_every_verb_that_reads_a_recording_shows_progress_on_a_terminal(
+    pages: list[Page], written: Written, tmp_path: Path
+) -> None:
+    terminal, process_end = pty.openpty()
+    command = [sys.executable, "-W", "ignore", "-c", IMPATIENT, str(written(pages)), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=process_end, text=True) as process:
+        os.close(process_end)
+        shown = _until_closed(terminal)
+        printed = process.communicate(timeout=120)[0]
+    for text in (
+        "verifying chains",
+        "checking every control period",
+        "explaining its incidents",
+        "replaying",
+        "explaining the moment",
+    ):
+        assert text in shown, (text, shown[-2000:], printed[-2000:])
+    assert "verifying chains" not in printed, "what a program reads has no progress in it"
+
+
+def _until_closed(terminal: int) -> str:
+    parts: list[bytes] = []
+    try:
+        while part := os.read(terminal, 1 << 16):
+            parts.append(part)
+    except OSError:  # the last process at the other end has ended
+        pass
+    finally:
+        os.close(terminal)
+    return b"".join(parts).decode(errors="replace")
