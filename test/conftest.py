@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,59 @@ settings.register_profile("unhurried", parent=settings.default, deadline=None)
 settings.load_profile("unhurried")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+GRACE_S = 180.0
+"""Beyond the time limit of a test: it includes the 120 s for which the teardown of a server waits."""
+OWN_VARIABLES = ("RFM_", "ROS_", "RMW_", "FASTDDS_", "FASTRTPS_", "CYCLONEDDS_")
+_stderr: list[int] = []
+"""Descriptor of the real stderr, which pytest does not capture."""
+
+
+def pytest_configure() -> None:
+    _stderr.append(os.dup(2))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """End a run in which a test hangs past its time limit, with every thread's stack.
+
+    pytest-timeout raises in Python, once. That does not happen while a call of the middleware holds Python's global lock, as a
+    `publish` does that waits for a subscriber that was killed; and nothing ends a teardown that hangs after it. A thread of C does.
+    """
+    if not (limit_s := time_limit_s(item)) or item.config.getoption("usepdb"):
+        return (yield)
+    faulthandler.dump_traceback_later(limit_s + GRACE_S, exit=True, file=_stderr[0])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def time_limit_s(item: pytest.Item) -> float:
+    """Return the time limit of a test, 0 for none: of its mark, of the command line, or of pyproject.toml."""
+    if marker := item.get_closest_marker("timeout"):
+        return float(marker.args[0] if marker.args else marker.kwargs["timeout"])
+    given = item.config.getoption("timeout")
+    return float(given if given is not None else item.config.getini("timeout"))
+
+
+@pytest.fixture(autouse=True)
+def _environment_is_put_back() -> Iterator[None]:
+    """No test leaves the next one a certificate, a domain or a profile.
+
+    A variable stays where two `MonkeyPatch` set it and are not undone in the reverse order.
+    """
+    before = own_variables()
+    yield
+    after = own_variables()
+    for name in after.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+    assert after == before, "a test has changed the environment of those after it"
+
+
+def own_variables() -> dict[str, str]:
+    """Return the environment variables that this package or its middleware reads."""
+    return {name: value for name, value in os.environ.items() if name.startswith(OWN_VARIABLES)}
 
 
 @pytest.fixture(scope="session", autouse=True)

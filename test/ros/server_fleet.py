@@ -174,11 +174,12 @@ class Fleet(Node):
     def ask(self, robot: str, value: float = 0.0, **changes: Any) -> Any:
         """One answered request; best effort, so again until it is."""
         before = len(self.chunks[robot])
-        while len(self.chunks[robot]) == before:
+
+        def answered() -> bool:
             self.send(robot, value, **changes)
-            end_s = time.monotonic() + 1.0
-            while time.monotonic() < end_s and len(self.chunks[robot]) == before:
-                self.executor_.spin_once(timeout_sec=0.02)
+            return bool(eventually(lambda: len(self.chunks[robot]) > before, 1.0, self._turn))
+
+        self.wait(answered, what=f"an answer to {robot}")
         return self.chunks[robot][-1][1]
 
     def refused(self, kind: str) -> int:

@@ -85,10 +85,15 @@ class Plant:
     def is_served(self, robot: str, value: float) -> bytes:
         """What it sent last."""
         before, sent = len(self.fleet.chunks[robot]), b""
-        while len(self.fleet.chunks[robot]) == before:
+
+        def answered() -> bool:
+            nonlocal sent
             sent = sealed_observation(self.observation(robot, value), self.keys[robot])
             self.fleet.out.publish(sent)
             self.fleet.spin(0.3)
+            return len(self.fleet.chunks[robot]) > before
+
+        self.fleet.wait(answered, what=f"an answer to {robot}")
         assert self.fleet.chunks[robot][-1][1].chunk_robot.data[0] == value
         return sent
 
@@ -97,11 +102,15 @@ class Plant:
         self.fleet.chunks[robot].clear()
         meanwhile()
         begin_s = again_s = time.monotonic()
-        while not self.fleet.chunks[robot]:
+
+        def answered() -> bool:
+            nonlocal again_s
             if time.monotonic() >= again_s:
                 self.fleet.out.publish(sealed_observation(self.observation(robot, value), self.keys[robot]))
                 again_s += 1.0
-            self.fleet.executor_.spin_once(timeout_sec=0.01)
+            return bool(self.fleet.chunks[robot])
+
+        self.fleet.wait(answered, what=f"an answer to {robot}")
         return self.fleet.chunks[robot][0][0] - begin_s
 
     def refuses(self, observation: Any, kind: str = "unproven") -> None:
