@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ros2_rfm_serving.cli import explain, report, safety
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.monitoring.plain import plain
+from ros2_rfm_serving.monitoring.plain import counted, plain
 from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.inputs import console
 from ros2_rfm_serving.operate.progress import spinner
@@ -122,17 +122,29 @@ def _show(verdict: Verdict) -> None:
     for note in verdict.notes:
         console.print(plain(f"note: {note}"), soft_wrap=True)
     lost = f"; {found.num_lost} were lost on the way, as the recorder noted" if found.num_lost else ""
-    flaws = len(found.flaws) + len(damages) + len(verdict.findings)
     aside = "".join(
         f"; {count} pages were set aside: {why}"
         for count, why in ((found.num_repeats, "they came before"), (found.num_unproven, "they are not their writers'"))
         if count
     )
-    told = f"{flaws} flaws" if flaws else "as it was written"
     records = f"{found.num_records} records of {len(found.chains)} chains"
     messages = f", {verdict.num_checked} messages" if verdict.num_checked else ""
-    console.print(f"{records}{messages}: {told}{lost}{aside}", soft_wrap=True)
+    console.print(f"{records}{messages}: {_summary(verdict)}{lost}{aside}", soft_wrap=True)
     console.print(f"head {found.head}", soft_wrap=True)
+
+
+def _summary(verdict: Verdict) -> str:
+    """Return how many changes there are, apart from ends that are missing because a process was killed."""
+    open_ends = sum(flaw.is_open_end for flaw in verdict.chains.flaws)
+    counts = {
+        "change": len(verdict.chains.flaws) - open_ends + len(verdict.findings),
+        "damaged place": len(verdict.damages),
+        "open end": open_ends,
+    }
+    if verdict.is_good:
+        return "as it was written"
+    found = ", ".join(counted(count, noun) for noun, count in counts.items() if count)
+    return f"NOT as it was written: {found}" if verdict.is_changed else f"no change was found, but {found}"
 
 
 def _findings(findings: tuple[Finding, ...]) -> Iterator[str]:

@@ -360,6 +360,9 @@ def test_a_recorder_that_was_killed_leaves_an_open_end_and_no_change(tmp_path: P
     assert not found.findings and not found.is_changed
     assert found.chains.flaws and all(flaw.is_open_end for flaw in found.chains.flaws)
     assert any("checksums alone" in note for note in found.notes)
+    done = CliRunner().invoke(app, ["audit", "verify", str(tmp_path / "bag")])
+    assert done.exit_code == 1 and f", {len(found.chains.flaws)} open ends" in done.output, done.output
+    assert "no change was found, but 1 damaged place" in done.output
 
 
 def test_a_recording_that_was_mended_proves_its_messages(tmp_path: Path) -> None:
@@ -458,6 +461,7 @@ def test_the_command_names_topic_time_and_kind(bag: Path, tmp_path: Path) -> Non
         and f"{COMMAND} at 20" in done.output
         and f"{COMMAND}: " in done.output
         and "more removed" in done.output
+        and "NOT as it was written: " in done.output
     )
     told = json.loads(CliRunner().invoke(app, ["audit", "verify", str(folder), "--json"]).output)
     assert {one["kind"] for one in told["findings"] if one["topic"] == COMMAND} == {"removed"} and told["messages"] > 400
