@@ -111,9 +111,9 @@ def _for(problem: Problem, schedule: BestSchedule) -> BestSchedule:
 
 
 def _harder(problem: Problem) -> Iterator[Problem]:
-    """With one server less of each type that has several; with each SLO stricter."""
-    for gpu_type, number in problem.gpus.items():
-        if number > 1:
+    """Yield the problem with one server less of each type, and with each SLO stricter."""
+    for gpu_type in problem.gpus:
+        if len(problem.servers) > 1:
             last = [server for server, its in problem.servers.items() if its == gpu_type][-1]
             yield replace(problem, servers={server: its for server, its in problem.servers.items() if server != last})
     yield from (_with_slo(problem, d.task, d.component, STRICTER) for d in problem.demands if math.isfinite(d.slo.promised_s))

@@ -122,16 +122,16 @@ class Best:
         kept = self._compare.better(*(self._kept(option, tuning=True) for option in options))
         return self._surest(self._climbed(kept), ()) if kept else None
 
-    def reach(self, hosts: tuple[Host, ...], worth: float) -> float:
+    def reach(self, hosts: tuple[Host, ...], worth: float, limits: Mapping[Host, float] = MappingProxyType({})) -> float:
         """Return the objective that these servers may have at the most, whatever their robots' queues say; 0: they serve nobody.
 
-        worth: objective below which an estimate will do.
+        worth: objective below which an estimate will do. limits: loads that are known, in requests/s; other servers are full.
         """
         parts = parted(self._problem, hosts)
         responses = Responses(parts.problem, self._curves, parts.hosts, None, Equilibrium((), {}, frozenset()))
-        queued = (host for host in dict.fromkeys(parts.hosts) if responses.has_queue(host))
-        limits = {host: self._curves.max_rate_hz(host.config) for host in queued}
-        search = RateSearch(parts.problem, self._curves, parts.hosts, limits)
+        most = (limits.get(host, self._curves.max_rate_hz(host.config)) for host in hosts)
+        queued = {host: hz for host, hz in zip(parts.hosts, most, strict=True) if responses.has_queue(host)}
+        search = RateSearch(parts.problem, self._curves, parts.hosts, queued)
         rates = search.best(worth)
         self._budget.spend(search.work)
         return parts.problem.objective(rates) if rates is not None else 0.0

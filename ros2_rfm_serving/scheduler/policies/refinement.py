@@ -8,7 +8,7 @@ last step moves on from the chosen plan for as long as such a move is worth more
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ros2_rfm_serving.scheduler.budget import Budget
@@ -18,7 +18,7 @@ from ros2_rfm_serving.scheduler.policies.options import BestSchedule
 from ros2_rfm_serving.scheduler.policies.steps import Steps
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK
-from ros2_rfm_serving.scheduler.prediction.rates import Host
+from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
 from ros2_rfm_serving.scheduler.problem import Problem
 
 GAIN = 5e-4
@@ -26,6 +26,8 @@ GAIN = 5e-4
 WORK, FEW = 12.0, 2.0
 """Budgets of a solver that the climb may take where a server has no more robots than that. With more robots on a server it may take
 less, by the third power of their number: queues of many robots take long to predict, and one robot more or less decides little."""
+SLOW = 0.98
+"""Share of its closed loop below which a class is held back by its servers."""
 JUDGED, LOADS = 12, 5
 """Neighbours that are judged in vain before the climb ends; and loads for which the queue of a server is run to judge one."""
 
@@ -69,16 +71,30 @@ class Refinement:
         return None
 
     def _promising(self, found: BestSchedule, least: float, until: float) -> list[Placement]:
-        """Return the neighbours that may be worth more than `least`, those first that may be worth most."""
-        placement = groups_of(whole_hosts(self._problem, found))
+        """Return the neighbours that may be worth more than `least`, those first that may be worth most while servers that
+        hold their robots back now do no more than now."""
+        hosts = whole_hosts(self._problem, found)
+        placement, limits = groups_of(hosts), self._limits(found, hosts)
         self._seen.add(placement)
-        reached: list[tuple[float, Placement]] = []
+        reached: list[tuple[float, float, Placement]] = []
         for move in self._neighbours(placement):
             if self._budget.total > until:
                 break
             if (reach := self._best.reach(self._hosts(move), least)) > least:
-                reached.append((reach, move))
-        return [move for _, move in sorted(reached, key=lambda one: -one[0])]
+                reached.append((self._best.reach(self._hosts(move), least, limits), reach, move))
+        return [move for *_, move in sorted(reached, key=lambda one: (-one[0], -one[1]))]
+
+    def _limits(self, found: BestSchedule, hosts: Sequence[Host]) -> dict[Host, float]:
+        """Return the loads of the servers that seem to hold their robots back: these are slower than their closed loops allow."""
+        problem, rates = found.problem, found.rates
+        loops_hz = RateSearch(problem, self._curves, found.hosts).closed_loops_hz(rates)
+        slow = {c for c, (hz, loop_hz) in enumerate(zip(rates, loops_hz, strict=True)) if hz < SLOW * loop_hz}
+        limits: dict[Host, float] = {}
+        for host, whole in zip(found.hosts, hosts, strict=True):
+            asked = [(problem.demands[d], count) for d, count in host.robots]
+            if any(demand.task in slow for demand, _ in asked):
+                limits[whole] = sum(count * demand.rate_hz(rates[demand.task]) for demand, count in asked)
+        return limits
 
     def _hosts(self, placement: Placement) -> tuple[Host, ...]:
         return tuple(hosts_of(placement, self._problem))
