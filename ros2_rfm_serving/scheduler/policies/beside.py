@@ -14,11 +14,12 @@ from dataclasses import replace
 from ros2_rfm_serving.scheduler import utility
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies.best import Best
-from ros2_rfm_serving.scheduler.policies.options import BestSchedule, under
+from ros2_rfm_serving.scheduler.policies.options import BestSchedule, operated, under
 from ros2_rfm_serving.scheduler.policies.refinement import Refinement, whole_hosts
 from ros2_rfm_serving.scheduler.policies.search import LARGE
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.predict import keeps_every_slo
 from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
 from ros2_rfm_serving.scheduler.prediction.stable import Moves
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
@@ -48,7 +49,8 @@ def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget, rate_c
     if not budget.work or rate_control is False or problem.previous or len(problem.servers) >= LARGE:
         return mine
     refined = Refinement(problem, curves, own, budget)
-    best = refined.of(found) if found else None
+    sure = bool(found) and _keeps(curves, found)
+    best = refined.of(found, sure=sure) if found else None
     if not (math.isinf(bound.objective) or _near(best, bound)):
         other = _with_others(problem, curves, bound, budget, own, best)
         best = refined.of(other) if other and other is not best else best
@@ -98,11 +100,16 @@ def _near(found: BestSchedule | None, bound: Bound) -> bool:
     return found is not None and found.objective >= (1.0 - GAP) * bound.objective
 
 
+def _keeps(curves: Curves, schedule: BestSchedule) -> bool:
+    """Return whether every SLO is kept by robots' own queues, too: where the search knows no such schedule it returns another."""
+    return keeps_every_slo(schedule.problem, curves, operated(schedule, curves, curves))
+
+
 def _solved(problem: Problem, curves: Curves, work: float, extra: Budget) -> BestSchedule | None:
     own = Budget(work)
     found = Best(problem, curves, upper_bound(problem, curves, own), own, Moves(problem)).run(None)
     extra.spend(own.total)
-    return found
+    return found if found and _keeps(curves, found) else None
 
 
 def _for(problem: Problem, schedule: BestSchedule) -> BestSchedule:

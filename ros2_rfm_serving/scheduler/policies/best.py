@@ -136,13 +136,15 @@ class Best:
         self._budget.spend(search.work)
         return parts.problem.objective(rates) if rates is not None else 0.0
 
-    def improved(self, known: BestSchedule, hosts: tuple[Host, ...], least: float) -> BestSchedule | None:
+    def improved(self, known: BestSchedule | None, hosts: tuple[Host, ...], least: float) -> BestSchedule | None:
         """Return the best way to run these servers by which every SLO and floor is kept; None: it is worth no more than `least`, or
-        asynchronous robots would do clearly less than by the schedule that is known."""
+        asynchronous robots would do clearly less than by the schedule that is known, if any."""
         kept = self._chosen(self._ways(hosts))
         found = self._surest(self._climbed(kept), ()) if kept else None
         if not found or found.worth <= least or not self._compare.keeps_floors(found):
             return None
+        if known is None:
+            return replace(found, complete=False)
         return None if self._compare.does_less(found, known, CLEARLY) else replace(found, complete=known.complete)
 
     def _ways(self, hosts: tuple[Host, ...]) -> list[BestSchedule]:

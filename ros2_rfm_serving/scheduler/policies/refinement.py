@@ -44,28 +44,31 @@ class Refinement:
         servers, robots = len(problem.servers), sum(task.num_robots for task in problem.classes)
         self._work = WORK * min(1.0, FEW * servers / robots) ** 3 * budget.work
 
-    def of(self, found: BestSchedule) -> BestSchedule:
+    def of(self, found: BestSchedule, *, sure: bool = True) -> BestSchedule | None:
         """Return the last plan of the climb: `found` itself where no neighbour is worth more.
+
+        sure: `found` keeps every SLO by its robots' queues. If it does not, any neighbour that does is better, and without one the
+        result is None.
 
         Where no queue is known the search has judged the neighbours already, by the curves, and there is nothing to climb. Nor is
         a climb begun whose budget is less than it takes to judge one neighbour.
         """
         queued = [host for host in set(found.hosts) if self._curves.knows_queue(host.config)]
         if found.gpus or not queued or self._work < LOADS * QUEUE_WORK * len(queued):
-            return found
+            return found if sure else None
         until = self._budget.total + self._work
-        while better := self._better(found, until):
-            found = better
+        while better := self._better(found, until, sure=sure):
+            found, sure = better, True
         self._work = max(0.0, until - self._budget.total)
-        return found
+        return found if sure else None
 
-    def _better(self, found: BestSchedule, until: float) -> BestSchedule | None:
+    def _better(self, found: BestSchedule, until: float, *, sure: bool) -> BestSchedule | None:
         """Return a neighbour that is worth more; None: none is known after the budget's total has reached `until`."""
-        least = found.worth * (1 + GAIN)
+        least = found.worth * (1 + GAIN) if sure else 0.0
         for move in self._promising(found, least, until):
             if self._vain >= JUDGED or self._budget.total > until:
                 break
-            if better := self._best.improved(found, self._hosts(move), least):
+            if better := self._best.improved(found if sure else None, self._hosts(move), least):
                 return better
             self._vain += 1
         return None

@@ -20,7 +20,7 @@ def drawn_inputs(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return stretched_catalogue(repository / "config" / "profiles", tmp_path_factory.mktemp("profiles"))
 
 
-def unrefined(self: Refinement, found: BestSchedule) -> BestSchedule:
+def unrefined(self: Refinement, found: BestSchedule, *, sure: bool = True) -> BestSchedule:
     return found
 
 
