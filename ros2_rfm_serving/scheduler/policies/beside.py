@@ -49,7 +49,7 @@ def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget, rate_c
     if not budget.work or rate_control is False or problem.previous or len(problem.servers) >= LARGE:
         return mine
     refined = Refinement(problem, curves, own, budget)
-    sure = bool(found) and _keeps(curves, found)
+    sure = found is not None and _keeps(curves, found)
     best = refined.of(found, sure=sure) if found else None
     if not (math.isinf(bound.objective) or _near(best, bound)):
         other = _with_others(problem, curves, bound, budget, own, best)

@@ -58,7 +58,7 @@ class Refinement:
             return found if sure else None
         until = self._budget.total + self._work
         while better := self._better(found, until, sure=sure):
-            found, sure = better, True
+            until, found, sure = until if sure else self._budget.total + self._work, better, True
         self._work = max(0.0, until - self._budget.total)
         return found if sure else None
 
