@@ -213,7 +213,7 @@ def test_a_foreman_ends_a_task_that_the_simulator_says_is_done(
     monkeypatch.setenv(ENCLAVE, str(enclaves.make("foreman")))
     foreman = comes(rig)
     job, body = foreman._jobs["r1"], rig.tested._robots[0]  # type: ignore[attr-defined]
-    rig.wait(lambda: body.brain.task and job._goal, "a task")
+    rig.wait(lambda: body.brain.task and job.client.is_accepted, "a task")
     task = body.brain.task
     job.on_score(msg.EpisodeScore(success=True))
     rig.wait(lambda: task.result is not None, "its end")
