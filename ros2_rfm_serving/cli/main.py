@@ -10,6 +10,7 @@ from ros2_rfm_serving.errors import RfmError
 VERBS = {
     "up": "ros2_rfm_serving.cli.up:up",
     "robot": "ros2_rfm_serving.cli.robot:robot",
+    "task": "ros2_rfm_serving.cli.task:task",
     "drain": "ros2_rfm_serving.cli.drain:drain",
     "order": "ros2_rfm_serving.cli.order:order",
     "deploy": "ros2_rfm_serving.cli.deploy:deploy",

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.monitoring.findings.look import Look
 
 PERIOD_S = 0.1
+ALL_HEARD_S, SOME_SILENT_S = 1.0, 2.0
+"""Without news, that is all there is: two and four periods of a status."""
+UNDATED_S = 5.0
+"""For a server to be found, and to answer whose schedule is in force."""
 
 
 def look_at(namespace: str, seconds: float, wait_s: float, disk: Path, stop: threading.Event) -> Look:
@@ -36,6 +40,27 @@ def look_at(namespace: str, seconds: float, wait_s: float, disk: Path, stop: thr
     usage = disk_usage(disk)
     found.disk = Disk(folder=str(disk), size_bytes=usage.total, free_bytes=usage.free)
     return found
+
+
+def await_factory(board: Board, limit_s: float, stop: threading.Event) -> None:
+    """Wait until everybody was heard and a server has said that this is of now, nobody new came for a while, or the time is over.
+
+    Raises: `ConfigurationError` when there is no factory.
+    """
+    from ros2_rfm_serving.monitoring.board import Proof
+
+    end_s = time.monotonic() + limit_s
+    news, news_s = (0, 0), time.monotonic()
+    while time.monotonic() < end_s and not stop.wait(PERIOD_S):
+        seen = [row.seen_s > 0 for row in board.robots.values()] + [row.seen_s > 0 for row in board.servers.values()]
+        if (len(seen), sum(seen)) != news:
+            news, news_s = (len(seen), sum(seen)), time.monotonic()
+        quiet_s = UNDATED_S if board.proof is Proof.UNDATED else ALL_HEARD_S if all(seen) else SOME_SILENT_S
+        if any(seen) and board.factory and time.monotonic() - news_s > quiet_s:
+            return
+    if not stop.is_set() and not (board.robots or board.servers or board.factory):
+        fix = "start it with `rfm up`, or name its --domain and --namespace"
+        raise ConfigurationError(f"no factory is running in ROS domain {ros_domain()}", fix=fix)
 
 
 def _find(board: Board, limit_s: float, stop: threading.Event) -> None:

@@ -12,6 +12,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.enclaves import members
 from ros2_rfm_serving.operate.extras import needing
+from ros2_rfm_serving.operate.file_check import check_file
 from ros2_rfm_serving.operate.running import console
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def dashboard_page(
             log_order(kind, **body)
             words.note(body)
 
-        page = Dashboard(board, Eyes(node, names), Hands(node, names, member), tokens, note)
+        page = Dashboard(board, Eyes(node, names), Hands(node, names, member), tokens, note, check_file)
         with serving(page, address, port, tls) as url:
             _tell(url, address, drawn)
             yield url

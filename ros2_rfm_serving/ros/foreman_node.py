@@ -112,9 +112,7 @@ class _Job:
         self._node, self._waits_for_reset, self._reset_name = node, waits_for_reset, names.robot(robot, "reset")
         self.not_before_s = 0.0
         """When the robot may be asked again."""
-        self.client = TaskClient(
-            node, robot, names, node.prover, node.verifier, on_feedback=lambda feedback: None, on_end=self._on_end
-        )
+        self.client = TaskClient(node, robot, names, node.prover, node.verifier)
 
     @property
     def idle(self) -> bool:
@@ -125,7 +123,7 @@ class _Job:
         if not self.client.is_ready or (self._waits_for_reset and not offers_reset):
             return
         self._steps = 0
-        self.client.start(action.ExecuteTask.Goal(time_budget_s=budget_s, reset=offers_reset, requester=NAME))
+        self.client.start(action.ExecuteTask.Goal(time_budget_s=budget_s, reset=offers_reset, requester=NAME), self._on_end)
 
     def is_lost(self, now_s: float) -> bool:
         """A robot tells how it goes twice a second; one that does not has died, and its goal with it."""

@@ -20,7 +20,6 @@ from rfm_serving import action, msg
 from sensor_msgs.msg import CompressedImage
 from std_srvs.srv import Trigger
 
-from ros2_rfm_serving.ros import foreman_node
 from ros2_rfm_serving.ros.foreman_node import ForemanNode
 from ros2_rfm_serving.ros.robot import task_door
 from ros2_rfm_serving.ros.robot_node import RobotNode

@@ -12,7 +12,6 @@ from rclpy.action import ActionClient
 from rclpy.action.client import ClientGoalHandle
 from rclpy.node import Node
 from rfm_serving import action, srv
-from unique_identifier_msgs.msg import UUID
 
 from ros2_rfm_serving.errors import UnprovenError
 from ros2_rfm_serving.ros.node.doorkeeper import Signing
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.security.signing import Prover, Verifier
 
 ANSWER_S = 3.0
-"""A request without an answer, and without feedback, is sent again after this time: rmw_fastrtps drops an answer whose client it has
-not discovered within 100 ms, and rclpy the goal with it (ros2/rmw_fastrtps#842)."""
+"""A request without an answer, and without feedback, is sent again after this time: rmw_fastrtps drops an answer whose client it
+has not discovered within 100 ms, and rclpy the goal with it (ros2/rmw_fastrtps#842)."""
 Feedback = Callable[[Any], None]
 Ended = Callable[[int, Any], None]
 """(a `GoalStatus`, an `ExecuteTask.Result`)"""
@@ -37,32 +36,23 @@ class TaskClient:
     A goal whose answer is lost is not given twice: its feedback, or its result, shows that the robot has it.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        robot: str,
-        names: qos.Names,
-        prover: Prover | None,
-        verifier: Verifier | None,
-        *,
-        on_feedback: Feedback,
-        on_end: Ended,
-    ) -> None:
+    def __init__(self, node: Node, robot: str, names: qos.Names, prover: Prover | None, verifier: Verifier | None) -> None:
         """Create the client of the action and, where `prover` is a certificate, that of the robot's orders.
 
-        on_end: is called once for each goal that was not abandoned. Raises: `RuntimeError` where DDS permissions forbid it.
+        Raises: `RuntimeError` where DDS permissions forbid it.
         """
         self.robot = robot
         self.heard_s = -math.inf
         """When the robot last sent something about the goal; at first when the goal was given."""
         self._node, self._prover, self._verifier = node, prover, verifier
-        self._on_feedback, self._on_end = on_feedback, on_end
+        self._on_feedback: Feedback = lambda feedback: None
+        self._on_end: Ended = lambda status, result: None
         self._signing = Signing(prover, robot, verifier)
         self._wanted: Any = None
         """The goal that is worked on; None: there is none."""
         self._attempt = 0
         """Counts goals, so that what a former one still reports is ignored."""
-        self._ids: dict[bytes, UUID] = {}
+        self._ids: dict[bytes, Any] = {}
         """Of the requests for this goal."""
         self._handle: Any = None
         """Of the request that the robot has accepted."""
@@ -93,9 +83,10 @@ class TaskClient:
     def is_accepted(self) -> bool:
         return self._handle is not None
 
-    def start(self, goal: Any) -> None:
-        """goal: an `ExecuteTask.Goal`. One that was worked on is abandoned."""
+    def start(self, goal: Any, on_end: Ended, on_feedback: Feedback = lambda feedback: None) -> None:
+        """goal: an `ExecuteTask.Goal`; one that was worked on is abandoned. on_end: is called once, unless this one is."""
         self.abandon()
+        self._on_end, self._on_feedback = on_end, on_feedback
         self._wanted, self.heard_s = goal, clock()
         self._signing = Signing(self._prover, self.robot, self._verifier)
         self._ask()
@@ -108,10 +99,10 @@ class TaskClient:
         self._ids.clear()
 
     def cancel(self) -> None:
-        """Cancel the goal as soon as the robot has it; repeated until the robot has answered with the result."""
-        self._is_canceled = True
-        if self._handle is not None:
+        """Cancel the goal as soon as the robot has it; `poll` repeats that until the robot has answered with the result."""
+        if not self._is_canceled and self._handle is not None:
             self._cancel()
+        self._is_canceled = True
 
     def poll(self, now_s: float) -> None:
         """Send again what had no answer."""
@@ -147,7 +138,8 @@ class TaskClient:
         self._order(self._signing, srv.Order.Request()).add_done_callback(prove)
 
     def _send(self) -> None:
-        attempt, goal_id = self._attempt, UUID(uuid=list(secrets.token_bytes(16)))
+        attempt, goal_id = self._attempt, action.ExecuteTask.Impl.SendGoalService.Request().goal_id
+        goal_id.uuid = list(secrets.token_bytes(16))
         self._ids[bytes(goal_id.uuid)], self._asked_s = goal_id, clock()
         sending = self._action.send_goal_async(self._wanted, lambda message: self._on_message(attempt, message), goal_id)
         sending.add_done_callback(lambda answered: self._on_answer(attempt, answered.result()))
@@ -174,7 +166,7 @@ class TaskClient:
         if self._is_canceled:
             self._cancel()
 
-    def _handle_of(self, goal_id: UUID) -> Any:
+    def _handle_of(self, goal_id: Any) -> Any:
         """Return a handle of a goal without its answer."""
         return ClientGoalHandle(self._action, goal_id, action.ExecuteTask.Impl.SendGoalService.Response(accepted=True))
 

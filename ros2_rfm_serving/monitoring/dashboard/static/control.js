@@ -9,6 +9,8 @@ const CONSEQUENCES = {
   abort: "Its task ends as failed.",
   release: "It leaves the schedule and gets no more actions from the servers.",
   admit: "It joins the schedule; a robot that does not fit has the factory planned anew.",
+  cancel: "Its task ends here; the robot stops at once.",
+  task: "It starts at once. A task of a program, such as the foreman, ends for it.",
   drain: "The server takes nothing new and answers what it has. Robots turn to their standby, or hold.",
   activate: "The server takes sessions and requests again.",
 };
@@ -18,7 +20,7 @@ let token = sessionStorage.getItem(KEY) ?? "", who = "";
 
 function show() {
   text($("person"), who ? `Control: ${who}` : "Unlock");
-  $("person").title = who ? "Lock again" : "Pause, resume, abort, admit, release and drain take a token";
+  $("person").title = who ? "Lock again" : "Tasks, orders and checks take a token";
 }
 
 async function identify(given) {
@@ -71,26 +73,51 @@ function toast(words, level) {
   hiding = setTimeout(() => { box.hidden = true; }, 6000);
 }
 
+export async function checkFiles(wanted) {
+  if (!who && !(await unlock())) return null;
+  const answer = await fetch("/api/check", {
+    method: "POST", headers: { authorization: `Bearer ${token}`, "content-type": "application/json" }, body: JSON.stringify(wanted),
+  });
+  const told = await answer.json();
+  if (answer.status === 401) forget();
+  if (!answer.ok) throw new Error(told.problem);
+  return told;
+}
+
+// A task for a robot: the dialog asks what it is to do. offers: {tasks, reset}, as the graph says.
+export async function giveTask(robot, offers) {
+  if (!who && !(await unlock())) return;
+  text($("task-title"), `Give ${robot} a task`);
+  text($("task-text"), CONSEQUENCES.task);
+  $("task-reset").checked = offers.reset; $("task-reset").disabled = !offers.reset;
+  text($("task-reset-label"), offers.reset ? "bring robot and workpiece to the start first" : "the robot offers no reset");
+  await run($("task"), $("task-problem"), () => send({
+    action: "task", target: robot, instruction: $("task-instruction").value.trim(), budget_s: Number($("task-budget").value) || 0, reset: $("task-reset").checked,
+  }));
+}
+
+async function send(wanted) {
+  const answer = await fetch("/api/control", {
+    method: "POST",
+    headers: { authorization: `Bearer ${token}`, "content-type": "application/json" },
+    body: JSON.stringify({ ...wanted, confirmed: true }),
+  });
+  const told = await answer.json();
+  if (answer.status === 401) forget();
+  if (!answer.ok) throw new Error(told.message ?? told.problem);
+  toast(`${wanted.target}: ${told.message || "done"}`, "good");
+}
+
 export async function order(action, target, task = "") {
   if (!who && !(await unlock())) return;
   text($("confirm-title"), `${action[0].toUpperCase()}${action.slice(1)} ${target}?`);
   text($("confirm-text"), CONSEQUENCES[action]);
   text($("confirm-do"), action[0].toUpperCase() + action.slice(1));
-  await run($("confirm"), $("confirm-problem"), async () => {
-    const answer = await fetch("/api/control", {
-      method: "POST",
-      headers: { authorization: `Bearer ${token}`, "content-type": "application/json" },
-      body: JSON.stringify({ action, target, task, confirmed: true }),
-    });
-    const told = await answer.json();
-    if (answer.status === 401) forget();
-    if (!answer.ok) throw new Error(told.message ?? told.problem);
-    toast(`${target}: ${told.message || "done"}`, "good");
-  });
+  await run($("confirm"), $("confirm-problem"), () => send({ action, target, task }));
 }
 
 export function orderButton(action, target, label = action) {
-  return h("button", { type: "button", class: `act ${action}`, onclick: () => order(action, target) }, label[0].toUpperCase() + label.slice(1));
+  return h("button", { type: "button", class: `act ${action}`, title: CONSEQUENCES[action], onclick: () => order(action, target) }, label[0].toUpperCase() + label.slice(1));
 }
 
 export function admitForm() {

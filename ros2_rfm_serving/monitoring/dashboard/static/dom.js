@@ -34,6 +34,8 @@ export function keyed(parent, items, make) {
   }
 }
 
+export function helpLink(key, label) { return h("a", { href: `#/help/${encodeURIComponent(key)}`, title: "What it means, and what to do" }, label); }
+
 export function link(kind, name, label = name) { return h("a", { href: `#/${kind}/${encodeURIComponent(name)}` }, label); }
 
 export function section(title, ...children) { return h("section", {}, h("h2", {}, title), ...children); }
