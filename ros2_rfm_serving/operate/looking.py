@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,16 +43,16 @@ def look_at(namespace: str, seconds: float, wait_s: float, disk: Path, stop: thr
     return found
 
 
-def await_factory(board: Board, limit_s: float, stop: threading.Event) -> None:
+def await_factory(board: Board, limit_s: float, stop: threading.Event, is_enough: Callable[[], bool] = lambda: False) -> None:
     """Wait until everybody was heard and a server has said that this is of now, nobody new came for a while, or the time is over.
 
-    Raises: `ConfigurationError` when there is no factory.
+    is_enough: whoever waits has seen what it needs. Raises: `ConfigurationError` when there is no factory.
     """
     from ros2_rfm_serving.monitoring.board import Proof
 
     end_s = time.monotonic() + limit_s
     news, news_s = (0, 0), time.monotonic()
-    while time.monotonic() < end_s and not stop.wait(PERIOD_S):
+    while time.monotonic() < end_s and not stop.wait(PERIOD_S) and not is_enough():
         seen = [row.seen_s > 0 for row in board.robots.values()] + [row.seen_s > 0 for row in board.servers.values()]
         if (len(seen), sum(seen)) != news:
             news, news_s = (len(seen), sum(seen)), time.monotonic()

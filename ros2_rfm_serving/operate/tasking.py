@@ -16,6 +16,7 @@ from rich.live import Live
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.activity import activity, has_no_monitor
 from ros2_rfm_serving.monitoring.plain import PlainTable, plain
+from ros2_rfm_serving.operate.inputs import spinner
 from ros2_rfm_serving.operate.looking import await_factory
 from ros2_rfm_serving.operate.running import console, observing, ros_domain
 
@@ -76,7 +77,7 @@ def give_task(wish: Wish, namespace: str, wait_s: float, stop: threading.Event) 
 
     Raises: `ConfigurationError` where no such robot is, or it takes no tasks.
     """
-    with _watching(namespace, wait_s, stop) as (board, node):
+    with _watching(namespace, wait_s, stop, wish.robot) as (board, node):
         _check_robot(wish.robot, board)
         following = Following(began_s=time.monotonic())
         given = _given(wish, namespace, node, following, stop)
@@ -85,12 +86,14 @@ def give_task(wish: Wish, namespace: str, wait_s: float, stop: threading.Event) 
 
 
 @contextmanager
-def _watching(namespace: str, wait_s: float, stop: threading.Event) -> Iterator[tuple[Board, ObserverNode]]:
+def _watching(namespace: str, wait_s: float, stop: threading.Event, robot: str = "") -> Iterator[tuple[Board, ObserverNode]]:
+    """robot: that is looked for; empty: all."""
     from ros2_rfm_serving.monitoring.board import Board
 
     board = Board([], [])
     with observing(board, namespace, discover=True) as node:
-        await_factory(board, wait_s, stop)
+        with spinner("looking for the factory"):
+            await_factory(board, wait_s, stop, lambda: robot in board.robots and board.robots[robot].seen_s > 0)
         yield board, node
 
 
