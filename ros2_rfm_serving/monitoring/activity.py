@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 from ros2_rfm_serving.monitoring.board import RobotRow
+from ros2_rfm_serving.monitoring.explanations import explanation
 from ros2_rfm_serving.types import MONITOR, RobotState, TaskPhase
 
 STREAMING = RobotState.STREAMING.name
@@ -57,7 +58,9 @@ def activity(row: RobotRow, now_s: float, *, left: bool = False) -> Activity:
         return Activity("stopped", WARNING, does, obstacle, STOPPED)
     state = shown_state(row.state, row.phase)
     state, level = state.lower(), LEVELS.get(row.state, WARNING)
-    return Activity(state, level, does, obstacle, "" if level == GOOD else state)
+    if level == GOOD:
+        return Activity(state, level, does, obstacle)
+    return Activity(state, level, does, obstacle or explanation(state).meaning, state)
 
 
 def has_no_monitor(row: RobotRow) -> bool:

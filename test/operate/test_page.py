@@ -169,7 +169,8 @@ def test_thirty_robots_are_above_the_fold_and_every_tile_has_a_tooltip(browser: 
                 "[...document.querySelectorAll('.robots .tile')].map((tile) => tile.getBoundingClientRect().bottom)"
             )
             assert max(ends) <= 720, max(ends)
-            assert page.evaluate("scrollY") == 0
+            cut = "[...document.querySelectorAll('.tile h3')].filter((name) => name.scrollWidth > name.clientWidth).length"
+            assert page.evaluate("scrollY") == 0 and page.evaluate(cut) == 0, "names are shown in full"
             shown = ".card, .tiles > div, .figures > div, button.act"
             for view in ("", "servers", "schedule", "robot/robot_1", "server/server_1", "events", "bring"):
                 page.goto(f"http://127.0.0.1:{port}/#/{view}")

@@ -1,6 +1,6 @@
 // Bring your robot: `rfm check` on files that are pasted, or named on the page's machine.
 
-import { h, text } from "./dom.js";
+import { h, prose, text } from "./dom.js";
 import { checkFiles } from "./control.js";
 
 const STEPS = [
@@ -39,7 +39,7 @@ export function bringView() {
 
   return {
     root: h("section", { class: "view bring" }, h("h1", {}, "Bring your robot"),
-      h("ol", { class: "steps" }, STEPS.map(([title, words]) => h("li", {}, h("strong", {}, title), " ", words))),
+      h("ol", { class: "steps" }, STEPS.map(([title, words]) => h("li", {}, h("strong", {}, title), " ", prose(words)))),
       h("form", { onsubmit: submit },
         h("label", {}, "A file on this page's machine ", named),
         h("p", { class: "faint" }, "or paste:"), factory,

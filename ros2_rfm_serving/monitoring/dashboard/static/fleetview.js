@@ -33,7 +33,7 @@ function robotCard(name) {
 function robotTile(name, camera = null) {
   const word = pill(), chip = emulated(), does = h("p", { class: "does" }), why = obstacle();
   const figures = Object.fromEntries(Object.keys(LABELS).map((key) => [key, h("dd", { "data-figure": key })]));
-  const inside = [h("header", {}, h("h3", {}, link("robot", name)), word.root, chip), does, why.root,
+  const inside = [h("header", {}, h("h3", {}, link("robot", name)), word.root), h("div", { class: "line" }, does, chip), why.root,
     h("dl", { class: "figures" }, Object.entries(LABELS).map(([key, label]) => h("div", { title: TIPS[key] }, h("dt", {}, label), figures[key])))];
   const root = h("article", { class: camera ? "card robot" : "card tile" }, camera?.root, camera ? h("div", { class: "body" }, inside) : inside);
   return {
