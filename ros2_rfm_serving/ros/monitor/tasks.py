@@ -16,8 +16,11 @@ from ros2_rfm_serving.types import TaskOutcome
 from ros2_rfm_serving.types.outcome_text import outcome_text
 
 FOUND_WITHIN_S = 5.0
-SILENT_AFTER_S = 10.0
-"""A robot sends feedback twice a second; one that sends none for so long has ended, or cannot be reached."""
+SILENT_AFTER_S, RESET_AFTER_S = 10.0, 100.0
+"""A robot sends feedback twice a second; one that sends none for so long has ended, or cannot be reached. Before the first feedback
+the reset of the task before may have to end."""
+SOON_S = 2.0
+"""After its acceptance a task that begins at once has sent feedback."""
 
 
 class GivenTask:
@@ -41,6 +44,7 @@ class GivenTask:
         self.result: Any = None
         """The `ExecuteTask.Result`, once it ended by the robot's word."""
         self._on_feedback, self._ends_s, self._is_given = on_feedback, clock() + found_within_s, False
+        self._has_feedback = False
         self._goal = action.ExecuteTask.Goal(instruction=wanted.instruction, time_budget_s=wanted.budget_s, reset=wanted.reset)
 
     @property
@@ -56,9 +60,13 @@ class GivenTask:
             self._give(now_s)
             return
         self._client.poll(now_s)
-        if self._client.is_busy and now_s - self._client.heard_s > SILENT_AFTER_S:
+        is_waiting = self._client.is_accepted and not self._has_feedback
+        silent_s, limit_s = now_s - self._client.heard_s, RESET_AFTER_S if is_waiting else SILENT_AFTER_S
+        if is_waiting and silent_s > SOON_S and not self.begun.done():
+            self.begun.set_result(Answer(True, f"{self.robot} has it, and begins when it is free", self.ended))
+        if self._client.is_busy and silent_s > limit_s:
             self._client.abandon()
-            self._finish(Answer(False, f"{self.robot} has been silent for {SILENT_AFTER_S:g} s: look at its node and the network"))
+            self._finish(Answer(False, f"{self.robot} has been silent for {limit_s:g} s: look at its node and the network"))
 
     def cancel(self) -> None:
         if self._is_given:
@@ -74,6 +82,7 @@ class GivenTask:
             self._finish(Answer(False, f"{self.robot} offers no execute_task: its robot_node is not configured, or not reached"))
 
     def _take_feedback(self, feedback: Any) -> None:
+        self._has_feedback = True
         if not self.begun.done():
             self.begun.set_result(Answer(True, f"{self.robot} works on it", self.ended))
         self._on_feedback(feedback)
