@@ -18,6 +18,8 @@ from rclpy.node import Node
 from rfm_serving import action, msg
 from std_srvs.srv import Trigger
 
+from ros2_rfm_serving.monitoring.dashboard.control import NO_TASK, Answer, WantedTask
+from ros2_rfm_serving.ros.monitor.hands import Hands
 from ros2_rfm_serving.ros.node import task_client
 from ros2_rfm_serving.ros.node.task_client import TaskClient
 from ros2_rfm_serving.ros.wire import qos
@@ -169,3 +171,23 @@ def test_with_a_certificate_it_is_canceled_by_an_order(rig: DoorRig, repository:
         given.send_signal(signal.SIGINT)
         code, said = told(rig, given)
     assert code == 1 and "r1: canceled" in said and task.result.message == "canceled by an order", said
+
+
+def test_a_page_gives_a_task_tells_its_end_and_says_a_refusal_in_words(rig: DoorRig) -> None:
+    hands = Hands(rig.peer, qos.Names())
+
+    def answered(action: str, robot: str = "r1", wanted: WantedTask = NO_TASK) -> Answer:
+        future = hands.order(action, robot, "", wanted)
+        return rig.wait(lambda: future.done() and future.result(), f"the answer to {action}")  # type: ignore[no-any-return]
+
+    begun = answered("task", wanted=WantedTask("wave", 600.0))
+    assert begun.done and begun.end is not None and rig.node._robots[0].brain.task.goal.instruction == "wave"
+    again = answered("task")
+    assert not again.done and "cancel it first" in again.message
+    assert answered("cancel") == Answer(True, "the task is canceled")
+    rig.wait(begun.end.done, "its end")
+    assert begun.end.result().message == "canceled; canceled by an order"
+    rig.node.trigger_deactivate()
+    refused = answered("task")
+    assert not refused.done and refused.end is None
+    assert refused.message.startswith("the robot's node is not active; ") and "activate it" in refused.message
