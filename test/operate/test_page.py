@@ -263,7 +263,7 @@ def test_it_fits_a_phone_follows_dark_and_light_and_needs_no_mouse(browser: Brow
 
 def order(page: Page, action: str) -> None:
     page.get_by_role("button", name=action, exact=True).first.click()
-    page.get_by_role("dialog").get_by_role("button", name=action.split(" ")[0], exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name=action, exact=True).click()
 
 
 @pytest.mark.timeout(300)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from rclpy.node import Node
+from rclpy.node import Node, NodeNameNonExistentError
 from rclpy.serialization import deserialize_message
 from rfm_serving import msg
 from sensor_msgs.msg import CompressedImage, Image
@@ -37,6 +37,8 @@ MAX_RAW_CAMERAS = 4
 """Of these: raw images come at the camera's full rate, each of several megabytes."""
 DEPTH_RANGE_M = (0.1, 10.0)
 """That is shown of depth images, from black to white."""
+ROBOT_NODE = "robot"
+"""Name of the node of one robot, in the robot's namespace."""
 QUALITY, MAX_SIZE_PX = 75, 320
 """Of the JPEG that a raw image becomes, once a second while a page shows it."""
 KINDS: dict[str, type] = {"sensor_msgs/msg/CompressedImage": CompressedImage, "sensor_msgs/msg/Image": Image}
@@ -82,8 +84,10 @@ class Eyes:
         self._offers: dict[str, Offers] = {}
         """Of robots that are looked at."""
         self._offers_s = -math.inf
-        self._wanted_s, self._look_s = -math.inf, -math.inf
-        """When cameras were asked for last, and when to look for them next."""
+        self._wanted_s: dict[str, float] = {}
+        """By robot: when its cameras were asked for last."""
+        self._look_s = -math.inf
+        """When to look for cameras next."""
         every(node, ATTEND_PERIOD_S, self._attend)
 
     # --- asked on other threads ---
@@ -96,7 +100,7 @@ class Eyes:
         return near.closeup if near else Closeup()
 
     def cameras(self, robot: str) -> list[str]:
-        self._wanted_s = clock()
+        self._wanted_s[robot] = clock()
         return list(self._topics.get(robot, ()))
 
     def offers(self, robot: str) -> Offers:
@@ -140,8 +144,19 @@ class Eyes:
             heard = self._heard.pop(topic, None)
             self._let_go([heard.subscription] if heard and heard.subscription else ())
             self._kinds.pop(topic, None)
-        if now_s - self._wanted_s < LEASE_S and now_s >= self._look_s:
+        _over(self._wanted_s, now_s)
+        if self._wanted_s and now_s >= self._look_s:
             self._look_for_cameras()
+
+    def _subscribed_images(self, robot: str) -> dict[str, _Topic]:
+        """Those of a `robot_node` alone: one process of many robots does not say whose its subscriptions are."""
+        namespace = self._names.robot(robot, "").rstrip("/")
+        try:
+            subscribed = self._node.get_subscriber_names_and_types_by_node(ROBOT_NODE, namespace)
+        except (NodeNameNonExistentError, ValueError):
+            return {}
+        images = {topic: next((made for name, made in KINDS.items() if name in kinds), None) for topic, kinds in subscribed}
+        return {_short(topic.lstrip("/")): _Topic(topic, kind) for topic, kind in images.items() if kind is not None}
 
     def _subscribe(self, topic: str) -> _Camera:
         camera = _Camera(self._kinds.get(topic, CompressedImage))
@@ -183,7 +198,8 @@ class Eyes:
             self._node.destroy_subscription(subscription)
 
     def _look_for_cameras(self) -> None:
-        """Of every robot: whatever images there are below its name; of a camera that sends both kinds, the compressed ones."""
+        """Of every robot: whatever images there are below its name; of a camera that sends both kinds, the compressed ones. Of a
+        robot that has none there, the images that its node subscribes to."""
         begin_s = time.thread_time()
         root, found = self._names.robot("", "").rstrip("/"), dict[str, dict[str, _Topic]]()
         for topic, kinds in self._node.get_topic_names_and_types():
@@ -194,6 +210,8 @@ class Eyes:
             cameras = found.setdefault(robot, {})
             if kind is CompressedImage or _short(leaf) not in cameras:
                 cameras[_short(leaf)] = _Topic(topic, kind)
+        for robot in set(self._wanted_s) - found.keys():  # another thread adds to it
+            found[robot] = self._subscribed_images(robot)
         self._topics = {robot: dict(sorted(cameras.items())) for robot, cameras in found.items()}
         self._look_s = clock() + max(LOOK_PERIOD_S, (time.thread_time() - begin_s) / MAX_SHARE)
 

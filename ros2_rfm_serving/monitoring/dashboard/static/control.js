@@ -14,6 +14,8 @@ const CONSEQUENCES = {
   drain: "The server takes nothing new and answers what it has. Robots turn to their standby, or hold.",
   activate: "The server takes sessions and requests again.",
 };
+// What a button says: the dialog's own has another word for not doing it.
+const titled = (action) => (action === "cancel" ? "Cancel task" : action[0].toUpperCase() + action.slice(1));
 const $ = (id) => document.getElementById(id);
 const KEY = "rfm-token";
 let token = sessionStorage.getItem(KEY) ?? "", who = "";
@@ -110,14 +112,14 @@ async function send(wanted) {
 
 export async function order(action, target, task = "") {
   if (!who && !(await unlock())) return;
-  text($("confirm-title"), `${action[0].toUpperCase()}${action.slice(1)} ${target}?`);
+  text($("confirm-title"), `${titled(action)}: ${target}?`);
   text($("confirm-text"), CONSEQUENCES[action]);
-  text($("confirm-do"), action[0].toUpperCase() + action.slice(1));
+  text($("confirm-do"), titled(action));
   await run($("confirm"), $("confirm-problem"), () => send({ action, target, task }));
 }
 
-export function orderButton(action, target, label = action) {
-  return h("button", { type: "button", class: `act ${action}`, title: CONSEQUENCES[action], onclick: () => order(action, target) }, label[0].toUpperCase() + label.slice(1));
+export function orderButton(action, target) {
+  return h("button", { type: "button", class: `act ${action}`, title: CONSEQUENCES[action], onclick: () => order(action, target) }, titled(action));
 }
 
 export function admitForm() {

@@ -97,7 +97,7 @@ export function robotView(name) {
   return {
     root: h("section", { class: "view" },
       h("header", { class: "title" }, h("h1", {}, name), word.root, chip, h("span", { class: "spring" }),
-        task, orderButton("cancel", name, "cancel task"), ["pause", "resume", "abort", "release"].map((action) => orderButton(action, name))),
+        task, ["cancel", "pause", "resume", "abort", "release"].map((action) => orderButton(action, name))),
       does, why.root, note, problem, unproven,
       h("div", { class: "split" },
         h("div", {}, cameras, h("dl", { class: "facts" }, Object.entries(FACTS).flatMap(([key, label]) => [h("dt", {}, label), facts[key]])), section("Events", events.root)),
