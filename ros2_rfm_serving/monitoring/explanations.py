@@ -124,6 +124,10 @@ EXPLANATIONS: Mapping[str, Explanation] = MappingProxyType(
 )
 
 
+PASSING = frozenset(_FORMER)
+"""Refusals that a reset, a restart or a new schedule brings by itself: they are events, and in nobody's way."""
+
+
 def explanation(reason: str) -> Explanation:
     """Return what a counter, a state or a loss means; one that is not known is described by its name."""
     if known := EXPLANATIONS.get(reason):

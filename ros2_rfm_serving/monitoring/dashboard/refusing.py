@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
-from ros2_rfm_serving.monitoring.explanations import explanation
+from ros2_rfm_serving.monitoring.explanations import PASSING, explanation
 
 RECENT_S = 10.0
 MOST = 3
@@ -29,7 +29,8 @@ class RecentRefusals:
             self._at_s.pop(name, None)
 
     def of(self, name: str, now_s: float) -> list[dict[str, str]]:
-        """Return the newest reasons first: the counter's name and what it means."""
-        recent = {reason: at_s for reason, at_s in self._at_s.get(name, {}).items() if now_s - at_s <= RECENT_S}
+        """Return what may be in its way, the newest reasons first: the counter's name and what it means."""
+        noted = self._at_s.get(name, {}).items()
+        recent = {reason: at_s for reason, at_s in noted if now_s - at_s <= RECENT_S and reason not in PASSING}
         newest = sorted(recent, key=lambda reason: -recent[reason])[:MOST]
         return [{"reason": reason, "meaning": explanation(reason).meaning} for reason in newest]

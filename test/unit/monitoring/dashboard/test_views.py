@@ -50,7 +50,7 @@ def test_a_robot_says_what_it_does_and_what_is_in_its_way() -> None:
     arm.state, arm.reason, arm.phase, arm.stop_reason = "STREAMING", "", "waiting", "safety objects"
     assert told() == ("waits for a person", "error", "waits for a person to resume or abort", "safety objects", "waiting")
     recent.sample(made, NOW_S)
-    arm.refused = {"stale_action": 3}
+    arm.refused = {"stale_action": 3, "stale_episode": 1}
     recent.sample(made, NOW_S)
     refusing = [{"reason": "stale_action", "meaning": "an action was too old to be executed"}]
     assert views.fleet(made, NOW_S, recent)["robots"]["arm_1"]["refusing"] == refusing
