@@ -330,7 +330,7 @@ def test_three_hundred_robots_leave_the_page_smooth(browser: Browser, ros_domain
     with process("ros2_rfm_serving.benchmarks.dashboard.stand_in", "300"), process(*serve):
         _await_all(port, 300)
         with opened(browser, f"http://127.0.0.1:{port}/") as page:
-            expect(page.locator("tbody tr")).to_have_count(300, timeout=60_000)
+            expect(page.locator(".dense tbody tr")).to_have_count(300, timeout=60_000)
             session = page.context.new_cdp_session(page)
             session.send("Performance.enable")
 
@@ -345,4 +345,4 @@ def test_three_hundred_robots_leave_the_page_smooth(browser: Browser, ros_domain
             assert share < 0.3
             page.keyboard.press("/")
             page.keyboard.type("robot_300")
-            expect(page.locator("tbody tr")).to_have_count(1)
+            expect(page.locator(".dense tbody tr")).to_have_count(1)

@@ -30,16 +30,36 @@ from test.ros.test_task_door import PARAMETERS, DoorRig, done
 RFM = (sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", "task")
 
 
+class TaskRig(DoorRig):
+    def __init__(self) -> None:
+        super().__init__()
+        self.actions: list[Any] = []
+        """Clients and servers that go when the executor has ended: one that goes before may crash it."""
+
+    def stand_in(self, lost: int = 0) -> StandIn:
+        robot = StandIn(lost)
+        self.nodes.append(robot)
+        self.executor.add_node(robot)
+        self.actions.append(robot.server)
+        return robot
+
+    def close(self) -> None:
+        self.executor.shutdown()
+        for one in self.actions:
+            one.destroy()
+        super().close()
+
+
 @pytest.fixture
-def rig(ros_domain: int) -> Iterator[DoorRig]:
+def rig(ros_domain: int) -> Iterator[TaskRig]:
     rclpy.init(args=["--ros-args", *[part for given in PARAMETERS for part in ("-p", given)]])
-    made = DoorRig()
+    made = TaskRig()
     made.node.trigger_activate()
     try:
         yield made
     finally:
         made.close()
-        rclpy.shutdown()
+        rclpy.try_shutdown()
 
 
 @contextlib.contextmanager
@@ -59,14 +79,14 @@ def command(repository: Path, *arguments: str, **environment: str) -> Iterator[s
         process.wait()
 
 
-def told(rig: DoorRig, process: subprocess.Popen[str]) -> tuple[int, str]:
+def told(rig: TaskRig, process: subprocess.Popen[str]) -> tuple[int, str]:
     """Its exit code and what it printed, while the robot goes on."""
     rig.wait(lambda: process.poll() is not None, "the command's end", seconds=90.0)
     assert process.stdout is not None
     return process.returncode, process.stdout.read()
 
 
-def test_a_task_is_followed_to_its_end_and_says_in_words_how_it_ended(rig: DoorRig, repository: Path) -> None:
+def test_a_task_is_followed_to_its_end_and_says_in_words_how_it_ended(rig: TaskRig, repository: Path) -> None:
     with command(repository, "r1", "--instruction", "stack the cups", "--budget", "3") as given:
         rig.wait(lambda: rig.node._robots[0].brain.task is not None, "the task")
         goal = rig.node._robots[0].brain.task.goal
@@ -76,7 +96,7 @@ def test_a_task_is_followed_to_its_end_and_says_in_words_how_it_ended(rig: DoorR
     assert "r1: executing, " in said and "chunks/s; stack the cups" in said, said
 
 
-def test_ctrl_c_cancels_and_the_robot_is_shown_with_what_it_offers(rig: DoorRig, repository: Path) -> None:
+def test_ctrl_c_cancels_and_the_robot_is_shown_with_what_it_offers(rig: TaskRig, repository: Path) -> None:
     rig.peer.create_service(Trigger, "/r1/reset", done)
     with command(repository, "r1") as given:
         rig.wait(lambda: rig.robot.feedback or rig.node._robots[0].brain.task, "the task")
@@ -93,7 +113,7 @@ def test_ctrl_c_cancels_and_the_robot_is_shown_with_what_it_offers(rig: DoorRig,
     assert row[4:6] == ["yes", "yes"], said
 
 
-def test_whoever_asks_wrongly_is_told_what_there_is(rig: DoorRig, repository: Path) -> None:
+def test_whoever_asks_wrongly_is_told_what_there_is(rig: TaskRig, repository: Path) -> None:
     with command(repository, "r11") as misspelt:
         code, said = told(rig, misspelt)
     assert code == 2 and "no robot is called 'r11'" in said and "did you mean r1?" in said, said
@@ -136,33 +156,27 @@ class Losing(ActionServer):
         await super()._execute_goal_request(request)
 
 
-def test_success_is_exit_code_0(rig: DoorRig, repository: Path) -> None:
-    robot = StandIn()
-    rig.nodes.append(robot)
-    rig.executor.add_node(robot)
+def test_success_is_exit_code_0(rig: TaskRig, repository: Path) -> None:
+    robot = rig.stand_in()
     with command(repository, "r2", "--no-reset") as given:
         code, said = told(rig, given)
-    robot.server.destroy()
     assert code == 0 and "r2: succeeded" in said and not robot.goals[0].requester, said
 
 
-def test_a_goal_that_got_lost_is_sent_again_and_given_once(rig: DoorRig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_goal_that_got_lost_is_sent_again_and_given_once(rig: TaskRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_client, "ANSWER_S", 0.5)
-    robot, ends = StandIn(lost=2), list[int]()
-    rig.nodes.append(robot)
-    rig.executor.add_node(robot)
+    robot, ends = rig.stand_in(lost=2), list[int]()
     client = TaskClient(rig.peer, "r2", qos.Names(), None, None)
+    rig.actions.append(client)
     rig.wait(lambda: client.is_ready, "the action")
     client.start(action.ExecuteTask.Goal(), lambda status, result: ends.append(result.error_code))
     rig.peer.create_timer(0.1, lambda: client.poll(task_client.clock()))
     rig.wait(lambda: ends, "the result")
     rig.spin(1.0)
     assert ends == [0] and len(robot.goals) == 1 and not client.is_busy
-    client.destroy()
-    robot.server.destroy()
 
 
-def test_with_a_certificate_it_is_canceled_by_an_order(rig: DoorRig, repository: Path, tmp_path: Path) -> None:
+def test_with_a_certificate_it_is_canceled_by_an_order(rig: TaskRig, repository: Path, tmp_path: Path) -> None:
     enclave = Enclaves(tmp_path / "enclaves").make("operator")
     with command(repository, "r1", **{ENCLAVE: str(enclave)}) as given:
         rig.wait(lambda: rig.node._robots[0].brain.task, "the task")
@@ -173,7 +187,7 @@ def test_with_a_certificate_it_is_canceled_by_an_order(rig: DoorRig, repository:
     assert code == 1 and "r1: canceled" in said and task.result.message == "canceled by an order", said
 
 
-def test_a_page_gives_a_task_tells_its_end_and_says_a_refusal_in_words(rig: DoorRig) -> None:
+def test_a_page_gives_a_task_tells_its_end_and_says_a_refusal_in_words(rig: TaskRig) -> None:
     hands = Hands(rig.peer, qos.Names())
 
     def answered(action: str, robot: str = "r1", wanted: WantedTask = NO_TASK) -> Answer:

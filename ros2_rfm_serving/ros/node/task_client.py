@@ -64,6 +64,7 @@ class TaskClient:
             self._orders = node.create_client(srv.Order, names.robot(robot, "rfm/order"), qos_profile=qos.CONTROL)
 
     def destroy(self) -> None:
+        """When the executor has ended: a client of an action that goes before may crash it (ros2/rclpy#1644)."""
         self.abandon()
         self._action.destroy()
         if self._orders is not None:
