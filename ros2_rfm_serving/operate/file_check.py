@@ -1,17 +1,15 @@
-"""`rfm check` in a process of its own, for a page: whatever a file holds costs the page nothing but that process."""
+"""`rfm check` on files that are pasted into a page, or named there."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from ros2_rfm_serving.monitoring.dashboard.checking import CheckResult, WantedCheck
+from ros2_rfm_serving.operate.own_command import run_rfm
 
-LIMIT_S = 60.0
 MAX_LINES, MAX_CHARACTERS = 400, 2000
 UNKNOWN_OPTION = "No such option: --live"
 
@@ -21,10 +19,13 @@ def check_file(wanted: WantedCheck) -> CheckResult:
     if not wanted.texts:
         return _run(wanted, None)
     with tempfile.TemporaryDirectory(prefix="rfm_check_") as folder:
-        for name, text in wanted.texts.items():
-            file = Path(folder) / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
+        try:
+            for name, text in wanted.texts.items():
+                file = Path(folder) / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text, encoding="utf-8")
+        except (OSError, UnicodeError) as error:  # such as a name that is a folder of another one, or half a character
+            return CheckResult(valid=False, lines=[f"{name} cannot be written: {error}"], command="")
         return _run(wanted, Path(folder))
 
 
@@ -33,20 +34,7 @@ def _run(wanted: WantedCheck, folder: Path | None) -> CheckResult:
     live = ["--live"] if wanted.live else []
     arguments = ["check", str(folder / wanted.file) if folder else wanted.file, *live]
     command = shlex.join(["rfm", "check", wanted.file, *live])
-    environment = {**os.environ, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", *arguments],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return CheckResult(valid=False, lines=[f"the check took longer than {LIMIT_S:g} s and was ended"], command=command)
+    done = run_rfm(arguments)
     if wanted.live and UNKNOWN_OPTION in done.stderr:
         told = _run(wanted._replace(live=False), folder)
         return told._replace(lines=[*told.lines, "warning: this version cannot compare a file with the running graph"])

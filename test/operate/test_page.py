@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from ros2_rfm_serving.benchmarks.processes import process
 from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.monitoring.dashboard.app import Dashboard
 from ros2_rfm_serving.monitoring.dashboard.serving import serving
+from ros2_rfm_serving.operate.page_why import causes_of
 from ros2_rfm_serving.operate.running import observing
 from ros2_rfm_serving.ros.monitor.eyes import Eyes
 from ros2_rfm_serving.ros.monitor.hands import Hands
@@ -70,7 +72,8 @@ def url(ros_domain: int) -> Iterator[str]:
     board = Board([], [])
     with observing(board, "plant", discover=True) as node:
         note: Callable[..., None] = lambda kind, **body: None  # noqa: E731
-        page = Dashboard(board, Eyes(node, NAMES), Hands(node, NAMES), Tokens({"ada": TOKEN}), note)
+        why = partial(causes_of, namespace="plant", enclave=None)
+        page = Dashboard(board, Eyes(node, NAMES), Hands(node, NAMES), Tokens({"ada": TOKEN}), note, why=why)
         with serving(page, "127.0.0.1", 0) as at:
             yield at
 
@@ -141,6 +144,16 @@ def test_a_refusal_is_shown_in_words_with_a_link_to_what_helps_and_events_are_fi
         expect(refusal).to_contain_text("an action was outside of the limits", timeout=30_000)
         expect(page.locator('[data-key="arm_1"] .pill')).to_have_text("ready, idle")
         expect(page.locator('[data-key="arm_3"] img')).to_be_visible(timeout=30_000)  # of raw images
+        page.goto(f"{url}#/robot/arm_3")
+        page.get_by_role("button", name="Why?").click()
+        unlock = page.get_by_role("dialog")
+        unlock.get_by_label("Token").fill(TOKEN)
+        unlock.get_by_role("button", name="Unlock").click()
+        expect(page.locator(".causes")).to_contain_text("looking for the causes")
+        expect(page.locator(".causes")).not_to_contain_text("looking for the causes", timeout=60_000)
+        expect(page.locator(".causes .problem")).to_have_count(0)
+        expect(page.locator(".causes > *")).not_to_have_count(0)
+        page.goto(f"{url}#/")
         refusal.click()
         expect(page.locator("dl.facts")).to_contain_text("compare units and limits of the robot's file")
         expect(page.locator("dl.facts")).to_contain_text("arm_3")

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -22,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.monitoring.dashboard import views
-from ros2_rfm_serving.monitoring.dashboard.checking import MAX_CHECK_BYTES, Check, read_check
+from ros2_rfm_serving.monitoring.dashboard.checking import MAX_CHECK_BYTES, Check, Why, read_check, read_why
 from ros2_rfm_serving.monitoring.dashboard.closeup import Looking, thumbnail
 from ros2_rfm_serving.monitoring.dashboard.control import (
     MAX_BODY_BYTES,
@@ -64,12 +65,19 @@ class Dashboard:
     """now: the board's clock."""
 
     def __init__(
-        self, board: Board, graph: Looking, orders: Orders, tokens: Holders, note: Note, check: Check | None = None
+        self,
+        board: Board,
+        graph: Looking,
+        orders: Orders,
+        tokens: Holders,
+        note: Note,
+        check: Check | None = None,
+        why: Why | None = None,
     ) -> None:
-        """check: of a user's files, as `rfm check` does; None: this page offers none."""
-        self.feed, self._check = Feed(board), check
+        """check: of a user's files, as `rfm check` does; why: the causes of what is wrong, as `rfm why`; None: not offered."""
+        self.feed, self._check, self._why = Feed(board), check, why
         self._checking = asyncio.Lock()
-        """One check at a time: each is a process."""
+        """One check, or one look for causes, at a time: each is a process."""
         self._ends: set[asyncio.Task[None]] = set()
         """Of tasks that were given through the page and are worked on."""
         self._board, self._graph, self._orders, self._tokens, self._note = board, graph, orders, tokens, note
@@ -91,6 +99,7 @@ class Dashboard:
             Route("/api/whoami", self._whoami),
             Route("/api/control", self._control, methods=["POST"]),
             Route("/api/check", self._run_check, methods=["POST"]),
+            Route("/api/why", self._run_why, methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
         guards = [Middleware(Guarded), Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)]
@@ -215,14 +224,25 @@ class Dashboard:
 
     async def _run_check(self, request: Request) -> Response:
         """Check a user's files. It takes the token: a named file is read on this machine, and a check takes seconds of it."""
-        who, refusal = self._admit(request)
-        if refusal:
-            self._tell(request, who, Order("check", ""), "refused", bytes(refusal.body).decode())
-            return refusal
         if self._check is None:
             return _problem(404, "this page checks no files; `rfm check` does")
+        check = self._check
+        return await self._run(request, "check", read_check, lambda wanted: check(wanted)._asdict())
+
+    async def _run_why(self, request: Request) -> Response:
+        """Look for the causes of what is wrong. It takes the token: a look is a process, for several seconds."""
+        if self._why is None:
+            return _problem(404, "this page looks for no causes; `rfm why` does")
+        return await self._run(request, "why", read_why, self._why)
+
+    async def _run(self, request: Request, what: str, read: Callable[[bytes], Any], work: Callable[[Any], views.View]) -> Response:
+        """On another thread, one at a time. read: raises `ValueError`."""
+        who, refusal = self._admit(request)
+        if refusal:
+            self._tell(request, who, Order(what, ""), "refused", bytes(refusal.body).decode())
+            return refusal
         try:
-            wanted = read_check(await _body(request, MAX_CHECK_BYTES))
+            wanted = read(await _body(request, MAX_CHECK_BYTES))
         except ValueError as error:
             return _problem(400, str(error))
         except ClientDisconnect:
@@ -230,8 +250,7 @@ class Dashboard:
         if self._checking.locked():
             return _problem(429, "another check runs; wait for its end")
         async with self._checking:
-            result = await asyncio.get_running_loop().run_in_executor(None, self._check, wanted)
-        return _json(result._asdict())
+            return _json(await asyncio.get_running_loop().run_in_executor(None, work, wanted))
 
     def _admit(self, request: Request) -> tuple[str, Response | None]:
         """Whose token it is, and why not."""

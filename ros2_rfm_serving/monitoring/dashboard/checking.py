@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
+from ros2_rfm_serving.monitoring.dashboard.control import NAME
+
 MAX_CHECK_BYTES = 256 * 1024
 MAX_FILES = 8
 MAX_NAME = 200
@@ -31,6 +33,8 @@ class CheckResult(NamedTuple):
 
 
 Check = Callable[[WantedCheck], CheckResult]
+Why = Callable[[str], dict[str, Any]]
+"""Of a robot, a server, or (empty) the whole factory."""
 
 
 def read_check(body: bytes) -> WantedCheck:
@@ -53,6 +57,18 @@ def read_check(body: bytes) -> WantedCheck:
     if texts and file not in texts:
         raise ValueError(f"texts: has no {file!r}, which is to be checked")
     return WantedCheck(file, texts, live)
+
+
+def read_why(body: bytes) -> str:
+    """Return whose causes are looked for; empty: the whole factory's. Raises: `ValueError`."""
+    try:
+        told: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ValueError("the body is no JSON") from None
+    name = told.get("name", "") if isinstance(told, dict) else None
+    if not isinstance(name, str) or (name and not NAME.fullmatch(name)):
+        raise ValueError('write {"name": "arm_1"}: a robot or a server; empty: the whole factory')
+    return name
 
 
 def _check_text(name: str, text: Any) -> None:

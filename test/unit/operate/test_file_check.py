@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ros2_rfm_serving.monitoring.dashboard.checking import WantedCheck
-from ros2_rfm_serving.operate import file_check
+from ros2_rfm_serving.operate import own_command
 from ros2_rfm_serving.operate.file_check import check_file
 
 
@@ -26,7 +26,13 @@ def test_what_is_pasted_is_checked_as_what_is_named(descriptor: Path) -> None:
     assert not any("/tmp/" in line for line in pasted.lines), "folders of the page's machine are nobody's business"
 
 
+def test_names_and_texts_that_cannot_be_written_are_refused() -> None:
+    for texts in ({"a.yaml": "", "a.yaml/b.yaml": ""}, {"a.yaml": "\ud800"}):
+        told = check_file(WantedCheck("a.yaml", texts, False))
+        assert not told.valid and "cannot be written" in told.lines[0]
+
+
 def test_a_check_that_takes_too_long_is_ended(descriptor: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_check, "LIMIT_S", 0.05)
+    monkeypatch.setattr(own_command, "LIMIT_S", 0.05)
     told = check_file(WantedCheck(str(descriptor), {}, False))
     assert not told.valid and "took longer" in told.lines[0]

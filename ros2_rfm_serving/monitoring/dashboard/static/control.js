@@ -1,6 +1,6 @@
 // What people may do. Every order is confirmed, carries the token, and its outcome is shown.
 
-import { h, text } from "./dom.js";
+import { h, prose, text } from "./dom.js";
 import { state } from "./store.js";
 
 const CONSEQUENCES = {
@@ -75,15 +75,36 @@ function toast(words, level) {
   hiding = setTimeout(() => { box.hidden = true; }, 6000);
 }
 
-export async function checkFiles(wanted) {
+export const checkFiles = (wanted) => runTool("/api/check", wanted);
+
+async function runTool(path, wanted) {
   if (!who && !(await unlock())) return null;
-  const answer = await fetch("/api/check", {
+  const answer = await fetch(path, {
     method: "POST", headers: { authorization: `Bearer ${token}`, "content-type": "application/json" }, body: JSON.stringify(wanted),
   });
   const told = await answer.json();
   if (answer.status === 401) forget();
   if (!answer.ok) throw new Error(told.problem);
   return told;
+}
+
+// What `rfm why` finds for one robot or server: a button, and below it the causes with what was seen and what helps.
+export function whyBox(name) {
+  const box = h("div", { class: "causes" });
+  const button = h("button", { type: "button", class: "act", title: "Looks at it for six seconds, as rfm why does, and names the causes", onclick: look }, "Why?");
+  async function look() {
+    button.disabled = true; box.replaceChildren(h("p", { class: "faint" }, "looking for the causes, for some eight seconds ..."));
+    try {
+      const told = await runTool("/api/why", { name });
+      if (!told) box.replaceChildren();
+      else if (told.problem) box.replaceChildren(h("p", { class: "problem" }, told.problem));
+      else if (!told.findings.length) box.replaceChildren(h("p", { class: "faint" }, `Nothing is wrong: seen for ${told.looked_s} s.`));
+      else box.replaceChildren(...told.findings.map((one) => h("div", { class: "card cause", title: `Cause: ${one.cause}` },
+        h("h3", {}, `${one.cause}${one.about ? `: ${one.about}` : ""}`), one.evidence.map((words) => h("p", { class: "why" }, words)),
+        h("p", {}, h("strong", {}, "What helps: "), prose(one.fix ?? one.mend)))));
+    } catch (error) { box.replaceChildren(h("p", { class: "problem" }, error.message)); } finally { button.disabled = false; }
+  }
+  return { button, box };
 }
 
 // A task for a robot: the dialog asks what it is to do. offers: {tasks, reset}, as the graph says.

@@ -2,7 +2,7 @@
 
 import { h, keyed, link, section, table, text } from "./dom.js";
 import { chart, chunkChart } from "./charts.js";
-import { giveTask, orderButton } from "./control.js";
+import { giveTask, orderButton, whyBox } from "./control.js";
 import { eventList } from "./eventline.js";
 import { NONE, count, hz, ms, percent, robotState, robotWhy, successes } from "./format.js";
 import { counters, emulated, obstacle, picture, pill, refusedList } from "./parts.js";
@@ -44,6 +44,7 @@ export function robotView(name) {
   const word = pill(), chip = emulated(), does = h("p", { class: "does" }), why = obstacle(), note = h("p", { class: "why" }), refused = refusedList(), problem = h("p", { class: "problem" });
   const facts = Object.fromEntries(Object.keys(FACTS).map((key) => [key, h("dd", { "data-figure": key })]));
   facts.refused = refused.root;
+  const causes = whyBox(name);
   let offers = { tasks: false, reset: false };
   const task = h("button", { type: "button", class: "strong act task", disabled: true, onclick: () => giveTask(name, offers) }, "Give a task");
   const cameras = h("div", { class: "cameras" }), events = eventList(30, (event) => event.name === name);
@@ -97,8 +98,8 @@ export function robotView(name) {
   return {
     root: h("section", { class: "view" },
       h("header", { class: "title" }, h("h1", {}, name), word.root, chip, h("span", { class: "spring" }),
-        task, ["cancel", "pause", "resume", "abort", "release"].map((action) => orderButton(action, name))),
-      does, why.root, note, problem, unproven,
+        causes.button, task, ["cancel", "pause", "resume", "abort", "release"].map((action) => orderButton(action, name))),
+      does, why.root, note, causes.box, problem, unproven,
       h("div", { class: "split" },
         h("div", {}, cameras, h("dl", { class: "facts" }, Object.entries(FACTS).flatMap(([key, label]) => [h("dt", {}, label), facts[key]])), section("Events", events.root)),
         h("div", {}, latency.root, h("p", { class: "faint note" }, "Round trip: mean of this robot's requests. Queue and inference: of its own answers while this page is open, before that the mean of its server's; the network is the rest."),

@@ -2,7 +2,7 @@
 
 import { attribute, h, keyed, link, section, table, text } from "./dom.js";
 import { chart } from "./charts.js";
-import { orderButton } from "./control.js";
+import { orderButton, whyBox } from "./control.js";
 import { eventList } from "./eventline.js";
 import { NONE, count, hz, ms, percent, serverState, serverWhy } from "./format.js";
 import { bar, emulated, obstacle, pill, refusedList } from "./parts.js";
@@ -80,7 +80,7 @@ export function serversView() {
 }
 
 export function serverView(name) {
-  const card = serverCard(name), problem = h("p", { class: "problem" });
+  const causes = whyBox(name), card = serverCard(name), problem = h("p", { class: "problem" });
   const events = eventList(30, (event) => event.name === name);
   const refused = refusedList(), replaced = h("dd"), refetched = h("dd"), epoch = h("dd");
   const routes = routeTable(`Who asks ${name}`);
@@ -106,8 +106,8 @@ export function serverView(name) {
   look();
   return {
     root: h("section", { class: "view" },
-      h("header", { class: "title" }, h("h1", {}, name), h("span", { class: "spring" }), orderButton("drain", name), orderButton("activate", name)),
-      problem,
+      h("header", { class: "title" }, h("h1", {}, name), h("span", { class: "spring" }), causes.button, orderButton("drain", name), orderButton("activate", name)),
+      causes.box, problem,
       h("div", { class: "split" },
         h("div", {}, card.root,
           section("Counted since its start", h("dl", { class: "facts" }, h("dt", {}, "refused"), refused.root, h("dt", {}, "replaced by newer"), replaced,

@@ -90,7 +90,10 @@ class Page:
         self.board, self.graph, self.noted = board(time.monotonic()), Graph(), list[dict[str, Any]]()
         tokens = Tokens({"ada": TOKEN})
         self.checked: list[WantedCheck] = []
-        self.dashboard = Dashboard(self.board, self.graph, self.graph, tokens, self.note, self.check)
+        self.dashboard = Dashboard(self.board, self.graph, self.graph, tokens, self.note, self.check, self.why)
+
+    def why(self, name: str) -> dict[str, Any]:
+        return {"ok": not name, "findings": [{"cause": "dead camera", "about": name}]}
 
     def check(self, wanted: WantedCheck) -> CheckResult:
         self.checked.append(wanted)
@@ -245,6 +248,15 @@ def test_bad_checks_are_refused_with_the_reason(page: Page, client: httpx.Client
     assert page.checked == []
     with pytest.raises(ValueError):
         read_check(json.dumps({**CHECK, **wrong}).encode())
+
+
+def test_causes_are_looked_for_with_the_token_alone(client: httpx.Client) -> None:
+    assert client.post("/api/why", json={"name": "arm_1"}).status_code == 401
+    found = client.post("/api/why", json={"name": "arm_1"}, headers=GOOD).json()
+    assert found == {"ok": False, "findings": [{"cause": "dead camera", "about": "arm_1"}]}
+    assert client.post("/api/why", json={}, headers=GOOD).json()["ok"]
+    for wrong in ({"name": "--help"}, {"name": 3}, []):
+        assert client.post("/api/why", json=wrong, headers=GOOD).status_code == 400
 
 
 def test_every_refusal_is_explained(client: httpx.Client) -> None:
