@@ -75,7 +75,7 @@ def test_markers_are_made_of_chunks_while_somebody_looks(rig: Rig) -> None:
     rig.wait(lambda: rig.peer.count_publishers("/arm_1/rfm/markers"))
     assert rig.peer.count_subscribers(CHUNK) == 0
     eyes = rig.look()
-    rig.wait(lambda: rig.chunk.get_subscription_count() and rig.state.get_subscription_count())
+    rig.wait(lambda: all(one.get_subscription_count() for one in (rig.chunk, rig.state, rig.status)))
     for x in (0.0, 0.1):
         rig.state.publish(Float32MultiArray(data=[x, 0.5, 0.2, 9.0]))
         trail, there = rig.tested._robots["arm_1"]._trail, np.float32(x)
