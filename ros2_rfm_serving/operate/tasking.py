@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.live import Live
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.monitoring.activity import activity, has_no_monitor
+from ros2_rfm_serving.monitoring.activity import NO_MONITOR, activity, has_no_monitor
 from ros2_rfm_serving.monitoring.plain import PlainTable, plain
 from ros2_rfm_serving.operate.inputs import spinner
 from ros2_rfm_serving.operate.looking import await_factory
@@ -33,7 +33,6 @@ CANCEL_S = 15.0
 """For a robot to report the end of a task that was canceled."""
 SERVER_S = 10.0
 """For the robot's action to be found."""
-NO_MONITOR = "no monitor judges it: it ends when its time is over"
 
 
 @dataclass(frozen=True)

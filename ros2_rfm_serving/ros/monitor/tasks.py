@@ -38,7 +38,7 @@ class GivenTask:
         on_feedback: Callable[[Any], None] = lambda feedback: None,
     ) -> None:
         """client: has no goal now, and is for this task alone until it is over."""
-        self.robot, self._client = client.robot, client
+        self._client = client
         self.begun: Future[Answer] = Future()
         self.ended: Future[Answer] = Future()
         self.result: Any = None
@@ -63,10 +63,10 @@ class GivenTask:
         is_waiting = self._client.is_accepted and not self._has_feedback
         silent_s, limit_s = now_s - self._client.heard_s, RESET_AFTER_S if is_waiting else SILENT_AFTER_S
         if is_waiting and silent_s > SOON_S and not self.begun.done():
-            self.begun.set_result(Answer(True, f"{self.robot} has it, and begins when it is free", self.ended))
+            self.begun.set_result(Answer(True, "it has the task, and begins when it is free", self.ended))
         if self._client.is_busy and silent_s > limit_s:
             self._client.abandon()
-            self._finish(Answer(False, f"{self.robot} has been silent for {limit_s:g} s: look at its node and the network"))
+            self._finish(Answer(False, f"it has been silent for {limit_s:g} s: look at its node and the network"))
 
     def cancel(self) -> None:
         if self._is_given:
@@ -79,12 +79,12 @@ class GivenTask:
             self._is_given = True
             self._client.start(self._goal, self._end, self._take_feedback)
         elif now_s > self._ends_s:
-            self._finish(Answer(False, f"{self.robot} offers no execute_task: its robot_node is not configured, or not reached"))
+            self._finish(Answer(False, "it offers no execute_task: its robot_node is not configured, or not reached"))
 
     def _take_feedback(self, feedback: Any) -> None:
         self._has_feedback = True
         if not self.begun.done():
-            self.begun.set_result(Answer(True, f"{self.robot} works on it", self.ended))
+            self.begun.set_result(Answer(True, "it works on the task", self.ended))
         self._on_feedback(feedback)
 
     def _end(self, status: int, result: Any) -> None:
