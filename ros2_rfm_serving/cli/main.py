@@ -10,6 +10,7 @@ from ros2_rfm_serving.errors import RfmError
 VERBS = {
     "up": "ros2_rfm_serving.cli.up:up",
     "robot": "ros2_rfm_serving.cli.robot:robot",
+    "task": "ros2_rfm_serving.cli.task:task",
     "drain": "ros2_rfm_serving.cli.drain:drain",
     "order": "ros2_rfm_serving.cli.order:order",
     "deploy": "ros2_rfm_serving.cli.deploy:deploy",
@@ -45,6 +46,7 @@ GROUPS = {
     "Run a factory": {
         "up": "Start a factory: all of it, one machine's part, or one on Ray",
         "robot": "Add a robot to a running factory",
+        "task": "Give a robot a task and follow it until its end",
         "order": "Pause, resume, abort, cancel or release a robot",
         "drain": "Let a server finish its work and take nothing new",
         "deploy": "Write manifests for Kubernetes, Compose or systemd",

@@ -134,9 +134,9 @@ def _foremen(factory: Factory, parameters: dict[str, Any]) -> list[NodeSpec]:
 
 
 def _robots_of_foreman(factory: Factory, robots: Sequence[Robot]) -> dict[str, Any]:
-    """Return the parameters of a foreman that name its robots. A robot without a simulator need not offer a reset."""
-    real = [robot.name for robot in robots if factory.tasks[robot.task].world is None]
-    return {"robots": [robot.name for robot in robots], **({"reset_if_offered": real} if real else {})}
+    """Return the parameters of a foreman that name its robots. Of these, simulated ones will offer a reset."""
+    simulated = [robot.name for robot in robots if factory.tasks[robot.task].world is not None]
+    return {"robots": [robot.name for robot in robots], **({"wait_for_reset": simulated} if simulated else {})}
 
 
 def robot_nodes(
