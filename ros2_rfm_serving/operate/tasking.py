@@ -16,7 +16,6 @@ from rich.live import Live
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.activity import NO_MONITOR, activity, has_no_monitor
 from ros2_rfm_serving.monitoring.plain import PlainTable, plain
-from ros2_rfm_serving.operate.inputs import spinner
 from ros2_rfm_serving.operate.looking import await_factory
 from ros2_rfm_serving.operate.running import console, observing, ros_domain
 
@@ -86,13 +85,12 @@ def give_task(wish: Wish, namespace: str, wait_s: float, stop: threading.Event) 
 
 @contextmanager
 def _watching(namespace: str, wait_s: float, stop: threading.Event, robot: str = "") -> Iterator[tuple[Board, ObserverNode]]:
-    """robot: that is looked for; empty: all."""
+    """Observe a factory until `robot` was heard; empty: until all were."""
     from ros2_rfm_serving.monitoring.board import Board
 
     board = Board([], [])
     with observing(board, namespace, discover=True) as node:
-        with spinner("looking for the factory"):
-            await_factory(board, wait_s, stop, lambda: robot in board.robots and board.robots[robot].seen_s > 0)
+        await_factory(board, wait_s, stop, lambda: robot in board.robots and board.robots[robot].seen_s > 0)
         yield board, node
 
 
