@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -232,7 +232,7 @@ def _snapshot(seconds: float, stop: threading.Event) -> GraphSnapshot:
 
 
 @contextmanager
-def _progress() -> Iterator[object]:
+def _progress() -> Iterator[Callable[[str], object]]:
     with console.status("") as status:
         yield lambda text: status.update(plain(text))
 
@@ -358,7 +358,7 @@ def _prove(
             if not _goes_on(stage, yes):
                 return
             with _progress() as progress:
-                reports = proof.run(stage, seconds, stop, progress)  # type: ignore[arg-type]
+                reports = proof.run(stage, seconds, stop, progress)
             if stop.is_set():
                 console.print("stopped")
                 raise typer.Exit(130)
@@ -368,7 +368,10 @@ def _prove(
 
 
 def _goes_on(stage: Stage, yes: bool) -> bool:
-    """Return whether the user wants this step. A dry run needs no consent. Raises: `ConfigurationError` where nobody can be asked."""
+    """Return whether the user wants this step; a dry run needs no consent.
+
+    Raises: `ConfigurationError` where nobody can be asked.
+    """
     if stage.is_dry or yes:
         return True
     if not sys.stdin.isatty():

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from ros2_rfm_serving.factory.live_graph.propose import Line, Proposal
-from ros2_rfm_serving.types import Conditioning, ModelContract
+from ros2_rfm_serving.types import Conditioning, ModelContract, OutputKind
 
 COMMENT_COLUMN = 60
-STAND_IN_ROWS = 60
-"""Of a stand-in's chunk."""
+STAND_IN_S = 2.0
+"""Of a stand-in's chunk: less than a robot lets an action be old (`max_action_age_s`)."""
 STAND_IN_SHARE = 0.3
 """Of the largest velocity: what a stand-in's motion takes."""
 STAND_IN_GPU = "EMULATED"
@@ -121,9 +121,12 @@ def executed_rows(contract: ModelContract) -> int:
     return max(1, contract.chunk_length // 2 if is_asynchronous(contract) else contract.chunk_length)
 
 
-def stand_in_contract(model: str, proposal: Proposal) -> ModelContract:
-    from ros2_rfm_serving.types import OutputKind
+def stand_in_rows(proposal: Proposal) -> int:
+    """Return the rows of a stand-in's chunk."""
+    return max(4, round(STAND_IN_S * proposal.control_rate_hz))
 
+
+def stand_in_contract(model: str, proposal: Proposal) -> ModelContract:
     return ModelContract(
         model=model,
         model_hash="",
@@ -131,14 +134,14 @@ def stand_in_contract(model: str, proposal: Proposal) -> ModelContract:
         action_names=proposal.action_names,
         cameras=proposal.cameras,
         state_size=proposal.state_size,
-        chunk_length=STAND_IN_ROWS,
+        chunk_length=stand_in_rows(proposal),
         emulated=True,
     )
 
 
 def stand_in_catalogue(model: str, proposal: Proposal) -> str:
     """Return a catalogue with a policy that moves the robot to and fro a little, once per chunk."""
-    seconds = STAND_IN_ROWS / proposal.control_rate_hz
+    seconds = stand_in_rows(proposal) / proposal.control_rate_hz
     amplitudes = [round(_amplitude(proposal, column, seconds), 4) for column in range(len(proposal.action_names))]
     entry = {
         "engine": "wave",
@@ -146,7 +149,7 @@ def stand_in_catalogue(model: str, proposal: Proposal) -> str:
         "action_names": list(proposal.action_names),
         "cameras": list(proposal.cameras),
         "state_size": proposal.state_size,
-        "chunk_length": STAND_IN_ROWS,
+        "chunk_length": stand_in_rows(proposal),
         "gpus": {STAND_IN_GPU: {"memory_gb": 1, "load_s": 0, "source": "written by rfm connect; no model runs"}},
     }
     head = "# A stand-in for a model, written by `rfm connect`: each action goes out and back once per chunk. No model runs.\n"
@@ -192,8 +195,3 @@ def _number(value: float) -> str:
         return "-.inf" if value < 0 else ".inf"
     text = f"{value:.6g}"
     return text if any(letter in text for letter in ".en") else f"{text}.0"
-
-
-def overview(proposal: Proposal, keys: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Return (what, value, where it comes from) of the parameters named in `keys` (parameter -> what)."""
-    return [(keys[line.key], yaml_value(line.value), line.comment) for line in proposal.lines if line.key in keys]

@@ -121,7 +121,9 @@ class _Proposer:
         size = self._contract.state_size if self._contract else self._state_size
         places = [self._joint_order.index(joint) if joint in self._joint_order else -1 for joint in joints]
         self._lines.insert(0, Line(key="state_size", value=size, comment=self._model("length of the state")))
-        self._lines.insert(0, Line(key="cameras", value=list(cameras), comment=self._model("names of the cameras, in its order")))
+        self._lines.insert(
+            0, Line(key="cameras", value=list(cameras) or [""], comment=self._model("names of the cameras, in its order"))
+        )
         self._lines.insert(
             0, Line(key="action_names", value=list(actions), comment=self._model("columns of an action, in its order"))
         )

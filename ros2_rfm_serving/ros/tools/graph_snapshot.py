@@ -30,6 +30,7 @@ from ros2_rfm_serving.factory.live_graph.snapshot import (
     Topic,
     TopicSample,
 )
+from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.robot.cameras import COMPRESSED_DEPTH, jpeg_size, open_png
 from ros2_rfm_serving.ros.robot.encodings import check_raw
 from ros2_rfm_serving.ros.robot.joints import FORMATS, JOINT_FIELDS
@@ -37,6 +38,7 @@ from ros2_rfm_serving.ros.robot.sinks import OBSERVERS, full_name, graph_name
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.ros.wire.qos_match import as_shown, mismatch
 
+POLL_S = 0.25
 READ_PERIOD_S = 0.02
 """A message is read no sooner than this after the one before of its topic; all are counted."""
 IMAGE_READ_PERIOD_S = 0.5
@@ -70,7 +72,7 @@ class GraphSnapshotNode(Node):
         self._controllers: dict[str, Any] = {}
         """Node that takes commands -> client of its parameters."""
         self.poll()
-        self.create_timer(0.25, self.poll)
+        every(self, POLL_S, self.poll)
 
     def poll(self) -> None:
         """Subscribe to sensor topics that appeared, and ask controllers that appeared for their joints."""
@@ -118,6 +120,16 @@ class GraphSnapshotNode(Node):
     def num_topics(self) -> int:
         """Sensor topics that are subscribed to."""
         return len(self._sampled)
+
+    @property
+    def num_silent(self) -> int:
+        """Those of them without a message so far."""
+        return sum(sampler.num_messages == 0 for sampler in self._sampled.copy().values())
+
+    @property
+    def is_alone(self) -> bool:
+        """No other node has been discovered so far."""
+        return len(self.get_node_names()) < 2
 
     def snapshot(self) -> GraphSnapshot:
         """Return what the graph has now and what arrived on sensor topics so far."""
