@@ -57,7 +57,7 @@ class PresetRobot:
         self._velocity, self._pose = (0.0, 0.0), [0.0, 0.0, 0.0]
         if commands.joints:
             self.controller.declare_parameter("joints", list(commands.joints))
-        self._commanded = list(commands.joints)
+        self.commanded = list(commands.joints)
         self.controller.create_subscription(TYPES[commands.type], commands.topic, self._on_command, 1)
         if graph.joint_states is not None:
             states = graph.joint_states
@@ -80,10 +80,10 @@ class PresetRobot:
     def _on_command(self, message: Any) -> None:
         self.num_commands += 1
         if isinstance(message, JointTrajectory):
-            assert set(message.joint_names) == set(self._commanded), "a joint_trajectory_controller refuses other joints"
+            assert set(message.joint_names) == set(self.commanded), "a joint_trajectory_controller refuses other joints"
             self._targets |= dict(zip(message.joint_names, message.points[-1].positions, strict=True))
         elif isinstance(message, Float64MultiArray):
-            self._targets |= dict(zip(self._commanded, message.data, strict=True))
+            self._targets |= dict(zip(self.commanded, message.data, strict=True))
         else:
             twist = message.twist if isinstance(message, TwistStamped) else message
             self._velocity = (twist.linear.x, twist.angular.z)

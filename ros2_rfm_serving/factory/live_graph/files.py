@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,8 @@ from ros2_rfm_serving.factory.live_graph.propose import Line, Proposal
 from ros2_rfm_serving.types import Conditioning, ModelContract, OutputKind
 
 COMMENT_COLUMN = 60
+PLAIN = re.compile(r"[A-Za-z_/~][\w/.=+-]*", re.ASCII)
+"""Texts without quotes: rcl's YAML takes no colon in a text that stands in a list without them."""
 STAND_IN_S = 2.0
 """Of a stand-in's chunk: less than a robot lets an action be old (`max_action_age_s`)."""
 STAND_IN_SHARE = 0.3
@@ -101,7 +105,7 @@ def factory_text(entry: FactoryEntry, proposal: Proposal, contract: ModelContrac
             "a stand-in: a small motion to and fro; no model runs" if entry.is_stand_in else "of the catalogue",
         ),
         (
-            f"      prompt: {yaml.safe_dump(entry.prompt, default_style=chr(34)).strip()}",
+            f"      prompt: {json.dumps(entry.prompt, ensure_ascii=False)}",
             "the instruction, unless a task has its own",
         ),
         (f"      slo_ms: {entry.slo_ms:g}", "from request to answer"),
@@ -187,6 +191,8 @@ def yaml_value(value: Any) -> str:
         return _number(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"[{', '.join(yaml_value(part) for part in value)}]"
+    if isinstance(value, str) and not PLAIN.fullmatch(value):
+        return json.dumps(value, ensure_ascii=False)
     return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n...\n").strip()
 
 
