@@ -29,6 +29,7 @@ from ros2_rfm_serving.types import Conditioning, ModelContract
 COMMAND_TYPES = (TRAJECTORY, FLOAT64_ARRAY, TWIST, TWIST_STAMPED)
 KINDS = ("position", "velocity", "effort")
 ODOMETRY_SIZE = 13
+JOINT_FIELD_SETS = ("position", "position+velocity", "position+velocity+effort")
 USUAL_RATE_HZ = 20.0
 CAUTIOUS = {"position": (0.5, 2.0), "linear": (0.2, 0.5), "angular": (0.5, 2.0), "velocity": (0.3, 2.0)}
 """Largest velocity and acceleration where nothing says one: rad/s or m/s."""
@@ -277,7 +278,7 @@ class _Proposer:
         found = [
             parts
             for odometry in (False, True)
-            for fields in ("", "position", "position+velocity", "position+velocity+effort")
+            for fields in ("", *(JOINT_FIELD_SETS if joint_count else ()))
             if (parts := [("joint_states", ":", fields)] * bool(fields) + [("odometry", "", "")] * odometry)
             and joint_count * (fields.count("+") + bool(fields)) + ODOMETRY_SIZE * odometry == size
         ]
