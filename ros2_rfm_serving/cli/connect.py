@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -290,9 +291,20 @@ def _ask(undecided: UndecidedError, yes: bool) -> str:
         raise undecided
     console.print(plain(undecided.problem), soft_wrap=True)
     answer = ""
-    while not answer:
-        answer = str(typer.prompt(f"--{undecided.option}", default=undecided.example)).strip()
+    with _interruptible():
+        while not answer:
+            answer = str(typer.prompt(f"--{undecided.option}", default=undecided.example)).strip()
     return answer
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """While a user is asked, Ctrl-C ends the command at once; otherwise it stops what runs in order."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _short(value: object) -> str:
@@ -377,7 +389,8 @@ def _goes_on(stage: Stage, yes: bool) -> bool:
     if not sys.stdin.isatty():
         fix = "give --yes to let the robot move, or --dry-run"
         raise ConfigurationError(f"the next step ({stage.title}) moves the robot, and nobody can be asked", key="--yes", fix=fix)
-    return typer.confirm(f"Next: {stage.title}. The robot will move. Is its workspace clear, and the emergency stop at hand?")
+    with _interruptible():
+        return typer.confirm(f"Next: {stage.title}. The robot will move. Is its workspace clear, and the emergency stop at hand?")
 
 
 def _show(stage: Stage, report: StageReport) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ class RosLoader(yaml.SafeLoader):
         return token
 
     def scan_plain(self) -> Any:
-        token = super().scan_plain()  # type: ignore[no-untyped-call]
+        token = super().scan_plain()
         if self.flow_level and ":" in token.value:
             problem = f"ROS reads no colon in a text within brackets: write it in quotes, '{token.value}'"
             raise ScannerError(None, None, problem, token.start_mark)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ros2_rfm_serving.operate.inputs import spinner
 from ros2_rfm_serving.operate.run import checked_nodes, refuse_a_second_factory
 from ros2_rfm_serving.operate.running import Options, observing, prepare_environment, spinning
 
@@ -128,7 +129,8 @@ def proving(factory: Factory, options: Options, stop: threading.Event) -> Iterat
 
     prepare_environment(options.domain, discovery_environment(factory, ""))
     factory = factory.on_one_machine()
-    nodes = checked_nodes(factory, options)
+    with spinner(f"checking {factory.file}"):
+        nodes = checked_nodes(factory, options)
     board = Board([robot.name for robot in factory.robots], factory.servers)
     with observing(board, options.namespace) as observer:
         refuse_a_second_factory(observer, across_machines=False)
