@@ -199,7 +199,7 @@ def _contract(
         contract = server_contract(server, Names(namespace), SERVER_WAIT_S, stop)
     elif bundle:
         with spinner(f"loading {bundle} for its contract"):
-            contract = bundle_contract(bundle)
+            contract = bundle_contract(bundle, Catalogue.load(folder / "models.yaml"))
     elif model:
         gpu = gpu or profiled_gpu(model, folder)
         with spinner(f"loading {model} for its contract"):

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.ros.wire.qos import Names
 
 POLL_S = 0.1
+EMULATED = "emulated "
+"""An emulated engine puts this before the catalogue's name of its model."""
 
 
 def catalogue_contract(model: str, catalogue: Catalogue, profile: Profile, gpu_type: str) -> ModelContract:
@@ -32,10 +34,13 @@ def catalogue_contract(model: str, catalogue: Catalogue, profile: Profile, gpu_t
     return _acting(_loaded(model, catalogue[model], profile, gpu_type))
 
 
-def bundle_contract(folder: Path) -> ModelContract:
-    """Return the contract of a bundle, which is loaded for that on the CPU. Raises: `ModelError`."""
+def bundle_contract(folder: Path, catalogue: Catalogue) -> ModelContract:
+    """Return the contract of a bundle, which is loaded for that on the CPU. Its model is called as the catalogue calls it; a bundle
+    that the catalogue does not have is called as its folder. Raises: `ModelError`."""
     entry = CatalogueEntry(engine="bundle", bundle=str(folder.resolve()))
-    return _acting(_loaded(folder.name, entry, Profile({}), "CPU"))
+    models = shipped("models")
+    own = [name for name, one in catalogue.models.items() if one.bundle and (models / one.bundle).resolve() == folder.resolve()]
+    return _acting(_loaded(own[0] if own else folder.resolve().name, entry, Profile({}), "CPU"))
 
 
 def _loaded(model: str, entry: CatalogueEntry, profile: Profile, gpu_type: str) -> ModelContract:
@@ -90,4 +95,5 @@ def server_contract(server: str, names: Names, within_s: float, stop: threading.
 def _described(server: str, response: Any, session_messages: Any) -> ModelContract:
     if not response.model:
         raise ConfigurationError(f"{server!r} has loaded no model yet", key="--server", fix="wait until it is ready")
-    return _acting(session_messages.contract_from(response))
+    contract = _acting(session_messages.contract_from(response))
+    return replace(contract, model=contract.model.removeprefix(EMULATED))
