@@ -9,6 +9,7 @@ from ros2_rfm_serving.errors import RfmError
 
 VERBS = {
     "up": "ros2_rfm_serving.cli.up:up",
+    "connect": "ros2_rfm_serving.cli.connect:connect",
     "robot": "ros2_rfm_serving.cli.robot:robot",
     "task": "ros2_rfm_serving.cli.task:task",
     "drain": "ros2_rfm_serving.cli.drain:drain",
@@ -45,6 +46,7 @@ VERBS = {
 GROUPS = {
     "Run a factory": {
         "up": "Start a factory: all of it, one machine's part, or one on Ray",
+        "connect": "Write a robot's files from a live graph, and prove them",
         "robot": "Add a robot to a running factory",
         "task": "Give a robot a task and follow it until its end",
         "order": "Pause, resume, abort, cancel or release a robot",
