@@ -13,6 +13,7 @@ from ros2_rfm_serving.operate.running import ros_domain, spinning
 if TYPE_CHECKING:
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.monitoring.findings.look import Look
+    from ros2_rfm_serving.ros.monitor.looking import LookingNode
 
 PERIOD_S = 0.1
 
@@ -29,7 +30,7 @@ def look_at(namespace: str, seconds: float, wait_s: float, disk: Path, stop: thr
 
     board = Board([], [])
     with spinning(lambda: LookingNode(board, namespace)) as node:
-        _find(board, wait_s, stop)
+        _find(board, node, wait_s, stop)
         node.heard.begun_s = time.monotonic()
         stop.wait(seconds)
         found = node.finish()
@@ -38,9 +39,9 @@ def look_at(namespace: str, seconds: float, wait_s: float, disk: Path, stop: thr
     return found
 
 
-def _find(board: Board, limit_s: float, stop: threading.Event) -> None:
+def _find(board: Board, node: LookingNode, limit_s: float, stop: threading.Event) -> None:
     end_s = time.monotonic() + limit_s
-    while not (board.robots or board.servers or board.factory):
+    while not (board.robots or board.servers or board.factory or node.has_unconfigured):
         if stop.wait(PERIOD_S) or time.monotonic() > end_s:
             fix = "start it with `rfm up`, or name its --domain and --namespace"
             raise ConfigurationError(f"no factory is running in ROS domain {ros_domain()}", fix=fix)

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 LOG_DISK_FULL, LOG_DISK_SILENT = "log disk full", "log disk silent"
 CERTIFICATE_INVALID, CERTIFICATE_WARNING = "certificate invalid", "certificate warning"
+CONFIGURATION = "configuration"
+"""Part of the status of a node that could not be configured, as in `arm_1: configuration`."""
 PREFIX, LEVEL = "process_problem ", "level_without_process_problems"
 
 

@@ -170,9 +170,9 @@ def test_a_gripper_may_lack_the_velocities_that_the_arm_has() -> None:
         ),
         (
             joint_state({"elbow_joint": 1.0, "wrist": 2.0}, velocity=[0.0, 0.0]),
-            "joint 'elbow' is missing in /joint_states; did you mean `elbow_joint`?",
+            "joint 'elbow' is not in /joint_states, which has elbow_joint, wrist (did you mean `elbow_joint`?)",
         ),
-        (joint_state({"q": 1.0, "wrist": 2.0}, velocity=[0.0, 0.0]), "joint 'elbow' is missing in /joint_states; known here: q"),
+        (joint_state({"q": 1.0, "wrist": 2.0}, velocity=[0.0, 0.0]), "joint 'elbow' is not in /joint_states, which has q, wrist"),
         (joint_state({"elbow": 1.0, "wrist": 2.0}, velocity=[0.0]), "1 values of velocity for 2 joints in /joint_states"),
     ],
 )

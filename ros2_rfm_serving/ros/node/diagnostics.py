@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -53,6 +55,7 @@ class Diagnostics:
         own = self._certificate
         figures = self._wall_clock.figures(clock()) | (self._log_disk.figures() if self._log_disk else {})
         figures |= own.figures() if own else {}
+        figures |= machine_load()
         problems, gravest = self._problems
         for status in statuses:
             part = process_problems.Status(ord(status.level), status.message, problems)
@@ -115,6 +118,11 @@ def turn_of(parts: Sequence[Part], turn: int) -> Sequence[Part]:
     """Those that are told in this of a period's turns; each once in a period."""
     size = max(AT_ONCE, -(-len(parts) // TURNS))
     return parts[turn * size : (turn + 1) * size]
+
+
+def machine_load() -> dict[str, object]:
+    """Return how many processes have waited for or used the cores of this machine, on average over a minute."""
+    return {"machine": socket.gethostname(), "machine_load": os.getloadavg()[0], "machine_cores": os.cpu_count() or 1}
 
 
 def key_values(values: Mapping[str, object]) -> list[KeyValue]:

@@ -29,6 +29,11 @@ EXCLUSIVE = {
         ("server gone", "model not loaded"),  # a server that is silent reports no state
         ("model not loaded", "hung engine"),  # one state at a time
         ("robot gone", "robot waits for a person"),  # a robot that is silent does not say that it waits
+        ("drifted profile", "no task"),  # a robot without a task asks for nothing
+        ("overloaded server", "no task"),
+        ("lossy network", "no task"),
+        ("no task", "no monitor"),
+        ("scheduler gone", "no monitor"),  # the schedule says whether there is a monitor
     )
 }
 """Causes that one server or robot cannot have at once."""
@@ -122,6 +127,8 @@ def test_causes_are_in_the_order_of_their_severity() -> None:
 def test_two_cells_with_a_trouble_each_have_both_named(first: str) -> None:
     """Of another cell's robots and servers no cause explains anything."""
     for second in MAKES:
+        if {first, second} == {"scheduler gone", "no monitor"}:  # one schedule is all that both cells have
+            continue
         look, alone = both_cells(first, second), (cell(first), cell(second, is_second=True))
         assert named(look) == named(alone[0]) | named(alone[1]), (first, second, caused(look))
         assert in_order(caused(look))
