@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ros2_rfm_serving.monitoring.board import RobotRow
-from ros2_rfm_serving.monitoring.findings.finding import FACTORY, Finding
+from ros2_rfm_serving.monitoring.findings.finding import Finding
 from ros2_rfm_serving.monitoring.findings.look import Diagnosis, Look, grown, refused
 from ros2_rfm_serving.monitoring.findings.refusals import CHUNKS, ROBOT
 from ros2_rfm_serving.types import MONITOR
@@ -199,8 +199,8 @@ def no_task(look: Look) -> Iterator[Finding]:
         verb = "has" if len(idle) == 1 else "have"
         yield Finding(
             cause="no task",
-            about=idle[0] if len(idle) == 1 else FACTORY,
-            concerns=tuple(idle),
+            about=idle[0],
+            concerns=tuple(idle[1:]),
             evidence=(f"{_named(idle)} {verb} no task",),
             mend=f"give one: `rfm task {idle[0]}`",
         )
@@ -214,8 +214,8 @@ def no_monitor(look: Look) -> Iterator[Finding]:
     if alone:
         yield Finding(
             cause="no monitor",
-            about=alone[0] if len(alone) == 1 else FACTORY,
-            concerns=tuple(alone),
+            about=alone[0],
+            concerns=tuple(alone[1:]),
             evidence=(f"no monitor judges the task of {_named(alone)}, so that nothing can succeed: it ends with its time budget",),
             mend="add a component `monitor` to the task in the descriptor, or end the task yourself: `rfm order ROBOT abort`",
         )

@@ -657,7 +657,7 @@ def a_moment(look: Look) -> None:
 
 SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (nothing, []),
-    (idle, [("no task", "")]),
+    (idle, [("no task", "arm_1")]),
     (unjudged, [("no monitor", "arm_2")]),
     (just_reset, []),
     (busy_and_in_time, []),
