@@ -342,7 +342,7 @@ def test_a_topic_that_is_published_with_another_type_is_named(make_parts: Callab
         driver = rclpy.create_node("driver", context=other)
         driver.create_publisher(WrenchStamped, "/r1/imu/data", qos.SENSOR)
         rig.bring_up()
-        problem = "/r1/imu/data is published as geometry_msgs/msg/WrenchStamped, and not as sensor_msgs/msg/Imu"
+        problem = "/r1/imu/data is published as geometry_msgs/msg/WrenchStamped by /driver, and not as sensor_msgs/msg/Imu"
         rig.wait(lambda: rig.values("r1").get("type_problem imu") == problem, "the type in diagnostics")
         assert "type_problem wrench" not in rig.values("r1")
         driver.destroy_node()

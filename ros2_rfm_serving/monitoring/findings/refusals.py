@@ -97,9 +97,7 @@ ROBOT: Table = {
     # answers and sessions
     **dict.fromkeys(("request_timeout", "late_answer", "late_or_duplicate", "lost_behind_the_door"), LATE),
     "late_refetch": Advice("a server asked again for requests that were answered", SETTLES, fewest=20),
-    "late_session": Advice(
-        "sessions were granted after the robot had given up", "the server is slow to answer: `rfm status`, and its machine's load"
-    ),
+    "late_session": _of("overloaded machine", "lossy network", "overloaded server"),
     "episode_not_reset": Advice("a server did not confirm a new episode", "the server is slow or gone: `rfm status`"),
     **dict.fromkeys(("wrong_model", "other_model"), _of("changed model")),
     **dict.fromkeys(("other_actions", "other_rate", "not_pipelined"), _of("refused session")),

@@ -133,7 +133,7 @@ def _topic_problems(said: Diagnosis, sensors: list[str]) -> Iterator[str]:
 
 def _other_types(robot: str, newest: Diagnosis) -> Iterator[Finding]:
     """Yield the topics that are published with messages of another type than the robot subscribes to."""
-    for sensor, problem in newest.named("type_problem").items():
+    for sensor, problem in newest.texts("type_problem").items():
         yield Finding(
             cause="refused readings",
             about=robot,

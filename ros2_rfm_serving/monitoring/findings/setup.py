@@ -18,8 +18,8 @@ IDLE, EXECUTING = "idle", "executing"
 CHUNK_KINDS = tuple(kind for kind, advice in ROBOT.items() if advice is CHUNKS)
 UNUSABLE = 3
 """Chunks and actions that are refused in a look; fewer are single ones."""
-BUSY, MISSED = 2.0, 0.1
-"""Processes that want a core, per core; share of control periods that are missed."""
+WAITING, MISSED = 0.5, 0.1
+"""Share of the time in which a process wants a core and waits for one; share of control periods that are missed."""
 SHOWN = 5
 """Names that a line lists."""
 FIXES = {
@@ -28,7 +28,7 @@ FIXES = {
     "state size": "write the model's state size to `state_size`, and see `state_parts`, `joints` and `joint_fields`",
     "conditioning": "set `conditioning` in the robot's file to one that the model can do",
     "control rate": "set `control_rate_hz` to the rate of the demonstrations, or `accept_other_rate: true`",
-    "other rate": "set `control_rate_hz` to the rate of the demonstrations, or `accept_other_rate: true`",
+    "the demonstrations ran at": "set `control_rate_hz` to the rate of the demonstrations, or `accept_other_rate: true`",
     "other actions": "write the model's action names, in its order, to `action_names` of the robot's file",
 }
 """What mends a refused session, by what its reason contains."""
@@ -49,7 +49,7 @@ def not_configured(look: Look) -> Iterator[Finding]:
 def refused_session(look: Look) -> Iterator[Finding]:
     """Yield the robots that a server refuses a session, for a reason that people have to mend."""
     for robot, said in _spoken(look):
-        for component, problem in _not_served(said):
+        for component, problem in said.texts("not served").items():
             fixes = [fix for what, fix in FIXES.items() if what in problem]
             if fixes and not said.values.get("model_mismatch"):
                 yield Finding(
@@ -60,9 +60,18 @@ def refused_session(look: Look) -> Iterator[Finding]:
                 )
 
 
-def _not_served(said: Diagnosis) -> list[tuple[str, str]]:
-    prefix = "not served "
-    return [(key.removeprefix(prefix), text) for key, text in said.values.items() if key.startswith(prefix)]
+def not_in_the_schedule(look: Look) -> Iterator[Finding]:
+    """Yield the robots that run without a route, while others have one."""
+    routes = look.schedule.schedule.routes if look.schedule else ()
+    routed = sorted({route.robot for route in routes})
+    for robot, rows in look.robots.items():
+        if rows and routed and robot not in routed and not any(row.server for row in rows):
+            yield Finding(
+                cause="not in the schedule",
+                about=robot,
+                evidence=(f"{robot} runs, and the schedule has no server for it, but for {_named(routed)}",),
+                mend="name it in `robot_fleet` of the descriptor, or correct its name; `rfm plan` shows for whom there is room",
+            )
 
 
 def unusable_actions(look: Look) -> Iterator[Finding]:
@@ -139,8 +148,21 @@ def doubtful_limits(look: Look) -> Iterator[Finding]:
         )
 
 
+def no_simulated_clock(look: Look) -> Iterator[Finding]:
+    for robot, problem in _problems(look, "clock_problem"):
+        yield Finding(
+            cause="no simulated clock",
+            about=robot,
+            evidence=(f"{robot}: {problem}",),
+            mend="start the simulation, or set `use_sim_time: false` for a robot that is none",
+        )
+
+
 def other_state_rate(look: Look) -> Iterator[Finding]:
     for robot, problem in _problems(look, "state_rate_misfit"):
+        said = look.diagnoses[f"{robot}: robot"][-1]
+        if said.number("state_rate_hz") > said.number("control_rate_hz"):
+            continue  # readings in between do no harm
         yield Finding(
             cause="other state rate",
             about=robot,
@@ -153,7 +175,7 @@ def overloaded_machine(look: Look) -> Iterator[Finding]:
     """Yield the machines that have fewer cores than their processes need, where control periods are missed."""
     machines: dict[str, list[Diagnosis]] = defaultdict(list)
     for said in look.diagnosed:
-        if said.number("machine_load") > BUSY * said.number("machine_cores"):
+        if said.number("core_wait_share") > WAITING:
             machines[said.values.get("machine", "")].append(said)
     for machine, there in sorted(machines.items()):
         owners = tuple(sorted({said.owner for said in there}))
@@ -163,13 +185,19 @@ def overloaded_machine(look: Look) -> Iterator[Finding]:
                 cause="overloaded machine",
                 about=owners[0],
                 concerns=owners[1:],
-                evidence=(_load(machine, there[-1]), *late[:SHOWN], *_planned(look)),
+                evidence=(
+                    _load(machine, there),
+                    *late[:SHOWN],
+                    *_planned(look),
+                ),
                 mend="end what else runs there, or give the factory a machine with more cores: `rfm capacity`, docs/hosts.md",
             )
 
 
-def _load(machine: str, said: Diagnosis) -> str:
-    return f"{machine} has {said.number('machine_cores'):g} cores, and {said.number('machine_load'):.1f} processes want one"
+def _load(machine: str, there: list[Diagnosis]) -> str:
+    said = max(there, key=lambda one: one.number("core_wait_share"))
+    load = f"{machine} has {said.number('machine_cores'):g} cores and a load of {said.number('machine_load'):.1f}"
+    return f"{load}: {said.owner} waits for a core {said.number('core_wait_share'):.0%} of the time in which it wants one"
 
 
 def _missed(said: list[Diagnosis]) -> str:
@@ -186,8 +214,8 @@ def _missed(said: list[Diagnosis]) -> str:
 def _planned(look: Look) -> Iterator[str]:
     planned_hz = look.schedule.schedule.predicted_actions_hz if look.schedule else 0.0
     if planned_hz > 0.0:
-        actions_hz = sum(rows[-1].action_rate_hz for rows in look.robots.values() if rows)
-        yield f"the schedule predicts {planned_hz:.3g} actions/s of all robots, and they execute {actions_hz:.3g}"
+        chunks_hz = sum(rows[-1].chunk_rate_hz for rows in look.robots.values() if rows)
+        yield f"the schedule predicts {planned_hz:.3g} chunks/s for all robots, and they get {chunks_hz:.3g}"
 
 
 # --- what works as asked, and may not be what was meant --------------------------------------------------------------------
@@ -217,7 +245,7 @@ def no_monitor(look: Look) -> Iterator[Finding]:
             about=alone[0],
             concerns=tuple(alone[1:]),
             evidence=(f"no monitor judges the task of {_named(alone)}, so that nothing can succeed: it ends with its time budget",),
-            mend="add a component `monitor` to the task in the descriptor, or end the task yourself: `rfm order ROBOT abort`",
+            mend=f"add a component `monitor` to the task in the descriptor, or end the task yourself: `rfm order {alone[0]} abort`",
         )
 
 

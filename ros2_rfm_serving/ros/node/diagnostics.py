@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -11,6 +9,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.duration import Duration
 from rclpy.node import Node
 
+from ros2_rfm_serving.ros.node.core_wait import CoreWait
 from ros2_rfm_serving.ros.node.hang_watch import progress
 from ros2_rfm_serving.ros.node.log_disk import LogDisk
 from ros2_rfm_serving.ros.node.process_status import ProcessStatus
@@ -46,7 +45,7 @@ class Diagnostics:
         self._publisher = node.create_publisher(DiagnosticArray, TOPIC, 10)
         self._turn, self._wall_clock, self._log_disk = 0, WallClock(), LogDisk.of_process()
         self._certificate = OwnCertificate.of_process()
-        self._numbers = numbers
+        self._numbers, self._cores = numbers, CoreWait()
         self._process: ProcessStatus | None = None
         self._timer = every(node, PERIOD_S / TURNS, self._take_turn)
         self._is_over = False
@@ -55,7 +54,7 @@ class Diagnostics:
         own = self._certificate
         figures = self._wall_clock.figures(clock()) | (self._log_disk.figures() if self._log_disk else {})
         figures |= own.figures() if own else {}
-        figures |= machine_load()
+        figures |= self._cores.figures(clock())
         problems, gravest = self._problems
         for status in statuses:
             part = process_problems.Status(ord(status.level), status.message, problems)
@@ -118,11 +117,6 @@ def turn_of(parts: Sequence[Part], turn: int) -> Sequence[Part]:
     """Those that are told in this of a period's turns; each once in a period."""
     size = max(AT_ONCE, -(-len(parts) // TURNS))
     return parts[turn * size : (turn + 1) * size]
-
-
-def machine_load() -> dict[str, object]:
-    """Return how many processes have waited for or used the cores of this machine, on average over a minute."""
-    return {"machine": socket.gethostname(), "machine_load": os.getloadavg()[0], "machine_cores": os.cpu_count() or 1}
 
 
 def key_values(values: Mapping[str, object]) -> list[KeyValue]:

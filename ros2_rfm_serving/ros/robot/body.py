@@ -35,7 +35,7 @@ from ros2_rfm_serving.ros.robot.command_topic import CommandTopic
 from ros2_rfm_serving.ros.robot.declared import TickSource
 from ros2_rfm_serving.ros.robot.joints import FORMATS, StateReader
 from ros2_rfm_serving.ros.robot.listening import Listening
-from ros2_rfm_serving.ros.robot.reading_times import ReadingTimes, simulated_time_of
+from ros2_rfm_serving.ros.robot.reading_times import ReadingTimes, clock_problem, simulated_time_of
 from ros2_rfm_serving.ros.robot.refusals import START, Refusals
 from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, HEARD, Servers
 from ros2_rfm_serving.ros.robot.sessions import Sessions
@@ -203,6 +203,7 @@ class RobotBody:
             "reset_problem": self._door.waits_for,
             "start_problem": self._refusals.lasting(START, now_s),
             "command_rivals": self._command_topic.rivals,
+            "clock_problem": clock_problem(self._node),
         }
         return {name: problem for name, problem in found.items() if problem} | {
             f"last {kind}": problem for kind, problem in self._last_refusals.items()

@@ -17,7 +17,15 @@ SILENT_S = 2.0
 """A topic without a message for so long is looked up on the graph."""
 LOOK_PERIOD_S = 5.0
 """Between two times that a silent topic is looked up: a large graph has thousands of topics."""
-NUM_SIMILAR = 3
+NUM_SIMILAR, SIMILAR = 2, 0.75
+"""Topics that are proposed, and how near the name of one of any type has to be."""
+RELATED = {
+    "sensor_msgs/msg/Image": "sensor_msgs/msg/CompressedImage",
+    "sensor_msgs/msg/CompressedImage": "sensor_msgs/msg/Image",
+    "std_msgs/msg/Float32MultiArray": "std_msgs/msg/Float64MultiArray",
+    "std_msgs/msg/Float64MultiArray": "std_msgs/msg/Float32MultiArray",
+}
+"""Types that one parameter exchanges."""
 FIXES = {
     "sensor_msgs/msg/Image": "set `camera_type: image`, or `camera_types` for one camera",
     "sensor_msgs/msg/CompressedImage": "set `camera_type: compressed`, or `camera_types` for one camera",
@@ -94,10 +102,19 @@ class SilentTopics:
         return ""
 
     def _similar(self, topic: str, wanted: str) -> str:
-        """Return topics that may be meant: of this type with the nearest names, or else of a similar name."""
+        """Return topics that may be meant: of this or a related type, or of a similar name; below the same robot, if there are."""
         there = {name: types for name, types in self._node.get_topic_names_and_types() if name != topic}
-        alike = [name for name, types in there.items() if wanted in types]
-        near = difflib.get_close_matches(topic, alike, NUM_SIMILAR, 0.0)
-        near += difflib.get_close_matches(topic, there.keys() - set(alike), NUM_SIMILAR, 0.75)
-        found = [f"{name} ({', '.join(there[name])})" for name in near if self._node.count_publishers(name)]
-        return f"; did you mean {' or '.join(found[:NUM_SIMILAR])}?" if found else ""
+        kinds = {wanted, RELATED.get(wanted, wanted)}
+        names = [name for name, types in there.items() if kinds & set(types)]
+        names += difflib.get_close_matches(topic, there.keys() - set(names), NUM_SIMILAR, SIMILAR)
+        robot = topic[: topic.index("/", 1) + 1] if topic.count("/") > 1 else "/"
+        own = [name for name in names if name.startswith(robot)]
+        near = difflib.get_close_matches(topic, own or names, NUM_SIMILAR, 0.0)
+        found = [_described(name, there[name], wanted) for name in near if self._node.count_publishers(name)]
+        return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
+def _described(topic: str, types: Sequence[str], wanted: str) -> str:
+    kind = wanted if wanted in types else types[0]
+    fix = f": {FIXES[kind]}" if kind != wanted and kind in FIXES else ""
+    return f"{topic} ({kind}{fix})"

@@ -581,6 +581,12 @@ def not_configured(look: Look) -> None:
     says(look, "arm_2: configuration", ERROR, "limits.upper: 2 values for 3 actions; give one per action")
 
 
+def unplanned(look: Look) -> None:
+    """A robot that the descriptor does not name."""
+    look.robots["guest_1"] = [replace(row, server="", state="CONNECTING") for row in look.robots["arm_1"]]
+    says(look, "guest_1: robot", WARN, "the schedule has no server for it")
+
+
 def refused_session(look: Look) -> None:
     problem = "server_1 refuses: action names and order: the robot has ('a', 'b'), the model ('b', 'a')"
     says(look, "arm_2: robot", WARN, problem)
@@ -618,13 +624,17 @@ def limits_in_degrees(look: Look) -> None:
     says(look, "arm_1: robot", OK, limits_problem="the limits of elbow are -180 to 180, and it is measured at 0.4")
 
 
+def no_clock(look: Look) -> None:
+    says(look, "arm_1: robot", OK, clock_problem="use_sim_time is true, and nobody publishes /clock")
+
+
 def slow_state(look: Look) -> None:
     says(look, "arm_1: robot", OK, state_rate_misfit="the state comes at 10 Hz, control_rate_hz is 50")
 
 
 def busy_machine_in_time(look: Look) -> None:
     for name in ("arm_1: robot", "arm_2: robot", f"{SERVER}: server"):
-        says(look, name, machine="cell", machine_load=9.5, machine_cores=2)
+        says(look, name, machine="cell", machine_load=9.5, machine_cores=2, core_wait_share=0.7)
 
 
 def busy_machine(look: Look) -> None:
@@ -730,6 +740,7 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (waiting, [("robot waits for a person", "arm_2")]),
     (misfit, [("reported trouble", "arm_2")]),
     (not_configured, [("not configured", "arm_2")]),
+    (unplanned, [("not in the schedule", "guest_1")]),
     (refused_session, [("refused session", "arm_2")]),
     (degrees, [("unusable actions", "arm_1")]),
     (start_outside, [("unknown start", "arm_1")]),
@@ -737,6 +748,7 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (still, [("commands without motion", "arm_1")]),
     (rival, [("two publishers of commands", "arm_1")]),
     (limits_in_degrees, [("doubtful limits", "arm_1")]),
+    (no_clock, [("no simulated clock", "arm_1")]),
     (slow_state, [("other state rate", "arm_1")]),
     (busy_machine, [("overloaded machine", "arm_1")]),
     (busy_machine_in_time, []),
