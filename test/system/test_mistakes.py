@@ -31,7 +31,7 @@ ROW = re.compile(r"^\| (?P<title>[^|]+?) \| `(?P<command>[^|`]+)` \| (?P<message
 ROBOT = re.compile(r"\b(?:arm|guest)_\d+\b")
 SETTLED_S = 5.0
 """What a robot reports has lasted for a while by then."""
-SPINNING_PER_CORE = 5
+NUM_SPINNING, MOST_LOOKS = 5, 4
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,23 @@ def seen(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             hour.give_tasks(reset=False)
             start_separate(hour)
             time.sleep(SETTLED_S)
-            hour.give_tasks(reset=True)
-            done = hour.shell("rfm why --seconds 7 --json")
-            assert done.returncode == 1, done.stderr
-            yield Seen(hour, json.loads(done.stdout)["findings"])
+            yield Seen(hour, looked(hour))
         finally:
             hour.close()
+
+
+def looked(hour: FirstHour) -> list[dict[str, Any]]:
+    """Return what `rfm why` finds; a machine that is busy with other things may take several looks."""
+    findings: list[dict[str, Any]] = []
+    for _ in range(MOST_LOOKS):
+        hour.give_tasks(reset=True)
+        done = hour.shell("rfm why --seconds 8 --json")
+        assert done.returncode == 1, done.stderr
+        findings += json.loads(done.stdout)["findings"]
+        named = {(one["cause"], robot) for one in findings for robot in (one["about"], *one["concerns"])}
+        if {(LIVE[title].cause, robot) for title, robot in hour.robots.items()} <= named:
+            break
+    return findings
 
 
 def start_separate(hour: FirstHour) -> None:
@@ -177,9 +188,11 @@ OVERLOADED = "The machine is overloaded"
 
 @pytest.mark.timeout(200)
 def test_an_overloaded_machine_is_named(seen: Seen) -> None:
-    """Last: everything is slow meanwhile."""
-    num = SPINNING_PER_CORE * len(os.sched_getaffinity(0))
-    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num)]
+    """Last: the robots share one core with others from then on."""
+    core = min(os.sched_getaffinity(0))
+    seen.hour.pin("robots", core)
+    spin = f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    spinning = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(NUM_SPINNING)]
 
     def said() -> str:
         done = seen.hour.shell("rfm why --seconds 6 --json")
@@ -187,7 +200,7 @@ def test_an_overloaded_machine_is_named(seen: Seen) -> None:
         return "\n".join("; ".join(one["evidence"]) for one in findings if one["cause"] == "overloaded machine")
 
     try:
-        output = eventually(said, 100.0)
+        output = eventually(said, 60.0)
     finally:
         for process in spinning:
             process.kill()
