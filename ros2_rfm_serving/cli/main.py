@@ -16,6 +16,7 @@ VERBS = {
     "zenoh": "ros2_rfm_serving.cli.zenoh:zenoh",
     "status": "ros2_rfm_serving.cli.status:status",
     "why": "ros2_rfm_serving.cli.why:why",
+    "topic": "ros2_rfm_serving.cli.topic:app",
     "metrics": "ros2_rfm_serving.cli.metrics:metrics",
     "dashboard": "ros2_rfm_serving.cli.dashboard:dashboard",
     "foxglove": "ros2_rfm_serving.cli.foxglove:foxglove",
