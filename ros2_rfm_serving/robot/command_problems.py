@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from ros2_rfm_serving.robot.columns import ActionColumns
 from ros2_rfm_serving.robot.config import CommandType, RobotConfig
 from ros2_rfm_serving.types import Array, Chunk
+
+Values = npt.NDArray[np.float64]
 
 LARGEST_ANGLE_RAD = 2.0 * math.pi
 """An arm's joint whose limits are angles in radians has none beyond."""
@@ -149,7 +152,7 @@ class Stillness:
         moved = f"it was measured to move by {ranges[column]:.2g}" if are_positions else "no number of the state changed"
         return f"commands go out, and nothing moves: {name} was to move by {how_far:.3g} in {window_s:.0f} s, and {moved}"
 
-    def _commanded(self, commands: Array, measured: Array | None, window_s: float) -> Array:
+    def _commanded(self, commands: Values, measured: Values | None, window_s: float) -> Values:
         """[A] how far each column was to move in the window; 0 for binary columns and efforts."""
         columns = self._columns
         wanted = np.where(columns.is_position, np.ptp(commands, axis=0), 0.0)

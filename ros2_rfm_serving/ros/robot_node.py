@@ -242,7 +242,7 @@ class RobotNode(RobotHost):
 
     def _title(self) -> str:
         given = self.get_parameter("robot").value if self.has_parameter("robot") else ""
-        return given or self.get_namespace().rsplit("/", 1)[-1] or self.get_name()
+        return str(given or self.get_namespace().rsplit("/", 1)[-1] or self.get_name())
 
     def _settings(self, changed: Mapping[str, Any] = NOTHING) -> list[RobotSettings]:
         settings = robot_settings(self, self.get_namespace().rsplit("/", 1)[-1], changed=changed)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ros2_rfm_serving.monitoring.board import RobotRow, ServerRow
 from ros2_rfm_serving.monitoring.findings.finding import Finding
-from ros2_rfm_serving.monitoring.findings.look import Diagnosis, Look, grown, refused
+from ros2_rfm_serving.monitoring.findings.look import Diagnosis, Look, Row, grown, refused
 
 FEWEST = 3
 """Refusals in a look; fewer are those of a beginning or an end."""
@@ -152,7 +151,7 @@ SERVER: Table = {
         Advice("connections to the gateway were refused", "docs/gateway.md has tokens, origins and connections", fewest=1),
     ),
     **dict.fromkeys(
-        ("gateway_no_answer", "gateway_no_reply", "gateway_chunks", "gateway_decode"),
+        ("gateway_no_answer", "gateway_no_reply", "gateway_chunks"),
         Advice("gateway clients got no answer", "the model failed or is too slow: the server's log", fewest=1),
     ),
     **dict.fromkeys(
@@ -187,7 +186,7 @@ def refused_messages(look: Look) -> Iterator[Finding]:
     yield from _of_door(look.diagnoses.get(DOOR, []))
 
 
-def _of_rows(table: Table, owner: str, rows: Sequence[RobotRow] | Sequence[ServerRow], said: Diagnosis | None) -> Iterator[Finding]:
+def _of_rows(table: Table, owner: str, rows: Sequence[Row], said: Diagnosis | None) -> Iterator[Finding]:
     for kind in sorted(rows[-1].refused) if rows else ():
         last = said.values.get(f"last {kind}", "") if said else ""
         yield from _refusal(table, owner, kind, grown(rows, refused(kind)), last)

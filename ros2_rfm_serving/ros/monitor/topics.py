@@ -124,7 +124,7 @@ def subscribe(node: Node, topic: str, callback: Callable[[Any], object], *, raw:
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(f"{types[0]} is not installed here: {error}", fix="install the package of its messages") from None
     node.create_subscription(kind, topic, callback, _fitting([one.qos_profile for one in publishers]), raw=raw)
-    return types[0]
+    return str(types[0])
 
 
 def _fitting(offered: Sequence[QoSProfile]) -> QoSProfile:

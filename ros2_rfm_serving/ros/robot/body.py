@@ -205,9 +205,8 @@ class RobotBody:
             "command_rivals": self._command_topic.rivals,
             "clock_problem": clock_problem(self._node),
         }
-        return {name: problem for name, problem in found.items() if problem} | {
-            f"last {kind}": problem for kind, problem in self._last_refusals.items()
-        }
+        found |= {f"last {kind}": problem for kind, problem in self._last_refusals.items()}
+        return {name: problem for name, problem in found.items() if problem}
 
     def _silences(self, times: ReadingTimes, topic: str, message_type: type, now_s: float) -> dict[str, object]:
         """Return why nothing comes on a sensor's topic, where the graph shows it."""
