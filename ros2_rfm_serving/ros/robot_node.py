@@ -71,7 +71,7 @@ class RobotHost(LifecycleNode):
 
     def _title(self) -> str:
         """Return what people call this node, whether or not its parameters can be used."""
-        return self.get_name()
+        return str(self.get_name())
 
     def _shut(self) -> None:
         """ROS' own doors, where there are certificates, whether or not these can be used."""
