@@ -15,6 +15,7 @@ from rich.table import Table
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.plain import counted, plain
+from ros2_rfm_serving.operate.progress import spinner
 from ros2_rfm_serving.operate.running import console, prepare_environment, ros_domain, stop_signals
 from ros2_rfm_serving.shipped import shipped
 
@@ -186,7 +187,6 @@ def _contract(
 ) -> tuple[ModelContract | None, str]:
     """Return the contract, None without a model, and the type of GPU. Raises: `RfmError`."""
     from ros2_rfm_serving.factory import Catalogue
-    from ros2_rfm_serving.operate.inputs import spinner
     from ros2_rfm_serving.operate.model_contracts import bundle_contract, catalogue_contract, profiled_gpu, server_contract
     from ros2_rfm_serving.profiles import load_profiles
 

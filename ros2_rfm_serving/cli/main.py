@@ -18,6 +18,7 @@ VERBS = {
     "zenoh": "ros2_rfm_serving.cli.zenoh:zenoh",
     "status": "ros2_rfm_serving.cli.status:status",
     "why": "ros2_rfm_serving.cli.why:why",
+    "topic": "ros2_rfm_serving.cli.topic:app",
     "metrics": "ros2_rfm_serving.cli.metrics:metrics",
     "dashboard": "ros2_rfm_serving.cli.dashboard:dashboard",
     "foxglove": "ros2_rfm_serving.cli.foxglove:foxglove",
@@ -67,6 +68,7 @@ GROUPS = {
     "Watch": {
         "status": "Show robots, servers and the schedule of a running factory",
         "why": "Name the causes of what a factory does wrong, and the fixes",
+        "topic": "List topics, print messages, measure rates, without ros2",
         "dashboard": "Serve the web page of a factory",
         "metrics": "Serve the figures of a factory to Prometheus",
         "foxglove": "Serve the graph to Foxglove",

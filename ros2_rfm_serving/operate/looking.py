@@ -16,6 +16,7 @@ from ros2_rfm_serving.operate.running import ros_domain, spinning
 if TYPE_CHECKING:
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.monitoring.findings.look import Look
+    from ros2_rfm_serving.ros.monitor.looking import LookingNode
 
 PERIOD_S = 0.1
 ALL_HEARD_S, SOME_SILENT_S = 1.0, 2.0
@@ -36,7 +37,7 @@ def look_at(namespace: str, seconds: float, wait_s: float, disk: Path, stop: thr
 
     board = Board([], [])
     with spinning(lambda: LookingNode(board, namespace)) as node:
-        _find(board, wait_s, stop)
+        _find(board, node, wait_s, stop)
         node.heard.begun_s = time.monotonic()
         with spinner(f"watching the factory for {seconds:g} s"):
             stop.wait(seconds)
@@ -76,10 +77,10 @@ def _await_all(board: Board, limit_s: float, stop: threading.Event, is_enough: C
             return
 
 
-def _find(board: Board, limit_s: float, stop: threading.Event) -> None:
+def _find(board: Board, node: LookingNode, limit_s: float, stop: threading.Event) -> None:
     end_s = time.monotonic() + limit_s
     with _searching(limit_s):
-        while not _is_there(board):
+        while not (_is_there(board) or node.has_unconfigured):
             if stop.wait(PERIOD_S) or time.monotonic() > end_s:
                 raise _no_factory()
 

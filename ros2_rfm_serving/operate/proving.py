@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ros2_rfm_serving.operate.inputs import spinner
+from ros2_rfm_serving.operate.progress import spinner
 from ros2_rfm_serving.operate.run import checked_nodes, refuse_a_second_factory
 from ros2_rfm_serving.operate.running import Options, observing, prepare_environment, spinning
 

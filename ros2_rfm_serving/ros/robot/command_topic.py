@@ -55,11 +55,12 @@ scaling of its speed (5.3.0), and `allow_trajectory_replacement` (6.8.0)."""
 
 
 class CommandTopic:
-    """`problem` says why commands reach nobody who takes them; empty: they do, or it is not known yet."""
+    """`problem` says why commands reach nobody who takes them; empty: they do, or it is not known yet. `rivals` says who else
+    commands the robot on this topic; empty: nobody."""
 
     def __init__(self, node: Node, robot: str, topic: str, sink: CommandSink, config: SinkConfig, period_s: float) -> None:
         """topic: absolute. period_s: of control."""
-        self.problem = ""
+        self.problem = self.rivals = ""
         self._node, self._robot, self._topic, self._sink, self._config = node, robot, topic, sink, config
         self._period_s = period_s
         self._num_checks = 0
@@ -79,7 +80,7 @@ class CommandTopic:
             self._timer = turns_of(self._node).every(CHECK_PERIOD_S, self._check)
 
     def end(self) -> None:
-        self.problem = ""
+        self.problem = self.rivals = ""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -94,6 +95,7 @@ class CommandTopic:
         found = subscribers(self._node, self._topic)
         taken = takers(found)
         self._sink.adapt(taken)
+        self.rivals = self._others_that_publish()
         if self._config.kind in (SinkKind.TRAJECTORY, SinkKind.CHUNK):
             self._ask_all(taken.get(self._sink.type_name, ()))
         if not (problem := self._graph_problem(found, taken)):
@@ -128,6 +130,13 @@ class CommandTopic:
         fix = f"{sinks} sends that" if sinks else "a `sink: custom` of your own could send that"
         fix = "give it another topic" if kind in taken else fix
         return f"{', '.join(nodes)} subscribes to {self._topic} as {other}, and commands are {kind}: {fix}"
+
+    def _others_that_publish(self) -> str:
+        own = self._node.get_fully_qualified_name()
+        publishers = [full_name(one) for one in self._node.get_publishers_info_by_topic(self._topic)]
+        num_own = publishers.count(own)
+        others = sorted({name for name in publishers if name != own} | ({own} if num_own > 1 else set()))
+        return f"{', '.join(others)} publishes to {self._topic}, too" if others else ""
 
     def _qos_problem(self) -> str:
         """Return which subscribers get nothing because their QoS asks for more than commands have."""

@@ -108,7 +108,7 @@ class Sessions:
         try:
             grant = session_messages.grant_from(answer)
         except BadMessageError as error:
-            brain.refused[error.kind] += 1
+            self._robot.refuse(error)
             brain.session_refused(component, server, str(error), now_s)
             return
         before = self._epochs.get((server, component), grant.session_epoch)

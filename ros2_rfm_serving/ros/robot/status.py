@@ -223,6 +223,7 @@ def diagnosis(
         "missed_periods": punctuality.missed,
         "tick_late_p50_ms": 1e3 * p50_s,
         "tick_late_p99_ms": 1e3 * p99_s,
+        "control_rate_hz": brain.config.control_rate_hz,
         "state_rate_hz": rhythm.rate_hz,
         "state_rate_misfit": rhythm.misfit,
         "callback_errors": errors,

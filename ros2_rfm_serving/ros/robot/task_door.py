@@ -99,6 +99,14 @@ class TaskDoor:
         """From the acceptance of a goal until its client was told its result."""
         return self._goal is not None or self._next is not None or self._untold > 0
 
+    @property
+    def waits_for(self) -> str:
+        """Return what the reset of the task waits for; empty: nothing, or there is none."""
+        run = self._goal[1] if self._goal else None
+        if run is None or run.phase is not TaskPhase.RESETTING or self._reset_asked or self._reset.service_is_ready():
+            return ""
+        return f"waits for {self._reset.srv_name}, which nobody offers (std_srvs/srv/Trigger)"
+
     def tend(self, now_s: float) -> None:
         """Reset, cancellation, feedback and the end of the goal."""
         if self._next is not None and self._next.is_cancel_requested:

@@ -62,4 +62,4 @@ def test_a_report_is_one_file(bag: Path, tmp_path: Path) -> None:
 
 
 def test_an_export_needs_lerobot(bag: Path, tmp_path: Path) -> None:
-    assert "ros2-rfm-serving[lerobot]" in refused("export", bag, "--lerobot", tmp_path / "set")
+    assert "ros2-rfm-serving[lerobot]" in refused("export", bag, "--lerobot", tmp_path / "set", "--unverified")
