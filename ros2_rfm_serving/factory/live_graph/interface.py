@@ -5,6 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ros2_rfm_serving.factory.live_graph.snapshot import FLOAT64_ARRAY, TRAJECTORY, TWIST, TWIST_STAMPED
+
+SINKS_OF = {
+    FLOAT64_ARRAY: ("array",),
+    TRAJECTORY: ("trajectory", "chunk"),
+    TWIST: ("twist",),
+    TWIST_STAMPED: ("twist",),
+}
+"""Values of the parameter `sink` that publish a type of message."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CameraTopic:
@@ -37,6 +47,7 @@ class CommandTopicSpec:
     """That the sink can publish; a twist has two. Empty: a sink of one's own, of which nothing is known."""
     sink: str
     """Value of the parameter `sink`."""
+    num_actions: int = 0
     joints: tuple[str, ...] = ()
     """[A] of a trajectory."""
 
@@ -47,6 +58,8 @@ class RobotInterface:
 
     name: str
     file: str = ""
+    status_topic: str = ""
+    """On which the robot's own node publishes while it runs: its publishers are no strangers."""
     control_rate_hz: float
     ticks_with_state: bool = False
     """`tick: state`: a control period per state; the state's rate has to be the control rate."""
@@ -59,7 +72,7 @@ class RobotInterface:
     """[A] or empty."""
     lower: tuple[float, ...] = ()
     upper: tuple[float, ...] = ()
-    """[A] limits of position commands in the policy's units; empty: none."""
+    """[A] limits of position commands in the policy's units, infinite in other columns; empty: none."""
     command: CommandTopicSpec
     max_age_s: float = 0.5
     """A sensor's reading may be this old."""

@@ -17,6 +17,7 @@ from rcl_interfaces.srv import GetParameters
 from rclpy.node import Node
 from rclpy.parameter import parameter_value_to_python
 
+from ros2_rfm_serving.factory.live_graph.interface import SINKS_OF
 from ros2_rfm_serving.ros.node.timers import Turn, turns_of
 from ros2_rfm_serving.ros.robot.sinks import (
     OBSERVERS,
@@ -37,13 +38,6 @@ PATIENT_CHECKS = 2
 SIMILAR_CHECKS = 5
 """Checks after which topics that may be meant are searched for again."""
 NUM_SIMILAR = 3
-SINKS_OF = {
-    "std_msgs/msg/Float64MultiArray": ("array",),
-    "trajectory_msgs/msg/JointTrajectory": ("trajectory", "chunk"),
-    "geometry_msgs/msg/Twist": ("twist",),
-    "geometry_msgs/msg/TwistStamped": ("twist",),
-}
-"""Values of the parameter `sink`, by the type of messages."""
 JTC_PARAMETERS = (
     "joints",
     "allow_partial_joints_goal",
