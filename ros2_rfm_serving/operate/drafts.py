@@ -66,10 +66,10 @@ def check_nodes(nodes: Iterable[NodeSpec], factory_file: str) -> list[str]:
     return warnings
 
 
-def robot_drafts(nodes: Iterable[NodeSpec], factory_file: str) -> list[RobotDraft]:
-    """Return one robot of each kind. Raises: `ConfigurationError`."""
+def robot_drafts(nodes: Iterable[NodeSpec], factory_file: str, *, every: bool = False) -> list[RobotDraft]:
+    """Return one robot of each kind, or `every` one. Raises: `ConfigurationError`."""
     robots = [node for node in nodes if node.executable == "robot_node"]
-    return [_robot_draft(node, factory_file) for node in _one_of_each_kind(robots)]
+    return [_robot_draft(node, factory_file) for node in (robots if every else _one_of_each_kind(robots))]
 
 
 def _one_of_each_kind(nodes: Iterable[NodeSpec]) -> Iterator[NodeSpec]:
