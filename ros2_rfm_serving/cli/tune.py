@@ -20,9 +20,9 @@ from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.operate.inputs import (
     CatalogueFile,
     ChartFile,
-    FactoryFile,
     Inputs,
     JsonFlag,
+    OwnFactoryFile,
     Profiles,
     console,
     load_inputs,
@@ -43,7 +43,7 @@ _BATCHING_WRITTEN = f", and {CLUSTER}.batching: {CONTINUOUS}, without which no s
 
 
 def tune(
-    file: FactoryFile,
+    file: OwnFactoryFile,
     min_rate: Annotated[float, typer.Option(min=1e-3, max=1e6, metavar="HZ", help="Answers/s that one robot needs")],
     min_success: Annotated[float, typer.Option(min=0, max=1, metavar="SHARE", help="Of episodes")] = 0.95,
     task: Annotated[str, typer.Option(help="Of the descriptor; default: the only one, or else each must be named")] = "",

@@ -101,6 +101,8 @@ def _run(factory: Factory, options: Options, make: Make, until: Callable[[], boo
     here = f"{options.host}: {', '.join(node.name for node in nodes)}; " if options.host else ""
     shown = f"{counted(len(board.robots), 'robot')}, {counted(len(board.servers), 'server')}"
     console.print(plain(f"{factory.file}: {shown}; {here}logs in {options.logs}"))
+    if recording:
+        console.print(plain(f"recording to {recording}"), soft_wrap=True)
     started_s = time.monotonic()
     with stop_signals(stop):  # to the last word: pressed again, Ctrl-C changes nothing
         discover = options.metrics >= 0 or bool(options.dashboard)
@@ -131,6 +133,9 @@ def _run(factory: Factory, options: Options, make: Make, until: Callable[[], boo
         failed = [process.node.name for process in supervisor.gave_up]
         duration_s = time.monotonic() - started_s
         console.print(*render(board, duration_s, options.logs, ended_s=ended_s))
+        if recording:
+            text = f"recorded in {recording}; why a robot did what it did: rfm audit explain {recording} --robot NAME --at -30s"
+            console.print(plain(text), soft_wrap=True)
         incomplete = _incomplete(recording)
         for line in incomplete:
             console.print(plain(line), style="red", soft_wrap=True)
