@@ -8,6 +8,7 @@ from ros2_rfm_serving.cli.verbs import verbs_app
 from ros2_rfm_serving.errors import RfmError
 
 VERBS = {
+    "demo": "ros2_rfm_serving.cli.demo:demo",
     "up": "ros2_rfm_serving.cli.up:up",
     "robot": "ros2_rfm_serving.cli.robot:robot",
     "drain": "ros2_rfm_serving.cli.drain:drain",

@@ -14,7 +14,7 @@ from ros2_rfm_serving.factory import Catalogue, CatalogueEntry, Factory
 from ros2_rfm_serving.robot.conversation.requests import session_request
 from ros2_rfm_serving.server.contract import differences
 from ros2_rfm_serving.shipped import shipped
-from ros2_rfm_serving.types import SYSTEM1, Conditioning, ModelContract, OutputKind
+from ros2_rfm_serving.types import SYSTEM1, Conditioning, Horizon, ModelContract, OutputKind
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.errors import ConfigurationError
@@ -98,7 +98,8 @@ def read_json(file: Path) -> dict[str, Any]:
 def contract_problems(robots: Iterable[RobotDraft], factory: Factory, catalogue: Catalogue) -> list[ConfigurationError]:
     """Return what would keep robots from opening a session with the models of their tasks, by the rules of the server.
 
-    A model that is not in the catalogue, or that only says when it is loaded, is left out.
+    A model that is not in the catalogue, or that only says when it is loaded, is left out; so are horizon policies, which may be
+    installed where the servers run, and not here.
     """
     problems = []
     for robot in robots:
@@ -108,7 +109,7 @@ def contract_problems(robots: Iterable[RobotDraft], factory: Factory, catalogue:
             contract = known_contract(spec.model, entry) if entry else None
             if contract is None:
                 continue
-            request = session_request(robot.settings.config, component)
+            request = replace(session_request(robot.settings.config, component), horizon=Horizon())
             for problem in differences(contract, request, instruction="", strict_rate=False):
                 subject = problem.partition(":")[0]
                 parameter = PARAMETERS.get(subject, subject if component == SYSTEM1 else "cameras")

@@ -17,7 +17,7 @@ from ros2_rfm_serving.monitoring.plain import counted, plain
 from ros2_rfm_serving.operate.enclaves import looks_by, secured
 from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.only_one import only_one
-from ros2_rfm_serving.operate.page import dashboard_page, read_door
+from ros2_rfm_serving.operate.page import dashboard_page, read_door, show_in_browser
 from ros2_rfm_serving.operate.running import (
     DISCOVERY_S,
     RAY,
@@ -150,8 +150,9 @@ def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
     from ros2_rfm_serving.factory import Catalogue
     from ros2_rfm_serving.factory.nodes import node_list
     from ros2_rfm_serving.operate.doctor.host import shared_gpu
-    from ros2_rfm_serving.operate.drafts import check_nodes
+    from ros2_rfm_serving.operate.drafts import check_nodes, robot_drafts
     from ros2_rfm_serving.operate.inputs import decided
+    from ros2_rfm_serving.operate.known_contracts import contract_problems
     from ros2_rfm_serving.operate.rates import check_rates
     from ros2_rfm_serving.profiles import load_profiles
     from ros2_rfm_serving.ros.node.discovery_server import part_of
@@ -166,7 +167,9 @@ def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
     nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work, profiles=options.profiles)
     check_rates(factory, catalogue)
     alone = not options.host and options.on != RAY
-    for warning in [*check_nodes(nodes, factory.file), *(shared_gpu(factory, profiles) if alone else [])]:
+    warnings = [*check_nodes(nodes, factory.file), *(shared_gpu(factory, profiles) if alone else [])]
+    refused = contract_problems(robot_drafts(nodes, factory.file), factory, catalogue)
+    for warning in [*warnings, *(f"no session will open: {problem}" for problem in refused)]:
         console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
     choose_profile(nodes, factory.discovery.partition, options.logs)
     if options.host:
@@ -259,7 +262,9 @@ def _dashboard(board: Board, observer: ObserverNode, options: Options) -> Iterat
         return
     door = read_door(options.dashboard)
     enclave = options.security / "enclaves" / "dashboard" if options.security else None
-    with dashboard_page(board, observer, options.namespace, door.address, door.port, options.token_file, enclave):
+    with dashboard_page(board, observer, options.namespace, door.address, door.port, options.token_file, enclave) as url:
+        if options.opens_browser:
+            show_in_browser(url)
         yield
 
 

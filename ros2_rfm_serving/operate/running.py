@@ -61,6 +61,8 @@ class Options:
     """Folder of a recording; None: none."""
     dashboard: str = ""
     """[ADDRESS:]PORT of the page; empty: none."""
+    opens_browser: bool = False
+    """The page is opened in the browser of this desktop, if there is one."""
     token_file: Path | None = None
     """Who may act through the page."""
     security: Path | None = None
