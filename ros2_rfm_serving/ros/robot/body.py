@@ -21,7 +21,9 @@ from ros2_rfm_serving.audit.robots.recorded import RecordedBrain
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.robot import RobotBrain, Sensors
+from ros2_rfm_serving.robot.columns import ActionColumns
 from ros2_rfm_serving.robot.config import Trajectory
+from ros2_rfm_serving.robot.proving import DryRun, command_scale
 from ros2_rfm_serving.robot.why import start_problem
 from ros2_rfm_serving.ros.node.audit import AuditTopic
 from ros2_rfm_serving.ros.node.diagnostics import key_values
@@ -40,12 +42,12 @@ from ros2_rfm_serving.ros.robot.refusals import START, Refusals
 from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, HEARD, Servers
 from ros2_rfm_serving.ros.robot.sessions import Sessions
 from ros2_rfm_serving.ros.robot.settings import RobotSettings
-from ros2_rfm_serving.ros.robot.sinks import ChunkSink, make_sink
+from ros2_rfm_serving.ros.robot.sinks import ChunkSink, DryRunSink, make_sink
 from ros2_rfm_serving.ros.robot.status import Punctuality, Rhythm, diagnosis, status_message
 from ros2_rfm_serving.ros.robot.task_door import PeoplesDoor, TaskDoor
 from ros2_rfm_serving.ros.robot.vouched import UNVOUCHED
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
-from ros2_rfm_serving.types import Reply, RobotState, TaskOutcome, TaskPhase
+from ros2_rfm_serving.types import Array, Reply, RobotState, TaskOutcome, TaskPhase
 from ros2_rfm_serving.types.texts import without_numbers
 
 T = TypeVar("T")
@@ -72,6 +74,9 @@ class RobotBody:
         self._by_timer = settings.tick is TickSource.TIMER
         self.punctuality = Punctuality(self._period_s, on_grid=self._by_timer)
         self.rhythm = Rhythm(settings.config.control_rate_hz)
+        self._dry_run = DryRun(settings.config.action_names) if settings.dry_run else None
+        self._command_scale = command_scale(ActionColumns.of(settings.config), settings.speed_scale)
+        """[A] what commands are multiplied with; None: 1."""
         self._active = self._drives = False
         self._timer: Turn | None = None
         self._ticked_s = self._told_s = -1.0
@@ -109,6 +114,7 @@ class RobotBody:
         def apply() -> None:
             change_brain()
             self.settings, self._door.instruction = settings, settings.instruction
+            self._command_scale = command_scale(ActionColumns.of(settings.config), settings.speed_scale)
             self._cameras.encode(settings.io.jpeg_quality, settings.io.max_image_size_px)
 
         return apply
@@ -158,6 +164,8 @@ class RobotBody:
             made.level = max(made.level, DiagnosticStatus.WARN)
         if self.brain.following.scheduler and self._servers.proofs.is_in_doubt(now_s):
             made.level, made.message = max(made.level, DiagnosticStatus.WARN), f"{made.message}; {UNVOUCHED}"
+        if trial := self._trial:
+            made.level, made.message = max(made.level, DiagnosticStatus.WARN), f"{made.message}; {trial}"
         if problem := self._command_topic.problem:
             made.level, made.message = max(made.level, DiagnosticStatus.WARN), f"{made.message}; {problem}"
         return made
@@ -174,6 +182,7 @@ class RobotBody:
             "command_topic": self._topic(self.settings.io.sink.topic),
             "command_problem": self._command_topic.problem,
         }
+        found |= self._trial_values()
         for part, times in reader.times.items():
             found |= times.values(now_s) | {f"topic {part.value}": reader.topics[part]}
             found |= self._mismatch(times, reader.topics[part], self.settings.io.state.message_type(part), now_s)
@@ -184,6 +193,21 @@ class RobotBody:
             found |= self._pictures[camera.name].values(now_s)
             found |= self._mismatch(self._pictures[camera.name], self._topic(camera.topic), camera.message_type, now_s)
         return found
+
+    def _trial_values(self) -> dict[str, object]:
+        """Return what a dry run, or a reduced speed, adds to `/diagnostics`."""
+        found: dict[str, object] = {}
+        if self.settings.speed_scale != 1.0:
+            found["speed_scale"] = self.settings.speed_scale
+        return found | (self._dry_run.values() if self._dry_run else {})
+
+    @property
+    def _trial(self) -> str:
+        """That it is tried out, for people; empty: it works as declared."""
+        if self._dry_run is not None:
+            return "dry run: commands are not published"
+        scale = self.settings.speed_scale
+        return f"reduced speed: {scale:.0%} of what is declared" if scale != 1.0 else ""
 
     def _mismatch(self, times: ReadingTimes, topic: str, message_type: type, now_s: float) -> dict[str, object]:
         """Return what a silent topic is published as, where that is another type than the robot subscribes to."""
@@ -209,7 +233,8 @@ class RobotBody:
             for camera in io.cameras
         }
         topic = self._topic(io.sink.topic)
-        self._sink = self._keep(make_sink(self._node, io.sink, topic, refused), lambda made: made.close())
+        made = DryRunSink(self._dry_run) if self._dry_run else make_sink(self._node, io.sink, topic, refused)
+        self._sink = self._keep(made, lambda sink: sink.close())
         watched = CommandTopic(self._node, self.name, topic, self._sink, io.sink, self._period_s)
         self._command_topic = self._keep(watched, CommandTopic.close)
         self._statuses = [self._status_to(self._node)]
@@ -254,6 +279,7 @@ class RobotBody:
             stop=self.stop,
             heard=self._note_person,
             gate=self._gate,
+            is_dry_run=self.settings.dry_run,
         )
 
     def _topic(self, leaf: str) -> str:
@@ -376,7 +402,7 @@ class RobotBody:
             self._refusals.note(START, "", now_s)
         self._drives = tick.command is not None or self.brain.task is not None
         if tick.command is not None:
-            self._sink.send(tick.command, self._period_s)
+            self._sink.send(self._slowed(tick.command), self._period_s)
         self._send_trajectory(tick.trajectory)
         for server, request in tick.requests:
             self._servers.send(server, request)
@@ -399,6 +425,10 @@ class RobotBody:
             self.punctuality.restart()
             self.tick(now_s, may_act=False)
 
+    def _slowed(self, command: Array) -> Array:
+        """Return velocities and displacements reduced to `speed_scale`; limits of positions are reduced in the configuration."""
+        return command if self._command_scale is None else command * self._command_scale
+
     def _send_stop(self) -> None:
         command = self.brain.stop_command()
         if command is not None:
@@ -407,7 +437,7 @@ class RobotBody:
 
     def _send_trajectory(self, trajectory: Trajectory | None) -> None:
         if trajectory is not None:
-            assert isinstance(self._sink, ChunkSink), "another sink asks for no trajectories"
+            assert isinstance(self._sink, ChunkSink | DryRunSink), "another sink asks for no trajectories"
             self._sink.send_trajectory(trajectory)
 
     def _failed(self) -> None:
@@ -443,6 +473,6 @@ class RobotBody:
 
     def _status_message(self, now_s: float) -> Any:
         status = status_message(self.brain, self.settings.task, self.punctuality, now_s)
-        for problem in filter(None, (self._refusals.lasting(source, now_s) for source in ("", START))):
-            status.reason = f"{status.reason}; {problem}" if status.reason else problem
+        problems = [self._refusals.lasting(source, now_s) for source in ("", START)]
+        status.reason = "; ".join(filter(None, [status.reason, *problems, self._trial]))
         return convert.stamped(status, self._node)

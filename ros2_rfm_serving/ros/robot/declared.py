@@ -120,6 +120,8 @@ COMMANDS = {
     ),
     "command_scale": Spec([], "Per action: published is scale * action + offset; empty: 1"),
     "command_offset": Spec([], "Per action; empty: 0"),
+    "dry_run": Spec(False, "Command nothing, and report in /diagnostics what would have been commanded; resets are left out"),
+    "speed_scale": Spec(1.0, "Share of the declared speed: of velocities, displacements and limits of positions", 0.01, 1.0),
 }
 
 _GATE = {
@@ -241,7 +243,7 @@ TASKS = {
 
 LIVE = {
     *("instruction", "component_prompts", "execution_horizon", "blend_steps"),
-    *(name for name in COMMANDS if name.startswith(("limits.", "safe_pose")) or name == "fallback"),
+    *(name for name in COMMANDS if name.startswith(("limits.", "safe_pose")) or name in ("fallback", "speed_scale")),
     *GATE,
     *("jpeg_quality", "max_image_size_px", "max_sensor_skew_s"),
     *(SAFETY.keys() - {"link.counts_first_latency", "link.longest_latency"}),

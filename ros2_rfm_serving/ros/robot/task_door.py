@@ -56,13 +56,16 @@ class TaskDoor:
         stop: Callable[[], None],
         heard: Callable[[str, str, bool], None],
         gate: Gate,
+        is_dry_run: bool = False,
     ) -> None:
+        """is_dry_run: no reset is asked for, which would move the robot; each counts as done."""
         self.open = False
         """Tasks are worked on."""
         self.instruction = instruction
         """Of goals without one of their own."""
         self._node, self._brain, self._task = node, brain, task
         self._forget_readings, self._stop, self._heard, self._gate = forget_readings, stop, heard, gate
+        self._is_dry_run = is_dry_run
         self._goal: tuple[Any, TaskRun] | None = None
         self._next: Any = None
         """A goal that begins when the reset is over that moves the robot for one which ended."""
@@ -271,6 +274,11 @@ class TaskDoor:
 
     def _tend_reset(self, run: TaskRun, now_s: float) -> None:
         """Asks when the service is there, and again when no answer comes; without any the task ends."""
+        if self._is_dry_run:
+            if self._brain.is_handed_over:
+                self._brain.reset_begins()
+                self._brain.reset_done(True, "", now_s)
+            return
         if run.attempt != self._resetting:
             self._resetting, self._reset_since_s, self._reset_asks, self._reset_asked = run.attempt, now_s, 0, False
             self._reset_patience_s = RESET_TIMEOUT_S
