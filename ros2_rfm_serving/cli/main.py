@@ -10,6 +10,7 @@ from ros2_rfm_serving.errors import RfmError
 VERBS = {
     "demo": "ros2_rfm_serving.cli.demo:demo",
     "up": "ros2_rfm_serving.cli.up:up",
+    "connect": "ros2_rfm_serving.cli.connect:connect",
     "robot": "ros2_rfm_serving.cli.robot:robot",
     "drain": "ros2_rfm_serving.cli.drain:drain",
     "order": "ros2_rfm_serving.cli.order:order",

@@ -92,7 +92,7 @@ def _run(factory: Factory, options: Options, make: Make, until: Callable[[], boo
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.monitoring.summary import render
 
-    nodes = _checked_nodes(factory, options)
+    nodes = checked_nodes(factory, options)
     recorder = secured(_recorder(options.record, options.namespace, factory), options.security)
     recording = _new(options.record)
     supervisor = make(nodes, recorder)
@@ -112,7 +112,7 @@ def _run(factory: Factory, options: Options, make: Make, until: Callable[[], boo
             _dashboard(board, observer, options),
         ):
             if options.host in ("", factory.scheduler_host):  # another host's part of this one runs when it does
-                _refuse_a_second_factory(observer, across_machines=bool(options.host))
+                refuse_a_second_factory(observer, across_machines=bool(options.host))
             else:
                 _refuse_another_descriptor(observer, board, factory)
             try:
@@ -142,7 +142,7 @@ def _run(factory: Factory, options: Options, make: Make, until: Callable[[], boo
     return Outcome(board=board, failed=failed, duration_s=duration_s, incomplete=incomplete)
 
 
-def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
+def checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
     """What is to be started here. What cannot be scheduled, or what a node would refuse, is said now, not in a log.
 
     Raises: `RfmError`.
@@ -278,7 +278,7 @@ def _refuse_another_descriptor(observer: ObserverNode, board: Board, factory: Fa
         raise ConfigurationError(problem, file=factory.file, fix="or stop that factory first")
 
 
-def _refuse_a_second_factory(observer: ObserverNode, *, across_machines: bool) -> None:
+def refuse_a_second_factory(observer: ObserverNode, *, across_machines: bool) -> None:
     """Two factories in one ROS domain and namespace would command each other's robots. Other machines are found later than
     processes of this one."""
     if _within(LOOK_FOR_OTHERS_S if across_machines else DISCOVERY_S, observer.factory_is_running):

@@ -149,32 +149,33 @@ def contract_to(contract: ModelContract, message: Any) -> Any:
     return message
 
 
+def contract_from(message: Any) -> ModelContract:
+    """Return the contract of OpenSession's or DescribeServer's response. Raises: `BadMessageError`."""
+    return ModelContract(
+        schema_version=message.schema_version,
+        model=message.model,
+        model_hash=message.model_hash,
+        emulated=message.emulated,
+        output=_known("output", OutputKind, message.output),
+        action_names=tuple(message.action_names),
+        cameras=tuple(message.cameras),
+        state_size=message.state_size,
+        chunk_length=message.chunk_length,
+        control_rate_hz=message.trained_rate_hz,
+        max_inference_delay_steps=message.max_inference_delay_steps,
+        conditionings=tuple(_known("conditionings", Conditioning, word) for word in message.conditionings) or (Conditioning.NONE,),
+        pipelines=message.pipelines,
+        max_num_steps=message.max_num_steps,
+        serving=_known("serving", Serving, message.serving or Serving.SHARED.value),
+        action_mean=tuple(message.action_mean),
+        action_std=tuple(message.action_std),
+    )
+
+
 def grant_from(message: Any) -> SessionGrant:
     """Raises: `BadMessageError`."""
-    return SessionGrant(
-        session_epoch=message.session_epoch,
-        warnings=tuple(message.warnings),
-        contract=ModelContract(
-            schema_version=message.schema_version,
-            model=message.model,
-            model_hash=message.model_hash,
-            emulated=message.emulated,
-            output=_known("output", OutputKind, message.output),
-            action_names=tuple(message.action_names),
-            cameras=tuple(message.cameras),
-            state_size=message.state_size,
-            chunk_length=message.chunk_length,
-            control_rate_hz=message.trained_rate_hz,
-            max_inference_delay_steps=message.max_inference_delay_steps,
-            conditionings=tuple(_known("conditionings", Conditioning, word) for word in message.conditionings)
-            or (Conditioning.NONE,),
-            pipelines=message.pipelines,
-            max_num_steps=message.max_num_steps,
-            serving=_known("serving", Serving, message.serving or Serving.SHARED.value),
-            action_mean=tuple(message.action_mean),
-            action_std=tuple(message.action_std),
-        ),
-    )
+    contract = contract_from(message)
+    return SessionGrant(session_epoch=message.session_epoch, warnings=tuple(message.warnings), contract=contract)
 
 
 def _known(field: str, words: type[Word], word: str) -> Word:
