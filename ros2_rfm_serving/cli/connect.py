@@ -386,9 +386,14 @@ def _show(stage: Stage, report: StageReport) -> tuple[str, ...]:
     if report.refused:
         console.print(plain(f"  refused: {', '.join(f'{name} {count}' for name, count in report.refused.items())}"))
     if report.commanded:
-        table = Table("action", "would be commanded", "largest step in one period")
+        table = Table("action", "would be commanded", "limits", "largest step in one period")
         for one in report.commanded:
-            table.add_row(plain(one.action), f"{one.lowest:.4g} to {one.highest:.4g}", f"{one.largest_step:.4g}")
+            table.add_row(
+                plain(one.action),
+                f"{one.lowest:.4g} to {one.highest:.4g}",
+                f"{one.lower:.4g} to {one.upper:.4g}",
+                f"{one.largest_step:.4g}",
+            )
         console.print(table)
     for problem in report.problems:
         console.print(plain(f"  {problem}"), style="red", soft_wrap=True)

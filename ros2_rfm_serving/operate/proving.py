@@ -24,6 +24,8 @@ START_S = 120.0
 """Until the first chunk: a server may have to load a model."""
 STANDS = 1e-3
 """A command whose range is smaller moves nothing."""
+Range = tuple[float, float]
+"""(lowest, highest)"""
 ROBOT_NODES = ("robot_node", "foreman_node")
 
 
@@ -55,6 +57,9 @@ class CommandedRange:
     lowest: float
     highest: float
     largest_step: float
+    lower: float = -math.inf
+    upper: float = math.inf
+    """Limits of the action, as the robot's file has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +101,8 @@ class Proof:
             look = self._watch(supervisor, seconds, stop, lambda text: progress(f"{stage.title}; {text}"))
         finally:
             supervisor.stop()
-        names = [node.parameters["robot"] for node in nodes if node.executable == "robot_node"]
-        return [report_of(look, name, stage) for name in names]
+        robots = [node for node in nodes if node.executable == "robot_node"]
+        return [report_of(look, str(node.parameters["robot"]), stage, limits_of(node)) for node in robots]
 
     def _watch(self, supervisor: Supervisor, seconds: float, stop: threading.Event, progress: Callable[[str], object]) -> Look:
         begun_s, working_s = time.monotonic(), math.inf
@@ -152,8 +157,19 @@ def _with(node: NodeSpec, parameters: Mapping[str, Any]) -> NodeSpec:
     return replace(node, parameters={**node.parameters, **parameters}) if node.executable == "robot_node" else node
 
 
-def report_of(look: Look, robot: str, stage: Stage) -> StageReport:
-    """Return what was seen of a robot, with the reasons why the step did not succeed."""
+def limits_of(node: NodeSpec) -> dict[str, Range]:
+    """Return the limits of each action of a robot. Raises: `ConfigurationError` for parameters that its node refuses."""
+    from ros2_rfm_serving.factory.nodes import merged_parameters
+    from ros2_rfm_serving.ros.node.draft import draft
+    from ros2_rfm_serving.ros.robot.settings import robot_settings
+
+    config = robot_settings(draft(merged_parameters(node)), node.name).config
+    bounds = zip(config.limits.lower, config.limits.upper, strict=False)
+    return dict(zip(config.action_names, bounds, strict=False))
+
+
+def report_of(look: Look, robot: str, stage: Stage, limits: Mapping[str, Range]) -> StageReport:
+    """Return what was seen of a robot, with the reasons why the step did not succeed. limits: of each action."""
     rows, diagnosis = look.robots.get(robot, []), look.diagnosis(f"{robot}: robot")
     values = diagnosis.values if diagnosis else {}
     last = rows[-1] if rows else None
@@ -167,7 +183,7 @@ def report_of(look: Look, robot: str, stage: Stage) -> StageReport:
         refused={
             key.removeprefix("refused "): int(text) for key, text in values.items() if key.startswith("refused ") and int(text)
         },
-        commanded=tuple(_commanded(values)),
+        commanded=tuple(_commanded(values, limits)),
     )
     return replace(report, problems=tuple(_problems(report, stage, values)))
 
@@ -177,11 +193,13 @@ def _ages(values: Mapping[str, str]) -> dict[str, float]:
     return {"state": float(values["state_age_s"]), **ages} if "state_age_s" in values else ages
 
 
-def _commanded(values: Mapping[str, str]) -> Iterator[CommandedRange]:
+def _commanded(values: Mapping[str, str], limits: Mapping[str, Range]) -> Iterator[CommandedRange]:
     for key, text in values.items():
         if key.startswith("dry_run "):
             low, high, step = map(float, text.split())
-            yield CommandedRange(action=key.removeprefix("dry_run "), lowest=low, highest=high, largest_step=step)
+            name = key.removeprefix("dry_run ")
+            lower, upper = limits.get(name, (-math.inf, math.inf))
+            yield CommandedRange(action=name, lowest=low, highest=high, largest_step=step, lower=lower, upper=upper)
 
 
 def _problems(report: StageReport, stage: Stage, values: Mapping[str, str]) -> Iterator[str]:

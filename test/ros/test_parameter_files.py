@@ -104,6 +104,7 @@ REFUSED = {
     "a merge": "a: &x {b: 1}\n    c: {<<: *x}",
     "a list as a key": "[a]: 5",
     "a map as a key": "a: {{b: 1}: 5}",
+    "a colon in a list": "a: [ramp_down:0.3, zero]",
 }
 DIRECTIVES = {"%YAML 1.1": True, "%TAG ! tag:example.org,2026:": True, "%YAML 1.2": False, "%YAML 1.0": False, "%OTHER 1.1": False}
 MISREAD = ("007", "010", "08", "-010", "0o10")

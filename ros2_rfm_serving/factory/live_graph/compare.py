@@ -99,7 +99,7 @@ class _Comparison:
             return
         encoding = topic.sample.image.encoding
         if any(name in encoding for name in DEPTH_ENCODINGS) and not camera.has_depth_range:
-            fix = f"add camera_depth_range_m: [{camera.name}=0.1:1.5] with the range in m that matters"
+            fix = f"add camera_depth_range_m: ['{camera.name}=0.1:1.5'] with the range in m that matters"
             yield self._finding("camera_depth_range_m", "none", f"{camera.topic} sends depth ({encoding})", fix)
 
     def _other_camera_type(self, camera: CameraTopic, topic: Topic) -> GraphFinding:
