@@ -6,7 +6,7 @@ import difflib
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -19,14 +19,14 @@ from ros2_rfm_serving.factory.nodes import NodeSpec, node_list
 from ros2_rfm_serving.factory.reading_cores import shared_cores
 from ros2_rfm_serving.factory.settings import settings_of
 from ros2_rfm_serving.monitoring.plain import counted
-from ros2_rfm_serving.operate.inputs import CatalogueFile, FactoryFile, Inputs, Profiles, console, load_inputs
-from ros2_rfm_serving.operate.known_contracts import contract_problems
+from ros2_rfm_serving.operate.inputs import CatalogueFile, FactoryFile, Inputs, Profiles, console, load_inputs, spinner
+from ros2_rfm_serving.operate.known_contracts import contract_problems, contracts_of
 from ros2_rfm_serving.operate.rates import check_rates
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.slo import slo_of
 from ros2_rfm_serving.server.horizon import check as check_horizon
 from ros2_rfm_serving.shipped import shipped
-from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2
+from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2, ModelContract
 
 ROLES = (SYSTEM1, SYSTEM2, SAFETY, MONITOR)
 WHOLE = "say another `batching` than continuous there"
@@ -37,6 +37,9 @@ def check(
     file: FactoryFile,
     profiles: Profiles = None,
     catalogue: CatalogueFile = None,
+    load: Annotated[
+        bool, typer.Option("--load", help="Load models whose files do not say what they expect of robots, as a server would")
+    ] = False,
     live: Annotated[bool, typer.Option("--live", help="Compare the robots with the ROS graph, too: drivers have to run")] = False,
     seconds: Annotated[float, typer.Option(min=0.5, max=600, help="With --live: for how long the graph is looked at")] = 5.0,
     domain: Annotated[int, typer.Option(help="With --live: ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
@@ -55,10 +58,13 @@ def check(
     inputs = load_inputs(file, profiles, catalogue)
     nodes = node_list(inputs.factory, shipped("config"), work={})
     check_rates(inputs.factory, inputs.catalogue)
+    contracts = _contracts(inputs, load=load)
     warnings = [
         f"warning: {text}"
-        for text in (*_asked(nodes, inputs), *horizons(inputs.factory), *roles(inputs.factory), *cores(inputs.factory))
+        for text in (*_asked(nodes, inputs, contracts), *horizons(inputs.factory), *roles(inputs.factory), *cores(inputs.factory))
     ]
+    if unknown := [model for model, contract in contracts.items() if contract is None]:
+        warnings.append(f"  only when it is loaded, {', '.join(unknown)} says what it expects of robots: `--load` compares that")
     missing = list(blockers(inputs))
     for line in (*report(inputs, missing), *warnings):
         console.print(line, style="yellow" if line.lstrip().startswith("warning:") else None, highlight=False, markup=False)
@@ -92,7 +98,7 @@ def _differs(factory: Factory, nodes: Sequence[NodeSpec], namespace: str, domain
     return errors > 0
 
 
-def _asked(nodes: Sequence[NodeSpec], inputs: Inputs) -> list[str]:
+def _asked(nodes: Sequence[NodeSpec], inputs: Inputs, contracts: Mapping[str, ModelContract | None]) -> list[str]:
     """What nodes would warn of. Raises: `ConfigurationError` for what a node, or the server of a robot's model, would refuse."""
     try:
         from ros2_rfm_serving.operate.drafts import check_nodes, robot_drafts
@@ -100,9 +106,23 @@ def _asked(nodes: Sequence[NodeSpec], inputs: Inputs) -> list[str]:
         return ["ROS is not installed here: no node was asked whether it takes its parameters"]
     warnings = check_nodes(nodes, inputs.factory.file)
     robots = [robot for robot in robot_drafts(nodes, inputs.factory.file) if has_robots(inputs.factory, robot.settings.task)]
-    for problem in contract_problems(robots, inputs.factory, inputs.catalogue):
+    for problem in contract_problems(robots, inputs.factory, contracts):
         raise problem
     return warnings
+
+
+def _contracts(inputs: Inputs, *, load: bool) -> dict[str, ModelContract | None]:
+    """What models promise, of those that only say it when they are loaded by loading them. Raises: `RfmError`."""
+    contracts = contracts_of(inputs.factory, inputs.catalogue)
+    if not load:
+        return contracts
+    from ros2_rfm_serving.operate.model_contracts import loaded_contract
+
+    for model in [model for model, contract in contracts.items() if contract is None]:
+        with spinner(f"loading {model}"):
+            gpu_type = inputs.factory.server_cluster[0].gpu_type
+            contracts[model] = loaded_contract(model, inputs.catalogue[model], inputs.profile, gpu_type)
+    return contracts
 
 
 def has_robots(factory: Factory, task: str) -> bool:

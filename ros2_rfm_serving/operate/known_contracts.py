@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.operate.drafts import RobotDraft
 
 TEXT_ENGINES = ("openai", "vllm")
-PARAMETERS = {"cameras": "cameras", "state size": "state_size", "action names and order": "action_names"}
+PARAMETERS = {
+    "cameras": "cameras",
+    "state size": "state_size",
+    "action names and order": "action_names",
+    "control rate": "control_rate_hz",
+}
 """What a difference begins with -> the parameter of the robot that says it; others begin with the parameter."""
 
 
@@ -95,22 +100,31 @@ def read_json(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def contract_problems(robots: Iterable[RobotDraft], factory: Factory, catalogue: Catalogue) -> list[ConfigurationError]:
+def contracts_of(factory: Factory, catalogue: Catalogue) -> dict[str, ModelContract | None]:
+    """Return what files say of each model of the tasks that have robots; None: only the loaded model says it. A model that is not
+    in the catalogue is left out."""
+    tasks = [factory.tasks[entry.task] for entry in factory.robot_fleet]
+    models = dict.fromkeys(component.model for task in tasks for component in task.components.values())
+    return {model: known_contract(model, catalogue.models[model]) for model in models if model in catalogue.models}
+
+
+def contract_problems(
+    robots: Iterable[RobotDraft], factory: Factory, contracts: Mapping[str, ModelContract | None]
+) -> list[ConfigurationError]:
     """Return what would keep robots from opening a session with the models of their tasks, by the rules of the server.
 
-    A model that is not in the catalogue, or that only says when it is loaded, is left out; so are horizon policies, which may be
-    installed where the servers run, and not here.
+    contracts: of models; one whose contract is not known is left out. Horizon policies are, too: they may be installed where the
+    servers run, and not here.
     """
     problems = []
     for robot in robots:
         components = factory.tasks[robot.settings.task].components
         for component, spec in sorted(components.items(), key=lambda item: item[0] != SYSTEM1):
-            entry = catalogue.models.get(spec.model)
-            contract = known_contract(spec.model, entry) if entry else None
+            contract, config = contracts.get(spec.model), robot.settings.config
             if contract is None:
                 continue
-            request = replace(session_request(robot.settings.config, component), horizon=Horizon())
-            for problem in differences(contract, request, instruction="", strict_rate=False):
+            request = replace(session_request(config, component), horizon=Horizon())
+            for problem in differences(contract, request, instruction="", strict_rate=not config.accept_other_rate):
                 subject = problem.partition(":")[0]
                 parameter = PARAMETERS.get(subject, subject if component == SYSTEM1 else "cameras")
                 fix = f"write what {spec.model} was trained with, or name another model in {factory.file}"

@@ -152,7 +152,7 @@ def checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
     from ros2_rfm_serving.operate.doctor.host import shared_gpu
     from ros2_rfm_serving.operate.drafts import check_nodes, robot_drafts
     from ros2_rfm_serving.operate.inputs import decided
-    from ros2_rfm_serving.operate.known_contracts import contract_problems
+    from ros2_rfm_serving.operate.known_contracts import contract_problems, contracts_of
     from ros2_rfm_serving.operate.rates import check_rates
     from ros2_rfm_serving.profiles import load_profiles
     from ros2_rfm_serving.ros.node.discovery_server import part_of
@@ -168,7 +168,7 @@ def checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
     check_rates(factory, catalogue)
     alone = not options.host and options.on != RAY
     warnings = [*check_nodes(nodes, factory.file), *(shared_gpu(factory, profiles) if alone else [])]
-    refused = contract_problems(robot_drafts(nodes, factory.file), factory, catalogue)
+    refused = contract_problems(robot_drafts(nodes, factory.file), factory, contracts_of(factory, catalogue))
     for warning in [*warnings, *(f"no session will open: {problem}" for problem in refused)]:
         console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
     choose_profile(nodes, factory.discovery.partition, options.logs)

@@ -97,3 +97,32 @@ def test_a_misspelt_role_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     file.write_text(file.read_text().replace("monitor:", "moniter:", 1), encoding="utf-8")
     check(file)
     assert "components.moniter: no robot acts upon its answers; did you mean `monitor`?" in capsys.readouterr().out
+
+
+ENGINE = """
+from dataclasses import replace
+
+from ros2_rfm_serving.engines.emulated import EmulatedEngine, spec_of
+
+
+def build(spec):
+    engine = EmulatedEngine(spec_of(spec.model, spec.entry), lambda batch_size: 0.0, spec.wait)
+    engine._contract = replace(engine.contract, control_rate_hz=30.0)
+    return engine
+"""
+
+
+def test_what_only_a_loaded_model_says_is_compared_when_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rate_of_mine.py").write_text(ENGINE, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    models = yaml.safe_load(shipped("config", "profiles", "models.yaml").read_text(encoding="utf-8"))
+    models["models"]["rfm/metaworld-flow"] = {**models["models"]["emulated/arm-policy"], "engine": "rate_of_mine:build"}
+    catalogue = tmp_path / "models.yaml"
+    catalogue.write_text(yaml.safe_dump(models), encoding="utf-8")
+    file = written(tmp_path, {})
+    check(file, catalogue=catalogue)
+    assert "rfm/metaworld-flow says what it expects of robots: `--load` compares that" in capsys.readouterr().out
+    with pytest.raises(ConfigurationError, match="system1: control rate: the robot runs at 20 Hz, the demonstrations ran at 30 Hz"):
+        check(file, catalogue=catalogue, load=True)
