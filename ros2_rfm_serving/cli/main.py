@@ -8,6 +8,7 @@ from ros2_rfm_serving.cli.verbs import verbs_app
 from ros2_rfm_serving.errors import RfmError
 
 VERBS = {
+    "demo": "ros2_rfm_serving.cli.demo:demo",
     "up": "ros2_rfm_serving.cli.up:up",
     "connect": "ros2_rfm_serving.cli.connect:connect",
     "robot": "ros2_rfm_serving.cli.robot:robot",
@@ -47,6 +48,7 @@ VERBS = {
 GROUPS = {
     "Run a factory": {
         "up": "Start a factory: all of it, one machine's part, or one on Ray",
+        "demo": "Show the factory of three simulated arms, without a clone",
         "connect": "Write a robot's files from a live graph, and prove them",
         "robot": "Add a robot to a running factory",
         "task": "Give a robot a task and follow it until its end",

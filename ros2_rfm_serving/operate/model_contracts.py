@@ -31,7 +31,7 @@ def catalogue_contract(model: str, catalogue: Catalogue, profile: Profile, gpu_t
 
     Raises: `ModelError` for a model that the catalogue does not have, or that gives no actions.
     """
-    return _acting(_loaded(model, catalogue[model], profile, gpu_type))
+    return _acting(loaded_contract(model, catalogue[model], profile, gpu_type))
 
 
 def bundle_contract(folder: Path, catalogue: Catalogue) -> ModelContract:
@@ -40,10 +40,11 @@ def bundle_contract(folder: Path, catalogue: Catalogue) -> ModelContract:
     entry = CatalogueEntry(engine="bundle", bundle=str(folder.resolve()))
     models = shipped("models")
     own = [name for name, one in catalogue.models.items() if one.bundle and (models / one.bundle).resolve() == folder.resolve()]
-    return _acting(_loaded(own[0] if own else folder.resolve().name, entry, Profile({}), "CPU"))
+    return _acting(loaded_contract(own[0] if own else folder.resolve().name, entry, Profile({}), "CPU"))
 
 
-def _loaded(model: str, entry: CatalogueEntry, profile: Profile, gpu_type: str) -> ModelContract:
+def loaded_contract(model: str, entry: CatalogueEntry, profile: Profile, gpu_type: str) -> ModelContract:
+    """Return the contract of a model that is loaded for that. Raises: `ModelError`, `ConfigurationError`, `ProfileError`."""
     spec = EngineSpec(
         model=model, entry=entry, models_folder=shipped("models"), profile=profile, gpu_type=gpu_type, wait=time.sleep
     )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
+import webbrowser
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -76,6 +79,12 @@ def dashboard_page(
         with serving(page, address, port, tls) as url:
             _tell(url, address, drawn)
             yield url
+
+
+def show_in_browser(url: str) -> None:
+    """Open a page in the browser of this desktop; without one nothing happens: a browser for terminals would take this one."""
+    if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        webbrowser.open(url)
 
 
 def _tell(url: str, address: str, token: str) -> None:

@@ -179,8 +179,8 @@ class RobotHost(LifecycleNode):
         settings = self._settings()
         for one in settings:
             check_name("robot", one.config.name)
-        for name in unknown(self):
-            self.get_logger().warning(f"no parameter is named {name}")
+        for name, near in unknown(self).items():
+            self.get_logger().warning(f"no parameter is named {name}" + (f" (did you mean {near}?)" if near else ""))
         for one in settings:
             for warning in one.warnings:
                 self.get_logger().warning(f"{one.config.name}: {warning}")

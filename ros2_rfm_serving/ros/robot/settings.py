@@ -31,6 +31,7 @@ from ros2_rfm_serving.ros.robot.declared import SPECS, TickSource
 from ros2_rfm_serving.ros.robot.io import IoConfig, io_config, per_action
 from ros2_rfm_serving.ros.robot.sinks import SinkKind
 from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, Conditioning, Fallback, Guidance, Horizon, Pipelining, PrefixSchedule
+from ros2_rfm_serving.types.contracts import AUTO
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,7 @@ def _execution(values: Values, columns: ActionColumns) -> dict[str, Any]:
         "pipelining": _pipelining(values),
         "num_steps": values.integer("num_steps"),
         "synchronous": values.flag("synchronous"),
-        "conditioning": values.choice("conditioning", Conditioning),
+        "conditioning": None if values.text("conditioning") == AUTO else values.choice("conditioning", Conditioning),
         "guidance": Guidance(
             schedule=values.choice("guidance_schedule", PrefixSchedule),
             max_weight=values.number("guidance_max_weight"),

@@ -228,6 +228,7 @@ def diagnosis(
         "state_rate_misfit": rhythm.misfit,
         "callback_errors": errors,
         "model_mismatch": brain.mismatch,
+        "conditioning": brain.conditioning.value if brain.conditioning else "none",
         **{f"not served {component}": why for component, why in brain.refusals.items()},
         **readings,
         **{_change(*change): count for change, count in sorted(brain.state_changes.items())},

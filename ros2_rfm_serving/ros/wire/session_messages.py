@@ -25,6 +25,7 @@ from ros2_rfm_serving.types import (
     SessionGrant,
     SessionRequest,
 )
+from ros2_rfm_serving.types.contracts import AUTO
 
 Word = TypeVar("Word", bound=enum.Enum)
 DEFAULTS, HORIZON = Guidance(), Horizon()
@@ -47,7 +48,7 @@ def session_request_to(request: SessionRequest) -> Any:
         state_size=request.state_size,
         control_rate_hz=request.control_rate_hz,
         expected_model_hash=request.expected_model_hash,
-        conditioning=request.conditioning.value,
+        conditioning=request.conditioning.value if request.conditioning else AUTO,
         guidance_schedule=request.guidance.schedule.value,
         guidance_max_weight=request.guidance.max_weight,
         guidance_horizon=request.guidance.execution_horizon,
@@ -75,7 +76,9 @@ def session_request_from(message: Any) -> SessionRequest:
         state_size=message.state_size,
         control_rate_hz=message.control_rate_hz,
         expected_model_hash=message.expected_model_hash,
-        conditioning=_known("conditioning", Conditioning, message.conditioning or Conditioning.NONE.value),
+        conditioning=None
+        if message.conditioning == AUTO
+        else _known("conditioning", Conditioning, message.conditioning or Conditioning.NONE.value),
         guidance=Guidance(
             schedule=_known("guidance_schedule", PrefixSchedule, message.guidance_schedule or DEFAULTS.schedule.value),
             max_weight=message.guidance_max_weight or DEFAULTS.max_weight,
