@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
 
 from ros2_rfm_serving.engines.registry import answers_whole
 from ros2_rfm_serving.factory import Component, Factory, Task
@@ -14,40 +20,135 @@ from ros2_rfm_serving.factory.reading_cores import shared_cores
 from ros2_rfm_serving.factory.settings import settings_of
 from ros2_rfm_serving.monitoring.plain import counted
 from ros2_rfm_serving.operate.inputs import CatalogueFile, FactoryFile, Inputs, Profiles, console, load_inputs
+from ros2_rfm_serving.operate.known_contracts import contract_problems, contracts_of
+from ros2_rfm_serving.operate.progress import spinner
 from ros2_rfm_serving.operate.rates import check_rates
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.slo import slo_of
 from ros2_rfm_serving.server.horizon import check as check_horizon
 from ros2_rfm_serving.shipped import shipped
+from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2, ModelContract
 
+ROLES = (SYSTEM1, SYSTEM2, SAFETY, MONITOR)
 WHOLE = "say another `batching` than continuous there"
 REMEASURE = "it is planned in fixed batches; `rfm profile --batching continuous` measures it"
 
 
-def check(file: FactoryFile, profiles: Profiles = None, catalogue: CatalogueFile = None) -> None:
-    """Validates a factory descriptor and the files of its robots, and says what it declares.
+def check(
+    file: FactoryFile,
+    profiles: Profiles = None,
+    catalogue: CatalogueFile = None,
+    load: Annotated[
+        bool, typer.Option("--load", help="Load models whose files do not say what they expect of robots, as a server would")
+    ] = False,
+    live: Annotated[bool, typer.Option("--live", help="Compare the robots with the ROS graph, too: drivers have to run")] = False,
+    seconds: Annotated[float, typer.Option(min=0.5, max=600, help="With --live: for how long the graph is looked at")] = 5.0,
+    domain: Annotated[int, typer.Option(help="With --live: ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
+    namespace: Annotated[str, typer.Option(help="With --live: of the whole factory; default: the descriptor's")] = "",
+) -> None:
+    """Validates a factory descriptor and the files of its robots with the code that the nodes run, and says what it declares.
 
-    A model without a latency profile is a warning here; `rfm plan` refuses it.
+    What it calls valid starts. Models that no server could load, or that nobody has measured, are named: `rfm up` cannot plan them.
 
-    Example:  rfm check my_factory.yaml
+    With --live: who publishes and subscribes to each robot's topics, with which types, rates, joint names and image formats.
+
+    Examples:  rfm check my_factory.yaml   |   rfm check my_factory.yaml --live --seconds 3
+
+    Exit code: 0; 1 when it does not start yet, or the graph differs; 2 for an error in a file.
     """
     inputs = load_inputs(file, profiles, catalogue)
     nodes = node_list(inputs.factory, shipped("config"), work={})
     check_rates(inputs.factory, inputs.catalogue)
+    contracts = _contracts(inputs, load=load)
     warnings = [
-        f"warning: {text}" for text in (*_asked(nodes, inputs.factory.file), *horizons(inputs.factory), *cores(inputs.factory))
+        f"warning: {text}"
+        for text in (*_asked(nodes, inputs, contracts), *horizons(inputs.factory), *roles(inputs.factory), *cores(inputs.factory))
     ]
-    for line in (*report(inputs), *warnings):
+    if unknown := [model for model, contract in contracts.items() if contract is None]:
+        warnings.append(f"  only when it is loaded, {', '.join(unknown)} says what it expects of robots: `--load` compares that")
+    missing = list(blockers(inputs))
+    for line in (*report(inputs, missing), *warnings):
         console.print(line, style="yellow" if line.lstrip().startswith("warning:") else None, highlight=False, markup=False)
+    differs = live and _differs(inputs.factory, nodes, namespace or inputs.factory.discovery.namespace, domain, seconds)
+    if missing or differs:
+        raise typer.Exit(1)
 
 
-def _asked(nodes: Iterable[NodeSpec], file: str) -> list[str]:
-    """What nodes would warn of. Raises: `ConfigurationError` for what one would refuse."""
+def _differs(factory: Factory, nodes: Sequence[NodeSpec], namespace: str, domain: int, seconds: float) -> bool:
+    """Print what the live graph has differently from what the robots' files say, and return whether that is an error."""
+    from ros2_rfm_serving.operate.live_check import live_findings
+    from ros2_rfm_serving.operate.running import stop_signals
+
+    stop, terminal = threading.Event(), Console(stderr=True)
+    nodes = node_list(factory, shipped("config"), fleet_namespace=namespace) if namespace else nodes
+    errors = 0
+    with stop_signals(stop), terminal.status("looking at the graph") as status:
+        looks = live_findings(
+            factory, nodes, namespace=namespace, domain=domain, seconds=seconds, stop=stop, progress=status.update
+        )
+        for robot, findings in looks:
+            if findings is None:
+                console.print(f"live: {robot}: is simulated, and does not run: nothing to compare", highlight=False, markup=False)
+                continue
+            for finding in findings:
+                errors += finding.is_error
+                style = "red" if finding.is_error else "yellow"
+                console.print(f"{finding.severity}: {robot}: {finding}", style=style, highlight=False, markup=False)
+            if not findings:
+                console.print(f"live: {robot}: the graph has what its file says", highlight=False, markup=False)
+    return errors > 0
+
+
+def _asked(nodes: Sequence[NodeSpec], inputs: Inputs, contracts: Mapping[str, ModelContract | None]) -> list[str]:
+    """What nodes would warn of. Raises: `ConfigurationError` for what a node, or the server of a robot's model, would refuse."""
     try:
-        from ros2_rfm_serving.operate.drafts import check_nodes
+        from ros2_rfm_serving.operate.drafts import check_nodes, robot_drafts
     except ImportError:  # planning needs no ROS
         return ["ROS is not installed here: no node was asked whether it takes its parameters"]
-    return check_nodes(nodes, file)
+    warnings = check_nodes(nodes, inputs.factory.file)
+    robots = [robot for robot in robot_drafts(nodes, inputs.factory.file) if has_robots(inputs.factory, robot.settings.task)]
+    for problem in contract_problems(robots, inputs.factory, contracts):
+        raise problem
+    return warnings
+
+
+def _contracts(inputs: Inputs, *, load: bool) -> dict[str, ModelContract | None]:
+    """What models promise, of those that only say it when they are loaded by loading them. Raises: `RfmError`."""
+    contracts = contracts_of(inputs.factory, inputs.catalogue)
+    if not load:
+        return contracts
+    from ros2_rfm_serving.operate.model_contracts import loaded_contract
+
+    for model in [model for model, contract in contracts.items() if contract is None]:
+        with spinner(f"loading {model}"):
+            gpu_type = inputs.factory.server_cluster[0].gpu_type
+            contracts[model] = loaded_contract(model, inputs.catalogue[model], inputs.profile, gpu_type)
+    return contracts
+
+
+def has_robots(factory: Factory, task: str) -> bool:
+    """Whether the descriptor says which robots do a task, by a file or a simulator; others are planned, and not run."""
+    return factory.tasks[task].world is not None or "robot" in factory.tasks[task].model_fields_set
+
+
+def roles(factory: Factory) -> Iterator[str]:
+    """Components whose names differ by little from one that robots act upon: with such a name nobody acts upon their answers."""
+    for entry in factory.robot_fleet:
+        for component in factory.tasks[entry.task].components:
+            if component not in ROLES and (near := difflib.get_close_matches(component, ROLES, 1)):
+                yield f"{entry.task}.components.{component}: no robot acts upon its answers; did you mean `{near[0]}`?"
+
+
+def blockers(inputs: Inputs) -> Iterator[str]:
+    """What keeps a valid descriptor from being planned, and so from being started."""
+    gpu_types = {group.gpu_type for group in inputs.factory.server_cluster}
+    for model in models_of(inputs.factory):
+        if model not in inputs.catalogue.models:
+            yield f"{model!r} is not in the catalogue"
+        elif not any(model in inputs.profile.models_on(gpu_type) for gpu_type in gpu_types):
+            yield f"{model!r} was never measured on {' or '.join(sorted(gpu_types))}"
+        elif not any(inputs.catalogue.fits(model, gpu_type) for gpu_type in gpu_types):
+            yield f"{model!r} does not fit into the memory of {' or '.join(sorted(gpu_types))}"
 
 
 def horizons(factory: Factory) -> Iterator[str]:
@@ -68,14 +169,19 @@ def cores(factory: Factory) -> Iterator[str]:
             yield f"{server} does not start here: there is no core {in_words(missing)} for it, but {in_words(here)}"
 
 
-def report(inputs: Inputs) -> Iterator[str]:
+def report(inputs: Inputs, missing: Sequence[str] = ()) -> Iterator[str]:
+    """Yield what the descriptor declares. missing: what keeps it from being started."""
     factory = inputs.factory
     cluster = ", ".join(map(str, factory.server_cluster))
-    yield f"{factory.file}: valid. {counted(len(factory.robots), 'robot')}; servers: {cluster}"
+    verdict = f"without an error, but it does not start yet: {'; '.join(missing)}" if missing else "valid"
+    yield f"{factory.file}: {verdict}. {counted(len(factory.robots), 'robot')}; servers: {cluster}"
     if factory.standby.num_servers:
         yield f"  standby: {factory.standby.num_servers} of the servers, out of the normal routes"
     for entry in factory.robot_fleet:
         yield from _task(inputs, entry.task, entry.num_robots)
+    unknown = [entry.task for entry in factory.robot_fleet if not has_robots(factory, entry.task)]
+    if unknown:
+        yield f"  to be run, {', '.join(unknown)} needs `robot: FILE`, or a `world` to simulate: nothing says what its robots are"
     unused = sorted(set(factory.tasks) - {entry.task for entry in factory.robot_fleet})
     if unused:
         yield f"warning: no robot has the task {', '.join(unused)}"

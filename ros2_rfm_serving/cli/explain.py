@@ -11,9 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.progress import spinner
+from ros2_rfm_serving.operate.running import newest_recording
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.audit.bag import Bag
@@ -23,32 +25,54 @@ console = Console()
 
 
 def explain(
-    bag: Annotated[Path, typer.Argument(help="Recording, of `rfm record` or `rfm up --record`")],
-    robot: Annotated[str, typer.Option(help="Its name, as in the schedule")],
-    at: Annotated[str, typer.Option(help="14:03:12.4 (local time), seconds since the recording began, or an ISO time")],
+    bag: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[BAG]", show_default=False, help="Recording, of `rfm record` or `rfm up --record`; default: the newest here"
+        ),
+    ] = None,
+    robot: Annotated[
+        str, typer.Option(show_default=False, help="Its name, as in the schedule; default: the only one of the recording")
+    ] = "",
+    at: Annotated[
+        str,
+        typer.Option(
+            show_default=False,
+            help="14:03:12.4 (local time), seconds since the recording began, -30s (before its end), or an ISO time",
+        ),
+    ] = "",
+    last: Annotated[bool, typer.Option("--last", help="The last moment of the robot: the default without --at")] = False,
     images: Annotated[Path | None, typer.Option(help="Folder that gets what the cameras had shown, as PNG")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The facts alone, as JSON")] = False,
 ) -> None:
     """Explains a moment of a robot: what it saw, asked and was answered, by whom, in which batch and by which model, which row it
     executed and what limits made of it; or why it held, and since when.
 
-    Example:  rfm audit explain /tmp/shift --robot push_1 --at 14:03:12.4 --images /tmp/seen
+    Examples:  rfm audit explain /tmp/shift --robot push_1 --at 14:03:12.4 --images /tmp/seen   |   rfm audit explain --at -30s
 
     Exit code: 0, or 2 when nothing is known of that robot then.
     """
+    if at and last:
+        raise ConfigurationError("name two moments", key="--at and --last", fix="leave out one of them")
     with needing("audit", "rfm audit explain"):
         from ros2_rfm_serving.audit.bag import Bag
     from ros2_rfm_serving.audit.explain.explain import explain as explained
     from ros2_rfm_serving.audit.explain.explain import window
-    from ros2_rfm_serving.audit.explain.moments import moment_of
+    from ros2_rfm_serving.audit.explain.moments import last_tick_s, moment_of
     from ros2_rfm_serving.audit.log import AuditLog
     from ros2_rfm_serving.audit.trust import flaws_of
     from ros2_rfm_serving.audit.verify_bag import verify_bag
 
+    if bag is None:
+        bag = newest_recording()
+        Console(stderr=True).print(plain(f"{bag}: the newest recording"))
     with spinner("explaining the moment, and verifying the recording"):
         recording = Bag(bag)
-        at_s = moment_of(at, recording.begins_ns / 1e9, recording.ends_ns / 1e9)
-        found = explained(AuditLog(recording.pages(), [window(at_s)]), robot, at_s)
+        at_s = moment_of(at or "-0s", recording.begins_ns / 1e9, recording.ends_ns / 1e9)
+        log = AuditLog(recording.pages(), [window(at_s)])
+        if not robot and len(log.robots) == 1:
+            robot = log.robots[0]
+        found = explained(log, robot, at_s if at else last_tick_s(log, robot, at_s))
         files, missing = _save_images(found, recording, images)
         flaws = flaws_of(verify_bag(Bag(bag)), window(at_s))
     if as_json:

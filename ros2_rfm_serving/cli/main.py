@@ -8,14 +8,18 @@ from ros2_rfm_serving.cli.verbs import verbs_app
 from ros2_rfm_serving.errors import RfmError
 
 VERBS = {
+    "demo": "ros2_rfm_serving.cli.demo:demo",
     "up": "ros2_rfm_serving.cli.up:up",
+    "connect": "ros2_rfm_serving.cli.connect:connect",
     "robot": "ros2_rfm_serving.cli.robot:robot",
+    "task": "ros2_rfm_serving.cli.task:task",
     "drain": "ros2_rfm_serving.cli.drain:drain",
     "order": "ros2_rfm_serving.cli.order:order",
     "deploy": "ros2_rfm_serving.cli.deploy:deploy",
     "zenoh": "ros2_rfm_serving.cli.zenoh:zenoh",
     "status": "ros2_rfm_serving.cli.status:status",
     "why": "ros2_rfm_serving.cli.why:why",
+    "topic": "ros2_rfm_serving.cli.topic:app",
     "metrics": "ros2_rfm_serving.cli.metrics:metrics",
     "dashboard": "ros2_rfm_serving.cli.dashboard:dashboard",
     "foxglove": "ros2_rfm_serving.cli.foxglove:foxglove",
@@ -44,7 +48,10 @@ VERBS = {
 GROUPS = {
     "Run a factory": {
         "up": "Start a factory: all of it, one machine's part, or one on Ray",
+        "demo": "Show the factory of three simulated arms, without a clone",
+        "connect": "Write a robot's files from a live graph, and prove them",
         "robot": "Add a robot to a running factory",
+        "task": "Give a robot a task and follow it until its end",
         "order": "Pause, resume, abort, cancel or release a robot",
         "drain": "Let a server finish its work and take nothing new",
         "deploy": "Write manifests for Kubernetes, Compose or systemd",
@@ -63,6 +70,7 @@ GROUPS = {
     "Watch": {
         "status": "Show robots, servers and the schedule of a running factory",
         "why": "Name the causes of what a factory does wrong, and the fixes",
+        "topic": "List topics, print messages, measure rates, without ros2",
         "dashboard": "Serve the web page of a factory",
         "metrics": "Serve the figures of a factory to Prometheus",
         "foxglove": "Serve the graph to Foxglove",

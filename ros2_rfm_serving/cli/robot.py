@@ -15,6 +15,7 @@ import typer
 
 from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
 from ros2_rfm_serving.operate.enclaves import OPERATOR, secured_newcomer
+from ros2_rfm_serving.operate.inputs import shipped_if_missing
 from ros2_rfm_serving.operate.running import (
     Options,
     choose_profile,
@@ -44,7 +45,12 @@ killed may take a moment to fall silent."""
 
 
 def robot(
-    file: Annotated[Path, typer.Argument(metavar="FACTORY.yaml", help="The descriptor that the factory was started with")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FACTORY.yaml", help="The descriptor that the factory was started with", callback=shipped_if_missing
+        ),
+    ],
     task: Annotated[str, typer.Option(help="A task of the descriptor")],
     name: Annotated[str, typer.Option(help="Of the new robot; a simulated one takes its seeds from the number at its end")],
     host: Annotated[

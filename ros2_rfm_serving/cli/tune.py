@@ -20,9 +20,9 @@ from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.operate.inputs import (
     CatalogueFile,
     ChartFile,
-    FactoryFile,
     Inputs,
     JsonFlag,
+    OwnFactoryFile,
     Profiles,
     console,
     load_inputs,
@@ -39,10 +39,11 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.factory import Task
 
 EPISODES = 52
+_BATCHING_WRITTEN = f", and {CLUSTER}.batching: {CONTINUOUS}, without which no server takes pipelined sessions"
 
 
 def tune(
-    file: FactoryFile,
+    file: OwnFactoryFile,
     min_rate: Annotated[float, typer.Option(min=1e-3, max=1e6, metavar="HZ", help="Answers/s that one robot needs")],
     min_success: Annotated[float, typer.Option(min=0, max=1, metavar="SHARE", help="Of episodes")] = 0.95,
     task: Annotated[str, typer.Option(help="Of the descriptor; default: the only one, or else each must be named")] = "",
@@ -61,7 +62,8 @@ def tune(
     profiles: Profiles = None,
     catalogue: CatalogueFile = None,
 ) -> None:
-    """Finds the fastest pipeline of a task that succeeds often enough (AURAS §4.3.2), and writes `execution.pipelining`.
+    """Finds the fastest pipeline of a task that succeeds often enough (AURAS §4.3.2), and writes `execution.pipelining`, and the
+    `batching: continuous` that it needs where the servers do not say how they batch.
 
     Throughput is measured in process, or from a service law; success in simulated worlds in lockstep, at the world's control rate.
     Exit status 1: none meets both.
@@ -88,9 +90,10 @@ def tune(
             console.print(f"no configuration reaches {min_rate:g}/s and {min_success:.0%}; L is at most {max_depth}")
         raise typer.Exit(1)
     if not dry_run:
+        adds_batching = _lacks_batching(file)
         write_text(file, _edited(file, name, best.pipelining))
         if not json:
-            console.print(f"{file}: {name}.execution.pipelining written")
+            console.print(f"{file}: {name}.execution.pipelining written" + _BATCHING_WRITTEN * adds_batching)
 
 
 def _task(inputs: Inputs, name: str) -> tuple[str, Task]:
@@ -112,7 +115,7 @@ def _task(inputs: Inputs, name: str) -> tuple[str, Task]:
 def _rehearse(file: Path | None, task: str, chart: Path | None) -> None:
     """What would spoil the end of a long run is said at its beginning. Raises: `ConfigurationError`."""
     if file is not None:
-        _require_continuous(file)
+        _lacks_batching(file)
         _edited(file, task, Pipelining())
         if not os.access(file, os.W_OK):
             raise ConfigurationError("cannot be written", file=str(file), fix="make it writable, or say --dry-run")
@@ -122,19 +125,21 @@ def _rehearse(file: Path | None, task: str, chart: Path | None) -> None:
             raise ConfigurationError("is in no folder", file=str(chart), key="--chart", fix=f"make {chart.parent} first")
 
 
-def _require_continuous(file: Path) -> None:
-    """What is to be written would make a factory that cannot be of one whose servers batch otherwise.
+def _lacks_batching(file: Path) -> bool:
+    """Return whether the only group of servers does not say how it batches, so that what pipelined sessions need can be written.
 
-    Raises: `ConfigurationError`.
+    Raises: `ConfigurationError` for servers that batch otherwise.
     """
     source = yaml_source.read(file)
     cluster = source.data[CLUSTER]
     groups = cluster if isinstance(cluster, list) else [cluster]
-    if not any(group.get("batching") == CONTINUOUS for group in groups):
-        told = "batching" in groups[0] and groups == [cluster]
-        fix = "write `batching: continuous` there, or say --dry-run"
-        problem = "no server would take the pipelined sessions that are to be written"
-        raise source.error((CLUSTER, "batching") if told else (CLUSTER,), problem, fix)
+    if any(group.get("batching") == CONTINUOUS for group in groups):
+        return False
+    if groups == [cluster] and "batching" not in cluster:
+        return True
+    fix = "write `batching: continuous` there, or say --dry-run"
+    problem = "no server would take the pipelined sessions that are to be written"
+    raise source.error((CLUSTER, "batching") if groups == [cluster] else (CLUSTER,), problem, fix)
 
 
 def _bench(inputs: Inputs, name: str, task: Task, *, episodes: int, seed: int, slower: float, gpu: str) -> MeasuredBench:
@@ -185,6 +190,8 @@ def _edited(file: Path, task: str, pipelining: Pipelining) -> str:
 
     with file.open(encoding="utf-8", newline="") as source:
         text = source.read()
+    if _lacks_batching(file):
+        text = yaml_edit.with_key(text, (CLUSTER, "batching"), CONTINUOUS, str(file))
     edited = yaml_edit.with_key(text, (task, "execution", "pipelining"), asdict(pipelining), str(file))
     parse_factory(edited, str(file))
     return edited

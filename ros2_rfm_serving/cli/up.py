@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ros2_rfm_serving.operate.inputs import shipped_if_missing
 from ros2_rfm_serving.operate.run import Outcome, run_factory
 from ros2_rfm_serving.operate.running import (
     Options,
@@ -17,7 +18,15 @@ from ros2_rfm_serving.operate.running import (
 )
 from ros2_rfm_serving.ros.node.process import LogLevel, ignore_signals
 
-FactoryArgument = Annotated[Path | None, typer.Argument(metavar="[FACTORY.yaml]", help="Default: the quickstart")]
+FactoryArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[FACTORY.yaml]",
+        help="Default: the quickstart; a shipped one is found from any folder",
+        show_default=False,
+        callback=shipped_if_missing,
+    ),
+]
 Host = Annotated[
     str, typer.Option(help="Start what runs on this host of the descriptor (docs/hosts.md); default: all, on this machine")
 ]

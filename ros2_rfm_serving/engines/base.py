@@ -11,14 +11,14 @@ from __future__ import annotations
 import enum
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import EncodedImage, EngineReply, Image, InferenceRequest, ModelContract, Pipelining
+from ros2_rfm_serving.types import Conditioning, EncodedImage, EngineReply, Image, InferenceRequest, ModelContract, Pipelining
 
 
 @runtime_checkable
@@ -331,6 +331,15 @@ class Predicts(enum.Enum):
     """Diffusion: the actions (x0)."""
     CHUNK = "chunk"
     """Regression: the actions, at once, from x = 0 and time 1."""
+
+
+def offered(contract: ModelContract, predicts: Predicts) -> ModelContract:
+    """Regression offers no real-time chunking; nothing but flow matching can be guided."""
+    if predicts is Predicts.CHUNK:
+        return replace(contract, conditionings=(Conditioning.NONE,), max_inference_delay_steps=0)
+    trained = (Conditioning.PREFIX,) if contract.max_inference_delay_steps else ()
+    guided = (Conditioning.GUIDED,) if predicts is Predicts.VELOCITY else ()
+    return replace(contract, conditionings=(Conditioning.NONE, *trained, *guided))
 
 
 @dataclass(frozen=True, kw_only=True)

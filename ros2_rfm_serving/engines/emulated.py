@@ -16,6 +16,7 @@ from ros2_rfm_serving.engines.base import Engine, Stepping
 from ros2_rfm_serving.engines.flow.frames import Frames, SessionKey, session_of, steps_of_stages
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import ContinuousService, FixedService, Profile, ServiceLaw, SteppedService, unit_mean_factors
 from ros2_rfm_serving.types import (
     MAX_STAGES,
@@ -43,6 +44,38 @@ class EmulatedSpec:
     """That it has been "compiled" for, rising; a batch is filled up to the next one. Only the largest counts without a law."""
     seed: int = 0
     """Of the law's jitter."""
+
+
+def contract_of(spec: EmulatedSpec) -> ModelContract:
+    """Return what the stand-in promises: everything that its kind of model can do."""
+    acts = spec.output is OutputKind.ACTION_CHUNK
+    return ModelContract(
+        model=f"emulated {spec.model}",
+        model_hash="",
+        output=spec.output,
+        action_names=spec.action_names if acts else (),
+        cameras=spec.cameras,
+        state_size=spec.state_size,
+        chunk_length=spec.chunk_length if acts else 0,
+        max_inference_delay_steps=spec.chunk_length if acts else 0,
+        conditionings=(Conditioning.NONE, Conditioning.PREFIX, Conditioning.GUIDED) if acts else (Conditioning.NONE,),
+        true_jacobian=acts,
+        max_num_steps=MAX_NUM_STEPS if acts else 0,
+        emulated=True,
+    )
+
+
+def spec_of(model: str, entry: CatalogueEntry, seed: int = 0) -> EmulatedSpec:
+    """Return what the catalogue says of a stand-in."""
+    return EmulatedSpec(
+        model=model,
+        output=OutputKind(entry.output),
+        action_names=entry.action_names,
+        cameras=entry.cameras,
+        state_size=entry.state_size,
+        chunk_length=entry.chunk_length,
+        seed=seed,
+    )
 
 
 VERDICTS = {SAFETY: "safe"}
@@ -87,24 +120,11 @@ class EmulatedEngine(Engine):
         jitter = service.jitter if isinstance(service, FixedService) else 0.0
         self._factors = unit_mean_factors(jitter, np.random.default_rng(spec.seed))
         """By which its batches take longer than the law's mean, or less long."""
-        self._acts = acts = spec.output is OutputKind.ACTION_CHUNK
+        self._contract = contract_of(spec)
+        self._acts = spec.output is OutputKind.ACTION_CHUNK
         still = np.zeros((spec.chunk_length, len(spec.action_names)), np.float32)
         still.flags.writeable = False  # every request is answered with it
         self._still = EngineReply(chunk_model=still, chunk_robot=still)
-        self._contract = ModelContract(
-            model=f"emulated {spec.model}",
-            model_hash="",
-            output=spec.output,
-            action_names=spec.action_names if acts else (),
-            cameras=spec.cameras,
-            state_size=spec.state_size,
-            chunk_length=spec.chunk_length if acts else 0,
-            max_inference_delay_steps=spec.chunk_length if acts else 0,
-            conditionings=tuple(Conditioning) if acts else (Conditioning.NONE,),
-            true_jacobian=acts,
-            max_num_steps=MAX_NUM_STEPS if acts else 0,
-            emulated=True,
-        )
 
     @property
     def contract(self) -> ModelContract:
@@ -256,15 +276,7 @@ def build(spec: EngineSpec) -> EmulatedEngine:
     entry = spec.entry
     footprint = entry.gpus.get(spec.gpu_type)
     service = footprint.service if footprint else None
-    emulated = EmulatedSpec(
-        model=spec.model,
-        output=OutputKind(entry.output),
-        action_names=entry.action_names,
-        cameras=entry.cameras,
-        state_size=entry.state_size,
-        chunk_length=entry.chunk_length,
-        seed=spec.seed,
-    )
+    emulated = spec_of(spec.model, entry, spec.seed)
     if service is None:
         return EmulatedEngine(emulated, _service_time(spec.model, spec.profile, spec.gpu_type), spec.wait)
     sizes = service.batch_sizes if service.batching == "fixed" else (service.max_concurrent,)

@@ -22,6 +22,7 @@ _HERE = "ros2_rfm_serving.engines"
 ENGINES = {
     "bundle": f"{_HERE}.bundles:build",
     "emulated": f"{_HERE}.emulated:build",
+    "wave": f"{_HERE}.wave:build",
     "lerobot": f"{_HERE}.lerobot.engine:build",
     "jax": f"{_HERE}.jax_policy:build",
     "vllm": f"{_HERE}.text.vllm:build",

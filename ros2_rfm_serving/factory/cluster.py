@@ -26,6 +26,10 @@ Cores = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) i
 """Such as 0-3,8; a core alone may be a number."""
 
 
+GpuName = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
+"""Name of a type of GPU; `4090` may be written as a number."""
+
+
 class Overflow(Section):
     """A server elsewhere that takes what a server of the group cannot answer in time (Kairos §3.2.3). Ours."""
 
@@ -52,7 +56,7 @@ class ServerCluster(Section):
     parity: Literal["on_request", "at_start"] = "on_request"
     """`at_start`: each model is held against its reference before it is served, and not served when a block is further off than it
     may be; `on_request`: those alone of which the catalogue says so. Ours."""
-    gpu_type: Annotated[str, BeforeValidator(str)] = Field(min_length=1)
+    gpu_type: GpuName = Field(min_length=1)
     hosts: tuple[str, ...] = ()
     """Machines that its servers may run on; empty: any that has such GPUs. Ours."""
     threads: int = Field(default=1, ge=1, le=4096)

@@ -22,6 +22,8 @@ from ros2_rfm_serving.types import Horizon, Pipelining
 
 WORLD_EXECUTABLES = ("metaworld_robot_node", "simulated_robot_node")
 """Of simulated robots: Meta-World's, around which things may be staged, and all others'."""
+ROBOT_NODE = "robot"
+"""Name of the node of a robot, below the robot's namespace."""
 ZENOH_PORT = 7447
 """Of the factory's router."""
 
@@ -39,6 +41,8 @@ class NodeSpec:
     parameters: dict[str, Any] = field(default_factory=dict)
     params_file: str = ""
     """ROS parameters that `parameters` adds to or overrides; empty: none."""
+    graph_name: str = ""
+    """Fully qualified name of the node, for which sections of `params_file` count; empty: all sections do."""
     simulated: bool = False
     """Stands in for hardware: left out where real robots are."""
     host: str = ""
@@ -134,9 +138,9 @@ def _foremen(factory: Factory, parameters: dict[str, Any]) -> list[NodeSpec]:
 
 
 def _robots_of_foreman(factory: Factory, robots: Sequence[Robot]) -> dict[str, Any]:
-    """Return the parameters of a foreman that name its robots. A robot without a simulator need not offer a reset."""
-    real = [robot.name for robot in robots if factory.tasks[robot.task].world is None]
-    return {"robots": [robot.name for robot in robots], **({"reset_if_offered": real} if real else {})}
+    """Return the parameters of a foreman that name its robots. Of these, simulated ones will offer a reset."""
+    simulated = [robot.name for robot in robots if factory.tasks[robot.task].world is not None]
+    return {"robots": [robot.name for robot in robots], **({"wait_for_reset": simulated} if simulated else {})}
 
 
 def robot_nodes(
@@ -160,6 +164,8 @@ def _robot_nodes(factory: Factory, robot: Robot, config_folder: Path, common: di
     origin = {"descriptor": factory.fingerprint} if factory.fingerprint else {}
     across = {"zenoh_router": zenoh_router(factory)} if host in factory.zenoh_hosts else {}
     file = params_file(factory, robot.task, config_folder)
+    name = robot_node_name(robot, common.get("fleet_namespace", ""))
+    own = RobotFile.read(file, name)
     nodes = [
         NodeSpec(
             name=robot.name,
@@ -168,17 +174,18 @@ def _robot_nodes(factory: Factory, robot: Robot, config_folder: Path, common: di
             parameters={
                 "robot": robot.name,
                 "task": robot.task,
-                **robot_parameters(factory, robot.task, file),
+                **robot_parameters(factory, robot.task, own),
                 **origin,
                 **across,
                 **common,
             },
             params_file=str(file),
+            graph_name=name,
             host=host,
         )
     ]
     if task.world:
-        told = RobotFile.read(file).parameters.get("action_names")
+        told = own.parameters.get("action_names")
         commands = {"action_names": told} if told else {}
         nodes.insert(0, _world_node(task.world, robot, max(task.image_size), host, {**commands, **common}))  # before its driver
     return nodes
@@ -229,19 +236,24 @@ def _server_parameters(settings: ServerSettings) -> dict[str, Any]:
     return parameters | tier
 
 
-def robot_parameters(factory: Factory, task: str, file: Path) -> dict[str, Any]:
-    """What the descriptor says about the robots of a task, whose own parameters are in `file`. Lists of nothing are left out: ROS
+def robot_node_name(robot: Robot, fleet_namespace: str = "") -> str:
+    """Return the fully qualified name of a robot's node."""
+    return "/" + "/".join(filter(None, (fleet_namespace.strip("/"), robot.name, ROBOT_NODE)))
+
+
+def robot_parameters(factory: Factory, task: str, own: RobotFile) -> dict[str, Any]:
+    """What the descriptor says about a robot of a task, whose own parameters are `own`. Lists of nothing are left out: ROS
     cannot tell their type.
 
     Raises: `ConfigurationError` when the file says otherwise, or has a control rate that does not fit.
     """
-    settings, own = robot_settings(factory.tasks[task]), RobotFile.read(file)
+    settings = robot_settings(factory.tasks[task])
     rate_hz = settings.control_rate_hz or own.number("control_rate_hz", CONTROL_RATE_HZ)
     step_rate_hz = rate_hz / own.number("interpolation", 1)
     try:
         horizon_steps = settings.execution_horizon(step_rate_hz)
     except ConfigurationError as error:
-        problem = f"{error.problem} ({file.name})"
+        problem = f"{error.problem} ({Path(own.source.file).name})"
         raise ConfigurationError(problem, file=factory.file, key=f"{task}.{error.key}", fix=error.fix) from None
     declared = {
         **({"instruction": settings.instruction} if settings.instruction else {}),
@@ -321,7 +333,7 @@ def write_parameters(node: NodeSpec, file: Path) -> None:
 
 def merged_parameters(node: NodeSpec) -> dict[str, Any]:
     """All of a node's, by name. Raises: `ConfigurationError` for a file of its own that is none."""
-    own = RobotFile.read(Path(node.params_file)).parameters if node.params_file else {}
+    own = RobotFile.read(Path(node.params_file), node.graph_name).parameters if node.params_file else {}
     return {**own, **node.parameters}
 
 

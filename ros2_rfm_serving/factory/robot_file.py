@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,13 @@ DECLARED_BY = {
 
 
 PARAMETERS = "ros__parameters"
+NAME_PART = re.compile(r"[A-Za-z0-9_]+|\*\*?")
+"""A part of the name of a node in a parameter file."""
 
 
 @dataclass(frozen=True)
 class RobotFile:
-    """The ROS parameters that a file gives to a robot, whatever node its sections are named after."""
+    """The ROS parameters that a file gives to the node of a robot."""
 
     source: YamlSource
     parameters: Mapping[str, Any]
@@ -52,16 +55,37 @@ class RobotFile:
     """Name -> the path of its key in the file."""
 
     @staticmethod
-    def read(file: Path) -> RobotFile:
-        """Read all sections, the later ones over the earlier ones, as rcl reads values. Raises: `ConfigurationError`."""
+    def read(file: Path, node: str = "") -> RobotFile:
+        """Read the sections for a node, the later ones over the earlier ones, as rcl reads values.
+
+        node: its fully qualified name, such as `/reach_1/robot`; empty: any, so that all sections count. Sections for other nodes
+        are checked for values that rcl refuses, and are left out.
+
+        Raises: `ConfigurationError`, also for a file in which no section is for this node.
+        """
         source = yaml_source.read(file, RosLoader)
         where: dict[str, KeyPath] = {}
         parameters: dict[str, Any] = {}
+        others = []
         for section in _sections(source, source.data, ()):
-            for path, value in _leaves(source, section):
+            leaves = list(_leaves(source, section))
+            if node and not is_section_for(node, section[:-1]):
+                others.append(section)
+                continue
+            for path, value in leaves:
                 name = ".".join(str(part) for part in path[len(section) :])
                 where[name], parameters[name] = path, value
+        if others and not parameters:
+            written = ", ".join("/".join(str(part) for part in section[:-1]) for section in others)
+            problem = f"no section is for the node {node}: the file has {written}"
+            raise source.error(others[0][:-1], problem, f"name the section `/**`, or `{node}`")
         return RobotFile(source, parameters, where)
+
+    @staticmethod
+    def sections_in(file: Path) -> tuple[KeyPath, ...]:
+        """Return the keys above each `ros__parameters` of a file. Raises: `ConfigurationError`."""
+        source = yaml_source.read(file, RosLoader)
+        return tuple(section[:-1] for section in _sections(source, source.data, ()))
 
     def number(self, name: str, default: float) -> float:
         """Of a parameter that must be above zero. Raises: `ConfigurationError`."""
@@ -78,12 +102,33 @@ class RobotFile:
                 raise self.source.error(self.where[name], problem, "say it in the descriptor alone: remove it here")
 
 
+def is_section_for(node: str, section: KeyPath) -> bool:
+    """Return whether rcl gives the parameters below these keys to a node: `*` is one part of its name, `**` any number of them.
+
+    node: its fully qualified name. section: the keys above `ros__parameters`, namespaces first.
+    """
+    written = "/".join(str(part) for part in section)
+    return _matches(written.strip("/").split("/"), node.strip("/").split("/"))
+
+
+def _matches(pattern: Sequence[str], name: Sequence[str]) -> bool:
+    if not pattern:
+        return not name
+    if pattern[0] == "**":
+        return any(_matches(pattern[1:], name[skipped:]) for skipped in range(len(name) + 1))
+    return bool(name) and pattern[0] in ("*", name[0]) and _matches(pattern[1:], name[1:])
+
+
 def _sections(source: YamlSource, data: Mapping[str, Any], path: KeyPath) -> Iterator[KeyPath]:
     """Yield the path of each `ros__parameters`, also below namespaces. Raises: `ConfigurationError` where a node has none."""
     for name, value in data.items():
         here = (*path, name)
         if not isinstance(value, dict) or not (value or name == PARAMETERS) or (name == PARAMETERS and not path):
             raise source.error(here, f"has no `{PARAMETERS}`", "write a map of parameters there")
+        if name != PARAMETERS and not all(NAME_PART.fullmatch(part) for part in str(name).strip("/").split("/")):
+            raise source.error(
+                here, "is no name of a node to ROS", "write letters, digits and underscores; `*` and `**` stand alone"
+            )
         if name == PARAMETERS:
             yield here
         else:
@@ -107,7 +152,9 @@ def _leaves(source: YamlSource, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def _check_list(source: YamlSource, path: KeyPath, values: list[Any]) -> None:
-    """Raises: `ConfigurationError` for a list that rcl refuses."""
+    """Raises: `ConfigurationError` for a list that rcl refuses, and for an empty one, which a node gets as no value at all."""
+    if not values:
+        raise source.error(path, "is [], which ROS reads as no value", 'remove the key, or write `[""]` for a list without texts')
     if any(isinstance(part, (list, dict)) or part is None for part in values):
         raise source.error(path, f"is {values!r}", "write numbers or texts: ROS reads no lists, maps or empty values in a list")
     kinds = {type(part) for part in values}

@@ -44,6 +44,13 @@ class RosLoader(yaml.SafeLoader):
             raise ScannerError(None, None, problem, token.start_mark)
         return token
 
+    def scan_plain(self) -> Any:
+        token = super().scan_plain()
+        if self.flow_level and ":" in token.value:
+            problem = f"ROS reads no colon in a text within brackets: write it in quotes, '{token.value}'"
+            raise ScannerError(None, None, problem, token.start_mark)
+        return token
+
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
         if self.check_event(yaml.AliasEvent):
             raise ComposerError(None, None, "ROS reads no aliases (`*name`): write the value out", self.peek_event().start_mark)  # type: ignore[no-untyped-call]

@@ -14,8 +14,8 @@ from ros2_rfm_serving.factory.yaml_source import dotted
 Path = Sequence[str]
 
 
-def with_key(text: str, path: Path, value: Mapping[str, Any], file: str) -> str:
-    """`text` with this mapping at `path`, of which a part may be there.
+def with_key(text: str, path: Path, value: Mapping[str, Any] | str, file: str) -> str:
+    """`text` with this mapping of numbers, or this word, at `path`, of which a part may be there.
 
     Raises: `ConfigurationError` with what to write by hand where that would change something else, as under an alias.
     """
@@ -25,17 +25,19 @@ def with_key(text: str, path: Path, value: Mapping[str, Any], file: str) -> str:
         changed = yaml_source.parse(edited, file).data
     except (KeyError, ConfigurationError):
         changed = None
-    if changed is None or changed != _set(before, list(path), dict(value)):
+    if changed is None or changed != _set(before, list(path), value if isinstance(value, str) else dict(value)):
         fix = f"write `{path[-1]}: {_flow(value)}` under {dotted(tuple(path[:-1]))} yourself"
         raise ConfigurationError("cannot be written without touching other things", file=file, key=dotted(tuple(path)), fix=fix)
     return edited
 
 
-def _flow(value: Mapping[str, Any]) -> str:
+def _flow(value: Mapping[str, Any] | str) -> str:
+    if isinstance(value, str):
+        return value
     return "{" + ", ".join(f"{key}: {content:g}" for key, content in value.items()) + "}"
 
 
-def _set(data: Any, path: list[str], value: dict[str, Any]) -> Any:
+def _set(data: Any, path: list[str], value: dict[str, Any] | str) -> Any:
     if not path:
         return value
     return {**(data or {}), path[0]: _set((data or {}).get(path[0]), path[1:], value)}

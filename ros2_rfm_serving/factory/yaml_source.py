@@ -103,10 +103,16 @@ def parse(text: str, file: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader)
     return source
 
 
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the known word that may be meant; empty: none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return near[0] if near else ""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     known = list(known)
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known) or 'none'}"
+    near = nearest(word, known)
+    return f"did you mean `{near}`?" if near else f"known here: {', '.join(known) or 'none'}"
 
 
 def dotted(path: KeyPath) -> str:

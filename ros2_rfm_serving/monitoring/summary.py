@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from ros2_rfm_serving.monitoring.activity import activity
 from ros2_rfm_serving.monitoring.board import Board, RobotRow, Score, wilson_interval
 from ros2_rfm_serving.monitoring.plain import FittingTable, PlainTable, plain
 
@@ -73,7 +74,10 @@ def as_json(board: Board) -> str:
 
 
 def status_json(board: Board, now_s: float) -> str:
-    """A factory as it is, in one line; `silent_s`: since a robot, a server or the scheduler was last heard, null: never."""
+    """A factory as it is, in one line; `silent_s`: since a robot, a server or the scheduler was last heard, null: never.
+
+    `activity`: what a robot does and what is in its way, in words.
+    """
     schedule = {
         "factory": board.factory,
         "epoch": board.schedule_epoch,
@@ -83,6 +87,9 @@ def status_json(board: Board, now_s: float) -> str:
         "silent_s": now_s - board.schedule_seen_s,
     }
     figures = {"schedule": schedule, **_figures(board)}
+    for name, row in board.robots.items():
+        told = activity(row, now_s, left=board.has_left(name, now_s))
+        figures["robots"][name]["activity"] = {"state": told.state, "does": told.does, "obstacle": told.obstacle}
     for rows in (figures["robots"], figures["servers"]):
         for row in rows.values():
             row["silent_s"] = now_s - row.pop("seen_s")

@@ -10,7 +10,7 @@ from ros2_rfm_serving.factory import Catalogue, CatalogueEntry, Factory
 from ros2_rfm_serving.factory.hosts import NO_DEVICE
 from ros2_rfm_serving.factory.nodes import NodeSpec
 
-WITHOUT_GPU = frozenset({"emulated", "openai", "remote"})
+WITHOUT_GPU = frozenset({"emulated", "wave", "openai", "remote"})
 """Engines."""
 PLACES = {"factory_file": "factory.yaml", "profiles_folder": "profiles"}
 """Parameters that name files -> where these lie in the folder of all that is carried."""

@@ -2,75 +2,154 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rclpy.node import Node
 
-from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory.nodes import NodeSpec, merged_parameters
-from ros2_rfm_serving.factory.robot_file import DECLARED_BY, RobotFile
+from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
+from ros2_rfm_serving.factory.nodes import WORLD_EXECUTABLES, NodeSpec, merged_parameters
+from ros2_rfm_serving.factory.robot_file import DECLARED_BY, RobotFile, is_section_for
+from ros2_rfm_serving.factory.yaml_source import KeyPath
+from ros2_rfm_serving.faults import FaultPlan
 from ros2_rfm_serving.robot import RobotBrain
-from ros2_rfm_serving.ros.node.draft import draft
+from ros2_rfm_serving.ros import foreman_node, scheduler_node
+from ros2_rfm_serving.ros.node.draft import declare_every_nodes, draft
 from ros2_rfm_serving.ros.node.faulty import declare_faults
-from ros2_rfm_serving.ros.node.parameters import declare, unknown
+from ros2_rfm_serving.ros.node.parameters import Spec, Values, declare, unknown
 from ros2_rfm_serving.ros.node.runtime import fleet_names
-from ros2_rfm_serving.ros.robot.settings import declare_autostart, robot_settings
+from ros2_rfm_serving.ros.robot.settings import RobotSettings, declare_autostart, robot_settings
+from ros2_rfm_serving.ros.robot.sinks import SinkKind, load_class
 from ros2_rfm_serving.ros.server.settings import SPECS as SERVER_SPECS
 from ros2_rfm_serving.ros.server.settings import server_params
 from ros2_rfm_serving.ros.server.websocket_settings import GatewayParameters
+from ros2_rfm_serving.ros.simulated_robot_node import SPECS as WORLD_SPECS
+from ros2_rfm_serving.ros.wire.session_messages import check_name
 
-OWN = ("robot", "server")
-"""What nodes of one kind differ in."""
+OWN = ("robot", "server", "robots", "reset_if_offered", "seed")
+"""Parameters in which nodes of one kind differ."""
+OTHERS: Mapping[str, Mapping[str, Spec]] = {
+    "scheduler_node": scheduler_node.SPECS,
+    "foreman_node": foreman_node.SPECS,
+    **{executable: {name: spec for name, spec in WORLD_SPECS.items() if name != "task"} for executable in WORLD_EXECUTABLES},
+}
+"""Parameters of executables whose values are checked one by one. The task of a world is checked with the descriptor."""
+
+
+@dataclass(frozen=True)
+class RobotDraft:
+    """A robot of a factory, as its node would read it."""
+
+    node: NodeSpec
+    settings: RobotSettings
+    own: RobotFile
+    """What its own file says."""
+    error: Callable[[str, str, str], ConfigurationError]
+    """(parameter, problem, fix) -> an error that names the file, and where the parameter is in it."""
 
 
 def check_nodes(nodes: Iterable[NodeSpec], factory_file: str) -> list[str]:
-    """What they would warn of; one node of each kind is asked.
+    """Return what nodes would warn of; one node of each kind is asked.
 
-    Raises: `ConfigurationError` naming the file, in the words of the node that would refuse it.
+    Raises: `ConfigurationError` naming the file, in the words of the node that would refuse it; also for a parameter in the file of
+    a robot that no robot has.
     """
-    kinds = {_kind(node): node for node in nodes}
-    return [warning for node in kinds.values() for warning in _check_node(node, factory_file)]
-
-
-def _kind(node: NodeSpec) -> tuple[str, str, str]:
-    told = {key: value for key, value in node.parameters.items() if key not in OWN}
-    return node.executable, node.params_file, repr(told)
-
-
-def _check_node(node: NodeSpec, factory_file: str) -> list[str]:
-    drafted, warnings = draft(merged_parameters(node)), list[str]()
-    declare_own(drafted, node.executable)
-    try:
+    warnings = []
+    for node in _one_of_each_kind(nodes):
         if node.executable == "robot_node":
-            settings = robot_settings(drafted, node.name)
-            RobotBrain(settings.config)  # as the node does, which refuses a ladder or limits that do not fit the robot
-            warnings = [f"{node.params_file}: {text}" for text in settings.warnings]
-        elif node.executable == "model_server_node":
+            robot = _robot_draft(node, factory_file)
+            warnings += [f"{node.params_file}: {text}" for text in robot.settings.warnings]
+        else:
+            _check_node(node, factory_file)
+    return warnings
+
+
+def robot_drafts(nodes: Iterable[NodeSpec], factory_file: str, *, every: bool = False) -> list[RobotDraft]:
+    """Return one robot of each kind, or `every` one. Raises: `ConfigurationError`."""
+    robots = [node for node in nodes if node.executable == "robot_node"]
+    return [_robot_draft(node, factory_file) for node in (robots if every else _one_of_each_kind(robots))]
+
+
+def _one_of_each_kind(nodes: Iterable[NodeSpec]) -> Iterator[NodeSpec]:
+    sections: dict[str, tuple[KeyPath, ...]] = {}
+    seen = set()
+    for node in nodes:
+        if node.params_file and node.params_file not in sections:
+            sections[node.params_file] = RobotFile.sections_in(Path(node.params_file))
+        own = tuple(is_section_for(node.graph_name, section) for section in sections.get(node.params_file, ()))
+        shared = {key: value for key, value in node.parameters.items() if key not in OWN}
+        kind = (node.executable, node.params_file, own, repr(shared))
+        if kind not in seen:
+            seen.add(kind)
+            yield node
+
+
+def _robot_draft(node: NodeSpec, factory_file: str) -> RobotDraft:
+    drafted, own = draft(merged_parameters(node)), RobotFile.read(Path(node.params_file), node.graph_name)
+    at = partial(_placed, node=node, own=own, factory_file=factory_file)
+    try:
+        declare_own(drafted, node.executable)
+        FaultPlan.parse(str(drafted.get_parameter("faults").value))
+        settings = robot_settings(drafted, node.name)
+        RobotBrain(settings.config)  # as the node does, which refuses a ladder or limits that do not fit the robot
+        check_name("robot", settings.config.name)
+        if settings.io.sink.kind is SinkKind.CUSTOM and not node.host:  # the class need not be installed on other machines
+            load_class(settings.io.sink.custom_class)
+    except ConfigurationError as error:
+        raise at(error) from None
+    except BadMessageError as error:
+        raise at(ConfigurationError(str(error), key="robot")) from None
+    for name, near in unknown(drafted).items():
+        fix = f"did you mean `{near}`?" if near else "remove it; docs/integrate.md explains every key"
+        raise at(ConfigurationError("unknown key", key=name, fix=fix))
+
+    def error_at(parameter: str, problem: str, fix: str) -> ConfigurationError:
+        return at(ConfigurationError(problem, key=parameter, fix=fix))
+
+    return RobotDraft(node, settings, own, error_at)
+
+
+def _check_node(node: NodeSpec, factory_file: str) -> None:
+    drafted = draft(merged_parameters(node))
+    try:
+        declare_own(drafted, node.executable)
+        if node.executable == "model_server_node":
             declare(drafted, SERVER_SPECS)
             server_params(drafted)
+        elif node.executable in OTHERS:
+            specs = OTHERS[node.executable]
+            values = Values(drafted, specs)
+            for name in declare(drafted, specs):
+                values.check(name)
         else:
-            return []
+            return
     except ConfigurationError as error:
-        raise _placed(error, node, factory_file) from None
-    where = node.params_file or node.name
-    return warnings + [f"{where}: no parameter is named {name}" for name in unknown(drafted)]
+        raise _placed(error, node=node, own=None, factory_file=factory_file) from None
 
 
 def declare_own(node: Node, executable: str) -> None:
     """Declare what the nodes of this executable declare beside their table of parameters."""
+    declare_every_nodes(node)
     fleet_names(node)
-    declare_faults(node)
     if executable == "robot_node":
+        declare_faults(node)
         declare_autostart(node)
     elif executable == "model_server_node":
+        declare_faults(node)
         GatewayParameters.declared(node)
 
 
-def _placed(error: ConfigurationError, node: NodeSpec, factory_file: str) -> ConfigurationError:
-    """With the file that says it, and where."""
-    if node.params_file and error.key not in node.parameters:
-        own = RobotFile.read(Path(node.params_file))
-        return own.source.error(own.where.get(error.key, (error.key,)), error.problem, error.fix)
-    key = f"{node.parameters['task']}.{DECLARED_BY[error.key]}" if error.key in DECLARED_BY else f"server_cluster.{error.key}"
+def _placed(error: ConfigurationError, *, node: NodeSpec, own: RobotFile | None, factory_file: str) -> ConfigurationError:
+    """Return the error with the file that says it, and where."""
+    if own is not None and error.key not in node.parameters:
+        name = error.key
+        while name not in own.where and "." in name:  # a part of a value has a key of its own, such as `faults.drop`
+            name = name.rpartition(".")[0]
+        return own.source.error(own.where.get(name, (error.key,)), error.problem, error.fix)
+    task = node.parameters.get("task")
+    key = f"{task}.{DECLARED_BY[error.key]}" if error.key in DECLARED_BY and task else f"server_cluster.{error.key}"
+    if node.executable in WORLD_EXECUTABLES:
+        key = f"world.{error.key}"
     return ConfigurationError(f"{error.problem} (`{error.key}` of {node.name})", file=factory_file, key=key, fix=error.fix)

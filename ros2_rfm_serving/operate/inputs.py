@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +24,32 @@ from ros2_rfm_serving.types import SYSTEM1
 if TYPE_CHECKING:
     from ros2_rfm_serving.scheduler import Solution
 
-FactoryFile = Annotated[Path, typer.Argument(metavar="FACTORY.yaml", help="Factory descriptor", show_default=False)]
+
+def shipped_if_missing(file: Path | None) -> Path | None:
+    """Return the descriptor itself, or where there is none the shipped one of that name, which stderr says: `config/rosa/p1.yaml`
+    and `p1.yaml` mean the same file from any folder."""
+    if file is None or file.exists() or file.is_absolute():
+        return file
+    inside = Path(*file.parts[1:]) if file.parts[:1] == ("config",) else file
+    for folder in ("", "rosa", "kairos"):
+        with suppress(ConfigurationError):
+            found = shipped("config", folder, *inside.parts)
+            if found.is_file():
+                Console(stderr=True).print(f"{file} is not here: the shipped {found} is used", highlight=False, markup=False)
+                return found
+    return file
+
+
+OwnFactoryFile = Annotated[Path, typer.Argument(metavar="FACTORY.yaml", help="Factory descriptor", show_default=False)]
+FactoryFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FACTORY.yaml",
+        help="Factory descriptor; a shipped one is found from any folder",
+        show_default=False,
+        callback=shipped_if_missing,
+    ),
+]
 Profiles = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of latency profiles; default: the shipped ones")]
 CatalogueFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Model catalogue; default: models.yaml beside the profiles or shipped")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
+import webbrowser
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +16,8 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.enclaves import members
 from ros2_rfm_serving.operate.extras import needing
+from ros2_rfm_serving.operate.file_check import check_file
+from ros2_rfm_serving.operate.page_why import causes_of
 from ros2_rfm_serving.operate.running import console
 
 if TYPE_CHECKING:
@@ -68,10 +74,17 @@ def dashboard_page(
             log_order(kind, **body)
             words.note(body)
 
-        page = Dashboard(board, Eyes(node, names), Hands(node, names, member), tokens, note)
+        why = partial(causes_of, namespace=namespace, enclave=member)
+        page = Dashboard(board, Eyes(node, names), Hands(node, names, member), tokens, note, check_file, why)
         with serving(page, address, port, tls) as url:
             _tell(url, address, drawn)
             yield url
+
+
+def show_in_browser(url: str) -> None:
+    """Open a page in the browser of this desktop; without one nothing happens: a browser for terminals would take this one."""
+    if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        webbrowser.open(url)
 
 
 def _tell(url: str, address: str, token: str) -> None:

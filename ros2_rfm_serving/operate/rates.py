@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry, Factory
 from ros2_rfm_serving.factory.nodes import params_file
 from ros2_rfm_serving.factory.robot_file import RobotFile
 from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, Task
+from ros2_rfm_serving.operate.known_contracts import known_contract, read_json
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import SYSTEM1
 from ros2_rfm_serving.types.rates import other_rate, rate_fix
@@ -34,11 +33,10 @@ def demonstrated_hz(entry: CatalogueEntry) -> float:
     if rate_hz := _number(entry.options.get("control_rate_hz")):
         return rate_hz
     if entry.bundle:
-        config = _json(shipped("models") / entry.bundle / "config.json")
-        contract = config.get("contract")
-        return _number((contract if isinstance(contract, dict) else config).get("control_rate_hz"))
+        contract = known_contract("", entry)
+        return _number(contract.control_rate_hz) if contract else 0.0
     dataset = entry.options.get("dataset")
-    return _number(_json(Path(str(dataset)) / "meta" / "info.json").get("fps")) if dataset else 0.0
+    return _number(read_json(Path(str(dataset)) / "meta" / "info.json").get("fps")) if dataset else 0.0
 
 
 def _check(factory: Factory, name: str, model: str, model_hz: float) -> None:
@@ -70,15 +68,6 @@ def _interpolates(own: RobotFile) -> bool:
 
 def _control_rate_hz(task: Task, own: RobotFile) -> float:
     return task.world.control_rate_hz if task.world else own.number("control_rate_hz", CONTROL_RATE_HZ)
-
-
-def _json(file: Path) -> dict[str, Any]:
-    """What is not there, or cannot be read, says nothing; whoever loads the model says why."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _number(value: object) -> float:

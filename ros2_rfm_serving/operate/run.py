@@ -17,7 +17,7 @@ from ros2_rfm_serving.monitoring.plain import counted, plain
 from ros2_rfm_serving.operate.enclaves import looks_by, secured
 from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.only_one import only_one
-from ros2_rfm_serving.operate.page import dashboard_page, read_door
+from ros2_rfm_serving.operate.page import dashboard_page, read_door, show_in_browser
 from ros2_rfm_serving.operate.running import (
     DISCOVERY_S,
     RAY,
@@ -92,7 +92,7 @@ def _run(factory: Factory, options: Options, make: Make, until: Callable[[], boo
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.monitoring.summary import render
 
-    nodes = _checked_nodes(factory, options)
+    nodes = checked_nodes(factory, options)
     recorder = secured(_recorder(options.record, options.namespace, factory), options.security)
     recording = _new(options.record)
     supervisor = make(nodes, recorder)
@@ -101,6 +101,8 @@ def _run(factory: Factory, options: Options, make: Make, until: Callable[[], boo
     here = f"{options.host}: {', '.join(node.name for node in nodes)}; " if options.host else ""
     shown = f"{counted(len(board.robots), 'robot')}, {counted(len(board.servers), 'server')}"
     console.print(plain(f"{factory.file}: {shown}; {here}logs in {options.logs}"))
+    if recording:
+        console.print(plain(f"recording to {recording}"), soft_wrap=True)
     started_s = time.monotonic()
     with stop_signals(stop):  # to the last word: pressed again, Ctrl-C changes nothing
         discover = options.metrics >= 0 or bool(options.dashboard)
@@ -110,7 +112,7 @@ def _run(factory: Factory, options: Options, make: Make, until: Callable[[], boo
             _dashboard(board, observer, options),
         ):
             if options.host in ("", factory.scheduler_host):  # another host's part of this one runs when it does
-                _refuse_a_second_factory(observer, across_machines=bool(options.host))
+                refuse_a_second_factory(observer, across_machines=bool(options.host))
             else:
                 _refuse_another_descriptor(observer, board, factory)
             try:
@@ -131,13 +133,16 @@ def _run(factory: Factory, options: Options, make: Make, until: Callable[[], boo
         failed = [process.node.name for process in supervisor.gave_up]
         duration_s = time.monotonic() - started_s
         console.print(*render(board, duration_s, options.logs, ended_s=ended_s))
+        if recording:
+            text = f"recorded in {recording}; why a robot did what it did: rfm audit explain {recording} --robot NAME --at -30s"
+            console.print(plain(text), soft_wrap=True)
         incomplete = _incomplete(recording)
         for line in incomplete:
             console.print(plain(line), style="red", soft_wrap=True)
     return Outcome(board=board, failed=failed, duration_s=duration_s, incomplete=incomplete)
 
 
-def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
+def checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
     """What is to be started here. What cannot be scheduled, or what a node would refuse, is said now, not in a log.
 
     Raises: `RfmError`.
@@ -145,8 +150,9 @@ def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
     from ros2_rfm_serving.factory import Catalogue
     from ros2_rfm_serving.factory.nodes import node_list
     from ros2_rfm_serving.operate.doctor.host import shared_gpu
-    from ros2_rfm_serving.operate.drafts import check_nodes
+    from ros2_rfm_serving.operate.drafts import check_nodes, robot_drafts
     from ros2_rfm_serving.operate.inputs import decided
+    from ros2_rfm_serving.operate.known_contracts import contract_problems, contracts_of
     from ros2_rfm_serving.operate.rates import check_rates
     from ros2_rfm_serving.profiles import load_profiles
     from ros2_rfm_serving.ros.node.discovery_server import part_of
@@ -161,7 +167,9 @@ def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
     nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work, profiles=options.profiles)
     check_rates(factory, catalogue)
     alone = not options.host and options.on != RAY
-    for warning in [*check_nodes(nodes, factory.file), *(shared_gpu(factory, profiles) if alone else [])]:
+    warnings = [*check_nodes(nodes, factory.file), *(shared_gpu(factory, profiles) if alone else [])]
+    refused = contract_problems(robot_drafts(nodes, factory.file), factory, contracts_of(factory, catalogue))
+    for warning in [*warnings, *(f"no session will open: {problem}" for problem in refused)]:
         console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
     choose_profile(nodes, factory.discovery.partition, options.logs)
     if options.host:
@@ -254,7 +262,9 @@ def _dashboard(board: Board, observer: ObserverNode, options: Options) -> Iterat
         return
     door = read_door(options.dashboard)
     enclave = options.security / "enclaves" / "dashboard" if options.security else None
-    with dashboard_page(board, observer, options.namespace, door.address, door.port, options.token_file, enclave):
+    with dashboard_page(board, observer, options.namespace, door.address, door.port, options.token_file, enclave) as url:
+        if options.opens_browser:
+            show_in_browser(url)
         yield
 
 
@@ -268,7 +278,7 @@ def _refuse_another_descriptor(observer: ObserverNode, board: Board, factory: Fa
         raise ConfigurationError(problem, file=factory.file, fix="or stop that factory first")
 
 
-def _refuse_a_second_factory(observer: ObserverNode, *, across_machines: bool) -> None:
+def refuse_a_second_factory(observer: ObserverNode, *, across_machines: bool) -> None:
     """Two factories in one ROS domain and namespace would command each other's robots. Other machines are found later than
     processes of this one."""
     if _within(LOOK_FOR_OTHERS_S if across_machines else DISCOVERY_S, observer.factory_is_running):

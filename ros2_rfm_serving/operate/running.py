@@ -32,6 +32,8 @@ console = Console() if Console().is_terminal else Console(width=150)
 DISCOVERY_S = 1.0
 STARTUP_LIMIT_S = 60.0  # `--seconds` counts from the first robot at work, or from here
 METRICS_PORT = 9464
+RECORDINGS = Path("recordings")
+"""Folder of the recordings of `rfm up --record`, below the one where it was started."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 RAY = "ray"
 N = TypeVar("N")  # a node
@@ -59,6 +61,8 @@ class Options:
     """Folder of a recording; None: none."""
     dashboard: str = ""
     """[ADDRESS:]PORT of the page; empty: none."""
+    opens_browser: bool = False
+    """The page is opened in the browser of this desktop, if there is one."""
     token_file: Path | None = None
     """Who may act through the page."""
     security: Path | None = None
@@ -96,7 +100,16 @@ def new_logs() -> Path:
 
 
 def new_recording() -> Path:
-    return Path("recordings") / datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    return RECORDINGS / datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+
+
+def newest_recording() -> Path:
+    """Return the recording below `recordings` that was written to last. Raises: `ConfigurationError` when there is none."""
+    folders = [folder for folder in RECORDINGS.glob("*") if any(folder.glob("*.mcap"))]
+    if not folders:
+        problem = f"no recording is in {RECORDINGS.absolute()}"
+        raise ConfigurationError(problem, key="BAG", fix="name one, or make one with `rfm up --record`")
+    return max(folders, key=lambda folder: max(file.stat().st_mtime_ns for file in folder.glob("*.mcap")))
 
 
 def prepare_environment(domain: int, declared: Mapping[str, str] = NOTHING) -> None:

@@ -7,6 +7,7 @@ import time
 
 from rich.console import Group
 
+from ros2_rfm_serving.monitoring.activity import shown_state
 from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
 from ros2_rfm_serving.monitoring.plain import FittingTable, plain
 
@@ -42,7 +43,7 @@ def _robot(row: RobotRow, board: Board, name: str, now_s: float) -> list[str]:
         left = "left: in no schedule, silent" if board.has_left(name, now_s) else "stale: silent"
         return [_silent(row.seen_s, now_s, left), row.task, *[NO_FIGURE] * 6, succeeded, NO_FIGURE]
     return [
-        f"{row.state} {row.reason}".strip(),
+        f"{shown_state(row.state, row.phase)} {row.reason}".strip(),
         row.task,
         row.phase,
         row.verdict,

@@ -272,6 +272,7 @@ def rounded_down(bound: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 def suggestions(columns: ActionColumns, limits: Limits) -> Iterator[str]:
     """Return what people should know about this description, although it is valid."""
+    yield from _without_speed_limit(columns, limits)
     for key, rates in (("max_velocity", limits.max_velocity), ("max_acceleration", limits.max_acceleration)):
         idle = [
             name
@@ -291,6 +292,20 @@ def suggestions(columns: ActionColumns, limits: Limits) -> Iterator[str]:
                     f"the limits of {name}, {low:g} to {high:g}, span one turn ({units}): if the joint goes round without end, "
                     f"write continuous_joints: [{entry}], or it turns the long way round at its border"
                 )
+
+
+def _without_speed_limit(columns: ActionColumns, limits: Limits) -> Iterator[str]:
+    rates = limits.max_velocity or (math.inf,) * len(columns)
+    unlimited = [
+        name
+        for name, kind, rate in zip(columns.names, columns.types, rates, strict=True)
+        if kind is CommandType.POSITION and math.isinf(rate)
+    ]
+    if unlimited:
+        yield (
+            f"commands of {', '.join(unlimited)} are positions without a speed limit: a far target is commanded in one period; "
+            "give limits.max_velocity per action"
+        )
 
 
 def _wrong(problem: str, fix: str) -> ConfigurationError:

@@ -140,8 +140,8 @@ class RobotConfig:
     """How servers are to say how much of each chunk is executed; without a policy `execution_horizon` holds."""
     synchronous: bool = False
     """True: execute the horizon, then ask, and hold until the answer is there. False: ask early enough to have no pause."""
-    conditioning: Conditioning = Conditioning.PREFIX
-    """What an asynchronous robot asks for; a model that cannot do it refuses the session."""
+    conditioning: Conditioning | None = Conditioning.PREFIX
+    """What an asynchronous robot asks for; a model that cannot do it refuses the session. None: the best that the model can do."""
     guidance: Guidance = field(default_factory=Guidance)
     pipelining: Pipelining | None = None
     """Of System 1: several requests in flight, one per frame of `execution_horizon` steps; a model that cannot refuses the session.

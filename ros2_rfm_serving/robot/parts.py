@@ -20,7 +20,8 @@ from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.robot.motion.trajectory import TrajectoryPlanner
 from ros2_rfm_serving.robot.supervision import Supervision
 from ros2_rfm_serving.robot.task import TaskRun
-from ros2_rfm_serving.types import NOT_ADMITTED, Following, RobotState, TaskPhase
+from ros2_rfm_serving.types import NOT_ADMITTED, Conditioning, Following, RobotState, TaskPhase
+from ros2_rfm_serving.types.contracts import agreed_conditioning
 from ros2_rfm_serving.types.histogram import Histogram
 
 OPEN, EXECUTING = LinkState.OPEN, TaskPhase.EXECUTING
@@ -145,6 +146,14 @@ class RobotParts:
     def mismatch(self) -> str:
         """How a server's model differs from the one that the robot has worked with; empty: it does not."""
         return self._links.mismatch
+
+    @property
+    def conditioning(self) -> Conditioning | None:
+        """What System 1's session uses; None: it has none, or the robot waits for each chunk as it was declared."""
+        link = self._links.system1
+        if link is None or link.contract is None or self.config.synchronous:
+            return None
+        return agreed_conditioning(self.config.conditioning, link.contract)
 
     @property
     def refusals(self) -> dict[str, str]:

@@ -6,10 +6,7 @@ import enum
 import math
 from typing import NamedTuple
 
-import numpy as np
-
-from ros2_rfm_serving.robot.columns import ActionColumns
-from ros2_rfm_serving.robot.config import Motion, RobotConfig
+from ros2_rfm_serving.robot.config import Motion
 from ros2_rfm_serving.types import Array, RequestId
 
 
@@ -55,24 +52,3 @@ class Why(NamedTuple):
     rung: Motion | None = None
     reason: str = ""
     """Why no action was begun; empty: one was."""
-
-
-def start_problem(obstacle: str, positions: Array | None, config: RobotConfig) -> str:
-    """Return why position commands do not begin, with the fix; empty: `obstacle` is about something else.
-
-    obstacle: name of the counter. positions: [A] measured, in the units of the actions; None: unknown.
-    """
-    if obstacle == "position_unsteady":
-        return "the measured position jumps by more than `limits.max_velocity` allows: check the driver"
-    if obstacle == "position_unknown":
-        return "the measured position is unknown: name the joints in `action_joints`, or the places in the state in `action_state`"
-    if obstacle != "position_out_of_limits" or positions is None:
-        return ""
-    lower = np.broadcast_to(np.asarray(config.limits.lower or -math.inf), positions.shape)
-    upper = np.broadcast_to(np.asarray(config.limits.upper or math.inf), positions.shape)
-    outside = np.maximum(lower - positions, positions - upper)
-    action = int(np.argmax(np.where(ActionColumns.of(config).is_position, outside, -math.inf)))
-    return (
-        f"{config.action_names[action]!r} is measured at {positions[action]:.4g}, outside of its limits "
-        f"{lower[action]:.4g} to {upper[action]:.4g}: correct the unit (`unit_scale`) or the limits, or move the robot back by hand"
-    )

@@ -23,6 +23,7 @@ from ros2_rfm_serving.ros.node.own_name import OwnName, claim, nameless, say_los
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, unknown
 from ros2_rfm_serving.ros.node.runtime import fleet_names, logged, run_node
 from ros2_rfm_serving.ros.node.timers import every, turns_of
+from ros2_rfm_serving.ros.node.unconfigured import Unconfigured
 from ros2_rfm_serving.ros.origin import Origin
 from ros2_rfm_serving.ros.robot.body import RobotBody
 from ros2_rfm_serving.ros.robot.declared import SPECS
@@ -46,6 +47,7 @@ class RobotHost(LifecycleNode):
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
         self._robots: list[RobotBody] = []
+        self._unconfigured = Unconfigured(self)
         self._shut()
         self._names = fleet_names(self)
         self._ends: Any = self
@@ -66,6 +68,10 @@ class RobotHost(LifecycleNode):
     def _settings(self, changed: Mapping[str, Any] = NOTHING) -> list[RobotSettings]:
         """As the parameters say, or would with `changed`. Raises: `ConfigurationError`."""
         raise NotImplementedError
+
+    def _title(self) -> str:
+        """Return what people call this node, whether or not its parameters can be used."""
+        return str(self.get_name())
 
     def _shut(self) -> None:
         """ROS' own doors, where there are certificates, whether or not these can be used."""
@@ -116,11 +122,13 @@ class RobotHost(LifecycleNode):
 
     @logged
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._unconfigured.clear()
         try:
             self._make()
         except (RfmError, ParameterException, ValueError) as error:
             self.get_logger().error(f"cannot be configured: {error}")
             self._free("it could not be configured")
+            self._unconfigured.report(self._title(), str(error))
             return FAILURE
         return SUCCESS
 
@@ -171,8 +179,8 @@ class RobotHost(LifecycleNode):
         settings = self._settings()
         for one in settings:
             check_name("robot", one.config.name)
-        for name in unknown(self):
-            self.get_logger().warning(f"no parameter is named {name}")
+        for name, near in unknown(self).items():
+            self.get_logger().warning(f"no parameter is named {name}" + (f" (did you mean {near}?)" if near else ""))
         for one in settings:
             for warning in one.warnings:
                 self.get_logger().warning(f"{one.config.name}: {warning}")
@@ -212,6 +220,7 @@ class RobotHost(LifecycleNode):
             progress()
             robot.destroy()
         progress()
+        self._unconfigured.clear()
         self._robots.clear()
         for shared in (self._servers, self._diagnostics, *self._own_names):
             if shared is not None:
@@ -230,6 +239,10 @@ class RobotNode(RobotHost):
 
     def __init__(self) -> None:
         super().__init__("robot")
+
+    def _title(self) -> str:
+        given = self.get_parameter("robot").value if self.has_parameter("robot") else ""
+        return str(given or self.get_namespace().rsplit("/", 1)[-1] or self.get_name())
 
     def _settings(self, changed: Mapping[str, Any] = NOTHING) -> list[RobotSettings]:
         settings = robot_settings(self, self.get_namespace().rsplit("/", 1)[-1], changed=changed)

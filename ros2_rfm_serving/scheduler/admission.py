@@ -158,7 +158,7 @@ class Admission:
         return f"it could have {told_hz:.2f} actions/s on {where}, and {self.least_hz:.2f} are owed to it"
 
     def _is_judged(self, seats: Seats, host: Host, queues: Queues) -> bool:
-        return queues.judges(host.placement.server) and all(d.calls == 1.0 for d in self._here(seats, (host,)))
+        return queues.judges(host.placement.server) and all(d.for_actions for d in self._here(seats, (host,)))
 
     def _kept_hz(self, seats: Seats, servers: Collection[str], most_hz: float, queues: Queues, looks: int) -> tuple[float, int]:
         """(the highest rate that is found at which these servers' queues keep every SLO with it, looks)."""
@@ -240,7 +240,7 @@ class Admission:
         if not has_rows(on.config, rows, self._curves):
             return -math.inf
         slos = {slo for host in loads for slo in host.slos} | {d.slo for d in here}
-        beyond = loads == (on,) and on.placement.server in self._beyond and all(d.calls == 1.0 for d in self._here(seats, loads))
+        beyond = loads == (on,) and on.placement.server in self._beyond and all(d.for_actions for d in self._here(seats, loads))
         most_hz = BUSIEST * self._curves.max_rate_hz(on.config) if beyond else on.capacity_hz(slos, self._curves)
         return most_hz - sum(host.load_hz + extra.get(host.placement.server, 0.0) for host in loads)
 

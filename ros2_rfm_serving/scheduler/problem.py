@@ -55,6 +55,11 @@ class Demand:
     def goal_coupled(self) -> bool:
         return self.calls > 0
 
+    @property
+    def for_actions(self) -> bool:
+        """Whether its replies are action chunks: requests of System 1. Other components may be called for every action, too."""
+        return self.component == SYSTEM1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trusted:

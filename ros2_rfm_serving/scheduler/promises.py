@@ -136,7 +136,7 @@ def _floors(fleet: Fleet) -> Iterator[str]:
 
 def _are_judged(fleet: Fleet, task: TaskClass, queues: Queues) -> bool:
     """Its robots, wherever they ask for actions."""
-    asked = {demand.index for demand in task.coupled if demand.calls == 1.0}
+    asked = {demand.index for demand in task.coupled if demand.for_actions}
     return all(queues.judges(name) for name, host in fleet.hosts.items() if asked & host.demands.keys())
 
 

@@ -105,7 +105,7 @@ ROWS = (
     _topic("rfm/audit", SCHEDULER, RECORDING),
     _topic("rfm/dashboard/audit", DASHBOARD, RECORDING),
     _service("rfm/recorder/save", RECORDING, OPERATOR),
-    Row("<robot>/execute_task", Kind.ACTION, ROBOT, FOREMAN | OPERATOR, RECORDING),
+    Row("<robot>/execute_task", Kind.ACTION, ROBOT, FOREMAN | ORDERING, RECORDING),
     _topic("<robot>/robot_description", MARKERS, MARKERS | RECORDING),
     _topic("<robot>/world/score", WORLD, FOREMAN | LOOKING | RECORDING),
     _topic("<robot>/camera/<camera>/image/compressed", WORLD, ROBOT | DASHBOARD),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.server import horizon
 from ros2_rfm_serving.types import Conditioning, ModelContract, OutputKind, SessionRequest
+from ros2_rfm_serving.types.contracts import agreed_conditioning
 from ros2_rfm_serving.types.rates import other_rate
 
 PREFIX = Conditioning.PREFIX
@@ -42,11 +43,12 @@ def differences(contract: ModelContract, request: SessionRequest, *, instruction
     if instruction and request.instruction:
         pairs.append(("instruction", request.instruction, instruction))
     found = [f"{what}: the robot has {robot!r}, the model {model!r}" for what, robot, model in pairs if robot != model]
-    if request.conditioning not in contract.conditionings:
+    agreed = agreed_conditioning(request.conditioning, contract)
+    if agreed not in contract.conditionings:
         able = ", ".join(repr(conditioning.value) for conditioning in contract.conditionings)
-        asked = request.conditioning.value
+        asked = agreed.value
         found.append(f"conditioning: the robot asks for {asked!r}, the model can do {able}; set `conditioning` in robot.yaml")
-    if request.conditioning is Conditioning.GUIDED and request.guidance.true_jacobian and not contract.true_jacobian:
+    if agreed is Conditioning.GUIDED and request.guidance.true_jacobian and not contract.true_jacobian:
         why = "it slows all robots of a batch, so the server has to allow it"
         fix = "set `guidance_true_jacobian: false` in robot.yaml, or `true_jacobian: true` in the model's options"
         found.append(f"guidance_true_jacobian: the robot asks for it, this model is served without; {why}; {fix}")

@@ -9,9 +9,7 @@ from collections.abc import Iterator
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.server.brain import ServerBrain
-
-VIOLATIONS = ("verdict_violation", "plan_violation")
-"""Answers of text models that are none."""
+from ros2_rfm_serving.types.texts import shortened
 
 
 class Counting:
@@ -21,15 +19,20 @@ class Counting:
         self.refused: Counter[str] = Counter()
         self.problems: dict[str, str] = {}
         """Counter of `refused` -> what happened last, in words for a log. Whoever says it takes it out."""
+        self.last_refusals: dict[str, str] = {}
+        """Counter of `refused` -> why the last message was refused, or what went wrong, in words."""
         self.answers: Counter[str] = Counter()
         """What text models have answered with: `verdict`, violations among them, and `plan`, without those that were refused."""
-        self.violations: dict[str, str] = {}
-        """`verdict_violation` and `plan_violation` -> the last one, in words."""
         self._counting = threading.Lock()
 
     def count(self, kind: str, number: int = 1) -> None:
         with self._counting:
             self.refused[kind] += number
+
+    def refuse(self, kind: str, problem: str) -> None:
+        """Count a message that is refused, and keep why."""
+        self.count(kind)
+        self.last_refusals[kind] = shortened(problem)
 
     def answered(self, kind: str) -> None:
         with self._counting:
@@ -37,10 +40,8 @@ class Counting:
 
     def mishap(self, kind: str, problem: str) -> None:
         """Counts something that went wrong, and keeps it in words."""
-        self.count(kind)
+        self.refuse(kind, problem)
         self.problems[kind] = problem
-        if kind in VIOLATIONS:
-            self.violations[kind] = problem
 
     @contextlib.contextmanager
     def counting_refusals(self) -> Iterator[None]:
@@ -48,7 +49,7 @@ class Counting:
         try:
             yield
         except BadMessageError as error:
-            self.count(error.kind)
+            self.refuse(error.kind, str(error))
             raise
 
 

@@ -22,6 +22,7 @@ from ros2_rfm_serving.types import (
     SessionGrant,
     SessionRequest,
 )
+from ros2_rfm_serving.types.contracts import agreed_conditioning
 from ros2_rfm_serving.types.rates import other_rate
 
 SessionKey = tuple[str, str]
@@ -183,7 +184,7 @@ class Sessions:
         self._open[key] = Session(
             key,
             self.next_epoch,
-            request.conditioning,
+            agreed_conditioning(request.conditioning, self.contract),
             request.guidance,
             request.horizon,
             rules.instruction or request.instruction,

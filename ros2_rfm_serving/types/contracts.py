@@ -32,6 +32,11 @@ class Conditioning(enum.Enum):
     """Real-time chunking by guidance inside the sampling loop, for any flow-matching model."""
 
 
+AUTO = "auto"
+"""In place of a conditioning on the wire and in a robot's file: the best that the model can do. In the code it is None."""
+BEST_FIRST = (Conditioning.PREFIX, Conditioning.GUIDED, Conditioning.NONE)
+
+
 class PrefixSchedule(enum.Enum):
     """How guidance fades out over the prefix, beyond the inference delay."""
 
@@ -153,6 +158,13 @@ class ModelContract:
         return replace(self, pipelines=False, max_num_steps=0)
 
 
+def agreed_conditioning(asked: Conditioning | None, contract: ModelContract) -> Conditioning:
+    """Return what a session uses: what the robot asks for; where it leaves that to the model (None), the best that it can do."""
+    if asked is not None:
+        return asked
+    return next((best for best in BEST_FIRST if best in contract.conditionings), Conditioning.NONE)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SessionRequest:
     """A robot's side of the contract for one component. Empty action names or cameras mean "I have none"."""
@@ -165,7 +177,8 @@ class SessionRequest:
     control_rate_hz: float = 0.0
     expected_model_hash: str = ""
     """Refuse any other model; empty accepts what the server has."""
-    conditioning: Conditioning = Conditioning.NONE
+    conditioning: Conditioning | None = Conditioning.NONE
+    """None: the best that the model can do (`agreed_conditioning`)."""
     guidance: Guidance = Guidance()
     horizon: Horizon = Horizon()
     instruction: str = ""

@@ -16,6 +16,8 @@ NAMESPACE = "namespace"
 """Value of every status in `/diagnostics`, which factories in namespaces of their own share. A factory without one has no value."""
 ENDED = "ended"
 """Figure of a process' last report: 1, it has done its work and ends in order."""
+CONFIGURATION = "configuration"
+"""Part of the status of a node that could not be configured, as in `arm_1: configuration`."""
 PREFIX, LEVEL = "process_problem ", "level_without_process_problems"
 
 

@@ -252,12 +252,12 @@ def commands_not_taken(floor: Floor) -> Iterator[None]:
 
 @contextmanager
 def reported_trouble(floor: Floor) -> Iterator[None]:
-    """A robot whose actions the model does not have."""
-    _other_robot(floor, action_names=["hand", "gripper"])
-    floor.client.robot = None
-    floor.wait(lambda: floor.client.robot and "refuses" in floor.client.robot.reason)
+    """A server on which no schedule places a model."""
+    floor.node("model_server_node", "spare", server="server_2")
+    floor.watch(2 * SEEN_S)
     yield
-    _right_robot(floor)
+    floor.kill("spare", signal.SIGINT)
+    floor.watch(2 * SEEN_S)
 
 
 @contextmanager

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,14 @@ import pytest
 import rclpy
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from rfm_serving import msg
+from sensor_msgs.msg import Image
 
 from ros2_rfm_serving.benchmarks.dashboard.report import _await_all
 from ros2_rfm_serving.benchmarks.processes import process
 from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.monitoring.dashboard.app import Dashboard
 from ros2_rfm_serving.monitoring.dashboard.serving import serving
+from ros2_rfm_serving.operate.page_why import causes_of
 from ros2_rfm_serving.operate.running import observing
 from ros2_rfm_serving.ros.monitor.eyes import Eyes
 from ros2_rfm_serving.ros.monitor.hands import Hands
@@ -67,9 +72,29 @@ def url(ros_domain: int) -> Iterator[str]:
     board = Board([], [])
     with observing(board, "plant", discover=True) as node:
         note: Callable[..., None] = lambda kind, **body: None  # noqa: E731
-        page = Dashboard(board, Eyes(node, NAMES), Hands(node, NAMES), Tokens({"ada": TOKEN}), note)
+        why = partial(causes_of, namespace="plant", enclave=None)
+        page = Dashboard(board, Eyes(node, NAMES), Hands(node, NAMES), Tokens({"ada": TOKEN}), note, why=why)
         with serving(page, "127.0.0.1", 0) as at:
             yield at
+
+
+class Refuser(Plant):
+    """Refuses something now and then, and has a raw camera."""
+
+    def __init__(self, context: rclpy.Context) -> None:
+        super().__init__(context)
+        self._refused = 0
+        self.refuser = self.create_publisher(msg.RobotStatus, NAMES.robot("arm_3", "rfm/status"), qos.ROBOT_STATUS)
+        self.raw = self.create_publisher(Image, NAMES.robot("arm_3", "camera/front/image_raw"), qos.SENSOR)
+        self.create_timer(0.2, self._refuse)
+
+    def _refuse(self) -> None:
+        self._refused += 1
+        status = msg.RobotStatus(state=msg.RobotStatus.STREAMING, phase=msg.RobotStatus.EXECUTING, task="push")
+        status.refused = [msg.Counter(name="out_of_limits", count=self._refused)]
+        status.header.frame_id = "arm_3"
+        self.refuser.publish(status)
+        self.raw.publish(Image(height=480, width=640, encoding="rgb8", step=1920, data=bytes(480 * 1920)))
 
 
 class Talker(Plant):
@@ -109,6 +134,94 @@ def test_numbers_on_the_page_are_the_graphs(browser: Browser, url: str, ros_doma
         expect(page.locator("canvas")).to_have_count(3, timeout=20_000)
         page.goto(f"{url}#/server/s1")
         expect(page.locator("canvas")).to_have_count(4, timeout=20_000)
+
+
+def test_a_refusal_is_shown_in_words_with_a_link_to_what_helps_and_events_are_filtered_by_cause(
+    browser: Browser, url: str, ros_domain: int
+) -> None:
+    with living(Refuser, ros_domain), living(Server, ros_domain), opened(browser, url) as page:
+        refusal = page.locator('[data-key="arm_3"] .why a')
+        expect(refusal).to_contain_text("an action was outside of the limits", timeout=30_000)
+        expect(page.locator('[data-key="arm_1"] .pill')).to_have_text("ready, idle")
+        expect(page.locator('[data-key="arm_3"] img')).to_be_visible(timeout=30_000)  # of raw images
+        page.goto(f"{url}#/robot/arm_3")
+        page.get_by_role("button", name="Why?").click()
+        unlock = page.get_by_role("dialog")
+        unlock.get_by_label("Token").fill(TOKEN)
+        unlock.get_by_role("button", name="Unlock").click()
+        expect(page.locator(".causes")).to_contain_text("looking for the causes")
+        expect(page.locator(".causes")).not_to_contain_text("looking for the causes", timeout=60_000)
+        expect(page.locator(".causes .problem")).to_have_count(0)
+        expect(page.locator(".causes > *")).not_to_have_count(0)
+        page.goto(f"{url}#/")
+        refusal.click()
+        expect(page.locator("dl.facts")).to_contain_text("compare units and limits of the robot's file")
+        expect(page.locator("dl.facts")).to_contain_text("arm_3")
+        page.goto(f"{url}#/events")
+        events = page.locator(".events li")
+        expect(page.locator('.events li[data-cause="refused"]')).not_to_have_count(0)
+        page.locator('button[data-cause="lost"]').click()
+        expect(page.locator('.events li[data-cause="refused"]')).to_have_count(0)
+        page.locator('button[data-cause="refused"]').click()
+        page.locator('button[data-cause="lost"]').click()
+        expect(page.locator('.events li:not([data-cause="refused"])')).to_have_count(0)
+        page.get_by_label("Filter events").fill("nobody")
+        expect(events).to_have_count(0)
+
+
+def test_thirty_robots_are_above_the_fold_and_every_tile_has_a_tooltip(browser: Browser, ros_domain: int) -> None:
+    port = free_port()
+    serve = ("ros2_rfm_serving.cli", "dashboard", "--port", str(port), "--domain", str(ros_domain))
+    with process("ros2_rfm_serving.benchmarks.dashboard.stand_in", "30"), process(*serve):
+        _await_all(port, 30)
+        with opened(browser, f"http://127.0.0.1:{port}/", viewport={"width": 1280, "height": 720}) as page:
+            tiles = page.locator(".robots .tile")
+            expect(tiles).to_have_count(30, timeout=60_000)
+            expect(tiles.first.locator(".does")).to_contain_text("do ", timeout=30_000)
+            ends = page.evaluate(
+                "[...document.querySelectorAll('.robots .tile')].map((tile) => tile.getBoundingClientRect().bottom)"
+            )
+            assert max(ends) <= 720, max(ends)
+            cut = "[...document.querySelectorAll('.tile h3')].filter((name) => name.scrollWidth > name.clientWidth).length"
+            assert page.evaluate("scrollY") == 0 and page.evaluate(cut) == 0, "names are shown in full"
+            shown = ".card, .tiles > div, .figures > div, button.act"
+            for view in ("", "servers", "schedule", "robot/robot_1", "server/server_1", "events", "bring"):
+                page.goto(f"http://127.0.0.1:{port}/#/{view}")
+                page.wait_for_timeout(500)
+                bare = page.evaluate(
+                    f"[...document.querySelectorAll('{shown}')].filter((one) => !one.title).map((one) => one.outerHTML)"
+                )
+                assert not bare, (view, bare)
+            page.goto(f"http://127.0.0.1:{port}/")
+            tip = page.locator('[data-key="robot_7"]').get_attribute("title", timeout=20_000)
+            assert tip and "robot_7: " in tip and "staleness: " in tip and "in " in tip
+
+
+def test_bring_your_robot_checks_what_is_pasted_with_the_token(browser: Browser, repository: Path, ros_domain: int) -> None:
+    port = free_port()
+    descriptor = (repository / "config" / "factory_quickstart.yaml").read_text()
+    serve = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", "dashboard", "--port", str(port)]
+    page_process = subprocess.Popen(serve, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert page_process.stdout is not None
+        token = next(found[1] for line in page_process.stdout if (found := re.search(r"#token=(\S+)", line)))
+        with opened(browser, f"http://127.0.0.1:{port}/") as page:
+            page.goto(f"http://127.0.0.1:{port}/#/bring")
+            page.get_by_label("Descriptor").fill(descriptor.replace("robot_fleet", "robot_flet"))
+            page.get_by_role("button", name="Check", exact=True).click()
+            unlock = page.get_by_role("dialog")
+            unlock.get_by_label("Token").fill(token)
+            unlock.get_by_role("button", name="Unlock").click()
+            verdict = page.locator(".summary")
+            expect(verdict).to_have_text("not valid", timeout=60_000)
+            expect(page.locator(".output")).to_contain_text("robot_flet")
+            page.get_by_label("Descriptor").fill(descriptor)
+            page.get_by_role("button", name="Check", exact=True).click()
+            expect(verdict).to_have_text("valid", timeout=60_000)
+            expect(page.get_by_text("In a shell: rfm check factory.yaml")).to_be_visible()
+    finally:
+        page_process.send_signal(signal.SIGINT)
+        page_process.communicate(timeout=60)
 
 
 def test_of_the_silent_no_figure_stays(browser: Browser, url: str, ros_domain: int) -> None:
@@ -206,6 +319,15 @@ def test_a_killed_server_shows_and_a_robot_is_paused_by_whoever_has_the_token(
             expect(state).to_have_text("streaming", timeout=30_000)
             expect(page.locator(".events")).to_contain_text("resume by operator: done")
 
+            page.get_by_role("button", name="Give a task").click()
+            task = page.get_by_role("dialog")
+            task.get_by_label("Instruction").fill("wave")
+            task.get_by_role("button", name="Give the task").click()
+            expect(page.locator(".does")).to_have_text("wave", timeout=60_000)  # and the foreman gives way
+            order(page, "Cancel task")
+            expect(page.locator(".does")).not_to_have_text("wave", timeout=30_000)
+            expect(page.locator(".events")).to_contain_text("task by operator: ended canceled")
+
             page.goto(f"http://127.0.0.1:{port}/#/server/server_1")
             order(page, "Drain")
             expect(page.locator(".card .pill")).to_have_text("draining", timeout=20_000)
@@ -221,7 +343,7 @@ def test_three_hundred_robots_leave_the_page_smooth(browser: Browser, ros_domain
     with process("ros2_rfm_serving.benchmarks.dashboard.stand_in", "300"), process(*serve):
         _await_all(port, 300)
         with opened(browser, f"http://127.0.0.1:{port}/") as page:
-            expect(page.locator("tbody tr")).to_have_count(300, timeout=60_000)
+            expect(page.locator(".dense tbody tr")).to_have_count(300, timeout=60_000)
             session = page.context.new_cdp_session(page)
             session.send("Performance.enable")
 
@@ -236,4 +358,4 @@ def test_three_hundred_robots_leave_the_page_smooth(browser: Browser, ros_domain
             assert share < 0.3
             page.keyboard.press("/")
             page.keyboard.type("robot_300")
-            expect(page.locator("tbody tr")).to_have_count(1)
+            expect(page.locator(".dense tbody tr")).to_have_count(1)

@@ -23,7 +23,7 @@ import simplejpeg
 from lifecycle_msgs.srv import ChangeState
 from rclpy.node import Node
 from rfm_serving import msg, srv
-from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import CompressedImage, Image
 from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.audit.chain import Checked, Page, records
@@ -182,6 +182,34 @@ def test_a_robot_is_looked_at_only_while_a_page_does(client: Client, plant: Plan
     assert simplejpeg.decode_jpeg_header(picture)[:2] == (180, 240)
     assert plant.chunk.get_subscription_count() == plant.image.get_subscription_count() == 1
     wait(lambda: not plant.chunk.get_subscription_count() and not plant.image.get_subscription_count(), LEASE_S + 20.0)
+
+
+class ForeignRobot(Node):
+    """Its camera has a topic elsewhere, and sends raw images."""
+
+    def __init__(self, context: rclpy.Context) -> None:
+        super().__init__("robot", namespace=NAMES.robot("arm_1", "").rstrip("/"), context=context)
+        self.create_subscription(Image, "/cell/overhead/image_raw", lambda image: None, qos.SENSOR)
+        self.image = self.create_publisher(Image, "/cell/overhead/image_raw", qos.SENSOR)
+        self.robot = self.create_publisher(msg.RobotStatus, NAMES.robot("arm_1", "rfm/status"), qos.ROBOT_STATUS)
+        self.create_timer(0.2, self._tell)
+
+    def _tell(self) -> None:
+        status = msg.RobotStatus(state=msg.RobotStatus.STREAMING)
+        status.header.frame_id = "arm_1"
+        self.robot.publish(status)
+        self.image.publish(Image(height=480, width=640, encoding="bgr8", step=1920, data=bytes(480 * 1920)))
+
+
+def test_a_raw_camera_has_pictures_wherever_its_topic_is_and_only_while_somebody_looks(client: Client, ros_domain: int) -> None:
+    with living(ForeignRobot, ros_domain) as robot:
+        wait(lambda: client.fleet()["robots"].get("arm_1", {}).get("state"))
+        assert robot.image.get_subscription_count() == 1, "the robot's own"
+        told = wait(lambda: (page := client.get("api/robots/arm_1"))["cameras"] and page)
+        assert told["cameras"] == ["cell.overhead"] and told["offers"] == {"tasks": False, "reset": False}
+        picture = wait(lambda: client.get("api/robots/arm_1/cameras/cell.overhead"))
+        assert simplejpeg.decode_jpeg_header(picture)[:2] == (180, 240) and len(picture) < 20_000
+        wait(lambda: robot.image.get_subscription_count() == 1, LEASE_S + 20.0)
 
 
 def test_orders_arrive_and_their_outcome_is_told_and_noted(client: Client, plant: Plant, ros_domain: int) -> None:

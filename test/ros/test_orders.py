@@ -91,7 +91,7 @@ def test_nobody_gives_a_robot_a_task_or_cancels_it_who_may_not(
         sign(Prover(by), wanted, asked, challenge)
         return {"instruction": "go", "time_budget_s": 9.0, "proof": wanted.proof, **changes}
 
-    for who in ("r2", "dashboard", "s1", "foremanx"):
+    for who in ("r2", "observer", "s1", "foremanx"):
         refused = outcome(rig, **goal(enclaves.make(who)))
         assert f"{who} may not" in refused.error_msg and refused.error_code == TaskOutcome.UNPROVEN
     operator = enclaves.make("operator")
@@ -185,6 +185,27 @@ def test_nobody_pauses_a_robot_or_changes_it_who_may_not(rig: Rig, enclaves: Enc
     assert not ordered.result().done and "certificate" not in ordered.result().message, "it has no task"
 
 
+def test_a_page_gives_tasks_by_its_certificate_and_nobody_without_one(
+    rig: Rig, enclaves: Enclaves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answered(hands: Hands, action: str) -> Any:
+        ordered = hands.order(action, "r1", "")
+        rig.wait(ordered.done, f"the answer to {action}")
+        return ordered.result()
+
+    refused = answered(Hands(rig.peer, qos.Names()), "task")
+    assert not refused.done and "it is not proven that you may give tasks" in refused.message
+    assert "RFM_SERVING_ENCLAVE=DIR/enclaves/operator" in refused.message
+    monkeypatch.setenv(ENCLAVE, str(enclaves.make("dashboard")))
+    hands = Hands(rig.peer, qos.Names())
+    begun = answered(hands, "task")
+    assert begun.done and begun.end is not None, begun.message
+    task = rig.tested._robots[0].brain.task  # type: ignore[attr-defined]
+    assert answered(hands, "cancel").done
+    rig.wait(begun.end.done, "its end")
+    assert begun.end.result().message == "canceled; canceled by an order" and task.result.outcome is TaskOutcome.CANCELED
+
+
 def comes(rig: Rig) -> ForemanNode:
     """And goes with all others, when their executor has ended: a client of an action that goes before has crashed it."""
     foreman = ForemanNode()
@@ -213,7 +234,7 @@ def test_a_foreman_ends_a_task_that_the_simulator_says_is_done(
     monkeypatch.setenv(ENCLAVE, str(enclaves.make("foreman")))
     foreman = comes(rig)
     job, body = foreman._jobs["r1"], rig.tested._robots[0]  # type: ignore[attr-defined]
-    rig.wait(lambda: body.brain.task and job._goal, "a task")
+    rig.wait(lambda: body.brain.task and job.client.is_accepted, "a task")
     task = body.brain.task
     job.on_score(msg.EpisodeScore(success=True))
     rig.wait(lambda: task.result is not None, "its end")

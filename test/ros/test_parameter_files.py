@@ -30,12 +30,12 @@ OWN = ("use_sim_time", "start_type_description_service")
 """Parameters that every node has."""
 
 
-def of_ros(text: str, folder: Path) -> dict[str, Any]:
+def of_ros(text: str, folder: Path, namespace: str = "/") -> dict[str, Any]:
     """Return the parameters that rcl reads from a file. Raises: whatever rclpy raises when rcl refuses it."""
     file = folder / "ros.yaml"
     file.write_text(text)
     context = Context()
-    rclpy.init(args=["--ros-args", "--params-file", str(file)], context=context)
+    rclpy.init(args=["--ros-args", "--params-file", str(file), "-r", f"__ns:={namespace}"], context=context)
     try:
         node = Node(
             "reader",
@@ -56,10 +56,10 @@ def of_ros(text: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def of_ours(text: str, folder: Path) -> dict[str, Any]:
+def of_ours(text: str, folder: Path, node: str = "") -> dict[str, Any]:
     file = folder / "ours.yaml"
     file.write_text(text)
-    return dict(RobotFile.read(file).parameters)
+    return dict(RobotFile.read(file, node).parameters)
 
 
 def written(lines: list[str]) -> str:
@@ -104,6 +104,7 @@ REFUSED = {
     "a merge": "a: &x {b: 1}\n    c: {<<: *x}",
     "a list as a key": "[a]: 5",
     "a map as a key": "a: {{b: 1}: 5}",
+    "a colon in a list": "a: [ramp_down:0.3, zero]",
 }
 DIRECTIVES = {"%YAML 1.1": True, "%TAG ! tag:example.org,2026:": True, "%YAML 1.2": False, "%YAML 1.0": False, "%OTHER 1.1": False}
 MISREAD = ("007", "010", "08", "-010", "0o10")
@@ -148,6 +149,49 @@ def test_a_number_that_ros_reads_otherwise_than_its_writer_is_refused(tmp_path: 
 def test_a_map_in_a_list_which_ros_reads_as_nothing_sensible_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"ours\.yaml:3: /\*\*\.ros__parameters\.a: .*no lists, maps or empty values"):
         of_ours(written(["a: [{b: 1}]"]), tmp_path)
+
+
+SECTIONS = (
+    *(
+        "/**",
+        "/*",
+        "/*/*",
+        "/r1/*",
+        "/*/reader",
+        "/r1/reader",
+        "/r1/**",
+        "reader",
+        "r1/reader",
+        "**",
+        "*",
+        "/**/reader",
+        "**/reader",
+    ),
+    *("/reader", "/r1", "/**/r1/reader", "/**/*", "/*/**", "/r1/reader/**", "/r1/**/reader", "/r2/reader", "/r1/reader/x"),
+)
+
+
+def test_sections_count_for_the_nodes_for_which_they_count_in_ros(ros_domain: int, tmp_path: Path) -> None:
+    for section in SECTIONS:
+        text = f"'/**':\n  ros__parameters: {{a: 1, b: 1}}\n'{section}':\n  ros__parameters: {{b: 2}}\n"
+        if section == "/**":
+            text = "/**:\n  ros__parameters: {a: 1, b: 2}\n"
+        assert of_ros(text, tmp_path, "/r1") == of_ours(text, tmp_path, "/r1/reader"), section
+
+
+def test_the_later_section_counts_as_in_ros(ros_domain: int, tmp_path: Path) -> None:
+    first, second = "/r1/reader:\n  ros__parameters: {a: 1, c: 1}\n", "/**:\n  ros__parameters: {a: 2}\n"
+    text = f"{first}{second}r1:\n  reader:\n    ros__parameters: {{b: 3}}\n"
+    assert of_ros(text, tmp_path, "/r1") == of_ours(text, tmp_path, "/r1/reader") == {"a": 2, "b": 3, "c": 1}
+
+
+@pytest.mark.parametrize("section", ["r*/reader", "/r1/read*", "/r-1/reader"])
+def test_a_section_that_ros_refuses_is_refused_with_its_line(ros_domain: int, tmp_path: Path, section: str) -> None:
+    text = f"/**:\n  ros__parameters: {{a: 1}}\n{section}:\n  ros__parameters: {{a: 2}}\n"
+    with pytest.raises(Exception):  # noqa: B017  rclpy has no exception of its own for it
+        of_ros(text, tmp_path, "/r1")
+    with pytest.raises(ConfigurationError, match=r"ours\.yaml:3: .*no name of a node"):
+        of_ours(text, tmp_path, "/r1/reader")
 
 
 def test_namespaces_above_a_node(ros_domain: int, tmp_path: Path) -> None:

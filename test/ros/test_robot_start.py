@@ -12,9 +12,9 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Float32MultiArray
 
+from ros2_rfm_serving.robot.command_problems import start_problem
 from ros2_rfm_serving.robot.config import CommandType, RobotConfig
 from ros2_rfm_serving.robot.limits import Limits
-from ros2_rfm_serving.robot.why import start_problem
 from ros2_rfm_serving.ros.robot.refusals import START, Refusals
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.wire import convert, qos

@@ -170,9 +170,9 @@ def test_a_gripper_may_lack_the_velocities_that_the_arm_has() -> None:
         ),
         (
             joint_state({"elbow_joint": 1.0, "wrist": 2.0}, velocity=[0.0, 0.0]),
-            "joint 'elbow' is missing in /joint_states; did you mean `elbow_joint`?",
+            "joint 'elbow' is not in /joint_states, which has elbow_joint, wrist (did you mean `elbow_joint`?)",
         ),
-        (joint_state({"q": 1.0, "wrist": 2.0}, velocity=[0.0, 0.0]), "joint 'elbow' is missing in /joint_states; known here: q"),
+        (joint_state({"q": 1.0, "wrist": 2.0}, velocity=[0.0, 0.0]), "joint 'elbow' is not in /joint_states, which has q, wrist"),
         (joint_state({"elbow": 1.0, "wrist": 2.0}, velocity=[0.0]), "1 values of velocity for 2 joints in /joint_states"),
     ],
 )
@@ -342,7 +342,7 @@ def test_a_topic_that_is_published_with_another_type_is_named(make_parts: Callab
         driver = rclpy.create_node("driver", context=other)
         driver.create_publisher(WrenchStamped, "/r1/imu/data", qos.SENSOR)
         rig.bring_up()
-        problem = "/r1/imu/data is published as geometry_msgs/msg/WrenchStamped, and not as sensor_msgs/msg/Imu"
+        problem = "/r1/imu/data is published as geometry_msgs/msg/WrenchStamped by /driver, and not as sensor_msgs/msg/Imu"
         rig.wait(lambda: rig.values("r1").get("type_problem imu") == problem, "the type in diagnostics")
         assert "type_problem wrench" not in rig.values("r1")
         driver.destroy_node()

@@ -56,9 +56,10 @@ def test_status_shows_a_factory_that_it_was_told_nothing_about(repository: Path,
         arm = found["robots"]["arm_1"]
         assert arm["state"] == "STREAMING" and arm["held_ticks"] == 4 and 0 <= arm["silent_s"] < 60
         assert arm["transitions"] == {"CONNECTING to STREAMING": 1} and arm["histograms"]["round_trip_s"]["system1"]["sum"] == 0.12
+        assert arm["activity"] == {"state": "ready, idle", "does": "has no task", "obstacle": ""}
         assert found["servers"]["s1"]["served"] == 9 and found["servers"]["s2"]["silent_s"] is None
         table = rfm("status", "--namespace", "plant_a", cwd=repository).stdout
-        assert "f: schedule 3" in table and "arm_1" in table and "STREAMING" in table and "not heard yet" in table
+        assert "f: schedule 3" in table and "arm_1" in table and "ready, idle" in table and "not heard yet" in table
 
 
 def test_status_says_when_nobody_is_there(repository: Path, ros_domain: int) -> None:

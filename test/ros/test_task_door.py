@@ -20,7 +20,6 @@ from rfm_serving import action, msg
 from sensor_msgs.msg import CompressedImage
 from std_srvs.srv import Trigger
 
-from ros2_rfm_serving.ros import foreman_node
 from ros2_rfm_serving.ros.foreman_node import ForemanNode
 from ros2_rfm_serving.ros.robot import task_door
 from ros2_rfm_serving.ros.robot_node import RobotNode
@@ -156,10 +155,7 @@ def test_the_foreman_gives_way_and_goes_on_when_the_person_is_done(rig: DoorRig)
     rig.wait(lambda: body.brain.episode == 3 and not job.idle, "the foreman's next task")
 
 
-def test_a_foreman_begins_tasks_without_a_reset_that_a_real_robot_does_not_offer(
-    rig: DoorRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(foreman_node.SPECS, "reset_if_offered", foreman_node.Spec(["r1"], "as `rfm up` declares it"))
+def test_a_foreman_begins_tasks_without_a_reset_that_a_robot_does_not_offer(rig: DoorRig) -> None:
     rig.node.trigger_activate()
     foreman = ForemanNode()
     rig.nodes.append(foreman)
@@ -168,7 +164,7 @@ def test_a_foreman_begins_tasks_without_a_reset_that_a_real_robot_does_not_offer
     resets: list[bool] = []
     rig.peer.create_service(Trigger, "/r1/reset", lambda request, answer: resets.append(True) or done(request, answer))
     rig.wait(lambda: foreman.count_services("/r1/reset") > 0, "the discovery of the reset")
-    foreman._jobs["r1"]._goal.cancel_goal_async()
+    foreman._jobs["r1"].client.cancel()
     rig.wait(lambda: resets, "a reset before the next task")
     rig.moves()
 
@@ -192,7 +188,7 @@ def test_a_foreman_with_a_certificate_ends_tasks_of_a_robot_without(
     job = foreman._jobs["r1"]
     rig.peer.create_service(Trigger, "/r1/reset", done)
     rig.moves()
-    rig.wait(lambda: job._goal is not None, "the goal")
+    rig.wait(lambda: job.client.is_accepted, "the goal")
     task = rig.node._robots[0].brain.task
     job.on_score(msg.EpisodeScore(success=True))
     rig.wait(lambda: task.result is not None, "the end of the task")

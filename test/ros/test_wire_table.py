@@ -132,6 +132,7 @@ def running(tmp_path: Path) -> Iterator[Graph]:
     for action, target in (("pause", "arm_1"), ("resume", "arm_1"), ("abort", "arm_1"), ("drain", "server_1"), ("admit", "arm_1")):
         hands.order(action, target, "arm")
     hands.order("release", "arm_2", "arm")
+    hands.order("task", "arm_1", "")
     door = ZenohDoorNode(SPECS)
     door.claim()
     nodes: list[Node] = [

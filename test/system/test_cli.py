@@ -76,6 +76,7 @@ def test_doctor_finds_nothing_missing_here(repository: Path) -> None:
 COMMANDS = [
     "",
     "up",
+    "demo",
     "check",
     "plan",
     "capacity",

@@ -20,12 +20,14 @@ NEAR_S = 2.0
 """A control period that is older says nothing about a moment of a process that runs."""
 LOOKS_BACK_S = 30.0
 """Of frequent records before a moment; of transitions, plans and people's words, all."""
-FORMS = "14:03:12.4 (local time), 12.5 (seconds since the recording began) or 2026-01-31T14:03:12.4+01:00"
+BEFORE_END = re.compile(r"-(\d+(?:\.\d*)?)s")
+FORMS = "14:03:12.4 (local time), 12.5 (seconds since the recording began), -30s (before its end) or 2026-01-31T14:03:12.4+01:00"
 
 
 def moment_of(text: str, begins_s: float, ends_s: float) -> float:
     """ROS time. Raises: `ConfigurationError`: it is no time, or none of the recording."""
-    at_s = _parsed(text.strip(), begins_s, ends_s)
+    before_end = BEFORE_END.fullmatch(text.strip())
+    at_s = ends_s - float(before_end[1]) if before_end else _parsed(text.strip(), begins_s, ends_s)
     if not begins_s - NEAR_S <= at_s <= ends_s + NEAR_S:
         reach = f"{clock(begins_s)} to {clock(ends_s)}, {ends_s - begins_s:.1f} s"
         raise ConfigurationError(f"{text} is not in the recording ({reach})", key="--at", fix="name a moment in between")
@@ -90,7 +92,8 @@ def period_at(log: AuditLog, robot: str, at_s: float) -> Entry:
     """The last control period up to then. Raises: `ConfigurationError`: none is known."""
     if ROBOT + robot not in log.by_writer:
         fix = f"name one of {', '.join(log.robots)}" if log.robots else "record with rfm record, or rfm up --record"
-        raise ConfigurationError(f"no robot {robot!r} is in the audit log of this recording", key="--robot", fix=fix)
+        problem = f"no robot {robot!r} is in the audit log of this recording" if robot else "names no robot"
+        raise ConfigurationError(problem, key="--robot", fix=fix)
     fate = fate_of(log, ROBOT + robot, at_s)
     back_s = NEAR_S if fate.runs else LOOKS_BACK_S
     ticks = log.within(ROBOT + robot, at_s - back_s, at_s + NEAR_S, "tick")
@@ -100,3 +103,9 @@ def period_at(log: AuditLog, robot: str, at_s: float) -> Entry:
         problem = f"no control period of {robot} was recorded around {clock(at_s)}: {fate.text}"
         raise ConfigurationError(problem, key="--at", fix="name a moment at which it ran; rfm audit verify says what was lost")
     return (decided or before or ticks[:1])[-1]
+
+
+def last_tick_s(log: AuditLog, robot: str, ends_s: float) -> float:
+    """Return when a robot's last control period up to the end of the recording was; the end itself where none is known."""
+    ticks = log.within(ROBOT + robot, ends_s - LOOKS_BACK_S, ends_s + NEAR_S, "tick") if ROBOT + robot in log.by_writer else []
+    return ticks[-1].stamp_s if ticks else ends_s

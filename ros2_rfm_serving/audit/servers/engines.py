@@ -60,7 +60,7 @@ def elsewhere(made_of: Mapping[str, Any]) -> str:
     engine = (made_of.get("engine") or {}).get("entry", {}).get("engine", "")
     if not engine:
         return "no model was loaded, or the recording does not say which"
-    if engine == "emulated":
+    if engine in ("emulated", "wave"):
         return "its engine was emulated: nothing was computed"
     if engine in ("remote", "openai", "vllm"):
         return f"its engine was {engine!r}: what it computed it computed elsewhere, or not in batches of this server"

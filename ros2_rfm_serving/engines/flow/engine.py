@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ros2_rfm_serving.engines.base import Parity, SamplingConfig, VelocityModel
+from ros2_rfm_serving.engines.base import Parity, SamplingConfig, VelocityModel, offered
 from ros2_rfm_serving.engines.blank import blank_request, guided
 from ros2_rfm_serving.engines.flow import parity
 from ros2_rfm_serving.engines.flow.memory import in_halves
-from ros2_rfm_serving.engines.flow.sampling import Sample, filled, offered, padded, robot_space, sample
+from ros2_rfm_serving.engines.flow.sampling import Sample, filled, padded, robot_space, sample
 from ros2_rfm_serving.engines.flow.solvers import most_steps, solver_of, steps_for
 from ros2_rfm_serving.engines.heap import give_back
 from ros2_rfm_serving.engines.rounded import Rounded

@@ -10,7 +10,7 @@ them. GUIDED, for any: `guidance.py` bends the velocities. Delay, prefix and way
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ros2_rfm_serving.engines.base import Anchored, Predicts, Relative, SamplingConfig, VelocityModel
+from ros2_rfm_serving.engines.base import Anchored, Predicts, Relative, SamplingConfig, VelocityModel, offered
 from ros2_rfm_serving.engines.flow.device import Stopwatch
 from ros2_rfm_serving.engines.flow.guidance import Target, target_of
 from ros2_rfm_serving.engines.flow.ramp import begun, ramped
@@ -26,15 +26,6 @@ from ros2_rfm_serving.engines.flow.solvers import Numbers, Solver, solver_of
 from ros2_rfm_serving.engines.identity import generator_of
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import NO_PHASES, Array, Conditioning, InferenceRequest, ModelContract, Phases
-
-
-def offered(contract: ModelContract, predicts: Predicts) -> ModelContract:
-    """Regression offers no real-time chunking; nothing but flow matching can be guided."""
-    if predicts is Predicts.CHUNK:
-        return replace(contract, conditionings=(Conditioning.NONE,), max_inference_delay_steps=0)
-    trained = (Conditioning.PREFIX,) if contract.max_inference_delay_steps else ()
-    guided = (Conditioning.GUIDED,) if predicts is Predicts.VELOCITY else ()
-    return replace(contract, conditionings=(Conditioning.NONE, *trained, *guided))
 
 
 class Sample(NamedTuple):

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -22,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.monitoring.dashboard import views
+from ros2_rfm_serving.monitoring.dashboard.checking import MAX_CHECK_BYTES, Check, Why, read_check, read_why
 from ros2_rfm_serving.monitoring.dashboard.closeup import Looking, thumbnail
 from ros2_rfm_serving.monitoring.dashboard.control import (
     MAX_BODY_BYTES,
@@ -38,6 +40,7 @@ from ros2_rfm_serving.monitoring.dashboard.control import (
 )
 from ros2_rfm_serving.monitoring.dashboard.events import GOOD, WARNING
 from ros2_rfm_serving.monitoring.dashboard.feed import PERIOD_S, Feed, packed
+from ros2_rfm_serving.monitoring.explanations import explanation
 
 STATIC = Path(__file__).parent / "static"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -45,6 +48,8 @@ ANSWER_S = 70.0
 """Of an order: a robot that does not fit has the whole factory planned anew."""
 BODY_WITHIN_S = 10.0
 """Of an order."""
+MAX_KEY = 100
+"""Characters of a key of `explanation`."""
 PICTURE_PERIOD_S = 1.0
 """Of one camera; whoever asks sooner gets the same."""
 HEADERS = {
@@ -59,8 +64,22 @@ HEADERS = {
 class Dashboard:
     """now: the board's clock."""
 
-    def __init__(self, board: Board, graph: Looking, orders: Orders, tokens: Holders, note: Note) -> None:
-        self.feed = Feed(board)
+    def __init__(
+        self,
+        board: Board,
+        graph: Looking,
+        orders: Orders,
+        tokens: Holders,
+        note: Note,
+        check: Check | None = None,
+        why: Why | None = None,
+    ) -> None:
+        """check: of a user's files, as `rfm check` does; why: the causes of what is wrong, as `rfm why`; None: not offered."""
+        self.feed, self._check, self._why = Feed(board), check, why
+        self._checking = asyncio.Lock()
+        """One check, or one look for causes, at a time: each is a process."""
+        self._ends: set[asyncio.Task[None]] = set()
+        """Of tasks that were given through the page and are worked on."""
         self._board, self._graph, self._orders, self._tokens, self._note = board, graph, orders, tokens, note
         self._failures, self._strangers = Failures(), Strangers()
         self._pictures: dict[tuple[str, str], tuple[float, bytes]] = {}
@@ -76,8 +95,11 @@ class Dashboard:
             Route("/api/robots/{name}", self._robot),
             Route("/api/robots/{name}/cameras/{camera}", self._picture),
             Route("/api/servers/{name}", self._server),
+            Route("/api/help/{key}", self._help),
             Route("/api/whoami", self._whoami),
             Route("/api/control", self._control, methods=["POST"]),
+            Route("/api/check", self._run_check, methods=["POST"]),
+            Route("/api/why", self._run_why, methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
         guards = [Middleware(Guarded), Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)]
@@ -125,7 +147,8 @@ class Dashboard:
         page = views.robot_page(self._board, self.feed.history, name, now_s)
         if closeup:
             closeup.refine(page["history"], now_s)
-        return _json({**page, **near, "cameras": self._graph.cameras(name)})
+        offers = self._graph.offers(name)
+        return _json({**page, **near, "cameras": self._graph.cameras(name), "offers": offers._asdict()})
 
     async def _server(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -141,17 +164,24 @@ class Dashboard:
         if camera == "any":
             camera = next(iter(self._graph.cameras(robot)), "")
         made_s, picture = self._pictures.get((robot, camera), (float("-inf"), b""))
-        image = self._graph.picture(robot, camera) if camera else None
-        if image is None:
-            self._pictures.pop((robot, camera), None)
-            return Response(status_code=204)
         if self._now() - made_s > PICTURE_PERIOD_S:
             try:
-                picture = await asyncio.get_running_loop().run_in_executor(self._shrinking, thumbnail, image)
+                picture = await asyncio.get_running_loop().run_in_executor(self._shrinking, self._make_picture, robot, camera)
             except BadMessageError as error:
                 return _problem(502, str(error))
             self._pictures[robot, camera] = self._now(), picture
+        if not picture:
+            del self._pictures[robot, camera]
+            return Response(status_code=204)
         return Response(picture, media_type="image/jpeg", headers={"cache-control": "no-store"})
+
+    def _make_picture(self, robot: str, camera: str) -> bytes:
+        """On the thread of pictures: raw images take their time. Empty: there is none. Raises: `BadMessageError`."""
+        image = self._graph.picture(robot, camera) if camera else None
+        return thumbnail(image) if image else b""
+
+    async def _help(self, request: Request) -> Response:
+        return _json(dict(explanation(request.path_params["key"][:MAX_KEY])._asdict()))
 
     # --- acting ---
 
@@ -167,7 +197,7 @@ class Dashboard:
         order, problem = Order("", ""), ""
         if not refusal:
             try:
-                order = read_order(await _body(request))
+                order = read_order(await _body(request, MAX_BODY_BYTES))
                 problem = self._problem_of(order)
             except ValueError as error:
                 refusal = _problem(400, str(error))
@@ -181,7 +211,46 @@ class Dashboard:
             return _problem(409, problem)
         answer = await self._carry_out(order)
         self._tell(request, who, order, "done" if answer.done else "failed", answer.message)
+        if answer.end is not None:
+            following = asyncio.create_task(self._follow(request, who, order, answer.end))
+            self._ends.add(following)
+            following.add_done_callback(self._ends.discard)
         return _json({"done": answer.done, "message": answer.message}, 200 if answer.done else 409)
+
+    async def _follow(self, request: Request, who: str, order: Order, end: Future[Answer]) -> None:
+        """Tell how a task ends that began."""
+        answer = await asyncio.wrap_future(end)
+        self._tell(request, who, order, "succeeded" if answer.done else "ended", answer.message)
+
+    async def _run_check(self, request: Request) -> Response:
+        """Check a user's files. It takes the token: a named file is read on this machine, and a check takes seconds of it."""
+        if self._check is None:
+            return _problem(404, "this page checks no files; `rfm check` does")
+        check = self._check
+        return await self._run(request, "check", read_check, lambda wanted: check(wanted)._asdict())
+
+    async def _run_why(self, request: Request) -> Response:
+        """Look for the causes of what is wrong. It takes the token: a look is a process, for several seconds."""
+        if self._why is None:
+            return _problem(404, "this page looks for no causes; `rfm why` does")
+        return await self._run(request, "why", read_why, self._why)
+
+    async def _run(self, request: Request, what: str, read: Callable[[bytes], Any], work: Callable[[Any], views.View]) -> Response:
+        """On another thread, one at a time. read: raises `ValueError`."""
+        who, refusal = self._admit(request)
+        if refusal:
+            self._tell(request, who, Order(what, ""), "refused", bytes(refusal.body).decode())
+            return refusal
+        try:
+            wanted = read(await _body(request, MAX_CHECK_BYTES))
+        except ValueError as error:
+            return _problem(400, str(error))
+        except ClientDisconnect:
+            return _problem(400, "the body broke off")
+        if self._checking.locked():
+            return _problem(429, "another check runs; wait for its end")
+        async with self._checking:
+            return _json(await asyncio.get_running_loop().run_in_executor(None, work, wanted))
 
     def _admit(self, request: Request) -> tuple[str, Response | None]:
         """Whose token it is, and why not."""
@@ -205,7 +274,7 @@ class Dashboard:
         return ""
 
     async def _carry_out(self, order: Order) -> Answer:
-        asked = asyncio.wrap_future(self._orders.order(order.action, order.target, order.task))
+        asked = asyncio.wrap_future(self._orders.order(order.action, order.target, order.task, order.wanted))
         try:
             return await asyncio.wait_for(asked, ANSWER_S)
         except (TimeoutError, asyncio.TimeoutError):
@@ -216,10 +285,13 @@ class Dashboard:
             self._note_order(who, request.client.host if request.client else "", order, outcome, message)
         if who:
             what = f"{order.action or 'an order'} by {who}: {outcome}"
-            self.feed.events.add(GOOD if outcome == "done" else WARNING, "person", order.target, what, message)
+            level = GOOD if outcome in ("done", "succeeded") else WARNING
+            cause = "task" if order.action in ("task", "cancel") else "order"
+            self.feed.events.add(level, "person", order.target, what, message, cause=cause)
 
     def _note_order(self, who: str, address: str, order: Order, outcome: str, message: str) -> None:
-        said = {"who": who, "address": address, "action": order.action, "target": order.target, "task": order.task}
+        task = order.task or order.wanted.instruction
+        said = {"who": who, "address": address, "action": order.action, "target": order.target, "task": task}
         self._note("control", **said, outcome=outcome, message=message)
 
 
@@ -248,22 +320,22 @@ def _from_elsewhere(request: Request) -> bool:
     return origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
 
 
-async def _body(request: Request) -> bytes:
-    """Raises: `ValueError` when there is more than any order needs, or it does not say that it is JSON."""
+async def _body(request: Request, most_bytes: int) -> bytes:
+    """Raises: `ValueError` when there is more than that, or it does not say that it is JSON."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise ValueError("content-type: application/json")
     try:
-        return await asyncio.wait_for(_bounded_body(request), BODY_WITHIN_S)
+        return await asyncio.wait_for(_bounded_body(request, most_bytes), BODY_WITHIN_S)
     except (TimeoutError, asyncio.TimeoutError):
         raise ValueError(f"the body did not come within {BODY_WITHIN_S:g} s") from None
 
 
-async def _bounded_body(request: Request) -> bytes:
+async def _bounded_body(request: Request, most_bytes: int) -> bytes:
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > MAX_BODY_BYTES:
-            raise ValueError(f"the body has more than {MAX_BODY_BYTES} bytes")
+        if len(body) > most_bytes:
+            raise ValueError(f"the body has more than {most_bytes} bytes")
     return body
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict, deque
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import simplejpeg
@@ -23,6 +23,15 @@ MIN_SIDE_PX, QUALITY = 180, 75
 """Of a picture that is shown: JPEG scales by eighths for free, down to this height at least."""
 
 
+class Offers(NamedTuple):
+    """What a robot offers to those who give it work."""
+
+    tasks: bool = False
+    """`execute_task`."""
+    reset: bool = False
+    """`reset`: bring robot and workpiece to the start."""
+
+
 class Looking(Protocol):
     """At robots, one by one. What is asked for is taken for a few seconds; whoever goes on looking asks again."""
 
@@ -31,8 +40,10 @@ class Looking(Protocol):
 
     def cameras(self, robot: str) -> list[str]: ...
 
+    def offers(self, robot: str) -> Offers: ...
+
     def picture(self, robot: str, camera: str) -> EncodedImage | None:
-        """The newest; None: none yet, or too many are looked at."""
+        """The newest; None: none yet, or too many are looked at. Raises: `BadMessageError` for a raw one that cannot be used."""
 
 
 class Closeup:

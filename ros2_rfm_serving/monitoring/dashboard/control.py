@@ -9,10 +9,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-ON_ROBOTS, ON_SERVERS = ("pause", "resume", "abort", "release"), ("drain", "activate")
+from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS
+
+ON_ROBOTS, ON_SERVERS = ("pause", "resume", "abort", "cancel", "release", "task"), ("drain", "activate")
 ACTIONS = (*ON_ROBOTS, *ON_SERVERS, "admit")
 NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
-MAX_BODY_BYTES = 4096
+MAX_BODY_BYTES = 16384
+MAX_BUDGET_S = 1e6
 MAX_FAILURES, FAILURES_WITHIN_S = 5, 60.0
 MAX_ADDRESSES = 1024
 """Whose failures are remembered."""
@@ -30,6 +33,22 @@ class Answer(NamedTuple):
     done: bool
     message: str
     """What follows, or why not."""
+    end: Future[Answer] | None = None
+    """Of a task that has begun: how it ends."""
+
+
+class WantedTask(NamedTuple):
+    """A task that a person gives a robot."""
+
+    instruction: str = ""
+    """Empty: the task's own prompt."""
+    budget_s: float = 0.0
+    """0: the robot's default."""
+    reset: bool = False
+    """Robot and workpiece are brought to the start first."""
+
+
+NO_TASK = WantedTask()
 
 
 class Holders(Protocol):
@@ -41,7 +60,7 @@ class Holders(Protocol):
 class Orders(Protocol):
     """What an order reaches."""
 
-    def order(self, action: str, target: str, task: str) -> Future[Answer]: ...
+    def order(self, action: str, target: str, task: str, wanted: WantedTask = NO_TASK) -> Future[Answer]: ...
 
 
 @dataclass(frozen=True)
@@ -51,6 +70,8 @@ class Order:
     """A robot or a server."""
     task: str = ""
     """Of `admit`: for which a robot is admitted."""
+    wanted: WantedTask = NO_TASK
+    """Of `task`."""
 
 
 def read_order(body: bytes) -> Order:
@@ -70,7 +91,19 @@ def read_order(body: bytes) -> Order:
         raise ValueError("task: a task class of the descriptor")
     if told.get("confirmed") is not True:
         raise ValueError("confirmed: true, once a person has confirmed it")
-    return Order(action, target, task)
+    return Order(action, target, task, _wanted(told) if action == "task" else NO_TASK)
+
+
+def _wanted(told: dict[str, Any]) -> WantedTask:
+    """Raises: `ValueError`."""
+    instruction, budget_s, reset = told.get("instruction", ""), told.get("budget_s", 0), told.get("reset", False)
+    if not isinstance(instruction, str) or len(instruction) > MAX_INSTRUCTION_CHARACTERS:
+        raise ValueError(f"instruction: a text of at most {MAX_INSTRUCTION_CHARACTERS} characters")
+    if isinstance(budget_s, bool) or not isinstance(budget_s, int | float) or not 0 <= budget_s <= MAX_BUDGET_S:
+        raise ValueError(f"budget_s: seconds, at most {MAX_BUDGET_S:g}; 0: the robot's default")
+    if not isinstance(reset, bool):
+        raise ValueError("reset: true or false")
+    return WantedTask(instruction, float(budget_s), reset)
 
 
 class Failures:

@@ -8,7 +8,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ros2_rfm_serving.monitoring.activity import STOPPED, WAITING, shown_state
 from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
+from ros2_rfm_serving.monitoring.explanations import explanation
 from ros2_rfm_serving.types import Route
 from ros2_rfm_serving.types.following import SILENT_AFTER_S
 
@@ -24,6 +26,7 @@ HELD_PERIODS = 5
 """Of control, at least, in two statuses that follow each other, until a robot counts as held."""
 MAX_MOVES = 6
 """Routes that an event of a new schedule names."""
+CAUSES = ("lost", "state", "stopped", "held", "refused", "task", "schedule", "order")
 GOOD, NEWS, WARNING, ERROR = "good", "news", "warning", "error"
 LEVELS = {"STREAMING": GOOD, "STALLED": ERROR, "DEAD": ERROR, "ready": GOOD, "failed": ERROR, "hung": ERROR}
 """Of states; any other one is a warning."""
@@ -40,6 +43,10 @@ class Event(NamedTuple):
     name: str
     what: str
     why: str
+    cause: str
+    """Of a kind that a page can filter by: one of `CAUSES`."""
+    help: str
+    """Key of `explanation`; empty: there is nothing to explain."""
 
 
 @dataclass
@@ -85,9 +92,10 @@ class EventLine:
     def last(self) -> int:
         return self._events[-1].number if self._events else 0
 
-    def add(self, level: str, kind: str, name: str, what: str, why: str = "") -> None:
-        number = next(self._numbers)
-        self._events.append(Event(number, self._time_s, level, kind, name[:MAX_CHARACTERS], what, why[:MAX_CHARACTERS]))
+    def add(self, level: str, kind: str, name: str, what: str, why: str = "", *, cause: str = "order", help: str = "") -> None:
+        """cause: one of `CAUSES`. help: a key of `explanation`."""
+        number, about, said = next(self._numbers), name[:MAX_CHARACTERS], why[:MAX_CHARACTERS]
+        self._events.append(Event(number, self._time_s, level, kind, about, what, said, cause, help))
 
     def look(self, board: Board, now_s: float, time_s: float) -> None:
         """now_s: on the board's clock. time_s: since 1970."""
@@ -109,16 +117,16 @@ class EventLine:
         silent = board.schedule_seen_s > -math.inf and now_s - board.schedule_seen_s > SILENT_AFTER_S
         if silent and not self._scheduler_silent:
             why = f"no schedule for {SILENT_AFTER_S:g} s; robots and servers go on with the last one"
-            self.add(ERROR, "schedule", "", "scheduler lost", why)
+            self.add(ERROR, "schedule", "", "scheduler lost", why, cause="schedule", help="scheduler")
         elif self._scheduler_silent and not silent:
-            self.add(GOOD, "schedule", "", "scheduler back")
+            self.add(GOOD, "schedule", "", "scheduler back", cause="schedule")
         self._scheduler_silent = silent
         disputed = now_s - board.disputed_s <= SILENT_AFTER_S
         if disputed and not self._disputed:
             why = "another one publishes schedules here, too; the page shows that of the first: `rfm why` names both"
-            self.add(ERROR, "schedule", "", "two schedulers", why)
+            self.add(ERROR, "schedule", "", "two schedulers", why, cause="schedule", help="scheduler")
         elif self._disputed and not disputed:
-            self.add(GOOD, "schedule", "", "one scheduler again")
+            self.add(GOOD, "schedule", "", "one scheduler again", cause="schedule")
         self._disputed = disputed
         schedule = (board.scheduler, board.placed_epoch)
         if schedule == self._schedule:
@@ -126,7 +134,8 @@ class EventLine:
         routes = {(route.robot, route.component): route for route in board.routes}
         if any(self._schedule):
             successor = "by another scheduler; " if schedule[0] != self._schedule[0] else ""
-            self.add(NEWS, "schedule", f"schedule {schedule[1]}", "replanned", successor + _changes(self._routes, routes))
+            why = successor + _changes(self._routes, routes)
+            self.add(NEWS, "schedule", f"schedule {schedule[1]}", "replanned", why, cause="schedule")
         self._schedule, self._routes = schedule, routes
 
     def _look_at_proofs(self, board: Board, now_s: float) -> None:
@@ -134,7 +143,8 @@ class EventLine:
         for name in _more(board.unproven, self._unproven, now_s):
             kind = "robot" if name in board.robots else "server" if name in board.servers else "schedule"
             why = f"{board.unproven[name]} in all are not by its certificate, or of another process"
-            self.add(ERROR, kind, name if kind != "schedule" else "", "unproven messages, not shown", why)
+            about = name if kind != "schedule" else ""
+            self.add(ERROR, kind, about, "unproven messages, not shown", why, cause="refused", help="unproven")
         self._unproven.refused = board.unproven
 
     # --- robots ---
@@ -151,14 +161,15 @@ class EventLine:
             self._robot_changed(name, row, seen.words)
         if len(row.failovers) > seen.failovers:
             newest = row.failovers[-1]
-            self.add(WARNING, "robot", name, "turned to its standby", f"{newest.lost} was lost; streams from {newest.server}")
+            why = f"{newest.lost} was lost; streams from {newest.server}"
+            self.add(WARNING, "robot", name, "turned to its standby", why, cause="lost")
         self._held(name, row, seen, already=self.last > told)
         self._refused("robot", name, row.refused, seen, now_s)
         return self._remember_robot(seen, row)
 
     @staticmethod
     def _robot_words(row: RobotRow) -> tuple[Any, ...]:
-        return row.state, row.paused, row.phase if row.phase in ("waiting", "stopped") else "", row.task
+        return row.state, row.paused, row.phase if row.phase in (WAITING, STOPPED) else "", row.task
 
     def _remember_robot(self, seen: _Seen, row: RobotRow) -> None:
         seen.words, seen.counted, seen.failovers = self._robot_words(row), row.held_ticks, len(row.failovers)
@@ -167,13 +178,14 @@ class EventLine:
     def _robot_changed(self, name: str, row: RobotRow, before: tuple[Any, ...]) -> None:
         state, paused, phase, _ = before
         if row.state != state:
-            self.add(LEVELS.get(row.state, WARNING), "robot", name, row.state.lower(), row.reason)
+            word, level = shown_state(row.state, row.phase).lower(), LEVELS.get(row.state, WARNING)
+            self.add(level, "robot", name, word, row.reason, cause="state", help="" if level == GOOD else word)
         if row.paused != paused:
-            self.add(NEWS, "robot", name, "paused" if row.paused else "resumed")
-        if row.phase != phase and row.phase == "waiting":
-            self.add(ERROR, "robot", name, "waits for a person", row.stop_reason)
-        elif row.phase != phase and row.phase == "stopped":
-            self.add(WARNING, "robot", name, "stopped", row.stop_reason)
+            self.add(NEWS, "robot", name, "paused" if row.paused else "resumed", cause="stopped")
+        if row.phase != phase and row.phase == WAITING:
+            self.add(ERROR, "robot", name, "waits for a person", row.stop_reason, cause="stopped", help=WAITING)
+        elif row.phase != phase and row.phase == STOPPED:
+            self.add(WARNING, "robot", name, "stopped", row.stop_reason, cause="stopped", help=STOPPED)
 
     def _held(self, name: str, row: RobotRow, seen: _Seen, *, already: bool) -> None:
         """From status to status: a period or two at the begin of an episode are none of anybody's business.
@@ -187,10 +199,11 @@ class EventLine:
             seen.told_holding = True
             if not already:
                 why = row.stop_reason or row.reason or "no action that may be executed"
-                self.add(WARNING, "robot", name, "held", why)
+                self.add(WARNING, "robot", name, "held", why, cause="held", help="held")
         elif not more and seen.told_holding:
             seen.told_holding = False
-            self.add(GOOD, "robot", name, "moves again", f"after {row.held_ticks - seen.held_at} held control periods")
+            why = f"after {row.held_ticks - seen.held_at} held control periods"
+            self.add(GOOD, "robot", name, "moves again", why, cause="held")
         seen.holds = more
 
     # --- servers ---
@@ -200,9 +213,9 @@ class EventLine:
         why = "its liveliness ended" if row.lost else f"silent for {now_s - row.seen_s:.0f} s"
         if not self._presence("server", name, seen, stale, why) and not stale:
             if row.served < seen.counted:
-                self.add(WARNING, "server", name, "restarted", "it counts its replies anew")
+                self.add(WARNING, "server", name, "restarted", "it counts its replies anew", cause="lost")
             if seen.words and seen.words != (row.state,):
-                self.add(LEVELS.get(row.state, WARNING), "server", name, row.state, row.detail)
+                self.add(LEVELS.get(row.state, WARNING), "server", name, row.state, row.detail, cause="state")
             self._refused("server", name, row.refused, seen, now_s)
         seen.words, seen.counted, seen.refused = (row.state,), row.served, row.refused
 
@@ -213,19 +226,20 @@ class EventLine:
         if stale == seen.stale:
             return False
         if left:
-            self.add(NEWS, kind, name, "left", "no schedule has a route of it")
+            self.add(NEWS, kind, name, "left", "no schedule has a route of it", cause="lost")
         elif stale:
-            self.add(ERROR, kind, name, "lost", why)
+            self.add(ERROR, kind, name, "lost", why, cause="lost", help="lost")
         elif seen.heard:
-            self.add(GOOD, kind, name, "back")
+            self.add(GOOD, kind, name, "back", cause="lost")
         elif not self._settles:
-            self.add(NEWS, kind, name, "heard for the first time")
+            self.add(NEWS, kind, name, "heard for the first time", cause="lost")
         seen.stale, seen.heard = stale, True
         return True
 
     def _refused(self, kind: str, name: str, refused: dict[str, int], seen: _Seen, now_s: float) -> None:
         for reason in _more(refused, seen, now_s):
-            self.add(WARNING, kind, name, "refused", f"{reason}, {refused[reason]} in all")
+            why = f"{explanation(reason).meaning} ({reason}, {refused[reason]} in all)"
+            self.add(WARNING, kind, name, "refused", why, cause="refused", help=reason)
 
 
 def _more(counts: dict[str, int], seen: _Seen, now_s: float) -> list[str]:

@@ -13,6 +13,7 @@ from ros2_rfm_serving.monitoring.dashboard import views
 from ros2_rfm_serving.monitoring.dashboard.events import Event, EventLine
 from ros2_rfm_serving.monitoring.dashboard.history import PERIOD_S as SAMPLE_PERIOD_S
 from ros2_rfm_serving.monitoring.dashboard.history import History
+from ros2_rfm_serving.monitoring.dashboard.refusing import RecentRefusals
 
 PERIOD_S = 0.5
 """Of the frames; robots and servers speak as often."""
@@ -48,7 +49,7 @@ class Page:
 
 class Feed:
     def __init__(self, board: Board) -> None:
-        self.board, self.events, self.history = board, EventLine(), History()
+        self.board, self.events, self.history, self.refusals = board, EventLine(), History(), RecentRefusals()
         self._pages: set[Page] = set()
         self._view: views.View = {}
         self._told = 0
@@ -59,13 +60,14 @@ class Feed:
     def tick(self, now_s: float, time_s: float) -> None:
         """Every `PERIOD_S`; now_s: on the board's clock."""
         self.events.look(self.board, now_s, time_s)
+        self.refusals.sample(self.board, now_s)
         if now_s - self._sampled_s > SAMPLE_PERIOD_S - PERIOD_S / 2:
             self._sampled_s = now_s
             self.history.sample(self.board, now_s)
         if not self._pages:
             self._view = {}
             return
-        view = views.fleet(self.board, now_s)
+        view = views.fleet(self.board, now_s, self.refusals)
         changed, news = views.difference(self._view, view), self.events.since(self._told)
         self._view, self._told = view, self.events.last
         if changed or news or now_s - self._sent_s > SAY_SOMETHING_S:
@@ -82,7 +84,7 @@ class Feed:
         """For one page, until it leaves or all is over. Whoever is on a page was looked at: its going is an event."""
         if not self._view:
             self.events.look(self.board, now_s, time_s)
-            self._view, self._told, self._sent_s = views.fleet(self.board, now_s), self.events.last, now_s
+            self._view, self._told, self._sent_s = views.fleet(self.board, now_s, self.refusals), self.events.last, now_s
         page = Page()
         self._pages.add(page)
         try:

@@ -6,8 +6,11 @@ import math
 from collections import defaultdict
 from typing import Any
 
+from ros2_rfm_serving.monitoring.activity import EXECUTING, NO_MONITOR, activity, has_no_monitor
 from ros2_rfm_serving.monitoring.board import Board, ComponentRow, RobotRow, ServerRow, wilson_interval
 from ros2_rfm_serving.monitoring.dashboard.history import History
+from ros2_rfm_serving.monitoring.dashboard.refusing import RecentRefusals
+from ros2_rfm_serving.monitoring.explanations import explanation
 from ros2_rfm_serving.types import SYSTEM1, Route
 from ros2_rfm_serving.types.following import SILENT_AFTER_S
 
@@ -16,16 +19,22 @@ NO_TASK = "no task"
 MAX_CHARACTERS = 300
 
 
-def fleet(board: Board, now_s: float) -> View:
-    """Everything that changes while one looks at the fleet."""
+def fleet(board: Board, now_s: float, refusals: RecentRefusals | None = None) -> View:
+    """Everything that changes while one looks at the fleet. refusals: what was refused lately; None: not known."""
     slos_s, users, classes = _slos(board), _users(board), {route.robot: route.task for route in board.routes}
-    robots = {name: robot(board, name, row, classes.get(name, ""), now_s) for name, row in board.robots.items()}
+    recent = refusals or RecentRefusals()
+    robots = {
+        name: robot(board, name, row, classes.get(name, ""), now_s) | {"refusing": recent.of(name, now_s)}
+        for name, row in board.robots.items()
+    }
     return {
         "schedule": schedule(board, now_s),
         "tasks": tasks(robots),
         "robots": robots,
         "servers": {
-            name: server(row, now_s) | {"slo_s": slos_s.get(name), "robots": users.get(name, 0)} | _planned(board, name)
+            name: server(row, now_s)
+            | {"slo_s": slos_s.get(name), "robots": users.get(name, 0), "refusing": recent.of(name, now_s)}
+            | _planned(board, name)
             for name, row in board.servers.items()
         },
     }
@@ -49,13 +58,19 @@ def schedule(board: Board, now_s: float) -> View:
 
 def robot(board: Board, name: str, row: RobotRow, task: str, now_s: float) -> View:
     """task: class of the descriptor, as the schedule has it; empty: it has none."""
-    episodes, stale = board.episodes(name), row.is_stale(now_s)
+    episodes, stale, left = board.episodes(name), row.is_stale(now_s), board.has_left(name, now_s)
+    shown = activity(row, now_s, left=left)
     known: View = {
+        "shown": shown.state,
+        "level": shown.level,
+        "does": _words(shown.does),
+        "obstacle": _words(shown.obstacle),
+        "help": shown.help,
         "task": _words(task or row.task) or NO_TASK,
         "episodes": len(episodes),
         "successes": sum(score.success for score in episodes),
         "stale": stale,
-        "left": board.has_left(name, now_s),
+        "left": left,
         "silent_s": _silent_s(now_s - row.seen_s) if stale else None,
         "server": _words(row.server),
         "emulated": row.server in board.servers and board.servers[row.server].emulated,
@@ -128,8 +143,10 @@ def robot_page(board: Board, history: History, name: str, now_s: float) -> View:
         "history": history.of_robot(name, now_s),
         "routes": [_route(board, history, route, now_s) for route in board.routes if route.robot == name],
         "components": {component: _component(figures) for component, figures in sorted(row.components.items())},
-        "counters": {"refused": row.refused, "fallbacks": row.fallbacks, "transitions": row.transitions},
+        "counters": {"fallbacks": row.fallbacks, "transitions": row.transitions},
+        "refused": refused_in_words(row.refused),
         "instruction": _words(row.instruction) if fresh else "",
+        "note": NO_MONITOR if fresh and row.phase == EXECUTING and has_no_monitor(row) else "",
         "episode": row.episode if fresh else None,
         "retries": row.retries if fresh else None,
         "epoch": row.schedule_epoch if fresh else None,
@@ -139,13 +156,20 @@ def robot_page(board: Board, history: History, name: str, now_s: float) -> View:
     }
 
 
+def refused_in_words(counts: dict[str, int]) -> list[View]:
+    """The largest count first."""
+    ordered = sorted(counts.items(), key=lambda counted: -counted[1])
+    return [{"reason": reason, "count": count, **explanation(reason)._asdict()} for reason, count in ordered]
+
+
 def server_page(board: Board, history: History, name: str, now_s: float) -> View:
     row = board.servers[name]
     asking = [route for route in board.routes if name in (route.server, route.standby)]
     return {
         "history": history.of_server(name, now_s),
         "routes": [_route(board, history, route, now_s) for route in asking],
-        "counters": {"refused": row.refused, "superseded": row.superseded, "refetched": row.refetched},
+        "counters": {"superseded": row.superseded, "refetched": row.refetched},
+        "refused": refused_in_words(row.refused),
         "epoch": None if row.is_stale(now_s) else row.schedule_epoch,
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from ros2_rfm_serving.monitoring.findings import fleet, processes, robots, servers
+from ros2_rfm_serving.monitoring.findings import fleet, processes, refusals, robots, servers, setup
 from ros2_rfm_serving.monitoring.findings.finding import FACTORY, Finding, Rule
 from ros2_rfm_serving.monitoring.findings.look import SCHEDULER, Look
 
@@ -17,6 +17,8 @@ class Severity(enum.IntEnum):
     """Robots move, and answers come late."""
     WARNS = 2
     """Robots work; something else does not, or will not for long."""
+    NOTES = 3
+    """All works as it was asked to; it may not be what was meant."""
 
 
 @dataclass(frozen=True)
@@ -32,27 +34,42 @@ class Cause:
 REPORTED = "reported trouble"
 UNANSWERED = ("overloaded server", "lossy network", REPORTED)
 UNUSED = ("lossy network", REPORTED)
-STOPS, SLOWS, WARNS = Severity
+UNREAD = ("other state rate", *UNUSED)
+STOPS, SLOWS, WARNS, NOTES = Severity
 CAUSES = (
     Cause("two factories in one domain", STOPS, fleet.two_factories),
     Cause(
         "invalid certificate",
         STOPS,
         processes.invalid_certificate,
-        ("server gone", "robot gone", "certificate ends soon", *UNANSWERED),
+        ("server gone", "robot gone", "not configured", "certificate ends soon", *UNANSWERED),
     ),
-    Cause("server gone", STOPS, servers.gone, ("hung engine", "drifted profile", *UNANSWERED)),
-    Cause("model not loaded", STOPS, servers.not_loaded, UNANSWERED),
+    Cause("not configured", STOPS, setup.not_configured, ("robot gone", *UNUSED)),
+    Cause("server gone", STOPS, servers.gone, ("not in the schedule", "hung engine", "drifted profile", *UNANSWERED)),
+    Cause("model not loaded", STOPS, servers.not_loaded, ("not in the schedule", *UNANSWERED)),
     Cause("hung engine", STOPS, servers.hung, ("drifted profile", *UNANSWERED)),
     Cause("changed model", STOPS, robots.changed_model, ("robot waits for a person", *UNUSED)),
     Cause("robot gone", STOPS, robots.gone, UNUSED),
     Cause("unusable answers", STOPS, servers.unusable, UNUSED),
-    Cause("dead camera", STOPS, robots.dead_camera, UNUSED),
-    Cause("dead joint states", STOPS, robots.dead_joints, UNUSED),
-    Cause("commands not taken", STOPS, robots.commands_not_taken, ("reported trouble",)),
-    Cause("refused readings", STOPS, robots.refused_readings, UNUSED),
-    Cause("old readings", STOPS, robots.old_readings, UNUSED),
+    Cause("dead camera", STOPS, robots.dead_camera, UNREAD),
+    Cause("dead joint states", STOPS, robots.dead_joints, UNREAD),
+    Cause("commands not taken", STOPS, robots.commands_not_taken, ("commands without motion", REPORTED)),
+    Cause("refused readings", STOPS, robots.refused_readings, UNREAD),
+    Cause("old readings", STOPS, robots.old_readings, UNREAD),
+    Cause("not in the schedule", STOPS, setup.not_in_the_schedule, (REPORTED,)),
+    Cause("refused session", STOPS, setup.refused_session, (REPORTED,)),
+    Cause("unusable actions", STOPS, setup.unusable_actions, ("commands without motion", REPORTED)),
+    Cause("unknown start", STOPS, setup.unknown_start, (REPORTED,)),
+    Cause("no reset service", STOPS, setup.no_reset, (REPORTED,)),
+    Cause("commands without motion", STOPS, setup.nothing_moves, (REPORTED,)),
+    Cause("two publishers of commands", STOPS, setup.two_commanders),
     Cause("robot waits for a person", STOPS, robots.waits_for_a_person, ("reported trouble",)),
+    Cause(
+        "overloaded machine",
+        SLOWS,
+        setup.overloaded_machine,
+        ("drifted profile", *UNANSWERED[1:]),
+    ),
     Cause("one robot asks too much", SLOWS, servers.greedy, ("robot gone", *UNANSWERED)),
     Cause("drifted profile", SLOWS, servers.drifted, UNANSWERED),
     Cause("overloaded server", SLOWS, servers.overloaded, UNANSWERED[1:]),
@@ -62,8 +79,20 @@ CAUSES = (
     Cause("scheduler gone", WARNS, fleet.scheduler_gone),
     Cause("certificate ends soon", WARNS, processes.certificate_warning),
     Cause("clock step", WARNS, fleet.clock_step),
+    Cause("other state rate", WARNS, setup.other_state_rate),
+    Cause("no simulated clock", WARNS, setup.no_simulated_clock),
+    Cause("doubtful limits", WARNS, setup.doubtful_limits),
+    Cause("refused messages", WARNS, refusals.refused_messages),
     Cause("reported trouble", WARNS, fleet.reported),
+    Cause("no task", NOTES, setup.no_task),
+    Cause("no monitor", NOTES, setup.no_monitor),
 )
+NOTE_NAMES = frozenset(cause.name for cause in CAUSES if cause.severity is NOTES)
+
+
+def is_trouble(finding: Finding) -> bool:
+    """Return whether something is wrong, and not only worth a note."""
+    return finding.cause not in NOTE_NAMES
 
 
 def findings(look: Look) -> list[Finding]:

@@ -56,6 +56,10 @@ class Diagnosis:
         except ValueError:
             return math.nan
 
+    def texts(self, prefix: str) -> dict[str, str]:
+        """Return {"front": "..."} of the values that are called "<prefix> front"."""
+        return {key.removeprefix(f"{prefix} "): text for key, text in self.values.items() if key.startswith(f"{prefix} ")}
+
     def named(self, prefix: str) -> dict[str, float]:
         """ "front" -> 0.1 of the values that are called "<prefix> front"."""
         return {key.removeprefix(f"{prefix} "): self.number(key) for key in self.values if key.startswith(f"{prefix} ")}

@@ -66,8 +66,9 @@ def dead_camera(look: Look) -> Iterator[Finding]:
                 evidence=(
                     f"the newest image of camera {camera} is {_age(age_s)}, on {topic}",
                     f"{robot} sends no request with an image older than {_limit_s(said[-1]):g} s",
+                    *_topic_problems(said[-1], [camera]),
                 ),
-                mend=f"check the camera and its driver: `ros2 topic hz {topic}`. {robot} continues by itself with new images",
+                mend=f"check the camera and its driver: `rfm topic hz {topic}`. {robot} continues by itself with new images",
             )
 
 
@@ -88,8 +89,9 @@ def dead_joints(look: Look) -> Iterator[Finding]:
             evidence=(
                 f"the newest state of {robot} is {_age(age_s)}, on {topics}",
                 f"{robot} stops when its state is older than {_limit_s(said[-1]):g} s",
+                *_topic_problems(said[-1], silent),
             ),
-            mend=f"check the arm's driver and joint_state_broadcaster: `ros2 topic hz {topics.split(' ')[-1]}`",
+            mend=f"check the arm's driver and joint_state_broadcaster: `rfm topic hz {topics.split(' ')[-1]}`",
         )
 
 
@@ -99,28 +101,45 @@ def refused_readings(look: Look) -> Iterator[Finding]:
         newest = said[-1]
         cameras = [camera for camera in newest.named("image_age_s") if _is_published(newest, camera)]
         problems = {f"camera {camera}": newest.values.get(f"image_problem {camera}", "") for camera in cameras}
+        counts = {f"camera {camera}": newest.number(f"image_refused {camera}") for camera in cameras}
         parts = [part for part, _ in _parts(newest)]
         if any(_is_published(newest, part) for part in parts) and not any(_is_old(said, part) for part in parts):
             problems["its state"] = newest.values.get("state_problem", "")
+            counts["its state"] = newest.number("state_refused")
         yield from _other_types(robot, newest)
         for sensor, problem in problems.items():
             if problem and not problem.startswith("nothing came on"):
                 yield Finding(
                     cause="refused readings",
                     about=robot,
-                    evidence=(f"{robot} receives messages for {sensor} and refuses them: {problem}",),
+                    evidence=(
+                        f"{robot} receives messages for {sensor} and refuses them: {problem}",
+                        *_refused_so_far(sensor, counts[sensor]),
+                    ),
                     mend="the sections State and Cameras of docs/integrate.md list what a robot accepts, and how to change it",
                 )
 
 
+def _refused_so_far(sensor: str, num: float) -> Iterator[str]:
+    if num > 0:
+        yield f"{num:,.0f} {'images' if sensor != 'its state' else 'messages'} refused so far"
+
+
+def _topic_problems(said: Diagnosis, sensors: list[str]) -> Iterator[str]:
+    """Yield what the ROS graph shows of topics on which nothing comes."""
+    for sensor in sensors:
+        if problem := said.values.get(f"topic_problem {sensor}"):
+            yield problem
+
+
 def _other_types(robot: str, newest: Diagnosis) -> Iterator[Finding]:
     """Yield the topics that are published with messages of another type than the robot subscribes to."""
-    for sensor, problem in newest.named("type_problem").items():
+    for sensor, problem in newest.texts("type_problem").items():
         yield Finding(
             cause="refused readings",
             about=robot,
             evidence=(f"{robot} receives no messages for {sensor}: {problem}",),
-            mend="set the type in the robot's file (`camera_types`, `state_type`), or choose a topic of that type",
+            mend="set the type in the robot's file (`camera_type`, `camera_types`, `state_type`), or choose a topic of that type",
         )
 
 
@@ -162,7 +181,7 @@ def commands_not_taken(look: Look) -> Iterator[Finding]:
                 evidence=(f"{robot} reports: {problem}",),
                 mend=(
                     "start the controller, or correct `sink`, `sink_topic`, `sink_joints` or the controller's parameters: "
-                    f"`ros2 topic info -v {topic}`, and Controllers in docs/integrate.md"
+                    f"`rfm topic list {topic}` shows who subscribes, and Controllers in docs/integrate.md"
                 ),
             )
 
@@ -229,7 +248,8 @@ def _sensing(look: Look) -> Iterator[tuple[str, list[Diagnosis]]]:
     """Robots that speak and are not being reset, and what each said of itself lately."""
     for robot, rows in look.robots.items():
         said = look.diagnoses.get(f"{robot}: robot", [])[-DEAD_WORDS:]
-        if said and rows and look.silent_s(robot, rows) <= SILENT_AFTER_S and rows[-1].phase != "resetting":
+        is_reset = bool(rows) and rows[-1].phase == "resetting" and not (said and said[-1].values.get("reset_problem"))
+        if said and rows and look.silent_s(robot, rows) <= SILENT_AFTER_S and not is_reset:
             yield robot, said
 
 

@@ -23,6 +23,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from ros2_rfm_serving.monitoring.activity import shown_state
 from ros2_rfm_serving.monitoring.board import Board, Proof, RobotRow, ServerRow
 from ros2_rfm_serving.monitoring.metrics.fleet import FleetHistograms, buckets
 from ros2_rfm_serving.monitoring.metrics.health import Silence, is_up
@@ -146,7 +147,7 @@ def _robots(rows: dict[str, RobotRow], now_s: float) -> Iterator[Metric]:
     there = {name: row for name, row in rows.items() if is_up(row, now_s)}
     yield _up("robot", rows, now_s)
     rows = {name: row for name, row in rows.items() if row.seen_s > -math.inf}
-    yield _states("robot", {name: row.state.lower() for name, row in there.items()})
+    yield _states("robot", {name: shown_state(row.state, row.phase).lower() for name, row in there.items()})
     info = InfoMetricFamily("rfm_robot", "What a robot does, and whom it asks", labels=["robot"])
     for name, row in there.items():
         info.add_metric([name], {"task": row.task, "server": row.server})

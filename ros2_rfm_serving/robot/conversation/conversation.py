@@ -22,6 +22,7 @@ from ros2_rfm_serving.types import (
     RequestId,
     Schedule,
 )
+from ros2_rfm_serving.types.contracts import agreed_conditioning
 
 Requests = tuple[tuple[str, ObservationRequest], ...]
 Told = Callable[[str, float], str]
@@ -172,7 +173,7 @@ class Conversation:
             sensors,
             self._queue,
             delay_steps=0 if waits else self.due.delay_steps(link),
-            conditioning=NONE if waits else config.conditioning,
+            conditioning=NONE if waits or link.contract is None else agreed_conditioning(config.conditioning, link.contract),
             guided_rows=config.guidance.execution_horizon,
             report=self._motor.report(self.due.rows_left, link.latencies.last_s, now_s),
             episode_start=self._started,

@@ -12,6 +12,7 @@ from ros2_rfm_serving.robot.conversation.link import Link
 from ros2_rfm_serving.robot.conversation.links import Links
 from ros2_rfm_serving.robot.motion.action_queue import ActionQueue
 from ros2_rfm_serving.types import Conditioning
+from ros2_rfm_serving.types.contracts import agreed_conditioning
 
 PREFIX = Conditioning.PREFIX
 ROUNDING = 1e-6
@@ -98,7 +99,8 @@ class Due:
         contract = link.contract
         if contract is None:
             return sys.maxsize
-        return contract.max_inference_delay_steps if self._conditioning is PREFIX else contract.chunk_length - 1
+        agreed = agreed_conditioning(self._conditioning, contract)
+        return contract.max_inference_delay_steps if agreed is PREFIX else contract.chunk_length - 1
 
     def steps(self, latency_s: float) -> int:
         """That are executed meanwhile."""

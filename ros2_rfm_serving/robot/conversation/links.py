@@ -7,7 +7,8 @@ import math
 from ros2_rfm_serving.robot.config import CommandType, RobotConfig
 from ros2_rfm_serving.robot.conversation.link import Link, LinkState, ModelIdentity, Overdue
 from ros2_rfm_serving.robot.conversation.presence import Presence
-from ros2_rfm_serving.types import SYSTEM1, Conditioning, Horizon, Schedule, SessionGrant, SessionRequest
+from ros2_rfm_serving.robot.conversation.requests import session_request
+from ros2_rfm_serving.types import SYSTEM1, Schedule, SessionGrant, SessionRequest
 from ros2_rfm_serving.types.phase import is_paced
 from ros2_rfm_serving.types.rates import other_rate, rate_fix
 
@@ -149,7 +150,8 @@ class Links:
         for link in self.closed:
             if link.server in self.servers.ready and link.wants_open(now_s):
                 link.opening(now_s)
-                opens.append((link.server, self._session_request(link)))
+                pinned_hash = link.pinned.hash if link.pinned else ""
+                opens.append((link.server, session_request(self._config, link.component, pinned_hash, link.slo_s)))
         if opens:
             self._settle()
         return tuple(opens)
@@ -212,24 +214,6 @@ class Links:
             if link.mismatch:
                 link.unpin()
         self._settle()
-
-    def _session_request(self, link: Link) -> SessionRequest:
-        acts, config = link.component == SYSTEM1, self._config
-        return SessionRequest(
-            robot=config.name,
-            component=link.component,
-            action_names=config.action_names if acts else (),
-            cameras=config.cameras,
-            state_size=config.state_size if acts else 0,
-            control_rate_hz=config.step_rate_hz if acts else 0.0,
-            expected_model_hash=link.pinned.hash if link.pinned else "",
-            conditioning=config.conditioning if acts and not config.synchronous else Conditioning.NONE,
-            guidance=config.guidance,
-            horizon=config.horizon if acts else Horizon(),
-            pipelining=config.pipelining if acts else None,
-            num_steps=config.num_steps if acts else 0,
-            slo_s=link.slo_s if link.slo_s < math.inf else 0.0,
-        )
 
     # --- time ---
 

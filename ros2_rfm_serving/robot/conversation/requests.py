@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
-from ros2_rfm_serving.robot.config import Sensors
+import math
+
+from ros2_rfm_serving.robot.config import RobotConfig, Sensors
 from ros2_rfm_serving.robot.motion.action_queue import ActionQueue
-from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, Conditioning, ExecutionReport, ObservationRequest, RequestId
+from ros2_rfm_serving.types import (
+    NO_ROWS,
+    NO_VALUES,
+    SYSTEM1,
+    Conditioning,
+    ExecutionReport,
+    Horizon,
+    ObservationRequest,
+    RequestId,
+    SessionRequest,
+)
 
 NONE, PREFIX = Conditioning.NONE, Conditioning.PREFIX
 NO_REPORT = ExecutionReport()
+
+
+def session_request(config: RobotConfig, component: str, pinned_hash: str = "", slo_s: float = math.inf) -> SessionRequest:
+    """Return a robot's side of the contract for one component.
+
+    pinned_hash: of the only model that it accepts; empty: any. slo_s: infinite: none.
+    """
+    acts = component == SYSTEM1
+    return SessionRequest(
+        robot=config.name,
+        component=component,
+        action_names=config.action_names if acts else (),
+        cameras=config.cameras,
+        state_size=config.state_size if acts else 0,
+        control_rate_hz=config.step_rate_hz if acts else 0.0,
+        expected_model_hash=pinned_hash,
+        conditioning=config.conditioning if acts and not config.synchronous else NONE,
+        guidance=config.guidance,
+        horizon=config.horizon if acts else Horizon(),
+        pipelining=config.pipelining if acts else None,
+        num_steps=config.num_steps if acts else 0,
+        slo_s=slo_s if slo_s < math.inf else 0.0,
+    )
 
 
 def thought_request(identity: RequestId, instruction: str, sensors: Sensors, now_s: float) -> ObservationRequest:

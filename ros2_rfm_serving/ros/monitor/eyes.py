@@ -11,14 +11,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from rclpy.node import Node
+from rclpy.node import Node, NodeNameNonExistentError
+from rclpy.serialization import deserialize_message
 from rfm_serving import msg
-from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import CompressedImage, Image
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.monitoring.dashboard.closeup import Closeup
+from ros2_rfm_serving.monitoring.dashboard.closeup import Closeup, Offers
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
+from ros2_rfm_serving.ros.robot.cameras import encoded
+from ros2_rfm_serving.ros.robot.encodings import MAX_RAW_BYTES, check_raw, read_raw
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.types import EncodedImage, Reply
 
@@ -30,7 +33,15 @@ ATTEND_PERIOD_S, LOOK_PERIOD_S, MAX_SHARE = 0.25, 2.0, 0.01
 """`LOOK_PERIOD_S`: for cameras on the graph, at least; `MAX_SHARE`: of the executor's computing time for that."""
 OLD_S = 3.0
 """Of a picture: it says nothing about now."""
-IMAGE = "sensor_msgs/msg/CompressedImage"
+MAX_RAW_CAMERAS = 4
+"""Of these: raw images come at the camera's full rate, each of several megabytes."""
+DEPTH_RANGE_M = (0.1, 10.0)
+"""That is shown of depth images, from black to white."""
+ROBOT_NODE = "robot"
+"""Name of the node of one robot, in the robot's namespace."""
+QUALITY, MAX_SIZE_PX = 75, 320
+"""Of the JPEG that a raw image becomes, once a second while a page shows it."""
+KINDS: dict[str, type] = {"sensor_msgs/msg/CompressedImage": CompressedImage, "sensor_msgs/msg/Image": Image}
 READERS: dict[type, Callable[[Any], Reply]] = {
     msg.ActionChunk: convert.chunk_from,
     msg.Judgement: convert.verdict_from,
@@ -38,9 +49,14 @@ READERS: dict[type, Callable[[Any], Reply]] = {
 }
 
 
+class _Topic(NamedTuple):
+    name: str
+    kind: type
+
+
 class _Camera:
-    def __init__(self, subscription: Any = None) -> None:
-        self.subscription, self.data, self.at_s = subscription, b"", -math.inf
+    def __init__(self, kind: type) -> None:
+        self.kind, self.subscription, self.data, self.at_s = kind, None, b"", -math.inf
 
     def take(self, data: bytes) -> None:
         self.data, self.at_s = data, clock()
@@ -61,10 +77,17 @@ class Eyes:
         """By topic: when somebody asked last."""
         self._near: dict[str, _Near] = {}
         self._heard: dict[str, _Camera] = {}
-        self._topics: dict[str, dict[str, str]] = {}
+        self._topics: dict[str, dict[str, _Topic]] = {}
         """Robot -> camera -> topic."""
-        self._wanted_s, self._look_s = -math.inf, -math.inf
-        """When cameras were asked for last, and when to look for them next."""
+        self._kinds: dict[str, type] = {}
+        """Topic -> type of its images."""
+        self._offers: dict[str, Offers] = {}
+        """Of robots that are looked at."""
+        self._offers_s = -math.inf
+        self._wanted_s: dict[str, float] = {}
+        """By robot: when its cameras were asked for last."""
+        self._look_s = -math.inf
+        """When to look for cameras next."""
         every(node, ATTEND_PERIOD_S, self._attend)
 
     # --- asked on other threads ---
@@ -77,22 +100,33 @@ class Eyes:
         return near.closeup if near else Closeup()
 
     def cameras(self, robot: str) -> list[str]:
-        self._wanted_s = clock()
+        self._wanted_s[robot] = clock()
         return list(self._topics.get(robot, ()))
+
+    def offers(self, robot: str) -> Offers:
+        return self._offers.get(robot, Offers())
 
     def picture(self, robot: str, camera: str) -> EncodedImage | None:
         topic = self._topics.get(robot, {}).get(camera)
-        if topic is None or (topic not in self._asked_cameras and len(self._asked_cameras) >= MAX_CAMERAS):
+        if topic is None or (topic.name not in self._asked_cameras and self._is_full(topic.kind)):
             return None
-        now_s = self._asked_cameras[topic] = clock()
-        heard = self._heard.get(topic)
+        self._kinds[topic.name] = topic.kind
+        now_s = self._asked_cameras[topic.name] = clock()
+        heard = self._heard.get(topic.name)
         if heard is None or now_s - heard.at_s > OLD_S:
             return None
+        if heard.kind is Image:
+            return _of_raw(camera, heard.data)
         try:
             image = bounded.read(heard.data, CompressedImage)
         except BadMessageError:
             return None
         return EncodedImage(camera=camera, format="jpeg", data=memoryview(image.data))
+
+    def _is_full(self, kind: type) -> bool:
+        asked = list(self._asked_cameras)
+        raw = sum(self._kinds.get(name) is Image for name in asked)
+        return len(asked) >= MAX_CAMERAS or (kind is Image and raw >= MAX_RAW_CAMERAS)
 
     # --- on the executor's thread ---
 
@@ -101,14 +135,42 @@ class Eyes:
         for robot in _due(self._asked_robots, self._near, now_s):
             self._near[robot] = self._approach(robot)
         for topic in _due(self._asked_cameras, self._heard, now_s):
-            self._heard[topic] = camera = _Camera()
-            camera.subscription = self._node.create_subscription(CompressedImage, topic, camera.take, qos.SENSOR, raw=True)
+            self._heard[topic] = self._subscribe(topic)
+        if now_s >= self._offers_s:
+            self._look_for_offers(now_s)
         for robot in _over(self._asked_robots, now_s):
             self._let_go(self._near.pop(robot).subscriptions if robot in self._near else ())
         for topic in _over(self._asked_cameras, now_s):
-            self._let_go([self._heard.pop(topic).subscription] if topic in self._heard else ())
-        if now_s - self._wanted_s < LEASE_S and now_s >= self._look_s:
+            heard = self._heard.pop(topic, None)
+            self._let_go([heard.subscription] if heard and heard.subscription else ())
+            self._kinds.pop(topic, None)
+        _over(self._wanted_s, now_s)
+        if self._wanted_s and now_s >= self._look_s:
             self._look_for_cameras()
+
+    def _subscribed_images(self, robot: str) -> dict[str, _Topic]:
+        """Those of a `robot_node` alone: one process of many robots does not say whose its subscriptions are."""
+        namespace = self._names.robot(robot, "").rstrip("/")
+        try:
+            subscribed = self._node.get_subscriber_names_and_types_by_node(ROBOT_NODE, namespace)
+        except (NodeNameNonExistentError, ValueError):
+            return {}
+        images = {topic: next((made for name, made in KINDS.items() if name in kinds), None) for topic, kinds in subscribed}
+        return {_short(topic.lstrip("/")): _Topic(topic, kind) for topic, kind in images.items() if kind is not None}
+
+    def _subscribe(self, topic: str) -> _Camera:
+        camera = _Camera(self._kinds.get(topic, CompressedImage))
+        try:
+            camera.subscription = self._node.create_subscription(camera.kind, topic, camera.take, qos.SENSOR, raw=True)
+        except RuntimeError as error:
+            text = f"{topic} may not be read: {error}; `rfm security` gives the permissions"
+            self._node.get_logger().warning(text, throttle_duration_sec=60.0)
+        return camera
+
+    def _look_for_offers(self, now_s: float) -> None:
+        """Of the robots that are looked at: few, as counting services takes its time."""
+        self._offers_s = now_s + LOOK_PERIOD_S
+        self._offers = {robot: offers_of(self._node, self._names, robot) for robot in self._near}
 
     def _approach(self, robot: str) -> _Near:
         closeup = Closeup()
@@ -136,13 +198,20 @@ class Eyes:
             self._node.destroy_subscription(subscription)
 
     def _look_for_cameras(self) -> None:
-        """Of every robot: whatever compressed images there are below its name."""
+        """Of every robot: whatever images there are below its name; of a camera that sends both kinds, the compressed ones. Of a
+        robot that has none there, the images that its node subscribes to."""
         begin_s = time.thread_time()
-        root, found = self._names.robot("", "").rstrip("/"), dict[str, dict[str, str]]()
+        root, found = self._names.robot("", "").rstrip("/"), dict[str, dict[str, _Topic]]()
         for topic, kinds in self._node.get_topic_names_and_types():
-            if IMAGE in kinds and topic.startswith(f"{root}/"):
-                robot, _, leaf = topic.removeprefix(f"{root}/").partition("/")
-                found.setdefault(robot, {})[_short(leaf)] = topic
+            kind = next((made for name, made in KINDS.items() if name in kinds), None)
+            if kind is None or not topic.startswith(f"{root}/"):
+                continue
+            robot, _, leaf = topic.removeprefix(f"{root}/").partition("/")
+            cameras = found.setdefault(robot, {})
+            if kind is CompressedImage or _short(leaf) not in cameras:
+                cameras[_short(leaf)] = _Topic(topic, kind)
+        for robot in set(self._wanted_s) - found.keys():  # another thread adds to it
+            found[robot] = self._subscribed_images(robot)
         self._topics = {robot: dict(sorted(cameras.items())) for robot, cameras in found.items()}
         self._look_s = clock() + max(LOOK_PERIOD_S, (time.thread_time() - begin_s) / MAX_SHARE)
 
@@ -160,5 +229,21 @@ def _over(asked: dict[str, float], now_s: float) -> list[str]:
 
 
 def _short(leaf: str) -> str:
-    """A camera's name for a page: that of `camera/<name>/image/compressed`, or the whole topic."""
-    return leaf.removeprefix("camera/").removesuffix("/compressed").removesuffix("/image").replace("/", ".")
+    """A camera's name for a page: that of `camera/<name>/image/compressed` or `camera/<name>/image_raw`, or the whole topic."""
+    plain = leaf.removeprefix("camera/").removesuffix("/compressed").removesuffix("/image").removesuffix("/image_raw")
+    return plain.replace("/", ".")
+
+
+def _of_raw(camera: str, data: bytes) -> EncodedImage | None:
+    """A small JPEG. Raises: `BadMessageError` for what cannot be shown."""
+    bounded.check(data, Image, MAX_RAW_BYTES)
+    image = deserialize_message(data, Image)
+    check_raw(image, DEPTH_RANGE_M)
+    jpeg = encoded(read_raw(image, DEPTH_RANGE_M), QUALITY, MAX_SIZE_PX)
+    return EncodedImage(camera=camera, format="jpeg", data=jpeg)
+
+
+def offers_of(node: Node, names: qos.Names, robot: str) -> Offers:
+    """What somebody offers on the graph; a client of a service alone does not count."""
+    tasks = node.count_services(f"{names.robot(robot, 'execute_task')}/_action/send_goal")
+    return Offers(tasks=tasks > 0, reset=node.count_services(names.robot(robot, "reset")) > 0)

@@ -19,9 +19,11 @@ from rfm_serving import srv
 from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.errors import ConfigurationError, UnprovenError
-from ros2_rfm_serving.monitoring.dashboard.control import Answer
+from ros2_rfm_serving.monitoring.dashboard.control import NO_TASK, Answer, WantedTask
+from ros2_rfm_serving.ros.monitor.tasks import GivenTask
 from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Signing, prover_of_process, verifier_of_process
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.task_client import TaskClient
 from ros2_rfm_serving.ros.node.timers import every, turns_of
 from ros2_rfm_serving.ros.wire import qos
 
@@ -31,8 +33,8 @@ FOUND_WITHIN_S, ANSWERED_WITHIN_S = 5.0, 60.0
 MAX_WAITING = 256
 CHANGE_STATE = "lifecycle_msgs/srv/ChangeState"
 TRANSITIONS = {"drain": Transition.TRANSITION_DEACTIVATE, "activate": Transition.TRANSITION_ACTIVATE}
-CANCEL = "cancel"
-"""Of a task, which has no service but ours."""
+CANCEL, TASK = "cancel", "task"
+"""`CANCEL`: of a task, which has no service but ours."""
 ON_ROBOTS = ("pause", "resume", "abort")
 DONE = {"drain": "takes nothing new, and finishes what it has", "activate": "takes sessions and requests again"}
 
@@ -60,29 +62,54 @@ class Hands:
         """enclave: in whose name it orders where the process has none of its own. Raises: `ConfigurationError`."""
         self._node, self._names = node, names
         self._prover, self._enclave = prover_of_process(enclave), enclave
-        self._ordered: queue.Queue[tuple[str, str, str, Future[Answer]]] = queue.Queue(MAX_WAITING)
+        self._ordered: queue.Queue[tuple[str, str, str, WantedTask, Future[Answer]]] = queue.Queue(MAX_WAITING)
         self._waiting: list[_Waiting] = []
+        self._given: dict[str, GivenTask] = {}
+        """Robot -> the task that it was given here, until it is over."""
+        self._task_clients: dict[str, TaskClient] = {}
         self._clients: dict[str, Any] = {}
         """Never let go of: discovery takes its time, and there are few."""
         every(node, PERIOD_S, self._work)
 
-    def order(self, action: str, target: str, task: str) -> Future[Answer]:
-        """On any thread."""
+    def order(self, action: str, target: str, task: str, wanted: WantedTask = NO_TASK) -> Future[Answer]:
+        """On any thread. task: of `admit`; wanted: of `task`, whose answer comes when the robot works on it, or refuses."""
         answer: Future[Answer] = Future()
         try:
-            self._ordered.put_nowait((action, target, task, answer))
+            self._ordered.put_nowait((action, target, task, wanted, answer))
         except queue.Full:
             answer.set_result(Answer(False, "too many orders wait"))
         return answer
 
     def _work(self) -> None:
         while not self._ordered.empty():
-            action, target, task, answer = self._ordered.get()
+            action, target, task, wanted, answer = self._ordered.get()
             try:
-                self._begin(action, target, task, answer)
+                if action == TASK:
+                    self._give(target, wanted, answer)
+                else:
+                    self._begin(action, target, task, answer)
             except ConfigurationError as error:
                 _say(answer, Answer(False, str(error)))
         self._waiting = [one for one in self._waiting if not self._settle(one)]
+        for robot, given in list(self._given.items()):
+            given.poll()
+            if given.is_over:
+                del self._given[robot]
+
+    def _give(self, robot: str, wanted: WantedTask, answer: Future[Answer]) -> None:
+        """Raises: `ConfigurationError` where the enclave is not whole."""
+        if robot in self._given:
+            _say(answer, Answer(False, f"{robot} works on a task that was given here: cancel it first"))
+            return
+        try:
+            if robot not in self._task_clients:
+                verifier = verifier_of_process(self._enclave)
+                self._task_clients[robot] = TaskClient(self._node, robot, self._names, self._prover, verifier)
+        except RuntimeError as error:
+            _say(answer, Answer(False, f"the DDS permissions here allow no tasks: {error}; `rfm security` issues them anew"))
+            return
+        self._given[robot] = given = GivenTask(self._task_clients[robot], wanted)
+        given.begun.add_done_callback(lambda begun: _say(answer, begun.result()))
 
     def _begin(self, action: str, target: str, task: str, answer: Future[Answer]) -> None:
         """Raises: `ConfigurationError` where the enclave is not whole."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Container
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
@@ -14,7 +15,7 @@ from ros2_rfm_serving.ros.monitor.discovery import DiscoveringNode
 from ros2_rfm_serving.ros.node.diagnostics import TOPIC
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.wire import convert
-from ros2_rfm_serving.types.process_problems import NAMESPACE
+from ros2_rfm_serving.types.process_problems import CONFIGURATION, NAMESPACE
 
 DIAGNOSTICS_DEPTH = 1000
 """A large factory says a thousand statuses a second, in pieces."""
@@ -41,8 +42,13 @@ class LookingNode(DiscoveringNode):
         if self.count_publishers(SIMULATED_TIME):
             heard.clocks_s.clear()
         known = {*heard.robots, *heard.servers, *OWNERS}
-        heard.diagnoses = {name: said for name, said in heard.diagnoses.items() if name.rpartition(": ")[0] in known}
+        heard.diagnoses = {name: said for name, said in heard.diagnoses.items() if _is_own(name, known)}
         return heard
+
+    @property
+    def has_unconfigured(self) -> bool:
+        """A node is there that could not be configured: nothing else shows it."""
+        return any(_is_own(name, ()) for name in tuple(self.heard.diagnoses))
 
     def watch_robot(self, robot: str) -> Any:
         self.heard.expected_s[robot] = clock()
@@ -87,3 +93,9 @@ class LookingNode(DiscoveringNode):
                 continue
             said = Diagnosis.of(status.name, ord(status.level), status.message, values, now_s)
             self.heard.diagnoses.setdefault(status.name, []).append(said)
+
+
+def _is_own(name: str, known: Container[str]) -> bool:
+    """Return whether a status of `/diagnostics` is of this package. known: robots, servers, and what else is in the factory."""
+    owner, _, part = name.rpartition(": ")
+    return owner in known or part == CONFIGURATION

@@ -19,13 +19,14 @@ from std_msgs.msg import ColorRGBA, Float32MultiArray, String
 from visualization_msgs.msg import Marker, MarkerArray
 
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
+from ros2_rfm_serving.monitoring.activity import shown_state
 from ros2_rfm_serving.monitoring.board import Proof
 from ros2_rfm_serving.monitoring.kinematics import Arm
 from ros2_rfm_serving.monitoring.paths import Points, colour, path
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.proven import Proven
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
-from ros2_rfm_serving.types import RobotState
+from ros2_rfm_serving.types import RobotState, TaskPhase
 
 DESCRIPTION = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 EXECUTED_RGBA, EXECUTING_RGBA, TEXT_RGBA = (0.1, 0.5, 1.0, 1.0), (1.0, 1.0, 1.0, 0.35), (1.0, 1.0, 1.0, 1.0)
@@ -172,7 +173,8 @@ class RobotMarkers:
         marker.color = _rgba(TEXT_RGBA if streams else TROUBLE_RGBA)
         state = RobotState(status.state).name if status.state in set(RobotState) else str(status.state)
         stale = "" if math.isnan(status.staleness_s) else f"stale {status.staleness_s * 1e3:.0f} ms"
-        lines = [f"{self._robot}: {state}", status.reason or status.stop_reason, stale]
+        phase = TaskPhase(status.phase).name.lower() if status.phase in set(TaskPhase) else ""
+        lines = [f"{self._robot}: {shown_state(state, phase)}", status.reason or status.stop_reason, stale]
         lines += ["paused" if status.paused else "", DOUBTS[self._proven.proof]]
         marker.text = "\n".join(line for line in lines if line)
         return marker

@@ -9,6 +9,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.duration import Duration
 from rclpy.node import Node
 
+from ros2_rfm_serving.ros.node.core_wait import CoreWait
 from ros2_rfm_serving.ros.node.hang_watch import progress
 from ros2_rfm_serving.ros.node.log_disk import LogDisk
 from ros2_rfm_serving.ros.node.process_status import ProcessStatus, fleet_root
@@ -45,7 +46,7 @@ class Diagnostics:
         self._publisher = node.create_publisher(DiagnosticArray, TOPIC, 10)
         self._turn, self._wall_clock, self._log_disk = 0, WallClock(), LogDisk.of_process()
         self._certificate = OwnCertificate.of_process()
-        self._numbers = numbers
+        self._numbers, self._cores = numbers, CoreWait()
         self._process: ProcessStatus | None = None
         self._timer = every(node, PERIOD_S / TURNS, self._take_turn)
         self._is_over = False
@@ -56,6 +57,7 @@ class Diagnostics:
         figures |= own.figures() if own else {}
         if root := fleet_root(self._node):
             figures[NAMESPACE] = root
+        figures |= self._cores.figures(clock())
         problems, gravest = self._problems
         for status in statuses:
             part = process_problems.Status(ord(status.level), status.message, problems)

@@ -9,10 +9,21 @@ from typing import Any, cast
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
+from ros2_rfm_serving.errors import ConfigurationError
+
+EVERY_NODES = {"use_sim_time": False, "start_type_description_service": True}
+"""Parameters that rclpy declares in every node, with their defaults."""
+
 
 def draft(given: Mapping[str, Any]) -> Node:
     """For `declare`, `unknown` and `Values` alone. `given`: as in a parameter file, maps in maps too."""
     return cast(Node, _Draft({name: SimpleNamespace(value=value) for name, value in flat(given).items()}))
+
+
+def declare_every_nodes(node: Node) -> None:
+    """Declare what rclpy declares in every node. Raises: `ConfigurationError`."""
+    for name, default in EVERY_NODES.items():
+        node.declare_parameter(name, default, None)
 
 
 def flat(parameters: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
@@ -38,7 +49,11 @@ class _Draft:
         return name in self._values
 
     def declare_parameter(self, name: str, value: object, descriptor: object, *, ignore_override: bool = False) -> SimpleNamespace:
+        """Raises: `ConfigurationError` for a value of another type than the default's, as rclpy raises an exception of its own."""
         given = None if ignore_override else self._parameter_overrides.get(name)
+        if given is not None and (wanted := Parameter.Type.from_parameter_value(value)) is not _type_of(given.value):
+            kind = wanted.name.lower().replace("_", " ")
+            raise ConfigurationError(f"not a {kind} (it is {given.value!r})", key=name, fix=f"give a {kind}, such as {value!r}")
         self._values[name] = value if given is None else given.value
         return self.get_parameter(name)
 
@@ -50,3 +65,11 @@ class _Draft:
 
     def get_parameters_by_prefix(self, prefix: str) -> dict[str, Any]:
         return {name: value for name, value in self._values.items() if name.startswith(prefix)}
+
+
+def _type_of(value: object) -> Parameter.Type | None:
+    """Return None for what no parameter can hold."""
+    try:
+        return Parameter.Type.from_parameter_value(value)
+    except TypeError:
+        return None

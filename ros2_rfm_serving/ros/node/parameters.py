@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -143,12 +143,24 @@ def _declare(node: Node, name: str, spec: Spec) -> None:
         node.declare_parameter(name, value, spec.descriptor(), ignore_override=True)
 
 
-def unknown(node: Node) -> list[str]:
-    """Parameters that were given and that nobody declared: misspelt ones among them, with what was probably meant."""
+def unknown(node: Node) -> dict[str, str]:
+    """Return the parameters that were given and that nobody declared, each with the declared one that was probably meant, or ""."""
     undeclared = [name for name in _overrides(node) if not node.has_parameter(name) and not name.startswith("qos_overrides.")]
     declared = list(node.get_parameters_by_prefix(""))
-    near = {name: difflib.get_close_matches(name.rsplit(".", 1)[-1], declared, 1) for name in undeclared}
-    return [name + (f" (did you mean {close[0]}?)" if close else "") for name, close in near.items()]
+    return {name: nearest(name, declared) for name in undeclared}
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known parameter that is most similar; empty: none is. Those of the same section come first: `limits.lowr` is
+    `limits.lower`. A name without its section is known by it: `request_timeout_s` is `link.request_timeout_s`."""
+    known = list(known)
+    section, dot, leaf = name.rpartition(".")
+    leaves = {other.rpartition(".")[2]: other for other in known}
+    if leaf in leaves:
+        return leaves[leaf]
+    beside = [other for other in known if other.startswith(section + dot) and "." not in other[len(section + dot) :]]
+    found = difflib.get_close_matches(name, beside, 1) or difflib.get_close_matches(name, known, 1)
+    return (found or [leaves[near] for near in difflib.get_close_matches(leaf, leaves, 1)] or [""])[0]
 
 
 class Values:
@@ -165,6 +177,10 @@ class Values:
         return ConfigurationError(
             f"{problem} (it is {self._raw(name)!r})", key=self._key(name), fix=fix or f"give {self._specs[name].wanted}"
         )
+
+    def check(self, name: str) -> None:
+        """Check a parameter by itself."""
+        self._checked(name)
 
     def flag(self, name: str) -> bool:
         return bool(self._checked(name))

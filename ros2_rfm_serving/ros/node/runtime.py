@@ -82,7 +82,7 @@ def _run(make: Callable[[], Node], ending: Ending) -> int:
     try:
         rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     except RuntimeError as error:  # rclpy has no name of its own for bad arguments
-        return _refused(error)
+        return _refused(RuntimeError(f"{error}{_fix(str(error))}"))
     try:
         with dead_ports_left_alone(rclpy.get_default_context().get_domain_id()):
             node = make()
@@ -96,6 +96,16 @@ def _run(make: Callable[[], Node], ending: Ending) -> int:
         traceback.print_exc()
         return EXIT_FAILED
     return 0
+
+
+def _fix(problem: str) -> str:
+    """Return what mends a parameter file that rcl cannot read; empty: it is not known."""
+    fixes = {
+        "Sequence should be of same type": "write all numbers of a list alike, such as [1.0, 0.5]",
+        "Will not support aliasing": "write the value in each place: parameter files have no aliases",
+        "SECURITY ERROR": "ROS_SECURITY_KEYSTORE names the folder that `rfm security init` wrote, or unset ROS_SECURITY_ENABLE",
+    }
+    return next((f"\n{fix}; `rfm check` names the key" for part, fix in fixes.items() if part in problem), "")
 
 
 def _refused(error: Exception) -> int:

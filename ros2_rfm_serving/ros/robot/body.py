@@ -7,7 +7,7 @@ reading, and a watchdog ticks when none comes. Or it follows a timer (`tick: tim
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,8 +21,10 @@ from ros2_rfm_serving.audit.robots.recorded import RecordedBrain
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.robot import RobotBrain, Sensors
+from ros2_rfm_serving.robot.columns import ActionColumns
+from ros2_rfm_serving.robot.command_problems import Stillness, chunk_problem, limits_problem, start_problem
 from ros2_rfm_serving.robot.config import Trajectory
-from ros2_rfm_serving.robot.why import start_problem
+from ros2_rfm_serving.robot.proving import DryRun, command_scale
 from ros2_rfm_serving.ros.node.audit import AuditTopic
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper
@@ -35,22 +37,21 @@ from ros2_rfm_serving.ros.robot.command_topic import CommandTopic
 from ros2_rfm_serving.ros.robot.declared import TickSource
 from ros2_rfm_serving.ros.robot.joints import FORMATS, StateReader
 from ros2_rfm_serving.ros.robot.listening import Listening
-from ros2_rfm_serving.ros.robot.reading_times import ReadingTimes, simulated_time_of
+from ros2_rfm_serving.ros.robot.reading_times import ReadingTimes, clock_problem, simulated_time_of
 from ros2_rfm_serving.ros.robot.refusals import START, Refusals
 from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, HEARD, Servers
 from ros2_rfm_serving.ros.robot.sessions import Sessions
 from ros2_rfm_serving.ros.robot.settings import RobotSettings
-from ros2_rfm_serving.ros.robot.sinks import ChunkSink, make_sink
+from ros2_rfm_serving.ros.robot.silent_topics import SilentTopics
+from ros2_rfm_serving.ros.robot.sinks import ChunkSink, DryRunSink, make_sink
 from ros2_rfm_serving.ros.robot.status import Punctuality, Rhythm, diagnosis, status_message
 from ros2_rfm_serving.ros.robot.task_door import PeoplesDoor, TaskDoor
 from ros2_rfm_serving.ros.robot.vouched import UNVOUCHED
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
-from ros2_rfm_serving.types import Reply, RobotState, TaskOutcome, TaskPhase
-from ros2_rfm_serving.types.texts import without_numbers
+from ros2_rfm_serving.types import Array, Chunk, Reply, RobotState, TaskOutcome, TaskPhase
+from ros2_rfm_serving.types.texts import shortened, without_numbers
 
 T = TypeVar("T")
-SILENT_S = 2.0
-"""A topic without a message for so long may have a publisher of another type."""
 WATCHDOG_PERIODS = 2.0
 """Control periods between two ticks without a new state."""
 
@@ -72,10 +73,19 @@ class RobotBody:
         self._by_timer = settings.tick is TickSource.TIMER
         self.punctuality = Punctuality(self._period_s, on_grid=self._by_timer)
         self.rhythm = Rhythm(settings.config.control_rate_hz)
+        self._dry_run = DryRun(settings.config.action_names) if settings.dry_run else None
+        self._command_scale = command_scale(ActionColumns.of(settings.config), settings.speed_scale)
+        """[A] what commands are multiplied with; None: 1."""
         self._active = self._drives = False
         self._timer: Turn | None = None
         self._ticked_s = self._told_s = -1.0
         self._listening = Listening(self.brain)
+        self._silence = SilentTopics(node)
+        self._stillness = Stillness(settings.config)
+        self._chunk: Chunk | None = None
+        """The last one that came, whether or not it could be used."""
+        self._last_refusals: dict[str, str] = {}
+        """Counter of refused messages -> why the last one was refused."""
         self._told: object = None
         self._sessions = Sessions(node, servers, self)
         verifier = servers.proofs.verifier
@@ -109,6 +119,7 @@ class RobotBody:
         def apply() -> None:
             change_brain()
             self.settings, self._door.instruction = settings, settings.instruction
+            self._command_scale = command_scale(ActionColumns.of(settings.config), settings.speed_scale)
             self._cameras.encode(settings.io.jpeg_quality, settings.io.max_image_size_px)
 
         return apply
@@ -158,6 +169,8 @@ class RobotBody:
             made.level = max(made.level, DiagnosticStatus.WARN)
         if self.brain.following.scheduler and self._servers.proofs.is_in_doubt(now_s):
             made.level, made.message = max(made.level, DiagnosticStatus.WARN), f"{made.message}; {UNVOUCHED}"
+        if trial := self._trial:
+            made.level, made.message = max(made.level, DiagnosticStatus.WARN), f"{made.message}; {trial}"
         if problem := self._command_topic.problem:
             made.level, made.message = max(made.level, DiagnosticStatus.WARN), f"{made.message}; {problem}"
         return made
@@ -170,30 +183,59 @@ class RobotBody:
             "state_age_s": now_s - reader.state_s,
             "state_topics": " ".join(reader.topics.values()),
             "state_problem": self._refusals.lasting("", now_s),
+            "state_refused": self._refusals.num_messages(""),
             "state_last_problem": reader.last_problem,
             "command_topic": self._topic(self.settings.io.sink.topic),
             "command_problem": self._command_topic.problem,
         }
+        found |= self._trial_values() | self._command_problems(now_s)
         for part, times in reader.times.items():
             found |= times.values(now_s) | {f"topic {part.value}": reader.topics[part]}
-            found |= self._mismatch(times, reader.topics[part], self.settings.io.state.message_type(part), now_s)
+            found |= self._silences(times, reader.topics[part], self.settings.io.state.message_type(part), now_s)
         for camera in self.settings.io.cameras:
             found[f"image_age_s {camera.name}"] = ages_s[camera.name]
             found[f"image_topic {camera.name}"] = self._topic(camera.topic)
             found[f"image_problem {camera.name}"] = self._refusals.lasting(camera.name, now_s)
             found |= self._pictures[camera.name].values(now_s)
-            found |= self._mismatch(self._pictures[camera.name], self._topic(camera.topic), camera.message_type, now_s)
+            found[f"image_refused {camera.name}"] = self._refusals.num_messages(camera.name)
+            found |= self._silences(self._pictures[camera.name], self._topic(camera.topic), camera.message_type, now_s)
         return found
 
-    def _mismatch(self, times: ReadingTimes, topic: str, message_type: type, now_s: float) -> dict[str, object]:
-        """Return what a silent topic is published as, where that is another type than the robot subscribes to."""
-        if now_s - times.arrived_s <= SILENT_S:
-            return {}
-        wanted = f"{message_type.__module__.partition('.')[0]}/msg/{message_type.__name__}"
-        published = {one.topic_type for one in self._node.get_publishers_info_by_topic(topic)} - {wanted}
-        if not published:
-            return {}
-        return {f"type_problem {times.name}": f"{topic} is published as {', '.join(sorted(published))}, and not as {wanted}"}
+    def _trial_values(self) -> dict[str, object]:
+        """Return what a dry run, or a reduced speed, adds to `/diagnostics`."""
+        found: dict[str, object] = {}
+        if self.settings.speed_scale != 1.0:
+            found["speed_scale"] = self.settings.speed_scale
+        return found | (self._dry_run.values() if self._dry_run else {})
+
+    @property
+    def _trial(self) -> str:
+        """That it is tried out, for people; empty: it works as declared."""
+        if self._dry_run is not None:
+            return "dry run: commands are not published"
+        scale = self.settings.speed_scale
+        return f"reduced speed: {scale:.0%} of what is declared" if scale != 1.0 else ""
+
+    def _command_problems(self, now_s: float) -> dict[str, object]:
+        """For `/diagnostics`: what is wrong with actions and commands, where anything is, and what a task waits for."""
+        config = self.settings.config
+        found = {
+            "still_problem": self._stillness.problem,
+            "chunk_problem": chunk_problem(self._chunk, config) if self._chunk is not None else "",
+            "limits_problem": limits_problem(self._reader.positions, config),
+            "reset_problem": self._door.waits_for,
+            "start_problem": self._refusals.lasting(START, now_s),
+            "command_rivals": self._command_topic.rivals,
+            "clock_problem": clock_problem(self._node),
+        }
+        found |= {f"last {kind}": problem for kind, problem in self._last_refusals.items()}
+        return {name: problem for name, problem in found.items() if problem}
+
+    def _silences(self, times: ReadingTimes, topic: str, message_type: type, now_s: float) -> dict[str, object]:
+        """Return why nothing comes on a sensor's topic, where the graph shows it."""
+        silence = self._silence.of(topic, message_type, times.arrived_s, now_s)
+        found = {"type_problem": silence.type_problem, "topic_problem": silence.topic_problem}
+        return {f"{name} {times.name}": problem for name, problem in found.items() if problem}
 
     # --- what it is made of ---
 
@@ -209,7 +251,8 @@ class RobotBody:
             for camera in io.cameras
         }
         topic = self._topic(io.sink.topic)
-        self._sink = self._keep(make_sink(self._node, io.sink, topic, refused), lambda made: made.close())
+        made = DryRunSink(self._dry_run) if self._dry_run else make_sink(self._node, io.sink, topic, refused)
+        self._sink = self._keep(made, lambda sink: sink.close())
         watched = CommandTopic(self._node, self.name, topic, self._sink, io.sink, self._period_s)
         self._command_topic = self._keep(watched, CommandTopic.close)
         self._statuses = [self._status_to(self._node)]
@@ -254,6 +297,7 @@ class RobotBody:
             stop=self.stop,
             heard=self._note_person,
             gate=self._gate,
+            is_dry_run=self.settings.dry_run,
         )
 
     def _topic(self, leaf: str) -> str:
@@ -279,7 +323,7 @@ class RobotBody:
         if from_server:
             heard = self._servers.faults.passing(heard, Direction.DOWN)
             ends = self._servers.ends
-            made = bounded.hear(ends, kind, self._topic(topic), heard, profile, self._refuse, prove=prove)
+            made = bounded.hear(ends, kind, self._topic(topic), heard, profile, self.refuse, prove=prove)
             self._keep(made, ends.destroy_subscription)
         else:
             made = self._node.create_subscription(kind, self._topic(topic), heard, profile)
@@ -303,15 +347,19 @@ class RobotBody:
 
     def _on_reply(self, read: Callable[[Any], Reply], message: Any) -> None:
         try:
-            self.brain.reply(read(message), self._listening.now_s())
+            reply = read(message)
+            self._chunk = reply if isinstance(reply, Chunk) else self._chunk
+            self.brain.reply(reply, self._listening.now_s())
         except BadMessageError as error:
-            self._refuse(error)
+            self.refuse(error)
 
     def _count_unproven(self) -> None:
         self.brain.refused["unproven"] += 1
 
-    def _refuse(self, error: BadMessageError) -> None:
+    def refuse(self, error: BadMessageError) -> None:
+        """Count a message that cannot be used, and keep why."""
         self.brain.refused[error.kind] += 1
+        self._last_refusals[error.kind] = shortened(str(error))
 
     def _on_refetch(self, message: Any) -> None:
         self.brain.ask_again(convert.id_from(message))
@@ -376,7 +424,8 @@ class RobotBody:
             self._refusals.note(START, "", now_s)
         self._drives = tick.command is not None or self.brain.task is not None
         if tick.command is not None:
-            self._sink.send(tick.command, self._period_s)
+            self._sink.send(self._slowed(tick.command), self._period_s)
+        self._note_motion(tick.command, sensors, now_s)
         self._send_trajectory(tick.trajectory)
         for server, request in tick.requests:
             self._servers.send(server, request)
@@ -390,6 +439,14 @@ class RobotBody:
         if not self._by_timer and (misfit := self.rhythm.news()):
             self._node.get_logger().warning(f"{self.name}: {misfit}")
 
+    def _note_motion(self, command: Array | None, sensors: Sensors | None, now_s: float) -> None:
+        """Compare what is commanded with what moves."""
+        if not self.brain.executing or self._dry_run is not None:
+            self._stillness.end()
+        elif command is not None and sensors is not None:
+            measured = sensors.positions if sensors.positions is not None else sensors.state
+            self._stillness.note(command, measured, now_s)
+
     def _on_timer(self) -> None:
         now_s = self._listening.now_s()
         if self._by_timer:
@@ -399,6 +456,10 @@ class RobotBody:
             self.punctuality.restart()
             self.tick(now_s, may_act=False)
 
+    def _slowed(self, command: Array) -> Array:
+        """Return velocities and displacements reduced to `speed_scale`; limits of positions are reduced in the configuration."""
+        return command if self._command_scale is None else command * self._command_scale
+
     def _send_stop(self) -> None:
         command = self.brain.stop_command()
         if command is not None:
@@ -407,7 +468,7 @@ class RobotBody:
 
     def _send_trajectory(self, trajectory: Trajectory | None) -> None:
         if trajectory is not None:
-            assert isinstance(self._sink, ChunkSink), "another sink asks for no trajectories"
+            assert isinstance(self._sink, ChunkSink | DryRunSink), "another sink asks for no trajectories"
             self._sink.send_trajectory(trajectory)
 
     def _failed(self) -> None:
@@ -443,6 +504,19 @@ class RobotBody:
 
     def _status_message(self, now_s: float) -> Any:
         status = status_message(self.brain, self.settings.task, self.punctuality, now_s)
-        for problem in filter(None, (self._refusals.lasting(source, now_s) for source in ("", START))):
-            status.reason = f"{status.reason}; {problem}" if status.reason else problem
+        status.reason = "; ".join(filter(None, [status.reason, *self._obstacles(now_s), self._trial]))
         return convert.stamped(status, self._node)
+
+    def _obstacles(self, now_s: float) -> Iterator[str]:
+        """Yield what is in the robot's way beside what its brain reports."""
+        for source in ("", START):
+            yield self._refusals.lasting(source, now_s)
+        for camera in self.settings.io.cameras:
+            if problem := self._refusals.lasting(camera.name, now_s):
+                yield f"camera {camera.name}: {problem}"
+        times = {topic: self._reader.times[part] for part, topic in self._reader.topics.items()}
+        times |= {self._topic(camera.topic): self._pictures[camera.name] for camera in self.settings.io.cameras}
+        for topic, one in times.items():
+            silence = self._silence.known(topic, one.arrived_s, now_s)
+            yield silence.type_problem or silence.topic_problem
+        yield self._door.waits_for

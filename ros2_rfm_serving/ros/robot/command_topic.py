@@ -17,6 +17,7 @@ from rcl_interfaces.srv import GetParameters
 from rclpy.node import Node
 from rclpy.parameter import parameter_value_to_python
 
+from ros2_rfm_serving.factory.live_graph.interface import SINKS_OF
 from ros2_rfm_serving.ros.node.timers import Turn, turns_of
 from ros2_rfm_serving.ros.robot.sinks import (
     OBSERVERS,
@@ -37,13 +38,6 @@ PATIENT_CHECKS = 2
 SIMILAR_CHECKS = 5
 """Checks after which topics that may be meant are searched for again."""
 NUM_SIMILAR = 3
-SINKS_OF = {
-    "std_msgs/msg/Float64MultiArray": ("array",),
-    "trajectory_msgs/msg/JointTrajectory": ("trajectory", "chunk"),
-    "geometry_msgs/msg/Twist": ("twist",),
-    "geometry_msgs/msg/TwistStamped": ("twist",),
-}
-"""Values of the parameter `sink`, by the type of messages."""
 JTC_PARAMETERS = (
     "joints",
     "allow_partial_joints_goal",
@@ -61,11 +55,12 @@ scaling of its speed (5.3.0), and `allow_trajectory_replacement` (6.8.0)."""
 
 
 class CommandTopic:
-    """`problem` says why commands reach nobody who takes them; empty: they do, or it is not known yet."""
+    """`problem` says why commands reach nobody who takes them; empty: they do, or it is not known yet. `rivals` says who else
+    commands the robot on this topic; empty: nobody."""
 
     def __init__(self, node: Node, robot: str, topic: str, sink: CommandSink, config: SinkConfig, period_s: float) -> None:
         """topic: absolute. period_s: of control."""
-        self.problem = ""
+        self.problem = self.rivals = ""
         self._node, self._robot, self._topic, self._sink, self._config = node, robot, topic, sink, config
         self._period_s = period_s
         self._num_checks = 0
@@ -85,7 +80,7 @@ class CommandTopic:
             self._timer = turns_of(self._node).every(CHECK_PERIOD_S, self._check)
 
     def end(self) -> None:
-        self.problem = ""
+        self.problem = self.rivals = ""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -100,6 +95,7 @@ class CommandTopic:
         found = subscribers(self._node, self._topic)
         taken = takers(found)
         self._sink.adapt(taken)
+        self.rivals = self._others_that_publish()
         if self._config.kind in (SinkKind.TRAJECTORY, SinkKind.CHUNK):
             self._ask_all(taken.get(self._sink.type_name, ()))
         if not (problem := self._graph_problem(found, taken)):
@@ -134,6 +130,13 @@ class CommandTopic:
         fix = f"{sinks} sends that" if sinks else "a `sink: custom` of your own could send that"
         fix = "give it another topic" if kind in taken else fix
         return f"{', '.join(nodes)} subscribes to {self._topic} as {other}, and commands are {kind}: {fix}"
+
+    def _others_that_publish(self) -> str:
+        own = self._node.get_fully_qualified_name()
+        publishers = [full_name(one) for one in self._node.get_publishers_info_by_topic(self._topic)]
+        num_own = publishers.count(own)
+        others = sorted({name for name in publishers if name != own} | ({own} if num_own > 1 else set()))
+        return f"{', '.join(others)} publishes to {self._topic}, too" if others else ""
 
     def _qos_problem(self) -> str:
         """Return which subscribers get nothing because their QoS asks for more than commands have."""

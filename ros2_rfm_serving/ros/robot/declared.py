@@ -13,6 +13,7 @@ from ros2_rfm_serving.ros.node.parameters import Spec, When, choice
 from ros2_rfm_serving.ros.robot.joints import StatePart
 from ros2_rfm_serving.ros.robot.sinks import TRAJECTORY_FIELDS, SinkKind
 from ros2_rfm_serving.types import MAX_ALPHA, MAX_STAGES, Conditioning, Guidance, Horizon
+from ros2_rfm_serving.types.contracts import AUTO
 
 
 class TickSource(enum.Enum):
@@ -68,7 +69,11 @@ EXECUTION = {
     "pipelining.fetch_offset": Spec(0, "0: a frame generates on its own context; -1: on the one before", -1, 0),
     "num_steps": Spec(0, "Solver steps of each chunk, where the model lets robots choose; 0: its own number", 0, 1000),
     "synchronous": Spec(False, "Hold while the next chunk is computed"),
-    "conditioning": choice(Conditioning.PREFIX, "How a chunk continues the actions executed meanwhile"),
+    "conditioning": Spec(
+        AUTO,
+        "How a chunk continues the actions executed meanwhile; auto: the best that the model can do: prefix, guided, none",
+        choices=(AUTO, *(way.value for way in Conditioning)),
+    ),
     "guidance_schedule": choice(_GUIDANCE.schedule, "How guidance fades out over the prefix"),
     "guidance_max_weight": Spec(_GUIDANCE.max_weight, "Guidance weights are clipped to this", 0.0, LARGE),
     "guidance_execution_horizon": Spec(_GUIDANCE.execution_horizon, "Row at which the prefix has lost all weight", 0, 10_000),
@@ -115,6 +120,8 @@ COMMANDS = {
     ),
     "command_scale": Spec([], "Per action: published is scale * action + offset; empty: 1"),
     "command_offset": Spec([], "Per action; empty: 0"),
+    "dry_run": Spec(False, "Command nothing, and report in /diagnostics what would have been commanded; resets are left out"),
+    "speed_scale": Spec(1.0, "Share of the declared speed: of velocities, displacements and limits of positions", 0.01, 1.0),
 }
 
 _GATE = {
@@ -236,7 +243,7 @@ TASKS = {
 
 LIVE = {
     *("instruction", "component_prompts", "execution_horizon", "blend_steps"),
-    *(name for name in COMMANDS if name.startswith(("limits.", "safe_pose")) or name == "fallback"),
+    *(name for name in COMMANDS if name.startswith(("limits.", "safe_pose")) or name in ("fallback", "speed_scale")),
     *GATE,
     *("jpeg_quality", "max_image_size_px", "max_sensor_skew_s"),
     *(SAFETY.keys() - {"link.counts_first_latency", "link.longest_latency"}),

@@ -57,7 +57,18 @@ def check_raw(message: Any, depth_range_m: Range) -> None:
         raise BadMessageError("no_depth_range", f"{name} is depth, and no range was declared for this camera")
     least = width * encoding.bytes_per_pixel if encoding else 1
     if not height or not width or step < least or size != height * step or (encoding and width % encoding.multiple):
-        raise BadMessageError("bad_image", f"{size} bytes, {width} x {height} {name[:40]!r} in rows of {step}")
+        raise BadMessageError("bad_image", _size_problem(message, least, encoding))
+
+
+def _size_problem(message: Any, least: int, encoding: Encoding | None) -> str:
+    """Return what contradicts what in the sizes of an image."""
+    height, width, step = message.height, message.width, message.step
+    found = f"{len(message.data)} bytes for {width} x {height} {message.encoding[:40]}"
+    if encoding and width % encoding.multiple:
+        return f"{found}: the width has to be a multiple of {encoding.multiple}"
+    if step < least:
+        return f"{found}: rows of {step} bytes, and {least} are needed"
+    return f"{found} in rows of {step}: {height * step} are needed"
 
 
 def read_raw(message: Any, depth_range_m: Range) -> Pixels:

@@ -15,7 +15,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray, Float64MultiArray
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.factory.yaml_source import did_you_mean
+from ros2_rfm_serving.factory.yaml_source import nearest
 from ros2_rfm_serving.robot.simulated_time import SimulatedTime
 from ros2_rfm_serving.ros.robot.part_fields import IMU, LARGEST, ODOMETRY, POSE, WRENCH, PartFormat
 from ros2_rfm_serving.ros.robot.reading_times import ReadingTimes
@@ -23,6 +23,8 @@ from ros2_rfm_serving.types import Array
 
 MAX_NAMES = 256
 """Names of joints that are kept to suggest one of them."""
+SHOWN_NAMES = 8
+"""Names of joints that a message lists."""
 JOINT_FIELDS = ("position", "velocity", "effort")
 Places = npt.NDArray[np.intp]
 
@@ -369,4 +371,13 @@ class JointReader:
             return f"joint {joint!r} came last in {self._topic} {now_s - arrived_s:.1f} s ago, and others come"
         if received_s > -math.inf:
             return f"joint {joint!r} in {self._topic} was measured {now_s - received_s:.1f} s ago, by its stamp"
-        return f"joint {joint!r} is missing in {self._topic}; {did_you_mean(joint, self._others)}"
+        near = nearest(joint, self._others)
+        meant = f" (did you mean `{near}`?)" if near else ""
+        return f"joint {joint!r} is not in {self._topic}, {self._which_has()}{meant}"
+
+    def _which_has(self) -> str:
+        """Return the names of joints that the topic has, the first of them."""
+        found = [name for name, at_s in zip(self._names, self._arrived_s, strict=True) if at_s > -math.inf]
+        names = [*self._others, *found]
+        more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+        return f"which has {', '.join(names[:SHOWN_NAMES])}{more}" if names else "which has no joints"

@@ -168,6 +168,13 @@ def simulated_time_of(node: Node) -> SimulatedTime | None:
     return found
 
 
+def clock_problem(node: Node) -> str:
+    """Return why the simulated time of a node does not go on; empty: it does, or the node does not use it."""
+    if simulated_time_of(node) is None or node.count_publishers(CLOCK):
+        return ""
+    return f"use_sim_time is true, and nobody publishes {CLOCK}"
+
+
 def _receiver(simulated: SimulatedTime) -> Callable[[Any], None]:
     def receive(message: Any) -> None:
         simulated.receive(message.clock.sec + 1e-9 * message.clock.nanosec, clock())

@@ -20,6 +20,8 @@ MAX_REASONS = 64
 class LastingRefusal:
     problem: str = ""
     since_s: float = math.inf
+    num_messages: int = 0
+    """Messages that came since then, this one included."""
 
 
 class Refusals:
@@ -38,6 +40,7 @@ class Refusals:
             return
         current = self._current.setdefault(sensor, LastingRefusal(since_s=now_s))
         current.problem = problem
+        current.num_messages += 1
         if at_once or now_s - current.since_s >= LASTS_S:
             self._log(f"{'commands do not begin' if sensor == START else 'readings are refused'}: {problem}", now_s)
 
@@ -45,6 +48,11 @@ class Refusals:
         """Why its readings are refused, and have been for a while; empty: they are not."""
         current = self._current.get(sensor)
         return current.problem if current and now_s - current.since_s >= LASTS_S else ""
+
+    def num_messages(self, sensor: str) -> int:
+        """Return the number of messages that came since its readings are refused; 0: they are not."""
+        current = self._current.get(sensor)
+        return current.num_messages if current else 0
 
     def _log(self, problem: str, now_s: float) -> None:
         kind = "".join(letter for letter in problem if not letter.isdigit())

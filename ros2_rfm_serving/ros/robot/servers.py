@@ -44,6 +44,9 @@ class ServedRobot(Protocol):
     name: str
     brain: RobotBrain
 
+    def refuse(self, error: BadMessageError) -> None:
+        """Count a message that cannot be used, and keep why."""
+
     def safely(self, callback: Callable[..., object], *arguments: object) -> None:
         """Calls it; what it raises costs this robot that message and nobody else anything."""
 
@@ -123,7 +126,7 @@ class Servers:
     def _refuse(self, error: BadMessageError) -> None:
         """Of a message that is for all robots here."""
         for robot in self._robots:
-            robot.brain.refused[error.kind] += 1
+            robot.refuse(error)
 
     # --- what the schedule says ---
 

@@ -23,7 +23,7 @@ from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import turns_of
 from ros2_rfm_serving.ros.robot.servers import ServedRobot, Servers
 from ros2_rfm_serving.ros.wire import session_messages
-from ros2_rfm_serving.types import SessionRequest
+from ros2_rfm_serving.types import SYSTEM1, SessionRequest
 
 FULL = (CapacityError.code, DrainingError.code, UnprovenError.code, ConfigurationError.code)
 """Refused with one of these a robot turns to the route's other server."""
@@ -108,7 +108,7 @@ class Sessions:
         try:
             grant = session_messages.grant_from(answer)
         except BadMessageError as error:
-            brain.refused[error.kind] += 1
+            self._robot.refuse(error)
             brain.session_refused(component, server, str(error), now_s)
             return
         before = self._epochs.get((server, component), grant.session_epoch)
@@ -116,6 +116,9 @@ class Sessions:
             self._servers.proofs.ended(server, self._robot.name, component, before)
         self._epochs[server, component] = grant.session_epoch
         brain.session_opened(component, server, grant, now_s)
+        if component == SYSTEM1 and brain.conditioning:
+            used = f"chunks of {grant.contract.model} continue by conditioning {brain.conditioning.value!r}"
+            self._node.get_logger().info(f"{self._robot.name}: {server}: {used}")
         for other in [s for s, c in self._epochs if c == component and s != server]:
             self._close(other, component)  # of the server it has turned away from: room for somebody else
 

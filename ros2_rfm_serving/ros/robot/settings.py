@@ -23,6 +23,7 @@ from ros2_rfm_serving.robot.config import (
     TaskPolicy,
 )
 from ros2_rfm_serving.robot.gate import GateConfig, GateMode
+from ros2_rfm_serving.robot.proving import slowed
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, Values, declare
 from ros2_rfm_serving.ros.node.runtime import parameter
 from ros2_rfm_serving.ros.robot.columns import action_columns, check_velocities, read_limits
@@ -30,6 +31,7 @@ from ros2_rfm_serving.ros.robot.declared import SPECS, TickSource
 from ros2_rfm_serving.ros.robot.io import IoConfig, io_config, per_action
 from ros2_rfm_serving.ros.robot.sinks import SinkKind
 from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, Conditioning, Fallback, Guidance, Horizon, Pipelining, PrefixSchedule
+from ros2_rfm_serving.types.contracts import AUTO
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,10 @@ class RobotSettings:
     tick: TickSource
     task: str
     instruction: str
+    dry_run: bool = False
+    """Command nothing, and report what would have been commanded."""
+    speed_scale: float = 1.0
+    """Share of the declared speed; `config.limits` are reduced to it already."""
     warnings: tuple[str, ...] = ()
     """What is valid, and perhaps not meant, for people."""
 
@@ -60,6 +66,8 @@ def robot_settings(node: Node, name: str, *, one_of_many: bool = False, changed:
         tick=values.choice("tick", TickSource),
         task=values.text("task"),
         instruction=_instruction(values),
+        dry_run=values.flag("dry_run"),
+        speed_scale=values.number("speed_scale"),
         warnings=tuple(suggestions(ActionColumns.of(config), config.limits)),
     )
 
@@ -122,7 +130,7 @@ def _execution(values: Values, columns: ActionColumns) -> dict[str, Any]:
         "pipelining": _pipelining(values),
         "num_steps": values.integer("num_steps"),
         "synchronous": values.flag("synchronous"),
-        "conditioning": values.choice("conditioning", Conditioning),
+        "conditioning": None if values.text("conditioning") == AUTO else values.choice("conditioning", Conditioning),
         "guidance": Guidance(
             schedule=values.choice("guidance_schedule", PrefixSchedule),
             max_weight=values.number("guidance_max_weight"),
@@ -161,7 +169,7 @@ def _commands(values: Values, columns: ActionColumns) -> dict[str, Any]:
         "command_type": columns.kind,
         "command_types": columns.types if columns.mixed else (),
         "turns": columns.turns if columns.has_turns else (),
-        "limits": limits,
+        "limits": slowed(limits, columns, values.number("speed_scale")),
         "gate": _gate(values, num_actions),
         "fallback": tuple(_rung(values, rung) for rung in values.texts("fallback")),
         "safe_pose": per_action(values, "safe_pose", values.numbers, num_actions, may_be_nan=columns.mixed),

@@ -25,6 +25,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.config import CommandType, Trajectory
 from ros2_rfm_serving.robot.output import counted_on, published
+from ros2_rfm_serving.robot.proving import DryRun
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.ros.wire.convert import put
 from ros2_rfm_serving.types import Array
@@ -118,6 +119,22 @@ def make_sink(node: Node, config: SinkConfig, topic: str, refused: Counter[str])
         SinkKind.TWIST: TwistSink,
     }[config.kind]
     return made(node, config, topic)
+
+
+class DryRunSink:
+    """Publishes nothing, and notes every command in `run`."""
+
+    def __init__(self, run: DryRun) -> None:
+        self.run = run
+
+    def send(self, command: Array, period_s: float) -> None:
+        self.run.add(command)
+
+    def send_trajectory(self, trajectory: Trajectory) -> None:
+        """Do nothing: `send` gets each command of a trajectory, too."""
+
+    def close(self) -> None:
+        """Nothing was made."""
 
 
 class TopicSink:

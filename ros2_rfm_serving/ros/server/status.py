@@ -92,5 +92,5 @@ def _figures_of_engine(server: ModelServer) -> dict[str, object]:
     drift = server.drift
     figures: dict[str, object] = {f"drift_{name}": value for name, value in drift._asdict().items()} if drift else {}
     figures |= {f"answered {kind}": count for kind, count in server.answers.items()}
-    figures |= {f"last {kind}": words for kind, words in server.violations.items()}
+    figures |= {f"last {kind}": problem for kind, problem in tuple(server.last_refusals.items())}
     return figures | {f"over_quota {session}": count for session, count in server.over_quota.items()}

@@ -183,7 +183,7 @@ class Connection(WSListener):
 
     def refuse(self, error: RfmError) -> None:
         kind = error.kind if isinstance(error, BadMessageError) else COUNTED.get(type(error), "gateway_error")
-        self._server.count(kind)
+        self._server.refuse(kind, str(error))
         told = self.client.refusal(error)
         if told is None or self._ending:
             self.end(str(error), WSCloseCode.INTERNAL_ERROR)

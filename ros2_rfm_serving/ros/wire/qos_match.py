@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rclpy.duration import Duration
+from rclpy.duration import Duration, Infinite
 from rclpy.qos import (
     DurabilityPolicy,
     LivelinessPolicy,
@@ -19,6 +19,22 @@ WEAKEST_FIRST = {
 }
 """A publisher must offer as much as a subscription asks for."""
 LONGEST_FIRST = ("deadline", "liveliness_lease_duration")
+
+
+def as_shown(profile: QoSProfile) -> QoSProfile:
+    """Return the profile as the graph shows an endpoint that has it: a duration that is not given has no limit there."""
+    durations = {name: getattr(profile, name) for name in ("deadline", "lifespan", "liveliness_lease_duration")}
+    given = {name: value if value.nanoseconds else Infinite for name, value in durations.items()}
+    return QoSProfile(
+        history=profile.history,
+        depth=profile.depth,
+        reliability=profile.reliability,
+        durability=profile.durability,
+        liveliness=LivelinessPolicy.MANUAL_BY_TOPIC
+        if profile.liveliness == LivelinessPolicy.MANUAL_BY_TOPIC
+        else LivelinessPolicy.AUTOMATIC,
+        **given,
+    )
 
 
 def mismatch(offered: QoSProfile, requested: QoSProfile) -> str:

@@ -25,6 +25,7 @@ from ros2_rfm_serving.types import (
     SessionGrant,
     SessionRequest,
 )
+from ros2_rfm_serving.types.contracts import AUTO
 
 Word = TypeVar("Word", bound=enum.Enum)
 DEFAULTS, HORIZON = Guidance(), Horizon()
@@ -47,7 +48,7 @@ def session_request_to(request: SessionRequest) -> Any:
         state_size=request.state_size,
         control_rate_hz=request.control_rate_hz,
         expected_model_hash=request.expected_model_hash,
-        conditioning=request.conditioning.value,
+        conditioning=request.conditioning.value if request.conditioning else AUTO,
         guidance_schedule=request.guidance.schedule.value,
         guidance_max_weight=request.guidance.max_weight,
         guidance_horizon=request.guidance.execution_horizon,
@@ -75,7 +76,9 @@ def session_request_from(message: Any) -> SessionRequest:
         state_size=message.state_size,
         control_rate_hz=message.control_rate_hz,
         expected_model_hash=message.expected_model_hash,
-        conditioning=_known("conditioning", Conditioning, message.conditioning or Conditioning.NONE.value),
+        conditioning=None
+        if message.conditioning == AUTO
+        else _known("conditioning", Conditioning, message.conditioning or Conditioning.NONE.value),
         guidance=Guidance(
             schedule=_known("guidance_schedule", PrefixSchedule, message.guidance_schedule or DEFAULTS.schedule.value),
             max_weight=message.guidance_max_weight or DEFAULTS.max_weight,
@@ -146,32 +149,33 @@ def contract_to(contract: ModelContract, message: Any) -> Any:
     return message
 
 
+def contract_from(message: Any) -> ModelContract:
+    """Return the contract of OpenSession's or DescribeServer's response. Raises: `BadMessageError`."""
+    return ModelContract(
+        schema_version=message.schema_version,
+        model=message.model,
+        model_hash=message.model_hash,
+        emulated=message.emulated,
+        output=_known("output", OutputKind, message.output),
+        action_names=tuple(message.action_names),
+        cameras=tuple(message.cameras),
+        state_size=message.state_size,
+        chunk_length=message.chunk_length,
+        control_rate_hz=message.trained_rate_hz,
+        max_inference_delay_steps=message.max_inference_delay_steps,
+        conditionings=tuple(_known("conditionings", Conditioning, word) for word in message.conditionings) or (Conditioning.NONE,),
+        pipelines=message.pipelines,
+        max_num_steps=message.max_num_steps,
+        serving=_known("serving", Serving, message.serving or Serving.SHARED.value),
+        action_mean=tuple(message.action_mean),
+        action_std=tuple(message.action_std),
+    )
+
+
 def grant_from(message: Any) -> SessionGrant:
     """Raises: `BadMessageError`."""
-    return SessionGrant(
-        session_epoch=message.session_epoch,
-        warnings=tuple(message.warnings),
-        contract=ModelContract(
-            schema_version=message.schema_version,
-            model=message.model,
-            model_hash=message.model_hash,
-            emulated=message.emulated,
-            output=_known("output", OutputKind, message.output),
-            action_names=tuple(message.action_names),
-            cameras=tuple(message.cameras),
-            state_size=message.state_size,
-            chunk_length=message.chunk_length,
-            control_rate_hz=message.trained_rate_hz,
-            max_inference_delay_steps=message.max_inference_delay_steps,
-            conditionings=tuple(_known("conditionings", Conditioning, word) for word in message.conditionings)
-            or (Conditioning.NONE,),
-            pipelines=message.pipelines,
-            max_num_steps=message.max_num_steps,
-            serving=_known("serving", Serving, message.serving or Serving.SHARED.value),
-            action_mean=tuple(message.action_mean),
-            action_std=tuple(message.action_std),
-        ),
-    )
+    contract = contract_from(message)
+    return SessionGrant(session_epoch=message.session_epoch, warnings=tuple(message.warnings), contract=contract)
 
 
 def _known(field: str, words: type[Word], word: str) -> Word:

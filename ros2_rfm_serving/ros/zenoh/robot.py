@@ -89,8 +89,8 @@ class ZenohRobot:
         for kind, leaf, read in HEARD:
             take = partial(self.safely, self._on_reply, read)
             name, prove = names.robot(self.name, leaf), self._servers.proofs.check
-            bounded.hear(self.ends, kind, name, take, qos.REPLY, self._refuse, prove=prove)
-        bounded.hear(self.ends, msg.RequestId, names.robot(self.name, "rfm/refetch"), self._on_refetch, qos.REFETCH, self._refuse)
+            bounded.hear(self.ends, kind, name, take, qos.REPLY, self.refuse, prove=prove)
+        bounded.hear(self.ends, msg.RequestId, names.robot(self.name, "rfm/refetch"), self._on_refetch, qos.REFETCH, self.refuse)
         self._status = self.ends.create_publisher(msg.RobotStatus, names.robot(self.name, "rfm/status"), qos.ROBOT_STATUS)
         self._punctuality = Punctuality(1.0 / settings.config.control_rate_hz, on_grid=True)
         self._speaker = Speaker(self.name)
@@ -161,12 +161,12 @@ class ZenohRobot:
         try:
             self.brain.reply(read(message), clock())
         except BadMessageError as error:
-            self._refuse(error)
+            self.refuse(error)
 
     def _on_refetch(self, message: Any) -> None:
         self.brain.ask_again(convert.id_from(message))
 
-    def _refuse(self, error: BadMessageError) -> None:
+    def refuse(self, error: BadMessageError) -> None:
         self.brain.refused[error.kind] += 1
 
     def _lost(self, topic: str, number: int) -> None:

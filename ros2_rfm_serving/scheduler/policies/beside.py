@@ -8,17 +8,18 @@ less: the plan with one more has a place for all others.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ros2_rfm_serving.scheduler import utility
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies.best import Best
-from ros2_rfm_serving.scheduler.policies.options import BestSchedule, under
+from ros2_rfm_serving.scheduler.policies.options import BestSchedule, operated, under
+from ros2_rfm_serving.scheduler.policies.refinement import Refinement, whole_hosts
 from ros2_rfm_serving.scheduler.policies.search import LARGE
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.predict import keeps_every_slo
 from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
 from ros2_rfm_serving.scheduler.prediction.stable import Moves
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
@@ -47,10 +48,13 @@ def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget, rate_c
     mine = [found] if found else []
     if not budget.work or rate_control is False or problem.previous or len(problem.servers) >= LARGE:
         return mine
-    if math.isinf(bound.objective) or _near(found, bound):
-        return mine
-    other = _with_others(problem, curves, bound, budget, own, found)
-    return mine if other is None or other is found else [*mine, other]
+    refined = Refinement(problem, curves, own, budget)
+    sure = found is not None and _keeps(curves, found)
+    best = refined.of(found, sure=sure) if found else None
+    if not (math.isinf(bound.objective) or _near(best, bound)):
+        other = _with_others(problem, curves, bound, budget, own, best)
+        best = refined.of(other) if other and other is not best else best
+    return mine if best is None or best is found else [*mine, best]
 
 
 def surest(solutions: Sequence[Solution]) -> Solution:
@@ -96,11 +100,16 @@ def _near(found: BestSchedule | None, bound: Bound) -> bool:
     return found is not None and found.objective >= (1.0 - GAP) * bound.objective
 
 
+def _keeps(curves: Curves, schedule: BestSchedule) -> bool:
+    """Return whether every SLO is kept by robots' own queues, too: where the search knows no such schedule it returns another."""
+    return keeps_every_slo(schedule.problem, curves, operated(schedule, curves, curves))
+
+
 def _solved(problem: Problem, curves: Curves, work: float, extra: Budget) -> BestSchedule | None:
     own = Budget(work)
     found = Best(problem, curves, upper_bound(problem, curves, own), own, Moves(problem)).run(None)
     extra.spend(own.total)
-    return found
+    return found if found and _keeps(curves, found) else None
 
 
 def _for(problem: Problem, schedule: BestSchedule) -> BestSchedule:
@@ -109,9 +118,9 @@ def _for(problem: Problem, schedule: BestSchedule) -> BestSchedule:
 
 
 def _harder(problem: Problem) -> Iterator[Problem]:
-    """With one server less of each type that has several; with each SLO stricter."""
-    for gpu_type, number in problem.gpus.items():
-        if number > 1:
+    """Yield the problem with one server less of each type, and with each SLO stricter."""
+    for gpu_type in problem.gpus:
+        if len(problem.servers) > 1:
             last = [server for server, its in problem.servers.items() if its == gpu_type][-1]
             yield replace(problem, servers={server: its for server, its in problem.servers.items() if server != last})
     yield from (_with_slo(problem, d.task, d.component, STRICTER) for d in problem.demands if math.isfinite(d.slo.promised_s))
@@ -156,18 +165,11 @@ def _with_one_left_out(problem: Problem, curves: Curves, bound: Bound, work: flo
 
 
 def _without_one(problem: Problem, schedule: BestSchedule, name: str) -> tuple[Host, ...]:
-    """Its servers, for whole classes, without one robot of a class: on the fullest server of each of its components."""
-    demands = {(problem.classes[d.task].name, d.component): d.index for d in problem.demands}
-    there = schedule.problem
-    robots: list[dict[int, int]] = []
-    for host in schedule.hosts:
-        counts: dict[int, int] = defaultdict(int)
-        for index, count in host.robots:
-            demand = there.demands[index]
-            counts[demands[there.classes[demand.task].name, demand.component]] += count
-        robots.append(counts)
-    for (task, _), index in demands.items():
-        if task == name:
-            max(robots, key=lambda counts: counts.get(index, 0))[index] -= 1
+    """Return its servers without one robot of a class: on the fullest server of each of its components."""
+    hosts = whole_hosts(problem, schedule)
+    robots = [dict(host.robots) for host in hosts]
+    for demand in problem.demands:
+        if problem.classes[demand.task].name == name:
+            max(robots, key=lambda counts: counts.get(demand.index, 0))[demand.index] -= 1
     kept = (tuple(sorted((index, count) for index, count in counts.items() if count)) for counts in robots)
-    return tuple(replace(host, robots=some) for host, some in zip(schedule.hosts, kept, strict=True) if some)
+    return tuple(replace(host, robots=some) for host, some in zip(hosts, kept, strict=True) if some)

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
 from ros2_rfm_serving.scheduler.policies import baselines
-from ros2_rfm_serving.scheduler.policies.comparison import Comparison
+from ros2_rfm_serving.scheduler.policies.comparison import CLEARLY, Comparison
 from ros2_rfm_serving.scheduler.policies.groups import Placement, groups_of, hosts_of
 from ros2_rfm_serving.scheduler.policies.in_place import in_place
 from ros2_rfm_serving.scheduler.policies.mixes import FEW_SERVERS, mixes
@@ -28,10 +28,12 @@ from ros2_rfm_serving.scheduler.policies.time_slices import sliced
 from ros2_rfm_serving.scheduler.policies.variants import Variants
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
 from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, OwnQueues
 from ros2_rfm_serving.scheduler.prediction.parts import parted
 from ros2_rfm_serving.scheduler.prediction.predict import keeps_every_slo
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
+from ros2_rfm_serving.scheduler.prediction.responses import Responses
 from ros2_rfm_serving.scheduler.prediction.stable import MIN_GAIN, Moves
 from ros2_rfm_serving.scheduler.problem import LEAST_HZ, Problem
 from ros2_rfm_serving.scheduler.solution import RESERVE
@@ -120,10 +122,45 @@ class Best:
         kept = self._compare.better(*(self._kept(option, tuning=True) for option in options))
         return self._surest(self._climbed(kept), ()) if kept else None
 
+    def reach(self, hosts: tuple[Host, ...], worth: float, limits: Mapping[Host, float] = MappingProxyType({})) -> float:
+        """Return the objective that these servers may have at the most, whatever their robots' queues say; 0: they serve nobody.
+
+        worth: objective below which an estimate will do. limits: loads that are known, in requests/s; other servers are full.
+        """
+        parts = parted(self._problem, hosts)
+        responses = Responses(parts.problem, self._curves, parts.hosts, None, Equilibrium((), {}, frozenset()))
+        most = (limits.get(host, self._curves.max_rate_hz(host.config)) for host in hosts)
+        queued = {host: hz for host, hz in zip(parts.hosts, most, strict=True) if responses.has_queue(host)}
+        search = RateSearch(parts.problem, self._curves, parts.hosts, queued)
+        rates = search.best(worth)
+        self._budget.spend(search.work)
+        return parts.problem.objective(rates) if rates is not None else 0.0
+
+    def improved(self, known: BestSchedule | None, hosts: tuple[Host, ...], least: float) -> BestSchedule | None:
+        """Return the best way to run these servers by which every SLO and floor is kept; None: it is worth no more than `least`, or
+        asynchronous robots would do clearly less than by the schedule that is known, if any."""
+        kept = self._chosen(self._ways(hosts))
+        found = self._surest(self._climbed(kept), ()) if kept else None
+        if not found or found.worth <= least or not self._compare.keeps_floors(found):
+            return None
+        if known is None:
+            return replace(found, complete=False)
+        return None if self._compare.does_less(found, known, CLEARLY) else replace(found, complete=known.complete)
+
+    def _ways(self, hosts: tuple[Host, ...]) -> list[BestSchedule]:
+        """With caps and without."""
+        parts = parted(self._problem, hosts)
+        search = RateSearch(parts.problem, self._curves, parts.hosts)
+        rates = search.best()
+        self._budget.spend(search.work)
+        schedule = BestSchedule(parts.problem, parts.hosts, rates or ())
+        capped = [schedule] if rates is not None else []
+        return [*capped, *self._variants.settled(schedule)]
+
     def _near(self) -> Best:
         """The same search without the network: what the curves know nothing of, the robots' own queues tell afterwards."""
         classes = tuple(
-            replace(task, demands=tuple(replace(d, slo=d.slo.near) if d.calls == 1.0 else d for d in task.demands))
+            replace(task, demands=tuple(replace(d, slo=d.slo.near) if d.for_actions else d for d in task.demands))
             for task in self._problem.classes
         )
         near = replace(self._problem, classes=classes)

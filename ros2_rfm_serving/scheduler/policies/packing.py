@@ -68,7 +68,7 @@ class _Packing:
     def __init__(
         self, problem: Problem, curves: Curves, hosts: Sequence[Host], parts: Parted, rates: Rates, limits: Mapping[Host, float]
     ) -> None:
-        acting = {d.model for d in problem.demands if d.calls == 1.0}
+        acting = {d.model for d in problem.demands if d.for_actions}
         self._kept = [host for host in hosts if host.config.model not in acting]
         self._now = Counter(host for host in hosts if host.config.model in acting)
         self._problem, self._curves = problem, curves
@@ -92,7 +92,7 @@ class _Packing:
     def _uniform(self) -> Iterator[Host]:
         """Of one class each, with more and more robots as long as that pays."""
         for demand in self._demands:
-            if demand.calls == 1.0:
+            if demand.for_actions:
                 for config in self._curves.of(demand.model):
                     yield from self._growing(demand, config)
 

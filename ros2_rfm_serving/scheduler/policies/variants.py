@@ -54,6 +54,10 @@ class Variants:
     def note_without_caps(self, schedule: BestSchedule) -> None:
         self.uncapped += self._without_caps(schedule)
 
+    def settled(self, schedule: BestSchedule) -> Iterator[BestSchedule]:
+        """Yield the schedule without caps, where its robots settle above their floors and its links carry them."""
+        return self._free(schedule)
+
     def _without_caps(self, schedule: BestSchedule) -> Iterator[BestSchedule]:
         """With the classes as they are, as another policy would have it, and where each robot goes at its own pace. Not where any
         schedule will do."""

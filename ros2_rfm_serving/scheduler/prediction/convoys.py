@@ -38,7 +38,7 @@ def _own_pace_hz(problem: Problem, curves: Curves, hosts: Sequence[Host], task: 
     """Mean over the robots of the class."""
     for host in mine:
         here = [d for d in task.coupled if any(d.index == index for index, _ in host.robots)]
-        if any(d.calls == 1.0 for d in here):
+        if any(d.for_actions for d in here):
             response_s = _convoy_response_s(problem, curves, host)
         else:
             response_s = _fastest_response_s(problem, curves, host)
@@ -53,7 +53,7 @@ def _convoy_response_s(problem: Problem, curves: Curves, host: Host) -> float | 
     """Of a server that action models alone use, System 1 of synchronous classes; None where an SLO might be missed."""
     demands = [problem.demands[d] for d, _ in host.robots]
     tasks = [problem.classes[d.task] for d in demands]
-    if host.config.batching != "fixed" or any(d.calls != 1.0 or t.overlapped for d, t in zip(demands, tasks, strict=True)):
+    if host.config.batching != "fixed" or any(not d.for_actions or t.overlapped for d, t in zip(demands, tasks, strict=True)):
         return None
     service_s = _service_s(curves, host)
     response_s = _law_s(host, service_s, min(t.cycle_s for t in tasks))

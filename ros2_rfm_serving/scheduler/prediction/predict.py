@@ -74,7 +74,7 @@ def solution_of(
     ]
     problems += sorted({text for texts in late.values() for text in texts})
     problems += dict.fromkeys(without_room(problem, curves, operation.hosts))
-    acting = _expected(problem, responses, operation, rates)
+    acting = _expected(problem, _acting(problem, curves, operation, settled), operation, rates)
     problems += dict.fromkeys(below_floor(problem, rates, acting.slowest))
     tasks = _tasks(problem, RateSearch(problem, curves, operation.hosts), rates, acting.mean, declared)
     return Solution(
@@ -162,6 +162,11 @@ def _notes(tasks: Mapping[str, TaskSolution], servers: Sequence[ServerSolution],
         yield "the bound is loose: its search was cut short"
 
 
+def _acting(problem: Problem, curves: Curves, operation: Operation, settled: Equilibrium) -> Responses:
+    """Return the responses by which robots act: with what they wait for elsewhere by the queues that are there."""
+    return Responses(problem, curves, operation.hosts, operation.caps, settled, calls_by_queue=True)
+
+
 def _settled(problem: Problem, curves: Curves, operation: Operation) -> Equilibrium:
     if operation.rates is None:
         return equilibrium(problem, curves, operation.hosts, operation.caps)
@@ -221,7 +226,7 @@ def _expected(problem: Problem, responses: Responses, operation: Operation, rate
     mean = [max(rate, pace or 0.0) for rate, pace in zip(rates, operation.paces or rates, strict=True)]
     slowest = list(mean)
     for c, task in enumerate(problem.classes):
-        asked = next((d.index for d in task.coupled if d.calls == 1.0), None)
+        asked = next((d.index for d in task.coupled if d.for_actions), None)
         if asked is not None and task.num_robots:
             there = [(num, host) for host in operation.hosts if (num := dict(host.robots).get(asked))]
             acting = [

@@ -89,8 +89,12 @@ class Responses:
         settled: Equilibrium,
         *,
         assuring: bool = False,
+        calls_by_queue: bool = False,
     ) -> None:
-        """assuring: rows that go on one step at a time are watched for longer, and from more starts."""
+        """assuring: rows that go on one step at a time are watched for longer, and from more starts.
+        calls_by_queue: the waits of System 1's robots for text models come from the queues of those servers, where these are known;
+        else from the curves, which are cautious and take no time."""
+        self._calls_by_queue = calls_by_queue
         self._problem, self._curves, self._hosts, self._caps, self._settled = problem, curves, hosts, caps, settled
         self._most = ASSURING if assuring else MOST_REQUESTS
 
@@ -117,7 +121,7 @@ class Responses:
     def has_queue(self, host: Host) -> bool:
         """Whether it is judged by its robots' own queue: where actions alone wait, for fixed batches or to join one."""
         demands = [self._problem.demands[d] for d, _ in host.robots]
-        return bool(demands) and all(d.calls == 1.0 for d in demands) and self._curves.knows_queue(host.config)
+        return bool(demands) and all(d.for_actions for d in demands) and self._curves.knows_queue(host.config)
 
     def acts_hz(self, host: Host) -> dict[int, float]:
         """Demand -> how often one of its robots acts, by its own queue, of all starts together. Without those of which the curve
@@ -147,7 +151,7 @@ class Responses:
             run = framed_waits if any(member.pipelining for member in members) else stepped_waits
             return run(members, steps, self._order(host), self._most)
         law = self._curves.shared_law(host.config)
-        if not demands or law is None or any(d.calls == 1.0 for d in demands) or host in self._settled.saturated:
+        if not demands or law is None or any(d.for_actions for d in demands) or host in self._settled.saturated:
             return None
         away_s = self._curves.away_s(host.config)
         return shared_waits(tuple(self._paced(d, count, away_s) for d, (_, count) in zip(demands, host.robots, strict=True)), law)
@@ -210,13 +214,20 @@ class Responses:
     def _call(self, demand: Demand) -> tuple[float, float, float]:
         """A wait elsewhere: at the slowest server that its class has for it."""
         network = self._problem.classes[demand.task].network
-        slowest = max(
-            (self.by_curve(h) for h in self._hosts if demand.index in dict(h.robots)), key=lambda found: found.away_s + found.mean_s
-        )
+        there = (host for host in self._hosts if demand.index in dict(host.robots))
+        away_s, slowest = max((self._wait(host, demand) for host in there), key=lambda wait: wait[0] + wait[1].mean_s)
         if not math.isfinite(slowest.mean_s):
             return demand.calls, network.mean_s, 0.0
         scatter_s = math.hypot((slowest.at(99.0) - slowest.mean_s) / NORMAL_P99, network.jitter_ms / 1e3 / math.sqrt(2.0))
-        return demand.calls, slowest.away_s + slowest.mean_s + network.mean_s, scatter_s
+        return demand.calls, away_s + slowest.mean_s + network.mean_s, scatter_s
+
+    def _wait(self, host: Host, demand: Demand) -> tuple[float, Latency]:
+        """Return the way to the host in seconds, and the latency of the demand's requests there."""
+        curve = self.by_curve(host)
+        if not self._calls_by_queue or self.has_queue(host):
+            return curve.away_s, curve
+        place = [index for index, _ in host.robots].index(demand.index)
+        return curve.away_s, self.of_each(host)[place]
 
     def _service(self, host: Host) -> Service:
         waits = declared_type(host.config.gpu_type) in self._problem.waiting

@@ -39,6 +39,23 @@ def test_the_whole_chain_is_one_screen(bag: Path) -> None:
     assert len(screen.splitlines()) < 50
 
 
+def test_the_newest_recording_its_only_robot_and_its_last_moment_are_defaults(bag: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(bag.parent.parent)
+    (bag.parent.parent / "recordings").mkdir(exist_ok=True)
+    if not (link := bag.parent.parent / "recordings" / "newest").exists():
+        link.symlink_to(bag)
+    assert "no control period" not in told("audit", "explain")
+    assert told("audit", "explain", "--last") == told("audit", "explain")
+    early, late = (json.loads(told("audit", "explain", bag, "--at", at, "--json")) for at in ("-3s", "-0.5s"))
+    assert early["stamp_s"] < late["stamp_s"]
+    assert "leave out one" in refused("audit", "explain", bag, "--last", "--at", "-3s")
+
+
+def test_without_a_recording_the_fix_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "rfm up --record" in refused("audit", "explain", "--robot", "push_1")
+
+
 def test_json_is_one_line(bag: Path) -> None:
     found = json.loads(told("audit", "explain", bag, "--robot", "push_1", "--at", "2.5", "--json"))
     assert found["command"]["by"] == "row" and found["request"]["server"] == "server_1"
@@ -62,4 +79,4 @@ def test_a_report_is_one_file(bag: Path, tmp_path: Path) -> None:
 
 
 def test_an_export_needs_lerobot(bag: Path, tmp_path: Path) -> None:
-    assert "ros2-rfm-serving[lerobot]" in refused("export", bag, "--lerobot", tmp_path / "set")
+    assert "ros2-rfm-serving[lerobot]" in refused("export", bag, "--lerobot", tmp_path / "set", "--unverified")

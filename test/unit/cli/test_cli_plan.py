@@ -354,7 +354,8 @@ class TestCheck:
         catalogue.write_text(text.replace("NVIDIA H200: {memory_gb: 141}", "NVIDIA H200: {memory_gb: 24}"), encoding="utf-8")
         file = edited(tmp_path, ("nvidia/GR00T-N1.6-3B", "nobody/knows"))
         done = rfm("check", file, "--catalogue", str(catalogue))
-        assert done.exit_code == 0
+        assert done.exit_code == 1 and "valid" not in done.stdout
+        assert "it does not start yet: 'nobody/knows' is not in the catalogue; 'Qwen2.5-VL-7B-Instruct' does not fit" in done.stdout
         assert "warning: 'nobody/knows' was never measured on NVIDIA H200" in done.stdout
         assert "warning: 'nobody/knows' is not in the catalogue" in done.stdout
         assert "warning: 'Qwen2.5-VL-7B-Instruct' does not fit into the memory of NVIDIA H200" in done.stdout

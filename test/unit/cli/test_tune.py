@@ -119,8 +119,9 @@ def refused(factory: Path, *options: str, text: str = FACTORY) -> str:
 
 
 def test_what_would_spoil_the_end_of_the_run_is_said_at_its_beginning(factory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for told, line, key in (("", 2, "server_cluster"), (", batching: fixed", 2, "server_cluster.batching")):
-        said = refused(factory, text=FACTORY.replace(", batching: continuous", told))
+    cluster, listed = FACTORY.splitlines()[1], "server_cluster: [{num_servers: 1, gpu_type: CPU}]"
+    for told, line, key in ((listed, 2, "server_cluster"), (cluster.replace("continuous", "fixed"), 2, "server_cluster.batching")):
+        said = refused(factory, text=FACTORY.replace(cluster, told))
         assert f":{line}: {key}: no server would take" in said and "write `batching: continuous` there" in said, (
             "keys that are there"
         )

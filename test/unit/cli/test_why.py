@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -25,8 +26,24 @@ def test_causes_are_numbered_with_what_was_seen_and_what_mends_them() -> None:
 
 
 def test_many_of_one_kind_are_told_once() -> None:
+    kinds = [replace(finding("robot gone", f"arm_{i}"), evidence=("seen", "abcdefghij"[i // 30])) for i in range(300)]
+    lines = _lines(LOOK, kinds)
+    assert len(lines) == 4 * MOST_ALIKE + 2 and f"   and {300 - 30 * MOST_ALIKE} more: arm_{30 * MOST_ALIKE}, " in "\n".join(lines)
+
+
+def test_findings_that_differ_in_their_robot_alone_are_one() -> None:
     lines = _lines(LOOK, [finding("robot gone", f"arm_{i}") for i in range(300)])
-    assert len(lines) == 4 * MOST_ALIKE + 2 and f"   and {300 - MOST_ALIKE} more: arm_{MOST_ALIKE}, " in "\n".join(lines)
+    assert lines[0] == "1. robot gone: arm_0, and the same at arm_1, arm_2, arm_3, arm_4, arm_5, arm_6, arm_7, arm_8 and 291 more"
+    assert lines[1:4] == ["   seen of arm_0", "   and more", "   fix: mend it"] and len(lines) == 5
+
+
+def test_a_note_is_no_trouble() -> None:
+    note = Finding(cause="no task", about="arm_1", evidence=("arm_1 has no task",), mend="give one: `rfm task arm_1`")
+    told = "note: no task: arm_1 has no task: give one: `rfm task arm_1`"
+    assert _lines(LOOK, [note]) == ["nothing is wrong: 1 robot and 2 servers, seen for 6.0 s", told]
+    assert _as_json(LOOK, [note])["ok"] and not _as_json(LOOK, [finding("robot gone", "arm_1"), note])["ok"]
+    lines = _lines(LOOK, [finding("robot gone", "arm_1"), note])
+    assert lines[0] == "1. robot gone: arm_1" and lines[-2] == told
 
 
 def test_nothing_found_is_said() -> None:

@@ -155,13 +155,13 @@ def test_without_hosts_nothing_has_one() -> None:
         discovery_environment(quickstart, "gpu_a")
 
 
-def test_a_foreman_insists_on_a_reset_of_simulated_robots_alone(factory: Factory) -> None:
+def test_a_foreman_waits_for_the_reset_of_simulated_robots_alone(factory: Factory) -> None:
     robots = {robot.name for robot in factory.robots}
     (real,) = (node.parameters for node in node_list(factory, CONFIG, work={}) if node.executable == "foreman_node")
-    assert set(real["robots"]) == set(real["reset_if_offered"]) == robots
+    assert set(real["robots"]) == robots and "wait_for_reset" not in real
     quickstart = load_factory(CONFIG / "factory_quickstart.yaml")
     (simulated,) = (node.parameters for node in node_list(quickstart, CONFIG, work={}) if node.executable == "foreman_node")
-    assert simulated["robots"] and "reset_if_offered" not in simulated
+    assert simulated["robots"] and simulated["wait_for_reset"] == simulated["robots"]
 
 
 def test_every_server_sees_its_own_gpu_and_no_other(factory: Factory) -> None:

@@ -72,7 +72,11 @@ def heard(scheduler: int = 7, factory: str = "one.yaml", times: int = 3) -> list
         max_sessions=8,
         predicted_p99_s=0.1,
     )
-    routes = tuple(Route(robot=r, component="system1", server=SERVER, max_rate_hz=5.0, slo_s=0.4) for r in ROBOTS)
+    routes = tuple(
+        Route(robot=r, component=component, server=SERVER, max_rate_hz=5.0, slo_s=0.4)
+        for r in ROBOTS
+        for component in ("system1", "monitor")
+    )
     schedule = Schedule(
         epoch=1, placements=(placement,), routes=routes, predicted_actions_hz=10.0, policy="best", scheduler=scheduler
     )
@@ -562,6 +566,98 @@ def misfit(look: Look) -> None:
     says(look, "arm_2: robot", WARN, "server_1 refuses: other actions")
 
 
+def unjudged(look: Look) -> None:
+    for one in look.schedules:
+        routes = tuple(route for route in one.schedule.routes if (route.robot, route.component) != ("arm_2", "monitor"))
+        object.__setattr__(one, "schedule", replace(one.schedule, routes=routes))
+    for rows in look.robots.values():
+        for row in rows:
+            row.phase = "executing"
+
+
+def not_configured(look: Look) -> None:
+    """Its process lives, and nothing else shows it."""
+    silent_robot(look)
+    says(look, "arm_2: configuration", ERROR, "limits.upper: 2 values for 3 actions; give one per action")
+
+
+def unplanned(look: Look) -> None:
+    """A robot that the descriptor does not name."""
+    look.robots["guest_1"] = [replace(row, server="", state="CONNECTING") for row in look.robots["arm_1"]]
+    says(look, "guest_1: robot", WARN, "the schedule has no server for it")
+
+
+def refused_session(look: Look) -> None:
+    problem = "server_1 refuses: action names and order: the robot has ('a', 'b'), the model ('b', 'a')"
+    says(look, "arm_2: robot", WARN, problem)
+    look.diagnoses["arm_2: robot"] = [
+        replace(one, values={**one.values, "not served system1": problem}) for one in look.diagnoses["arm_2: robot"]
+    ]
+
+
+def degrees(look: Look) -> None:
+    """A robot that refuses every action moves nothing, and says so."""
+    for word, row in enumerate(look.robots["arm_1"]):
+        row.refused = {**row.refused, "out_of_limits": 20 * word}
+    says(look, "arm_1: robot", WARN, "the units are wrong", chunk_problem="57.3 for elbow, which may be -3.1 to 3.1")
+
+
+def start_outside(look: Look) -> None:
+    says(look, "arm_1: robot", WARN, "elbow is measured at 57", start_problem="'elbow' is measured at 57, outside of its limits")
+
+
+def no_reset(look: Look) -> None:
+    for row in look.robots["arm_1"]:
+        row.phase = "resetting"
+    says(look, "arm_1: robot", OK, reset_problem="waits for /arm_1/reset, which nobody offers")
+
+
+def still(look: Look) -> None:
+    says(look, "arm_1: robot", OK, still_problem="commands go out, and nothing moves", command_topic="/arm_1/command")
+
+
+def rival(look: Look) -> None:
+    says(look, "arm_1: robot", OK, command_rivals="/teleop publishes to /arm_1/command, too")
+
+
+def limits_in_degrees(look: Look) -> None:
+    says(look, "arm_1: robot", OK, limits_problem="the limits of elbow are -180 to 180, and it is measured at 0.4")
+
+
+def no_clock(look: Look) -> None:
+    says(look, "arm_1: robot", OK, clock_problem="use_sim_time is true, and nobody publishes /clock")
+
+
+def slow_state(look: Look) -> None:
+    says(look, "arm_1: robot", OK, state_rate_misfit="the state comes at 10 Hz, control_rate_hz is 50")
+
+
+def busy_machine_in_time(look: Look) -> None:
+    for name in ("arm_1: robot", "arm_2: robot", f"{SERVER}: server"):
+        says(look, name, machine="cell", machine_load=9.5, machine_cores=2, core_wait_share=0.7)
+
+
+def busy_machine(look: Look) -> None:
+    busy_machine_in_time(look)
+    counts(look, "arm_1: robot", {"ticks": "100", "missed_periods": "3"}, {"ticks": "160", "missed_periods": "53"})
+    says(look, "arm_1: robot", tick_late_p99_ms=210.0)
+    lossy(look)
+
+
+def unread_requests(look: Look) -> None:
+    each(look, SERVER, lambda word, row: row.refused.update(bad_shape=4 * word))
+    says(look, f"{SERVER}: server", last__bad_shape="state has shape (7,), the model takes (8,)")
+
+
+def few_unread_requests(look: Look) -> None:
+    each(look, SERVER, lambda word, row: row.refused.update(bad_shape=min(word, 2), stale_epoch=word))
+
+
+def lost_at_the_door(look: Look) -> None:
+    says(look, "zenoh_door: door", OK)
+    counts(look, "zenoh_door: door", {"refused_stale_hash": "2"}, {"refused_stale_hash": "40"})
+
+
 def a_moment(look: Look) -> None:
     """What is over by itself is no trouble."""
     look.diagnoses["arm_2: robot"] = [
@@ -571,7 +667,8 @@ def a_moment(look: Look) -> None:
 
 SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (nothing, []),
-    (idle, []),
+    (idle, [("no task", "arm_1")]),
+    (unjudged, [("no monitor", "arm_2")]),
     (just_reset, []),
     (busy_and_in_time, []),
     (few_lost, []),
@@ -642,6 +739,22 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (paused, [("robot waits for a person", "arm_2")]),
     (waiting, [("robot waits for a person", "arm_2")]),
     (misfit, [("reported trouble", "arm_2")]),
+    (not_configured, [("not configured", "arm_2")]),
+    (unplanned, [("not in the schedule", "guest_1")]),
+    (refused_session, [("refused session", "arm_2")]),
+    (degrees, [("unusable actions", "arm_1")]),
+    (start_outside, [("unknown start", "arm_1")]),
+    (no_reset, [("no reset service", "arm_1")]),
+    (still, [("commands without motion", "arm_1")]),
+    (rival, [("two publishers of commands", "arm_1")]),
+    (limits_in_degrees, [("doubtful limits", "arm_1")]),
+    (no_clock, [("no simulated clock", "arm_1")]),
+    (slow_state, [("other state rate", "arm_1")]),
+    (busy_machine, [("overloaded machine", "arm_1")]),
+    (busy_machine_in_time, []),
+    (unread_requests, [("refused messages", SERVER)]),
+    (few_unread_requests, []),
+    (lost_at_the_door, [("refused messages", "zenoh_door")]),
     (planned_without, [("model not loaded", SERVER)]),
     (scheduler_alone, [("reported trouble", "scheduler")]),
 ]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import parse_factory
-from ros2_rfm_serving.factory.nodes import node_list
+from ros2_rfm_serving.factory.nodes import merged_parameters, node_list
 from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.ros.node.draft import flat
 from ros2_rfm_serving.shipped import shipped
@@ -99,15 +99,37 @@ def test_check_refuses_what_up_would(tree: Tree, tmp_path: Path) -> None:
     assert isinstance(done.exception, ConfigurationError) and "two processes would be named 'server_1'" in str(done.exception)
 
 
-def test_what_is_misspelt_or_not_installed_here_is_a_warning(tree: Tree, tmp_path: Path) -> None:
+UNKNOWN = {
+    "max_action_age: 3.0": "max_action_age: unknown key; did you mean `max_action_age_s`?",
+    "limits.lowr: [0.0, 0.0]": "limits.lowr: unknown key; did you mean `limits.lower`?",
+    "limits: {max_velocty: [1.0, 1.0]}": "limits.max_velocty: unknown key; did you mean `limits.max_velocity`?",
+    "gate: {max_velocty: [1.0, 1.0]}": "gate.max_velocty: unknown key; did you mean `gate.max_velocity`?",
+    "limit.lower: [0.0, 0.0]": "limit.lower: unknown key; did you mean `limits.lower`?",
+    "request_timeout_s: 1.0": "request_timeout_s: unknown key; did you mean `link.request_timeout_s`?",
+    "limits.lower: {a: 1.0}": "limits.lower.a: unknown key",
+    "xyzzy: 1": "xyzzy: unknown key; remove it",
+    "gateway_port: 8000": "gateway_port: unknown key",
+}
+
+
+@pytest.mark.parametrize("line", UNKNOWN)
+def test_a_key_that_no_robot_has_is_an_error_with_the_nearest_of_its_section(tree: Tree, tmp_path: Path, line: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        asked(with_line(tree, tmp_path, line), tmp_path)
+    assert str(refused.value).startswith(f"{tmp_path / 'mine.yaml'}:3: /**.ros__parameters.{UNKNOWN[line]}")
+
+
+@pytest.mark.parametrize("line", ["use_sim_time: false", "qos_overrides./parameter_events.publisher.depth: 10"])
+def test_what_every_node_has_is_no_unknown_key(tree: Tree, tmp_path: Path, line: str) -> None:
+    assert asked(with_line(tree, tmp_path, line), tmp_path) == []
+
+
+def test_a_horizon_policy_that_is_not_installed_here_is_a_warning(tree: Tree, tmp_path: Path) -> None:
     tree["door_open"]["execution"]["horizon"] = {"policy": "curvatur"}
     file = tmp_path / "factory.yaml"
-    file.write_text(yaml.safe_dump(with_line(tree, tmp_path, "max_action_age: 3.0")))
+    file.write_text(yaml.safe_dump(tree))
     done = CliRunner().invoke(app, ["check", str(file)])
     assert done.exit_code == 0
-    assert (
-        f"warning: {tmp_path / 'mine.yaml'}: no parameter is named max_action_age (did you mean max_action_age_s?)" in done.stdout
-    )
     assert "warning: door_open.execution.horizon.policy" in done.stdout and "did you mean `curvature`?" in done.stdout
 
 
@@ -141,11 +163,62 @@ def test_the_packages_own_parameters_are_no_misspelt_ones(tree: Tree, tmp_path: 
     assert nodes and check_nodes(nodes, factory.file) == []
 
 
-def test_a_robot_has_no_gateway(tree: Tree, tmp_path: Path) -> None:
-    factory = parse_factory(yaml.safe_dump(with_line(tree, tmp_path, "gateway_port: 8000")), str(tmp_path / "factory.yaml"))
-    warnings = check_nodes(node_list(factory, shipped("config"), work={}), factory.file)
-    (warning,) = warnings
-    assert warning.startswith(f"{tmp_path / 'mine.yaml'}: no parameter is named gateway_port")
+def with_sections(tree: Tree, folder: Path, **sections: dict[str, Any]) -> Tree:
+    own = {"/**": {"action_names": ["a", "b"], "cameras": ["side"], "state_size": 39}}
+    text = {name: {"ros__parameters": parameters} for name, parameters in {**own, **sections}.items()}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(text, sort_keys=False))
+    tree["push"]["robot"] = "mine.yaml"
+    tree["robot_fleet"][2]["num_robots"] = 2
+    return tree
+
+
+def test_sections_of_other_nodes_say_nothing_about_a_robot(tree: Tree, tmp_path: Path) -> None:
+    others = {"/camera_driver": {"fps": 30}, "/push_1/driver": {"exposure": 0.1}, "/*": {"anything": True}}
+    assert asked(with_sections(tree, tmp_path, **others), tmp_path) == []
+
+
+@pytest.mark.parametrize("section", ["/push_2/robot", "/push_2/*", "push_2/robot", "/**/push_2/robot"])
+def test_a_section_for_one_robot_is_checked_for_it_alone(tree: Tree, tmp_path: Path, section: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"mine\.yaml:\d+: .*push_2.*\.ros__parameters\.blend_steps: not an integer"):
+        asked(with_sections(tree, tmp_path, **{section: {"blend_steps": "two"}}), tmp_path)
+    factory = parse_factory(
+        yaml.safe_dump(with_sections(tree, tmp_path, **{section: {"blend_steps": 2}})), str(tmp_path / "f.yaml")
+    )
+    nodes = {node.name: merged_parameters(node) for node in node_list(factory, shipped("config"))}
+    assert "blend_steps" not in nodes["push_1"] and nodes["push_2"]["blend_steps"] == 2
+
+
+def test_a_file_without_a_section_for_a_robot_is_refused(tree: Tree, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("my_arm:\n  ros__parameters: {state_size: 39}\n")
+    tree["push"]["robot"] = "mine.yaml"
+    with pytest.raises(
+        ConfigurationError, match=r"mine\.yaml:1: my_arm: no section is for the node /push_1/robot: .*name the section"
+    ):
+        asked(tree, tmp_path)
+
+
+MORE_LINES = {
+    "limits.lower: []": "limits.lower: is [], which ROS reads as no value; remove the key",
+    "autostart: 5": "autostart: not a bool (it is 5)",
+    "use_sim_time: 5": "use_sim_time: not a bool (it is 5)",
+    "faults: 'drop=two'": "faults: ",
+    "sink: custom\n    sink_class: no_such.module:Sink": "sink_class: 'no_such.module:Sink' cannot be loaded",
+}
+
+
+@pytest.mark.parametrize("line", MORE_LINES)
+def test_what_a_node_refuses_beside_its_own_parameters(tree: Tree, tmp_path: Path, line: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        asked(with_line(tree, tmp_path, line), tmp_path)
+    assert f".ros__parameters.{MORE_LINES[line]}" in str(refused.value)
+
+
+def test_positions_without_a_velocity_limit_are_named(tree: Tree, tmp_path: Path) -> None:
+    named = asked(with_line(tree, tmp_path, "command_type: position"), tmp_path)
+    assert [text for text in named if "a, b" in text and "limits.max_velocity" in text]
+    limited = "command_type: position\n    limits.max_velocity: [1.0, .inf]\n    action_state: [0, 1]"
+    (warning,) = asked(with_line(tree, tmp_path, limited), tmp_path)
+    assert "limits.max_velocity" in warning and "a, b" not in warning and " b " in warning
 
 
 def test_maps_in_maps_are_names_with_dots() -> None:

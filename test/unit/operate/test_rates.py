@@ -40,7 +40,11 @@ def checked(folder: Path, rate_hz: float, entry: dict[str, Any], execution: dict
 
 def entries(folder: Path, rate_hz: float) -> list[dict[str, Any]]:
     """Catalogue entries that say the rate, each in a file of its own kind."""
-    kinds = {"embedded": {"control_rate_hz": rate_hz}, "imported": {"contract": {"control_rate_hz": rate_hz}}}
+    promise = {"action_names": ["j1", "grip"], "control_rate_hz": rate_hz}
+    kinds = {
+        "embedded": {"kind": "flow_policy", "network": promise},
+        "imported": {"kind": "architecture", "network": {"chunk_length": 8}, "contract": promise},
+    }
     for name, config in kinds.items():
         (folder / name).mkdir(exist_ok=True)
         (folder / name / "config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -8,13 +8,16 @@ from pathlib import Path
 from ros2_rfm_serving.monitoring.findings.causes import CAUSES
 from test.operate.causes import MAKES
 from test.operate.entries import entries
+from test.system.mistakes import LIVE, SEPARATE_CAUSES
 
 PARTS = ("**Symptom.**", "**Cause.**", "**Fix.**")
 
 
 def test_every_entry_has_its_test_and_its_rule_and_the_other_way_round() -> None:
+    """A cause is in the runbook, or among the mistakes, each of which a test makes live."""
     headings = set(entries()) - {""}
-    assert headings == set(MAKES) == {cause.name for cause in CAUSES}
+    assert headings == set(MAKES)
+    assert headings | {mistake.cause for mistake in LIVE.values()} | SEPARATE_CAUSES == {cause.name for cause in CAUSES}
 
 
 def test_every_entry_says_what_is_seen_what_is_typed_and_what_mends_it() -> None:

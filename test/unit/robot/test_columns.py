@@ -656,7 +656,7 @@ def test_a_joint_that_cannot_go_round_is_refused(fields: dict[str, Any], problem
     ],
 )
 def test_limits_that_span_a_turn_suggest_a_continuous_joint(ends: tuple[float, float], hint: str) -> None:
-    limits = Limits(lower=ends[:1], upper=ends[1:])
+    limits = Limits(lower=ends[:1], upper=ends[1:], max_velocity=(1.0,))
     (*found,) = suggestions(ActionColumns.made(POSITION, ("wrist",), limits=limits), limits)
     assert bool(found) is bool(hint) and all(hint in text for text in found)
     assert not list(suggestions(ActionColumns.made(VELOCITY, ("wrist",), limits=limits), limits))

@@ -297,3 +297,23 @@ def test_a_robot_refuses_a_model_of_another_rate_unless_it_is_accepted(
         if refused:
             assert f"the demonstrations ran at {demonstrated_hz:g} Hz; {fix}" in problem
             assert problem.endswith("`accept_other_rate: true` accepts it")
+
+
+@pytest.mark.parametrize("best", [Conditioning.PREFIX, Conditioning.GUIDED, Conditioning.NONE])
+def test_a_robot_that_leaves_the_conditioning_to_the_model_asks_as_if_it_had_named_the_best(best: Conditioning) -> None:
+    worse = {Conditioning.PREFIX: tuple(Conditioning), Conditioning.GUIDED: (Conditioning.NONE, best), Conditioning.NONE: (best,)}
+    contract = replace(CONTRACT, chunk_length=8, conditionings=worse[best])
+    asked = []
+    for conditioning in (None, best):
+        rig = Rig(replace(CONFIG, conditioning=conditioning))
+        rig.brain.follow(schedule(), rig.now_s)
+        ((_, opening),) = rig.tick().opens
+        assert opening.conditioning is conditioning
+        rig.brain.session_opened("system1", "s1", grant(5, contract), rig.now_s)
+        assert rig.brain.conditioning is best
+        rig.brain.start(GOAL, rig.now_s)
+        first = rig.ask()
+        rig.brain.reply(long_chunk(first, length=8), rig.now_s)
+        second = rig.ask()
+        asked.append((first.inference_delay_steps, second.inference_delay_steps, second.prefix_model.tolist()))
+    assert asked[0] == asked[1]

@@ -232,8 +232,8 @@ def test_who_may_order_what_is_the_wire_tables() -> None:
     assert askers("rfm/admit_robot") == {"dashboard", "operator"} == askers("rfm/release_robot")
     assert askers("rfm/replan") == {"operator"}
     task, order = "<robot>/execute_task", "<robot>/rfm/order"
-    assert all(may_ask(name, task) for name in ("operator", "foreman", "foreman_hall"))
-    assert not any(may_ask(name, task) for name in ("dashboard", "arm_1", "foremanx", "arm_1_foreman", ""))
+    assert all(may_ask(name, task) for name in ("operator", "dashboard", "foreman", "foreman_hall"))
+    assert not any(may_ask(name, task) for name in ("observer", "arm_1", "foremanx", "arm_1_foreman", ""))
     assert may_ask("dashboard", order) and may_ask("foreman", order) and not may_ask("observer", order)
     assert not may_ask("foreman", "rfm/servers/<server>/order")
 

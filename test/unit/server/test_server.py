@@ -230,6 +230,17 @@ def test_a_session_opens_only_with_a_conditioning_that_the_model_can_do() -> Non
     assert target.open_session(session_request(conditioning=GUIDED)).contract.conditionings == (NONE, GUIDED)
 
 
+@pytest.mark.parametrize(("able", "agreed"), [(ALL, PREFIX), ((NONE, PREFIX), PREFIX), ((NONE, GUIDED), GUIDED), ((NONE,), NONE)])
+def test_a_session_that_leaves_it_to_the_model_gets_the_best_that_it_can_do(
+    able: tuple[Conditioning, ...], agreed: Conditioning
+) -> None:
+    engine = Able(able)
+    target = server(engine)
+    epoch = target.open_session(session_request(conditioning=None)).session_epoch
+    submit(target, observation(epoch, inference_delay_steps=1))
+    assert len(target.loop.step(Clock())) == 1 and engine.batches[0][0].conditioning is agreed
+
+
 @pytest.mark.parametrize(
     "change",
     [{"max_weight": 0.0}, {"max_weight": -1.0}, {"max_weight": math.nan}, {"max_weight": math.inf}, {"execution_horizon": 0}],

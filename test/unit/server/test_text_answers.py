@@ -93,7 +93,7 @@ def test_a_refused_plan_is_counted_with_its_text_and_reaches_nobody() -> None:
         replies = [ask(SYSTEM2, cameras=("front",)) for _ in range(6)]
     assert [reply.subgoals if isinstance(reply, Plan) else None for reply in replies] == [("lift the cup",), None, None] * 2
     assert ask.server.refused == {"plan_violation": 4} and ask.server.answers == {"plan": 2}
-    assert "cut off in its thoughts" in ask.server.violations["plan_violation"] and not ask.server.given_up
+    assert "cut off in its thoughts" in ask.server.last_refusals["plan_violation"] and not ask.server.given_up
 
 
 def test_a_violation_of_a_judge_is_kept_in_words() -> None:
@@ -102,7 +102,7 @@ def test_a_violation_of_a_judge_is_kept_in_words() -> None:
         ask = Asking(model)
         verdicts = [ask(SAFETY, cameras=("front",)) for _ in texts]
     assert [verdict.verdict for verdict in verdicts if isinstance(verdict, Verdict)] == ["safe", "", ""]
-    assert ask.server.violations == {"verdict_violation": "'rather safe', it is none of safe, unsafe"}
+    assert ask.server.last_refusals == {"verdict_violation": "'rather safe', it is none of safe, unsafe"}
     assert ask.server.answers == {"verdict": 3} and ask.server.refused == {"verdict_violation": 2}
 
 

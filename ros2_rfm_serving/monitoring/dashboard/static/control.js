@@ -1,6 +1,6 @@
 // What people may do. Every order is confirmed, carries the token, and its outcome is shown.
 
-import { h, text } from "./dom.js";
+import { h, prose, text } from "./dom.js";
 import { state } from "./store.js";
 
 const CONSEQUENCES = {
@@ -9,16 +9,20 @@ const CONSEQUENCES = {
   abort: "Its task ends as failed.",
   release: "It leaves the schedule and gets no more actions from the servers.",
   admit: "It joins the schedule; a robot that does not fit has the factory planned anew.",
+  cancel: "Its task ends here; the robot stops at once.",
+  task: "It starts at once. A task of a program, such as the foreman, ends for it.",
   drain: "The server takes nothing new and answers what it has. Robots turn to their standby, or hold.",
   activate: "The server takes sessions and requests again.",
 };
+// What a button says: the dialog's own has another word for not doing it.
+const titled = (action) => (action === "cancel" ? "Cancel task" : action[0].toUpperCase() + action.slice(1));
 const $ = (id) => document.getElementById(id);
 const KEY = "rfm-token";
 let token = sessionStorage.getItem(KEY) ?? "", who = "";
 
 function show() {
   text($("person"), who ? `Control: ${who}` : "Unlock");
-  $("person").title = who ? "Lock again" : "Pause, resume, abort, admit, release and drain take a token";
+  $("person").title = who ? "Lock again" : "Tasks, orders and checks take a token";
 }
 
 async function identify(given) {
@@ -71,26 +75,72 @@ function toast(words, level) {
   hiding = setTimeout(() => { box.hidden = true; }, 6000);
 }
 
-export async function order(action, target, task = "") {
-  if (!who && !(await unlock())) return;
-  text($("confirm-title"), `${action[0].toUpperCase()}${action.slice(1)} ${target}?`);
-  text($("confirm-text"), CONSEQUENCES[action]);
-  text($("confirm-do"), action[0].toUpperCase() + action.slice(1));
-  await run($("confirm"), $("confirm-problem"), async () => {
-    const answer = await fetch("/api/control", {
-      method: "POST",
-      headers: { authorization: `Bearer ${token}`, "content-type": "application/json" },
-      body: JSON.stringify({ action, target, task, confirmed: true }),
-    });
-    const told = await answer.json();
-    if (answer.status === 401) forget();
-    if (!answer.ok) throw new Error(told.message ?? told.problem);
-    toast(`${target}: ${told.message || "done"}`, "good");
+export const checkFiles = (wanted) => runTool("/api/check", wanted);
+
+async function runTool(path, wanted) {
+  if (!who && !(await unlock())) return null;
+  const answer = await fetch(path, {
+    method: "POST", headers: { authorization: `Bearer ${token}`, "content-type": "application/json" }, body: JSON.stringify(wanted),
   });
+  const told = await answer.json();
+  if (answer.status === 401) forget();
+  if (!answer.ok) throw new Error(told.problem);
+  return told;
 }
 
-export function orderButton(action, target, label = action) {
-  return h("button", { type: "button", class: `act ${action}`, onclick: () => order(action, target) }, label[0].toUpperCase() + label.slice(1));
+// What `rfm why` finds for one robot or server: a button, and below it the causes with what was seen and what helps.
+export function whyBox(name) {
+  const box = h("div", { class: "causes" });
+  const button = h("button", { type: "button", class: "act", title: "Looks at it for six seconds, as rfm why does, and names the causes", onclick: look }, "Why?");
+  async function look() {
+    button.disabled = true; box.replaceChildren(h("p", { class: "faint" }, "looking for the causes, for some eight seconds ..."));
+    try {
+      const told = await runTool("/api/why", { name });
+      if (!told) box.replaceChildren();
+      else if (told.problem) box.replaceChildren(h("p", { class: "problem" }, told.problem));
+      else if (!told.findings.length) box.replaceChildren(h("p", { class: "faint" }, `Nothing is wrong: seen for ${told.looked_s} s.`));
+      else box.replaceChildren(...told.findings.map((one) => h("div", { class: "card cause", title: `Cause: ${one.cause}` },
+        h("h3", {}, `${one.cause}${one.about ? `: ${one.about}` : ""}`), one.evidence.map((words) => h("p", { class: "why" }, words)),
+        h("p", {}, h("strong", {}, "What helps: "), prose(one.fix ?? one.mend)))));
+    } catch (error) { box.replaceChildren(h("p", { class: "problem" }, error.message)); } finally { button.disabled = false; }
+  }
+  return { button, box };
+}
+
+// A task for a robot: the dialog asks what it is to do. offers: {tasks, reset}, as the graph says.
+export async function giveTask(robot, offers) {
+  if (!who && !(await unlock())) return;
+  text($("task-title"), `Give ${robot} a task`);
+  text($("task-text"), CONSEQUENCES.task);
+  $("task-reset").checked = offers.reset; $("task-reset").disabled = !offers.reset;
+  text($("task-reset-label"), offers.reset ? "bring robot and workpiece to the start first" : "the robot offers no reset");
+  await run($("task"), $("task-problem"), () => send({
+    action: "task", target: robot, instruction: $("task-instruction").value.trim(), budget_s: Number($("task-budget").value) || 0, reset: $("task-reset").checked,
+  }));
+}
+
+async function send(wanted) {
+  const answer = await fetch("/api/control", {
+    method: "POST",
+    headers: { authorization: `Bearer ${token}`, "content-type": "application/json" },
+    body: JSON.stringify({ ...wanted, confirmed: true }),
+  });
+  const told = await answer.json();
+  if (answer.status === 401) forget();
+  if (!answer.ok) throw new Error(told.message ?? told.problem);
+  toast(`${wanted.target}: ${told.message || "done"}`, "good");
+}
+
+export async function order(action, target, task = "") {
+  if (!who && !(await unlock())) return;
+  text($("confirm-title"), `${titled(action)}: ${target}?`);
+  text($("confirm-text"), CONSEQUENCES[action]);
+  text($("confirm-do"), titled(action));
+  await run($("confirm"), $("confirm-problem"), () => send({ action, target, task }));
+}
+
+export function orderButton(action, target) {
+  return h("button", { type: "button", class: `act ${action}`, title: CONSEQUENCES[action], onclick: () => order(action, target) }, titled(action));
 }
 
 export function admitForm() {

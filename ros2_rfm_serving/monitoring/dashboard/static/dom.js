@@ -34,6 +34,11 @@ export function keyed(parent, items, make) {
   }
 }
 
+// Words with `commands` in them.
+export function prose(words) { return (words ?? "").split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part)); }
+
+export function helpLink(key, label) { return h("a", { href: `#/help/${encodeURIComponent(key)}`, title: "What it means, and what to do" }, label); }
+
 export function link(kind, name, label = name) { return h("a", { href: `#/${kind}/${encodeURIComponent(name)}` }, label); }
 
 export function section(title, ...children) { return h("section", {}, h("h2", {}, title), ...children); }

@@ -1,66 +1,70 @@
-// The fleet at a glance: robots by task, servers, what happened.
+// The fleet at a glance: first what each robot does and what is in its way; then schedule, servers, tasks and what happened.
 
 import { attribute, h, keyed, link, table, text } from "./dom.js";
 import { eventList } from "./eventline.js";
 import { NONE, hz, ms, percent, robotState, robotWhy, successes } from "./format.js";
-import { emulated, picture, pill, whileSeen } from "./parts.js";
+import { emulated, obstacle, picture, pill, whileSeen } from "./parts.js";
 import { scheduleFacts } from "./scheduleview.js";
 import { serverCard } from "./serverviews.js";
 import { state } from "./store.js";
 
-const MOST_CARDS = 24; // robots; more are rows of a table, without pictures
+const MOST_CARDS = 12; // robots with pictures
+const MOST_TILES = 60; // more are rows of a table
 const MOST_SERVERS = 12;
 const order = new Intl.Collator(undefined, { numeric: true });
+const TIPS = {
+  staleness: "Age of the observation behind the last executed action", trip: "Median time from request to chunk", actions: "Actions executed per second",
+  success: "Succeeded of the episodes that were scored",
+};
+const LABELS = { staleness: "staleness", trip: "round trip", actions: "actions/s", success: "success" };
+const values = (row) => ({ staleness: ms(row.staleness_s), trip: ms(row.p50_s), actions: hz(row.actions_hz), success: successes(row) });
+
+// What the tooltip of a robot says: all that its tile shows, in whole words.
+function tip(name, row) {
+  const told = values(row), way = robotWhy(row) || row.refusing?.map((one) => `refuses: ${one.meaning}`).join("; ");
+  return [`${name}: ${robotState(row)[0]}`, row.does, way ? `in its way: ${way}` : "nothing is in its way", `task ${row.task}, server ${row.server || "none"}`,
+    ...Object.entries(LABELS).map(([key, label]) => `${label}: ${told[key]}`)].filter(Boolean).join("\n");
+}
 
 function robotCard(name) {
-  const word = pill(), chip = emulated(), why = h("p", { class: "why" }), camera = picture(name);
-  const figures = Object.fromEntries(["staleness", "trip", "actions", "success"].map((key) => [key, h("dd", { "data-figure": key })]));
-  const labels = { staleness: "staleness", trip: "round trip", actions: "actions/s", success: "success" };
-  const root = h("article", { class: "card robot" }, camera.root,
-    h("div", { class: "body" },
-      h("header", {}, h("h3", {}, link("robot", name)), word.root, chip), why,
-      h("dl", { class: "figures" }, Object.entries(labels).map(([key, label]) => h("div", {}, h("dt", {}, label), figures[key])))));
+  return robotTile(name, picture(name));
+}
+
+function robotTile(name, camera = null) {
+  const word = pill(), chip = emulated(), does = h("p", { class: "does" }), why = obstacle();
+  const figures = Object.fromEntries(Object.keys(LABELS).map((key) => [key, h("dd", { "data-figure": key })]));
+  const inside = [h("header", {}, h("h3", {}, link("robot", name)), word.root), h("div", { class: "line" }, does, chip), why.root,
+    h("dl", { class: "figures" }, Object.entries(LABELS).map(([key, label]) => h("div", { title: TIPS[key] }, h("dt", {}, label), figures[key])))];
+  const root = h("article", { class: camera ? "card robot" : "card tile" }, camera?.root, camera ? h("div", { class: "body" }, inside) : inside);
   return {
     root,
-    gone: camera.gone,
+    gone() { camera?.gone(); },
     update(row) {
       const how = robotState(row);
-      word.update(how); chip.hidden = !row.emulated; attribute(root, "data-level", how[1]);
-      text(why, robotWhy(row)); attribute(why, "title", why.textContent || null);
-      text(figures.staleness, ms(row.staleness_s)); text(figures.trip, ms(row.p50_s)); text(figures.actions, hz(row.actions_hz)); text(figures.success, successes(row));
+      word.update(how); chip.hidden = !row.emulated; attribute(root, "data-level", how[1]); attribute(root, "title", tip(name, row));
+      text(does, row.does); why.update(robotWhy(row), row.refusing, row.help);
+      for (const [key, shown] of Object.entries(values(row))) text(figures[key], shown);
     },
   };
 }
 
 function robotRow(name) {
-  const word = pill(), chip = emulated(), why = h("span", { class: "why" }), server = h("td");
+  const word = pill(), chip = emulated(), why = obstacle("span"), does = h("td"), server = h("td");
   const figures = [0, 1, 2, 3].map(() => h("td", { class: "number" }));
-  const root = h("tr", {}, h("th", { scope: "row" }, link("robot", name)), h("td", {}, word.root, " ", chip, " ", why), server, figures);
+  const root = h("tr", {}, h("th", { scope: "row" }, link("robot", name)), h("td", {}, word.root, " ", chip, " ", why.root), does, server, figures);
   return whileSeen(root, (row) => {
-    word.update(robotState(row)); chip.hidden = !row.emulated; text(why, robotWhy(row)); text(server, row.server || NONE);
-    [ms(row.staleness_s), ms(row.p50_s), hz(row.actions_hz), successes(row)].forEach((words, i) => text(figures[i], words));
+    word.update(robotState(row)); chip.hidden = !row.emulated; why.update(robotWhy(row), row.refusing, row.help); text(server, row.server || NONE);
+    text(does, row.does); attribute(root, "title", tip(name, row));
+    Object.values(values(row)).forEach((words, i) => text(figures[i], words));
   });
 }
 
-function taskGroup(dense) {
-  return (task) => {
-    const about = h("span", { class: "faint" });
-    const title = h("h2", {}, task, " ", about);
-    const rows = dense ? table([["robot"], ["state"], ["server"], ["staleness", "number"], ["round trip", "number"], ["actions/s", "number"], ["success", "number"]], `Robots of ${task}`)
-      : { root: h("div", { class: "cards" }), body: null };
-    const body = rows.body ?? rows.root;
-    const root = h("section", { class: "task" }, title, rows.root);
-    return {
-      root,
-      gone() { for (const part of body.kept?.values() ?? []) part.gone?.(); },
-      update([robots, told]) {
-        root.classList.toggle("many", dense || robots.length > 1); root.classList.toggle("dense", dense);
-        const rate = told.episodes ? `success ${told.successes}/${told.episodes}, ${percent(told.successes / told.episodes)} (${percent(told.low)} to ${percent(told.high)})` : "no episode scored";
-        text(about, `${told.robots} robot${told.robots === 1 ? "" : "s"} · ${rate}`);
-        keyed(body, robots, dense ? robotRow : robotCard);
-      },
-    };
-  };
+// One of three looks, by the number of robots: cards with pictures, tiles, rows of a table.
+function robotList(look) {
+  if (look !== "table") return { root: h("div", { class: look === "cards" ? "cards" : "robots" }), make: look === "cards" ? robotCard : robotTile };
+  const columns = [["robot"], ["state"], ["does"], ["server"], ...Object.values(LABELS).map((label) => [label, "number"])];
+  const { root, body } = table(columns, "Robots");
+  return { root: h("div", { class: "dense" }, root), body, make: robotRow };
 }
 
 function summary() {
@@ -77,46 +81,60 @@ function summary() {
   };
 }
 
-export function fleetView() {
-  const facts = scheduleFacts(), counts = summary(), servers = h("div", { class: "cards servers" }), events = eventList(40);
-  const more = h("p", { class: "faint" }), tasks = h("div", { class: "tasks" }), filter = h("input", { type: "search", placeholder: "Filter  ( / )", "aria-label": "Filter robots", class: "filter" });
-  let dense = null, sorted = { key: null, names: [] };
+function taskTable() {
+  const { root, body } = table([["task"], ["robots", "number"], ["success", "number"], ["95 % interval"]], "Tasks");
+  const make = (task) => {
+    const cells = [0, 1, 2].map((i) => h("td", { class: i < 2 ? "number" : null }));
+    return {
+      root: h("tr", {}, h("th", { scope: "row" }, task), cells),
+      update(told) {
+        const scored = told.episodes > 0;
+        const words = [String(told.robots), scored ? `${told.successes}/${told.episodes}, ${percent(told.successes / told.episodes)}` : "none scored", scored ? `${percent(told.low)} to ${percent(told.high)}` : NONE];
+        words.forEach((shown, i) => text(cells[i], shown));
+      },
+    };
+  };
+  return { root, update() { keyed(body, Object.entries(state.tasks).sort(([a], [b]) => order.compare(a, b)), make); } };
+}
 
-  function names() { // sorted once, as long as nobody comes or goes
-    const there = Object.keys(state.robots), key = there.join();
-    if (key !== sorted.key) sorted = { key, names: there.sort(order.compare) };
+export function fleetView() {
+  const facts = scheduleFacts(), counts = summary(), servers = h("div", { class: "cards servers" }), events = eventList(40), tasks = taskTable();
+  const more = h("p", { class: "faint" }), box = h("div", { class: "fleet-robots" });
+  const filter = h("input", { type: "search", placeholder: "Filter  ( / )", "aria-label": "Filter robots", class: "filter", title: "By name, task, state, server or what is in the way" });
+  let look = null, list = null, sorted = { key: null, names: [] };
+
+  function names() { // sorted once, as long as nobody comes or goes or changes its task
+    const there = Object.keys(state.robots), key = there.map((name) => `${name} ${state.robots[name].task}`).join();
+    if (key !== sorted.key) sorted = { key, names: there.sort((a, b) => order.compare(state.robots[a].task, state.robots[b].task) || order.compare(a, b)) };
     return sorted.names;
   }
 
-  function groups() {
+  function shown() {
     const wanted = filter.value.trim().toLowerCase();
-    const found = new Map();
-    for (const name of names()) {
-      const row = state.robots[name];
-      if (wanted && !`${name} ${row.task} ${robotState(row)[0]} ${row.server}`.toLowerCase().includes(wanted)) continue;
-      if (!found.has(row.task)) found.set(row.task, []);
-      found.get(row.task).push([name, row]);
-    }
-    return [...found].sort(([a], [b]) => order.compare(a, b)).map(([task, robots]) => [task, [robots, state.tasks[task] ?? { robots: robots.length, episodes: 0 }]]);
+    return names().map((name) => [name, state.robots[name]]).filter(([name, row]) => !wanted
+      || `${name} ${row.task} ${robotState(row)[0]} ${row.does} ${row.obstacle} ${row.server}`.toLowerCase().includes(wanted));
   }
 
   function update() {
-    facts.update(); counts.update(); events.update();
-    const known = Object.entries(state.servers);
+    facts.update(); counts.update(); events.update(); tasks.update();
+    const known = Object.entries(state.servers), total = Object.keys(state.robots).length;
     keyed(servers, known.slice(0, MOST_SERVERS), serverCard);
     text(more, known.length > MOST_SERVERS ? `and ${known.length - MOST_SERVERS} more: see Servers` : "");
-    const many = Object.keys(state.robots).length > MOST_CARDS;
-    if (many !== dense) { dense = many; tasks.replaceChildren(); for (const part of tasks.kept?.values() ?? []) part.gone?.(); tasks.kept = new Map(); }
-    keyed(tasks, groups(), taskGroup(dense));
+    const wanted = total > MOST_TILES ? "table" : total > MOST_CARDS ? "tiles" : "cards";
+    if (wanted !== look) { gone(); look = wanted; list = robotList(look); box.replaceChildren(list.root); }
+    keyed(list.body ?? list.root, shown(), list.make);
   }
+
+  function gone() { for (const part of (list?.body ?? list?.root)?.kept?.values() ?? []) part.gone?.(); }
 
   filter.addEventListener("input", update);
   return {
-    root: h("section", { class: "view fleet" },
-      h("div", { class: "main" }, facts.root, h("h2", { class: "above" }, "Servers"), servers, more,
-        h("div", { class: "tools" }, counts.root, h("span", { class: "spring" }), filter), tasks),
-      h("aside", { "aria-label": "Events" }, h("h2", {}, "Events"), events.root)),
+    root: h("section", { class: "view" },
+      h("div", { class: "tools first" }, counts.root, h("span", { class: "spring" }), filter), box,
+      h("div", { class: "fleet" },
+        h("div", { class: "main" }, h("h2", {}, "Schedule"), facts.root, h("h2", {}, "Servers"), servers, more, h("h2", {}, "Tasks"), tasks.root),
+        h("aside", { "aria-label": "Events" }, h("h2", {}, "Events"), events.root))),
     update,
-    gone() { for (const group of tasks.kept?.values() ?? []) group.gone(); },
+    gone,
   };
 }

@@ -20,20 +20,10 @@ export function ago(seconds) {
 export function clock(seconds) { return new Date(seconds * 1000).toLocaleTimeString([], { hour12: false }); }
 export function successes(row) { return row.episodes ? `${row.successes}/${row.episodes}` : NONE; }
 
-const LEVELS = {
-  STREAMING: "good", ready: "good", DEGRADED: "warning", CONNECTING: "warning", RECONNECTING: "warning", loading: "warning",
-  draining: "warning", STALLED: "error", DEAD: "error", failed: "error", hung: "error",
-};
+const LEVELS = { ready: "good", loading: "warning", draining: "warning", failed: "error", hung: "error" }; // of servers
 
-// [word, level]: level names a colour, the word says the same.
-export function robotState(row) {
-  if (row.left) return ["left", "stale"];
-  if (row.stale) return [row.silent_s === null ? "silent" : "stale", "stale"];
-  if (row.phase === "waiting") return ["waits for a person", "error"];
-  if (row.paused) return ["paused", "paused"];
-  if (row.phase === "stopped") return ["stopped", "warning"];
-  return [(row.state ?? NONE).toLowerCase(), LEVELS[row.state] ?? "warning"];
-}
+// [word, level]: level names a colour, the word says the same. The server decides both, for the screen and for this page.
+export function robotState(row) { return [row.shown ?? NONE, row.level ?? "stale"]; }
 
 export function serverState(row) {
   if (row.lost) return ["lost", "error"];
@@ -41,5 +31,5 @@ export function serverState(row) {
   return [row.state ?? NONE, LEVELS[row.state] ?? "warning"];
 }
 
-export function robotWhy(row) { return row.stale ? ago(row.silent_s) : row.stop_reason || row.reason || ""; }
+export function robotWhy(row) { return row.obstacle ?? ""; }
 export function serverWhy(row) { return row.stale ? ago(row.silent_s) : row.detail || ""; }

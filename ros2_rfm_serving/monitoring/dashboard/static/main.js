@@ -2,14 +2,16 @@
 
 import { begin } from "./control.js";
 import { text } from "./dom.js";
+import { bringView } from "./bringview.js";
 import { eventsView } from "./eventline.js";
 import { fleetView } from "./fleetview.js";
+import { helpView } from "./helpview.js";
 import { robotView } from "./robotview.js";
 import { scheduleView } from "./scheduleview.js";
 import { serverView, serversView } from "./serverviews.js";
 import { connect, listen, state } from "./store.js";
 
-const VIEWS = { "": fleetView, servers: serversView, schedule: scheduleView, events: eventsView, robot: robotView, server: serverView };
+const VIEWS = { "": fleetView, servers: serversView, schedule: scheduleView, events: eventsView, robot: robotView, server: serverView, help: helpView, bring: bringView };
 const main = document.getElementById("main"), factory = document.getElementById("factory"), link = document.getElementById("link");
 let view = null;
 
@@ -22,7 +24,7 @@ function route() {
   try { shown = decodeURIComponent(name); } catch { shown = name; }
   view = make(shown);
   main.replaceChildren(view.root);
-  const active = { "": "fleet", robot: "fleet", server: "servers" }[kind] ?? kind;
+  const active = { "": "fleet", robot: "fleet", server: "servers", help: "events" }[kind] ?? kind;
   for (const entry of document.querySelectorAll("nav a")) {
     if (entry.dataset.view === active) entry.setAttribute("aria-current", "page"); else entry.removeAttribute("aria-current");
   }
@@ -43,8 +45,8 @@ function draw() {
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) || document.querySelector("dialog[open]")) return;
   if (event.key === "/") { const filter = main.querySelector("[type=search]"); if (filter) { event.preventDefault(); filter.focus(); } }
-  const views = ["#/", "#/servers", "#/schedule", "#/events"];
-  if (/^[1-4]$/.test(event.key)) location.hash = views[Number(event.key) - 1];
+  const views = ["#/", "#/servers", "#/schedule", "#/events", "#/bring"];
+  if (/^[1-5]$/.test(event.key)) location.hash = views[Number(event.key) - 1];
 });
 
 begin();

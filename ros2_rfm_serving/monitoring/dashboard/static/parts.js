@@ -1,6 +1,6 @@
 // What several views show: states, chips, bars, pictures.
 
-import { attribute, h, text } from "./dom.js";
+import { attribute, h, helpLink, text } from "./dom.js";
 
 export function pill() {
   const root = h("span", { class: "pill" });
@@ -68,6 +68,40 @@ export function picture(robot, camera = "any") {
   root.owner = part;
   seen.observe(root);
   return part;
+}
+
+// What is in the way of a robot or a server, in words: its own reason, or what it has refused in the last seconds, with a link each.
+export function obstacle(tag = "p") {
+  const root = h(tag, { class: "why" });
+  let shown = null;
+  return {
+    root,
+    update(words, refusing, help = "") {
+      const told = JSON.stringify([words, refusing, help]);
+      if (told === shown) return;
+      shown = told;
+      const reasons = words ? [] : (refusing ?? []);
+      const parts = words ? [help ? helpLink(help, words) : words] : reasons.flatMap((one, i) => [i ? "; " : "refuses: ", helpLink(one.reason, one.meaning)]);
+      root.replaceChildren(...parts);
+      attribute(root, "title", root.textContent || null);
+    },
+  };
+}
+
+// What was refused, in words, the most often first.
+export function refusedList() {
+  const root = h("dd", { "data-figure": "refused" });
+  let shown = null;
+  return {
+    root,
+    update(refused) {
+      const told = JSON.stringify(refused);
+      if (told === shown) return;
+      shown = told;
+      root.replaceChildren(...(refused?.length ? [h("ul", { class: "refused" }, refused.map((one) =>
+        h("li", {}, `${one.count} x `, helpLink(one.reason, one.meaning), " ", h("span", { class: "faint" }, one.reason))))] : ["nothing"]));
+    },
+  };
 }
 
 // Counters by name, the largest first.

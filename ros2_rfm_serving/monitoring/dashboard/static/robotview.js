@@ -2,10 +2,10 @@
 
 import { h, keyed, link, section, table, text } from "./dom.js";
 import { chart, chunkChart } from "./charts.js";
-import { orderButton } from "./control.js";
+import { giveTask, orderButton, whyBox } from "./control.js";
 import { eventList } from "./eventline.js";
 import { NONE, count, hz, ms, percent, robotState, robotWhy, successes } from "./format.js";
-import { counters, emulated, picture, pill } from "./parts.js";
+import { counters, emulated, obstacle, picture, pill, refusedList } from "./parts.js";
 import { routeTable } from "./scheduleview.js";
 import { ask, state } from "./store.js";
 
@@ -41,8 +41,12 @@ function decisionTable() {
 }
 
 export function robotView(name) {
-  const word = pill(), chip = emulated(), why = h("p", { class: "why" }), problem = h("p", { class: "problem" });
+  const word = pill(), chip = emulated(), does = h("p", { class: "does" }), why = obstacle(), note = h("p", { class: "why" }), refused = refusedList(), problem = h("p", { class: "problem" });
   const facts = Object.fromEntries(Object.keys(FACTS).map((key) => [key, h("dd", { "data-figure": key })]));
+  facts.refused = refused.root;
+  const causes = whyBox(name);
+  let offers = { tasks: false, reset: false };
+  const task = h("button", { type: "button", class: "strong act task", disabled: true, onclick: () => giveTask(name, offers) }, "Give a task");
   const cameras = h("div", { class: "cameras" }), events = eventList(30, (event) => event.name === name);
   const decisions = decisionTable(), routes = routeTable(`What ${name} asks for`), chunk = chunkChart();
   const unproven = h("p", { class: "faint note", hidden: true }, "Pictures, the chunk and the decisions have no proof for who looks: anybody may have sent them.");
@@ -65,7 +69,10 @@ export function robotView(name) {
       text(facts.instruction, told.instruction || NONE); text(facts.episode, count(told.episode)); text(facts.retries, count(told.retries));
       text(facts.real, told.real_time === null ? NONE : `${told.real_time.toFixed(2)} of ${told.declared_time?.toFixed(2) ?? NONE}`);
       text(facts.epoch, count(told.epoch));
-      for (const key of ["refused", "fallbacks", "transitions"]) counters(facts[key], told.counters[key]);
+      for (const key of ["fallbacks", "transitions"]) counters(facts[key], told.counters[key]);
+      refused.update(told.refused); text(note, told.note); note.hidden = !told.note;
+      offers = told.offers; task.disabled = !offers.tasks;
+      task.title = offers.tasks ? "Tell it what to do" : "It offers no execute_task: its node is not configured, or not reached from here";
       keyed(cameras, (told.cameras.length ? told.cameras : ["any"]).map((camera) => [camera, camera]), (camera) => {
         const part = picture(name, camera);
         return { root: h("figure", {}, part.root, h("figcaption", { class: "faint" }, camera === "any" ? "no camera known" : camera)), update() {}, gone: part.gone };
@@ -79,7 +86,7 @@ export function robotView(name) {
     const row = state.robots[name];
     if (!row) return;
     word.update(robotState(row)); chip.hidden = !row.emulated;
-    text(why, robotWhy(row)); why.hidden = !why.textContent;
+    text(does, row.does); why.update(robotWhy(row), row.refusing, row.help); why.root.hidden = !why.root.textContent;
     text(facts.task, row.task); text(facts.phase, row.phase ?? NONE); text(facts.verdict, row.verdict || NONE);
     if (facts.server.textContent !== (row.server || NONE)) facts.server.replaceChildren(row.server ? link("server", row.server) : NONE);
     text(facts.staleness, ms(row.staleness_s)); text(facts.trip, `${ms(row.p50_s)} / ${ms(row.p99_s)}`);
@@ -91,8 +98,8 @@ export function robotView(name) {
   return {
     root: h("section", { class: "view" },
       h("header", { class: "title" }, h("h1", {}, name), word.root, chip, h("span", { class: "spring" }),
-        ["pause", "resume", "abort", "release"].map((action) => orderButton(action, name))),
-      why, problem, unproven,
+        causes.button, task, ["cancel", "pause", "resume", "abort", "release"].map((action) => orderButton(action, name))),
+      does, why.root, note, causes.box, problem, unproven,
       h("div", { class: "split" },
         h("div", {}, cameras, h("dl", { class: "facts" }, Object.entries(FACTS).flatMap(([key, label]) => [h("dt", {}, label), facts[key]])), section("Events", events.root)),
         h("div", {}, latency.root, h("p", { class: "faint note" }, "Round trip: mean of this robot's requests. Queue and inference: of its own answers while this page is open, before that the mean of its server's; the network is the rest."),

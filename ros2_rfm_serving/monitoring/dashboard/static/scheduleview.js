@@ -7,6 +7,10 @@ import { ask, state } from "./store.js";
 
 const PERIOD_MS = 1000;
 const BEHIND = 0.8; // of the planned rate
+const TIPS = {
+  epoch: "Number of the schedule in force, counted by its scheduler", policy: "Scheduling policy that made it", real: "Chunks that all robots receive per second, now",
+  planned: "Predictions per second that the schedule promises", gap: "How far the plan is from the bound of its objective; 0 %: none is better",
+};
 const PROOF = {
   checked: "States, figures and schedule are proven by certificates; success, real time, pictures and answers are as anybody says them.",
   undated: "Undated: proven by certificates, but no server has answered that it follows this schedule. A recording would look the same.",
@@ -45,7 +49,7 @@ export function scheduleFacts() {
   const stale = h("p", { class: "problem" }), proof = h("p", { class: "faint", "data-figure": "proof" });
   const labels = { epoch: "schedule", policy: "policy", real: "predictions/s", planned: "planned", gap: "gap to the bound" };
   return {
-    root: h("div", {}, h("dl", { class: "tiles" }, Object.entries(labels).map(([key, label]) => h("div", {}, h("dt", {}, label), facts[key]))), stale, proof),
+    root: h("div", {}, h("dl", { class: "tiles" }, Object.entries(labels).map(([key, label]) => h("div", { title: TIPS[key] }, h("dt", {}, label), facts[key]))), stale, proof),
     update() {
       const told = state.schedule;
       text(facts.epoch, told.epoch ? count(told.epoch) : NONE); text(facts.policy, told.policy || NONE);

@@ -2,39 +2,43 @@
 
 import { attribute, h, keyed, link, section, table, text } from "./dom.js";
 import { chart } from "./charts.js";
-import { orderButton } from "./control.js";
+import { orderButton, whyBox } from "./control.js";
 import { eventList } from "./eventline.js";
 import { NONE, count, hz, ms, percent, serverState, serverWhy } from "./format.js";
-import { bar, counters, emulated, pill } from "./parts.js";
+import { bar, emulated, obstacle, pill, refusedList } from "./parts.js";
 import { routeTable } from "./scheduleview.js";
 import { ask, state } from "./store.js";
 
 const PAGE_MS = 1000;
 
 const batch = (row) => (row.batch === null ? NONE : `${row.batch.toFixed(1)} of ${row.max_batch}`);
+const TIPS = {
+  load: "Share of time that its engine is busy", "p99 / SLO": "99th percentile of latency, arrival to reply, and the tightest SLO of its robots",
+  batch: "Mean requests in a batch, and how many fit", queue: "Requests that wait", "replies/s": "Replies per second", sessions: "Open sessions, and how many it takes",
+};
 const late = (row) => row.slo_s && row.p99_s !== null && row.p99_s > row.slo_s;
 
 export function serverCard(name) {
   const word = pill(), chip = emulated(), standby = h("span", { class: "chip", hidden: true }, "standby");
-  const why = h("p", { class: "why" }), model = h("span", { class: "faint" });
+  const why = obstacle(), model = h("span", { class: "faint" });
   const load = bar("load"), latency = bar("99th percentile of latency against the SLO");
   const figures = Object.fromEntries(["load", "latency", "batch", "waiting", "rate", "sessions"].map((key) => [key, h("dd", { "data-figure": key })]));
-  const root = h("article", { class: "card server" },
+  const root = h("article", { class: "card server", title: `Server ${name}: what it hosts, how busy it is, and whether it keeps its SLO` },
     h("header", {}, h("h3", {}, link("server", name)), word.root, chip, standby),
-    h("p", { class: "model" }, model), why,
+    h("p", { class: "model" }, model), why.root,
     h("dl", { class: "bars" },
-      h("dt", {}, "load"), figures.load, h("dd", { class: "wide" }, load.root),
-      h("dt", {}, "p99 / SLO"), figures.latency, h("dd", { class: "wide" }, latency.root)),
+      h("dt", { title: TIPS.load }, "load"), figures.load, h("dd", { class: "wide" }, load.root),
+      h("dt", { title: TIPS["p99 / SLO"] }, "p99 / SLO"), figures.latency, h("dd", { class: "wide" }, latency.root)),
     h("dl", { class: "figures" },
       ...[["batch", figures.batch], ["queue", figures.waiting], ["replies/s", figures.rate], ["sessions", figures.sessions]]
-        .map(([label, figure]) => h("div", {}, h("dt", {}, label), figure))));
+        .map(([label, figure]) => h("div", { title: TIPS[label] }, h("dt", {}, label), figure))));
   return {
     root,
     update(row) {
       word.update(serverState(row));
       chip.hidden = !row.emulated; standby.hidden = !row.standby;
       text(model, [row.model || "no model", row.gpu].filter(Boolean).join(" on "));
-      text(why, serverWhy(row)); why.hidden = !why.textContent;
+      why.update(serverWhy(row), row.refusing); why.root.hidden = !why.root.textContent;
       attribute(root, "data-level", serverState(row)[1]);
       text(figures.load, percent(row.load)); load.update(row.load);
       text(figures.latency, row.slo_s ? `${ms(row.p99_s)} / ${ms(row.slo_s)}` : ms(row.p99_s));
@@ -76,9 +80,9 @@ export function serversView() {
 }
 
 export function serverView(name) {
-  const card = serverCard(name), problem = h("p", { class: "problem" });
+  const causes = whyBox(name), card = serverCard(name), problem = h("p", { class: "problem" });
   const events = eventList(30, (event) => event.name === name);
-  const refused = h("dd"), replaced = h("dd"), refetched = h("dd"), epoch = h("dd");
+  const refused = refusedList(), replaced = h("dd"), refetched = h("dd"), epoch = h("dd");
   const routes = routeTable(`Who asks ${name}`);
   const slo = () => state.servers[name]?.slo_s;
   const latency = chart("Latency, arrival to reply", [["99th percentile", "--queue"], ["median", "--accent"]], { unit: ms, limit: slo, limitName: "SLO" });
@@ -95,18 +99,18 @@ export function serverView(name) {
       const queue = past.queue_s?.map((wait, i) => (wait === null || past.inference_s[i] === null ? null : wait + past.inference_s[i]));
       parts.update(past.ago_s, [queue, past.inference_s]);
       load.update(past.ago_s, [past.load]); rate.update(past.ago_s, [past.rate_hz]);
-      counters(refused, told.counters.refused); text(replaced, count(told.counters.superseded)); text(refetched, count(told.counters.refetched));
+      refused.update(told.refused); text(replaced, count(told.counters.superseded)); text(refetched, count(told.counters.refetched));
       text(epoch, count(told.epoch)); routes.update(told.routes);
     } catch (error) { text(problem, error.message); }
   }
   look();
   return {
     root: h("section", { class: "view" },
-      h("header", { class: "title" }, h("h1", {}, name), h("span", { class: "spring" }), orderButton("drain", name), orderButton("activate", name)),
-      problem,
+      h("header", { class: "title" }, h("h1", {}, name), h("span", { class: "spring" }), causes.button, orderButton("drain", name), orderButton("activate", name)),
+      causes.box, problem,
       h("div", { class: "split" },
         h("div", {}, card.root,
-          section("Counted since its start", h("dl", { class: "facts" }, h("dt", {}, "refused"), refused, h("dt", {}, "replaced by newer"), replaced,
+          section("Counted since its start", h("dl", { class: "facts" }, h("dt", {}, "refused"), refused.root, h("dt", {}, "replaced by newer"), replaced,
             h("dt", {}, "asked anew"), refetched, h("dt", {}, "schedule"), epoch)),
           section("Events", events.root)),
         h("div", {}, latency.root, parts.root, load.root, rate.root, section("Who asks it", routes.root)))),

@@ -25,8 +25,8 @@ function take(kind, told) {
   if (kind === "full") for (const key of ["schedule", "robots", "servers", "tasks", "events"]) state[key] = key === "events" ? [] : {};
   Object.assign(state.schedule, told.schedule);
   for (const key of ["robots", "servers", "tasks"]) merge(state[key], told[key]);
-  for (const [number, time, level, kindOf, name, what, why] of told.events ?? []) {
-    state.events.unshift({ number, time, level, kind: kindOf, name, what, why });
+  for (const [number, time, level, kindOf, name, what, why, cause, help] of told.events ?? []) {
+    state.events.unshift({ number, time, level, kind: kindOf, name, what, why, cause, help });
   }
   state.events.length = Math.min(state.events.length, KEPT);
   state.heardMs = performance.now();

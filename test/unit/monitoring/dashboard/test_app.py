@@ -22,15 +22,18 @@ from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
 from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.monitoring.dashboard import app, connection, views
 from ros2_rfm_serving.monitoring.dashboard.app import STATIC, Dashboard
-from ros2_rfm_serving.monitoring.dashboard.closeup import Closeup, thumbnail
+from ros2_rfm_serving.monitoring.dashboard.checking import MAX_FILES, CheckResult, WantedCheck, read_check
+from ros2_rfm_serving.monitoring.dashboard.closeup import Closeup, Offers, thumbnail
 from ros2_rfm_serving.monitoring.dashboard.connection import MAX_CONNECTIONS
 from ros2_rfm_serving.monitoring.dashboard.control import (
     ACTIONS,
     MAX_FAILURES,
     MAX_NOTED,
+    NO_TASK,
     NOTED_WITHIN_S,
     Answer,
     Failures,
+    WantedTask,
     read_order,
 )
 from ros2_rfm_serving.monitoring.dashboard.feed import BEHIND, MAX_PAGES, Feed
@@ -39,6 +42,7 @@ from ros2_rfm_serving.operate.page import read_door
 from ros2_rfm_serving.security.tokens import Tokens, digest, read_tokens
 from ros2_rfm_serving.types import Chunk, EncodedImage, RequestId, Served
 from test.unit.monitoring.dashboard.boards import board
+from test.waiting import eventually
 
 TOKEN = "a-long-enough-token"
 GOOD = {"authorization": f"Bearer {TOKEN}"}
@@ -55,6 +59,9 @@ class Graph:
 
     def __init__(self) -> None:
         self.ordered: list[tuple[str, str, str]] = []
+        self.wanted = NO_TASK
+        self.end: Future[Answer] = Future()
+        """Of a task that was given."""
         self.image: EncodedImage | None = jpeg()
 
     def closeup(self, robot: str) -> Closeup | None:
@@ -66,10 +73,15 @@ class Graph:
     def picture(self, robot: str, camera: str) -> EncodedImage | None:
         return self.image
 
-    def order(self, action: str, target: str, task: str) -> Future[Answer]:
+    def offers(self, robot: str) -> Offers:
+        return Offers(tasks=True)
+
+    def order(self, action: str, target: str, task: str, wanted: WantedTask = NO_TASK) -> Future[Answer]:
         self.ordered.append((action, target, task))
+        self.wanted = wanted
         answer: Future[Answer] = Future()
-        answer.set_result(Answer(action != "abort", "it stands" if action != "abort" else "no task"))
+        end = self.end if action == "task" else None
+        answer.set_result(Answer(action != "abort", "it stands" if action != "abort" else "no task", end))
         return answer
 
 
@@ -77,7 +89,15 @@ class Page:
     def __init__(self) -> None:
         self.board, self.graph, self.noted = board(time.monotonic()), Graph(), list[dict[str, Any]]()
         tokens = Tokens({"ada": TOKEN})
-        self.dashboard = Dashboard(self.board, self.graph, self.graph, tokens, self.note)
+        self.checked: list[WantedCheck] = []
+        self.dashboard = Dashboard(self.board, self.graph, self.graph, tokens, self.note, self.check, self.why)
+
+    def why(self, name: str) -> dict[str, Any]:
+        return {"ok": not name, "findings": [{"cause": "dead camera", "about": name}]}
+
+    def check(self, wanted: WantedCheck) -> CheckResult:
+        self.checked.append(wanted)
+        return CheckResult(valid=False, lines=["error: factory.yaml: no tasks"], command="rfm check factory.yaml")
 
     def note(self, kind: str, **body: object) -> None:
         self.noted.append({"kind": kind, **body})
@@ -156,8 +176,14 @@ def test_a_name_of_somebody_elses_that_leads_here_is_refused(client: httpx.Clien
         (b'{"action": "pause", "target": 3, "confirmed": true}', "target"),
         (b'{"action": "pause", "target": "arm_1"}', "confirmed"),
         (b'{"action": "admit", "target": "arm_9", "confirmed": true}', "task"),
-        (b'"' + b"x" * 10_000 + b'"', "bytes"),
+        (b'"' + b"x" * 20_000 + b'"', "bytes"),
         (b"\xff\xfe", "JSON"),
+        (b'{"action": "task", "target": "arm_1", "instruction": 3, "confirmed": true}', "instruction"),
+        (b'{"action": "task", "target": "arm_1", "instruction": "' + b"x" * 2001 + b'", "confirmed": true}', "instruction"),
+        (b'{"action": "task", "target": "arm_1", "budget_s": NaN, "confirmed": true}', "budget_s"),
+        (b'{"action": "task", "target": "arm_1", "budget_s": -1, "confirmed": true}', "budget_s"),
+        (b'{"action": "task", "target": "arm_1", "budget_s": true, "confirmed": true}', "budget_s"),
+        (b'{"action": "task", "target": "arm_1", "reset": "yes", "confirmed": true}', "reset"),
     ],
 )
 def test_bad_orders_are_refused_with_the_reason(page: Page, client: httpx.Client, body: bytes, word: str) -> None:
@@ -174,6 +200,73 @@ def test_orders_to_nobody_are_refused(page: Page, client: httpx.Client) -> None:
     assert page.graph.ordered == []
     assert client.post("/api/control", content=json.dumps(PAUSE), headers={**GOOD, "content-type": "text/plain"}).status_code == 400
     assert client.get("/api/control", headers=GOOD).status_code == 405
+
+
+def test_a_task_is_given_with_the_token_and_its_end_is_an_event(page: Page, client: httpx.Client) -> None:
+    task = {"action": "task", "target": "arm_1", "instruction": "stack", "budget_s": 5, "reset": True, "confirmed": True}
+    assert client.post("/api/control", json=task).status_code == 401 and page.graph.ordered == []
+    assert client.post("/api/control", json=task, headers=GOOD).json() == {"done": True, "message": "it stands"}
+    assert page.graph.ordered == [("task", "arm_1", "")] and page.graph.wanted == WantedTask("stack", 5.0, True)
+    assert (page.noted[-1]["action"], page.noted[-1]["task"], page.noted[-1]["who"]) == ("task", "stack", "ada")
+    page.graph.end.set_result(Answer(False, "its time was up"))
+    assert eventually(lambda: page.noted[-1]["message"] == "its time was up")
+    event = page.dashboard.feed.events.since(0)[-1]
+    assert (event.name, event.what, event.why, event.cause) == ("arm_1", "task by ada: ended", "its time was up", "task")
+
+
+CHECK = {"file": "factory.yaml", "texts": {"factory.yaml": "name: x", "robots/arm.yaml": "a: 1"}, "live": True}
+
+
+def test_files_are_checked_with_the_token_alone(page: Page, client: httpx.Client) -> None:
+    assert client.post("/api/check", json=CHECK).status_code == 401
+    assert client.post("/api/check", json=CHECK, headers={**GOOD, "origin": "http://evil.example"}).status_code == 403
+    assert page.checked == []
+    told = client.post("/api/check", json=CHECK, headers=GOOD).json()
+    assert told == {"valid": False, "lines": ["error: factory.yaml: no tasks"], "command": "rfm check factory.yaml"}
+    assert page.checked == [WantedCheck("factory.yaml", CHECK["texts"], True)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"file": ""},
+        {"file": "--help"},
+        {"file": "a\nb.yaml"},
+        {"file": "other.yaml"},
+        {"live": 1},
+        {"texts": []},
+        {"texts": {"factory.yaml": 3}},
+        {"texts": {"factory.yaml": "", "../../etc/cron.yaml": ""}},
+        {"texts": {"factory.yaml": "", "/etc/cron.yaml": ""}},
+        {"texts": {"factory.yaml": "", "typer.py": ""}},
+        {"texts": {f"{i}.yaml": "" for i in range(MAX_FILES + 1)}},
+    ],
+)
+def test_bad_checks_are_refused_with_the_reason(page: Page, client: httpx.Client, wrong: dict[str, Any]) -> None:
+    answer = client.post("/api/check", json={**CHECK, **wrong}, headers=GOOD)
+    assert (answer.status_code == 400 and next(iter(wrong)) in answer.json()["problem"]) or "texts" in answer.json()["problem"]
+    assert page.checked == []
+    with pytest.raises(ValueError):
+        read_check(json.dumps({**CHECK, **wrong}).encode())
+
+
+def test_causes_are_looked_for_with_the_token_alone(client: httpx.Client) -> None:
+    assert client.post("/api/why", json={"name": "arm_1"}).status_code == 401
+    found = client.post("/api/why", json={"name": "arm_1"}, headers=GOOD).json()
+    assert found == {"ok": False, "findings": [{"cause": "dead camera", "about": "arm_1"}]}
+    assert client.post("/api/why", json={}, headers=GOOD).json()["ok"]
+    for wrong in ({"name": "--help"}, {"name": 3}, []):
+        assert client.post("/api/why", json=wrong, headers=GOOD).status_code == 400
+
+
+def test_every_refusal_is_explained(client: httpx.Client) -> None:
+    told = client.get("/api/help/stale_action").json()
+    assert told["meaning"] == "an action was too old to be executed" and "rfm why" in told["remedy"]
+    assert client.get("/api/help/gate_jump").json()["meaning"] == "a chunk failed a check of the gate (jump)"
+    assert client.get("/api/help/never_heard_of").json() == {
+        "meaning": "never heard of",
+        "remedy": "run `rfm why`: it names the cause, with figures",
+    }
 
 
 def test_failures_are_forgotten_after_a_while_and_bounded() -> None:
@@ -220,6 +313,8 @@ def test_only_the_whole_token_counts() -> None:
 def test_pages_have_what_the_board_has(page: Page, client: httpx.Client) -> None:
     told = client.get("/api/robots/arm_1").json()
     assert told["components"]["system1"]["attained"] == 0.9 and told["cameras"] == ["side"] and told["decisions"] == []
+    assert told["offers"] == {"tasks": True, "reset": False}
+    assert told["note"] == "no monitor judges this task: it ends when its time is over, or is canceled"
     assert client.get("/api/servers/s1").json()["routes"][0]["robot"] == "arm_1"
     assert [route["component"] for route in client.get("/api/schedule").json()["routes"]] == ["system1", "monitor"]
     for path in (
@@ -256,6 +351,7 @@ def test_pictures_are_small_and_bad_ones_are_said(page: Page, client: httpx.Clie
     height, width, *_ = simplejpeg.decode_jpeg_header(picture.content)
     assert (height, width) == (180, 240) and len(picture.content) < 20_000
     page.graph.image = None
+    page.dashboard._pictures.clear()  # which are a second old at the most
     assert client.get("/api/robots/arm_1/cameras/side").status_code == 204
     page.graph.image = EncodedImage(camera="side", format="jpeg", data=b"\xff\xd8 no picture")
     assert client.get("/api/robots/arm_1/cameras/side").status_code == 502

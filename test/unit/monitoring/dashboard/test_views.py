@@ -11,6 +11,7 @@ import pytest
 
 from ros2_rfm_serving.monitoring.dashboard import views
 from ros2_rfm_serving.monitoring.dashboard.history import KEPT_S, RATE_WINDOW_S, History, Mean, Rate, Ring
+from ros2_rfm_serving.monitoring.dashboard.refusing import RECENT_S, RecentRefusals
 from test.unit.monitoring.dashboard.boards import NOW_S, board, counted, route
 
 
@@ -31,6 +32,31 @@ def test_figures_are_those_of_the_board() -> None:
     }
 
 
+def test_a_robot_says_what_it_does_and_what_is_in_its_way() -> None:
+    made, recent = board(), RecentRefusals()
+    arm = made.robots["arm_1"]
+
+    def told() -> tuple[str, ...]:
+        view = views.fleet(made, NOW_S, recent)["robots"]["arm_1"]
+        return tuple(view[key] for key in ("shown", "level", "does", "obstacle", "help"))
+
+    assert told() == ("streaming", "good", "push-it", "", "")
+    arm.instruction, arm.retries = "push the puck", 1
+    assert told()[2] == "push the puck, attempt 2"
+    arm.phase = "idle"
+    assert told() == ("ready, idle", "good", "has no task", "", ""), "without a task nothing streams"
+    arm.state, arm.reason = "CONNECTING", "action names differ"
+    assert told() == ("connecting", "warning", "has no task", "action names differ", "connecting")
+    arm.state, arm.reason, arm.phase, arm.stop_reason = "STREAMING", "", "waiting", "safety objects"
+    assert told() == ("waits for a person", "error", "waits for a person to resume or abort", "safety objects", "waiting")
+    recent.sample(made, NOW_S)
+    arm.refused = {"stale_action": 3, "stale_episode": 1}
+    recent.sample(made, NOW_S)
+    refusing = [{"reason": "stale_action", "meaning": "an action was too old to be executed"}]
+    assert views.fleet(made, NOW_S, recent)["robots"]["arm_1"]["refusing"] == refusing
+    assert recent.of("arm_1", NOW_S + RECENT_S + 1.0) == []
+
+
 def test_of_the_silent_there_are_no_figures() -> None:
     late_s = NOW_S + 10.0
     view = views.fleet(board(), late_s)
@@ -48,7 +74,7 @@ def test_words_of_others_are_bounded() -> None:
         setattr(made.robots["arm_1"], name, "x" * 1_000_000)
     made.routes = ()
     made.servers["s1"].detail = made.servers["s1"].model = made.factory = made.policy = "x" * 1_000_000
-    assert len(json.dumps(views.fleet(made, NOW_S))) < 10_000
+    assert len(json.dumps(views.fleet(made, NOW_S))) < 11_000
 
 
 def test_a_lost_server_has_no_figures_at_once() -> None:

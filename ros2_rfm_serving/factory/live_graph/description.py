@@ -1,0 +1,63 @@
+"""Limits of joints in a robot's description (URDF)."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointLimits:
+    """Radians, or metres of a sliding joint."""
+
+    lower: float = -math.inf
+    upper: float = math.inf
+    velocity: float = math.inf
+    """Per second."""
+    is_continuous: bool = False
+    topic: str = ""
+    """On which the description was published."""
+
+
+def joint_limits(description: str, topic: str = "") -> dict[str, JointLimits]:
+    """Return the limits of each moving joint; empty where the text is no URDF."""
+    try:
+        root = ET.fromstring(description)
+    except ET.ParseError:
+        return {}
+    found = {}
+    for element in root.findall("joint"):
+        limit, kind = element.find("limit"), element.get("type", "")
+        if kind not in ("revolute", "prismatic", "continuous") or (limit is None and kind != "continuous"):
+            continue
+        given = {name: _number(limit.get(name)) for name in ("lower", "upper", "velocity")} if limit is not None else {}
+        found[element.get("name", "")] = JointLimits(
+            lower=_or(given.get("lower"), -math.inf if kind == "continuous" else 0.0),
+            upper=_or(given.get("upper"), math.inf if kind == "continuous" else 0.0),
+            velocity=_or(given.get("velocity"), math.inf),
+            is_continuous=kind == "continuous",
+            topic=topic,
+        )
+    return found
+
+
+def all_limits(descriptions: Iterable[tuple[str, str]]) -> dict[str, JointLimits]:
+    """Return the limits of the joints of several descriptions. descriptions: (topic, URDF)."""
+    found: dict[str, JointLimits] = {}
+    for topic, text in descriptions:
+        found |= joint_limits(text, topic)
+    return found
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text) if text is not None else None
+    except ValueError:
+        return None
+    return number if number is not None and math.isfinite(number) else None
+
+
+def _or(number: float | None, default: float) -> float:
+    return default if number is None else number

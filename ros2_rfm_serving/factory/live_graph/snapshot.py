@@ -1,0 +1,139 @@
+"""A ROS graph at one moment, as plain data: topics with their nodes, and what arrived on sensor topics within a few seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+JOINT_STATE, IMAGE, COMPRESSED_IMAGE = "sensor_msgs/msg/JointState", "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
+ODOMETRY, IMU = "nav_msgs/msg/Odometry", "sensor_msgs/msg/Imu"
+WRENCH, POSE = "geometry_msgs/msg/WrenchStamped", "geometry_msgs/msg/PoseStamped"
+FLOAT32_ARRAY, FLOAT64_ARRAY = "std_msgs/msg/Float32MultiArray", "std_msgs/msg/Float64MultiArray"
+TWIST, TWIST_STAMPED = "geometry_msgs/msg/Twist", "geometry_msgs/msg/TwistStamped"
+TRAJECTORY = "trajectory_msgs/msg/JointTrajectory"
+SENSOR_TYPES = (JOINT_STATE, IMAGE, COMPRESSED_IMAGE, ODOMETRY, IMU, WRENCH, POSE, FLOAT32_ARRAY, FLOAT64_ARRAY)
+"""Types of topics that a snapshot subscribes to."""
+Range = tuple[float, float]
+"""(lowest, highest)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointQos:
+    """QoS of a publisher or a subscription, as the graph reports it."""
+
+    reliability: str = "unknown"
+    """reliable, best_effort or unknown."""
+    durability: str = "unknown"
+    """volatile, transient_local or unknown."""
+    depth: int = 0
+    """0: the middleware does not report it."""
+    deadline_s: float = float("inf")
+    liveliness: str = "unknown"
+    """automatic, manual_by_topic or unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """A publisher or a subscription of a node."""
+
+    node: str
+    """With its namespace, such as /arm/driver."""
+    type: str
+    """Of its messages, such as sensor_msgs/msg/Image."""
+    qos: EndpointQos = field(default_factory=EndpointQos)
+    command_mismatch: str = ""
+    """Subscriptions: QoS policies for which a robot's commands do not reach it; empty: commands reach it."""
+    is_observer: bool = False
+    """It belongs to `ros2 topic`, a recorder or a display, which execute no commands."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSample:
+    encoding: str
+    """`encoding` of an Image, `format` of a CompressedImage."""
+    width_px: int
+    height_px: int
+    """Both 0 where they cannot be read."""
+    num_bytes: int
+    """Of the pixels or the compressed data, in the newest message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicSample:
+    """What arrived on a topic while the snapshot was taken."""
+
+    num_messages: int = 0
+    seconds: float = 0.0
+    """For how long the topic was subscribed to."""
+    rate_hz: float = 0.0
+    """Between the first and the last message; 0 with fewer than two messages."""
+    frame_ids: tuple[str, ...] = ()
+    stamp_age_s: Range | None = None
+    """Age of `header.stamp` at arrival by this machine's clock; None: no header, or all stamps were zero."""
+    joints: Mapping[str, Mapping[str, Range]] = field(default_factory=dict)
+    """joint -> field (position, velocity, effort) that its messages have -> range of its values."""
+    values: tuple[Range, ...] = ()
+    """Of an array: range of each number of the newest length."""
+    image: ImageSample | None = None
+    fields: tuple[str, ...] = ()
+    """Of odometry, IMU, wrench and pose: fields that the messages have; an IMU may lack some."""
+    problem: str = ""
+    """Why a robot would refuse the newest message, whatever the robot's file says; empty: it would not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topic:
+    name: str
+    publishers: tuple[Endpoint, ...] = ()
+    subscribers: tuple[Endpoint, ...] = ()
+    sample: TopicSample | None = None
+    """None: it was not subscribed to."""
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Types of its publishers and subscriptions, sorted."""
+        return tuple(sorted({endpoint.type for endpoint in (*self.publishers, *self.subscribers)}))
+
+    @property
+    def published_types(self) -> tuple[str, ...]:
+        return tuple(sorted({endpoint.type for endpoint in self.publishers}))
+
+    @property
+    def executors(self) -> tuple[Endpoint, ...]:
+        """Subscriptions that may execute commands: without those that only observe."""
+        return tuple(endpoint for endpoint in self.subscribers if not endpoint.is_observer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphSnapshot:
+    """Names are absolute. Hidden topics and the node that took the snapshot are left out."""
+
+    domain: int = 0
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    services: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name -> types, of services that a node offers."""
+    actions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name -> types, of actions that a node offers."""
+    nodes: tuple[str, ...] = ()
+    controller_joints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Node that takes trajectories or arrays -> its parameter `joints`, as ros2_control's controllers have it."""
+    robot_descriptions: Mapping[str, str] = field(default_factory=dict)
+    """Topic -> URDF, of topics called robot_description."""
+
+    def published_as(self, *types: str) -> list[Topic]:
+        """Return the topics that have a publisher of one of these types, in the order of their names."""
+        return [topic for _, topic in sorted(self.topics.items()) if set(types) & set(topic.published_types)]
+
+    def executed_as(self, *types: str) -> list[Topic]:
+        """Return the topics with a subscription of one of these types that may execute commands, in the order of their names."""
+        found = sorted(self.topics.items())
+        return [topic for _, topic in found if any(endpoint.type in types for endpoint in topic.executors)]
+
+    def topic(self, name: str) -> Topic:
+        """Return the topic, or one without publishers and subscribers where nobody uses that name."""
+        return self.topics.get(name, Topic(name=name))
+
+
+def snapshot_of(topics: Iterable[Topic], **more: object) -> GraphSnapshot:
+    """Return a snapshot of these topics."""
+    return GraphSnapshot(topics={topic.name: topic for topic in topics}, **more)  # type: ignore[arg-type]

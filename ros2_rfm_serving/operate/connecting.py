@@ -1,0 +1,130 @@
+"""What `rfm connect` does between the graph and the files: it asks what it cannot know, and checks what it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.live_graph.compare import GraphFinding, compare
+from ros2_rfm_serving.factory.live_graph.files import (
+    STAND_IN_GPU,
+    FactoryEntry,
+    factory_text,
+    robot_text,
+    stand_in_catalogue,
+    stand_in_contract,
+)
+from ros2_rfm_serving.factory.live_graph.presets import Preset
+from ros2_rfm_serving.factory.live_graph.propose import Answers, Proposal, UndecidedError, answered, propose
+from ros2_rfm_serving.factory.live_graph.snapshot import GraphSnapshot
+from ros2_rfm_serving.factory.robot_file import RobotFile
+from ros2_rfm_serving.operate.inputs import write_text
+from ros2_rfm_serving.profiles.files import format_rows
+from ros2_rfm_serving.profiles.table import ProfileRow
+from ros2_rfm_serving.types import ModelContract
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.ros.robot.settings import RobotSettings
+
+STAND_IN_MS = 20.0
+STAND_IN_RATES_HZ = (1.0, 40.0)
+Ask = Callable[[UndecidedError], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where the files go, and what the descriptor names."""
+
+    folder: Path
+    model: str
+    """Of the catalogue; empty: a stand-in is written."""
+    gpu_type: str
+    slo_ms: float
+    prompt: str
+    profiles: Path | None
+    """That a user of the files has to name; None: the shipped ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    robot: Path
+    factory: Path
+    profiles: Path | None
+    """For `--profiles`; None: the shipped ones."""
+
+
+def decided_proposal(
+    snapshot: GraphSnapshot, contract: ModelContract | None, preset: Preset | None, answers: Answers, ask: Ask
+) -> Proposal:
+    """Return the proposal, asking until nothing is undecided. ask: raises where nobody can be asked."""
+    while True:
+        try:
+            return propose(snapshot, contract, preset, answers)
+        except UndecidedError as undecided:
+            answers = answered(answers, undecided.option, ask(undecided))
+
+
+def write_files(proposal: Proposal, contract: ModelContract | None, target: Target, seen: str) -> Written:
+    """Write the robot's file, the descriptor, and a catalogue with a stand-in where no model was named.
+
+    Raises: `ConfigurationError` for a file that exists, or a folder that cannot be written to.
+    """
+    name, profiles = proposal.robot, target.profiles
+    robot, factory = target.folder / f"{name}.yaml", target.folder / "factory.yaml"
+    for file in (robot, factory):
+        if file.exists():
+            raise ConfigurationError("exists already", file=str(file), fix="remove it, or give another --out")
+    model = target.model or f"stand_in/{name}"
+    try:
+        target.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"cannot be made: {error.strerror}", file=str(target.folder), key="--out") from error
+    write_text(robot, robot_text(proposal, seen))
+    if not target.model:
+        profiles = target.folder / "profiles"
+        profiles.mkdir(exist_ok=True)
+        write_text(profiles / "models.yaml", stand_in_catalogue(model, proposal))
+        write_text(profiles / "stand_in.csv", _stand_in_profile(model))
+    entry = FactoryEntry(
+        task=name,
+        robot_file=robot.name,
+        model=model,
+        gpu_type=target.gpu_type or STAND_IN_GPU,
+        prompt=target.prompt,
+        slo_ms=target.slo_ms,
+        is_stand_in=not target.model,
+    )
+    write_text(factory, factory_text(entry, proposal, contract or stand_in_contract(model, proposal)))
+    return Written(robot=robot, factory=factory, profiles=profiles)
+
+
+def _stand_in_profile(model: str) -> str:
+    statistics = (STAND_IN_MS,) * 5
+    rows = [ProfileRow(model, STAND_IN_GPU, "fixed", 1, rate_hz, *statistics) for rate_hz in STAND_IN_RATES_HZ]
+    return format_rows(rows, "A stand-in of `rfm connect`: nothing was measured, no model runs.")
+
+
+def settings_of_file(file: Path, robot: str) -> RobotSettings:
+    """Return what robot_node reads from a file. Raises: `ConfigurationError` that names file, key, value and fix."""
+    from ros2_rfm_serving.robot import RobotBrain
+    from ros2_rfm_serving.ros.node.draft import draft
+    from ros2_rfm_serving.ros.robot.settings import robot_settings
+
+    own = RobotFile.read(file)
+    try:
+        settings = robot_settings(draft(own.parameters), robot)
+        RobotBrain(settings.config)
+    except ConfigurationError as error:
+        raise own.source.error(own.where.get(error.key, (error.key,)), error.problem, error.fix) from None
+    return settings
+
+
+def compare_file(file: Path, robot: str, snapshot: GraphSnapshot, namespace: str) -> list[GraphFinding]:
+    """Return what the graph has differently from what a robot's file says. Raises: `ConfigurationError`."""
+    from ros2_rfm_serving.ros.tools.robot_interface import robot_interface
+    from ros2_rfm_serving.ros.wire.qos import Names
+
+    return compare(robot_interface(settings_of_file(file, robot), Names(namespace), str(file)), snapshot)

@@ -1,0 +1,221 @@
+"""Proves a robot's file step by step: a dry run that commands nothing, then a reduced speed, then as it is declared."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ros2_rfm_serving.operate.progress import spinner
+from ros2_rfm_serving.operate.run import checked_nodes, refuse_a_second_factory
+from ros2_rfm_serving.operate.running import Options, observing, prepare_environment, spinning
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.factory import Factory
+    from ros2_rfm_serving.factory.nodes import NodeSpec
+    from ros2_rfm_serving.monitoring.findings.look import Look
+    from ros2_rfm_serving.operate.supervisor import Supervisor
+
+PERIOD_S = 0.25
+START_S = 120.0
+"""Until the first chunk: a server may have to load a model."""
+STANDS = 1e-3
+"""A command whose range is smaller moves nothing."""
+Range = tuple[float, float]
+"""(lowest, highest)"""
+ROBOT_NODES = ("robot_node", "foreman_node")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One step of the proof."""
+
+    title: str
+    parameters: Mapping[str, Any]
+    """Of every robot node."""
+
+    @property
+    def is_dry(self) -> bool:
+        return bool(self.parameters.get("dry_run"))
+
+
+def stages(speed: float) -> list[Stage]:
+    """Return the steps in their order. speed: share of the declared one, above 0 and at most 1."""
+    reduced = [Stage(title=f"at {speed:.0%} of the declared speed", parameters={"speed_scale": speed})] if speed < 1.0 else []
+    dry = Stage(title="dry run: nothing is commanded", parameters={"dry_run": True})
+    return [dry, *reduced, Stage(title="as declared", parameters={})]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandedRange:
+    """What a dry run would have commanded in one column of an action."""
+
+    action: str
+    lowest: float
+    highest: float
+    largest_step: float
+    lower: float = -math.inf
+    upper: float = math.inf
+    """Limits of the action, as the robot's file has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageReport:
+    """What was seen of one robot in one step of the proof."""
+
+    robot: str
+    state: str
+    reason: str
+    chunk_rate_hz: float
+    action_rate_hz: float
+    ages_s: Mapping[str, float] = field(default_factory=dict)
+    """Sensor -> age of its newest reading."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """Counter of refusals -> how often."""
+    commanded: tuple[CommandedRange, ...] = ()
+    """Of a dry run."""
+    problems: tuple[str, ...] = ()
+    """Why the step did not succeed; empty: it did."""
+
+
+class Proof:
+    """A factory on this machine whose robots are started anew for each step; scheduler and servers stay."""
+
+    def __init__(
+        self, robots: Sequence[NodeSpec], options: Options, look: Callable[[], Look], start_look: Callable[[], None]
+    ) -> None:
+        self._robots, self._options, self._look, self._start_look = robots, options, look, start_look
+
+    def run(self, stage: Stage, seconds: float, stop: threading.Event, progress: Callable[[str], object]) -> list[StageReport]:
+        """Run one step for `seconds` from the first chunk on. progress: gets a line a few times a second."""
+        nodes = [_with(node, stage.parameters) for node in self._robots]
+        supervisor = _supervisor(
+            nodes, replace(self._options, logs=self._options.logs / stage.title.split(":")[0].replace(" ", "_"))
+        )
+        self._start_look()
+        supervisor.start()
+        try:
+            look = self._watch(supervisor, seconds, stop, lambda text: progress(f"{stage.title}; {text}"))
+        finally:
+            supervisor.stop()
+        robots = [node for node in nodes if node.executable == "robot_node"]
+        return [report_of(look, str(node.parameters["robot"]), stage, limits_of(node)) for node in robots]
+
+    def _watch(self, supervisor: Supervisor, seconds: float, stop: threading.Event, progress: Callable[[str], object]) -> Look:
+        begun_s, working_s = time.monotonic(), math.inf
+        while not stop.wait(PERIOD_S):
+            now_s = time.monotonic()
+            supervisor.watch()
+            if supervisor.is_hopeless or now_s - working_s > seconds or now_s - begun_s > START_S + seconds:
+                break
+            look = self._look()
+            if working_s == math.inf and any(rows and rows[-1].chunk_rate_hz > 0 for rows in look.robots.values()):
+                working_s = now_s
+            left_s = seconds - (now_s - working_s)
+            progress(f"{left_s:.0f} s left" if working_s < math.inf else "waiting for the first chunk")
+        return self._look()
+
+
+@contextmanager
+def proving(factory: Factory, options: Options, stop: threading.Event) -> Iterator[Proof]:
+    """Start scheduler and servers, and stop them at the end. Raises: `RfmError` for what cannot start."""
+    from ros2_rfm_serving.factory.environment import discovery_environment
+    from ros2_rfm_serving.monitoring.board import Board
+    from ros2_rfm_serving.ros.monitor.looking import LookingNode
+
+    prepare_environment(options.domain, discovery_environment(factory, ""))
+    factory = factory.on_one_machine()
+    with spinner(f"checking {factory.file}"):
+        nodes = checked_nodes(factory, options)
+    board = Board([robot.name for robot in factory.robots], factory.servers)
+    with observing(board, options.namespace) as observer:
+        refuse_a_second_factory(observer, across_machines=False)
+    served = _supervisor([node for node in nodes if node.executable not in ROBOT_NODES], options)
+    with spinning(lambda: LookingNode(board, options.namespace)) as node:
+        served.start()
+        try:
+            yield Proof(
+                [one for one in nodes if one.executable in ROBOT_NODES], options, lambda: node.heard, lambda: _restart(node)
+            )
+        finally:
+            served.stop()
+
+
+def _restart(node: Any) -> None:
+    node.finish()
+
+
+def _supervisor(nodes: list[NodeSpec], options: Options) -> Supervisor:
+    from ros2_rfm_serving.operate.supervisor import Supervisor
+
+    return Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level)
+
+
+def _with(node: NodeSpec, parameters: Mapping[str, Any]) -> NodeSpec:
+    return replace(node, parameters={**node.parameters, **parameters}) if node.executable == "robot_node" else node
+
+
+def limits_of(node: NodeSpec) -> dict[str, Range]:
+    """Return the limits of each action of a robot. Raises: `ConfigurationError` for parameters that its node refuses."""
+    from ros2_rfm_serving.factory.nodes import merged_parameters
+    from ros2_rfm_serving.ros.node.draft import draft
+    from ros2_rfm_serving.ros.robot.settings import robot_settings
+
+    config = robot_settings(draft(merged_parameters(node)), node.name).config
+    bounds = zip(config.limits.lower, config.limits.upper, strict=False)
+    return dict(zip(config.action_names, bounds, strict=False))
+
+
+def report_of(look: Look, robot: str, stage: Stage, limits: Mapping[str, Range]) -> StageReport:
+    """Return what was seen of a robot, with the reasons why the step did not succeed. limits: of each action."""
+    rows, diagnosis = look.robots.get(robot, []), look.diagnosis(f"{robot}: robot")
+    values = diagnosis.values if diagnosis else {}
+    last = rows[-1] if rows else None
+    report = StageReport(
+        robot=robot,
+        state=values.get("state", "silent"),
+        reason=last.reason if last else "",
+        chunk_rate_hz=max((row.chunk_rate_hz for row in rows), default=0.0),
+        action_rate_hz=max((row.action_rate_hz for row in rows), default=0.0),
+        ages_s=_ages(values),
+        refused={
+            key.removeprefix("refused "): int(text) for key, text in values.items() if key.startswith("refused ") and int(text)
+        },
+        commanded=tuple(_commanded(values, limits)),
+    )
+    return replace(report, problems=tuple(_problems(report, stage, values)))
+
+
+def _ages(values: Mapping[str, str]) -> dict[str, float]:
+    ages = {key.removeprefix("image_age_s "): float(text) for key, text in values.items() if key.startswith("image_age_s ")}
+    return {"state": float(values["state_age_s"]), **ages} if "state_age_s" in values else ages
+
+
+def _commanded(values: Mapping[str, str], limits: Mapping[str, Range]) -> Iterator[CommandedRange]:
+    for key, text in values.items():
+        if key.startswith("dry_run "):
+            low, high, step = map(float, text.split())
+            name = key.removeprefix("dry_run ")
+            lower, upper = limits.get(name, (-math.inf, math.inf))
+            yield CommandedRange(action=name, lowest=low, highest=high, largest_step=step, lower=lower, upper=upper)
+
+
+def _problems(report: StageReport, stage: Stage, values: Mapping[str, str]) -> Iterator[str]:
+    if report.state == "silent":
+        yield "the robot's node does not report: its log says why"
+        return
+    if not report.chunk_rate_hz:
+        yield f"no chunk came: {report.reason or 'the log of the server says why'}"
+    for key in ("state_problem", "command_problem"):
+        if values.get(key):
+            yield values[key]
+    yield from (f"{key}: {text}" for key, text in values.items() if key.startswith(("image_problem ", "type_problem ")) and text)
+    if stage.is_dry and report.chunk_rate_hz:
+        if not report.commanded:
+            yield f"no command would have gone out: {report.reason or 'the robot had no task'}"
+        elif all(one.highest - one.lowest < STANDS for one in report.commanded):
+            yield "the commands would not move the robot: all of them are alike"

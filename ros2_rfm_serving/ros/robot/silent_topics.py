@@ -1,0 +1,120 @@
+"""Why nothing comes on a sensor's topic, as the ROS graph shows it: another type, no publisher, or another name."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rclpy.node import Node
+
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.robot.sinks import full_name, graph_name
+from ros2_rfm_serving.ros.wire.qos_match import mismatch
+
+SILENT_S = 2.0
+"""A topic without a message for so long is looked up on the graph."""
+LOOK_PERIOD_S = 5.0
+"""Between two times that a silent topic is looked up: a large graph has thousands of topics."""
+NUM_SIMILAR, SIMILAR = 2, 0.75
+"""Topics that are proposed, and how near the name of one of any type has to be."""
+RELATED = {
+    "sensor_msgs/msg/Image": "sensor_msgs/msg/CompressedImage",
+    "sensor_msgs/msg/CompressedImage": "sensor_msgs/msg/Image",
+    "std_msgs/msg/Float32MultiArray": "std_msgs/msg/Float64MultiArray",
+    "std_msgs/msg/Float64MultiArray": "std_msgs/msg/Float32MultiArray",
+}
+"""Types that one parameter exchanges."""
+FIXES = {
+    "sensor_msgs/msg/Image": "set `camera_type: image`, or `camera_types` for one camera",
+    "sensor_msgs/msg/CompressedImage": "set `camera_type: compressed`, or `camera_types` for one camera",
+    "std_msgs/msg/Float64MultiArray": "set `state_type: float64`",
+    "std_msgs/msg/Float32MultiArray": "set `state_type: float32`",
+    "sensor_msgs/msg/JointState": "set `state_parts: [joint_states]` and `joint_topic`",
+}
+"""What makes a robot take messages of this type."""
+
+
+@dataclass(frozen=True)
+class Silence:
+    """Both empty: messages come, or nothing is known."""
+
+    type_problem: str = ""
+    """Another type is published."""
+    topic_problem: str = ""
+    """Nobody publishes, or who publishes sends nothing that arrives."""
+
+
+MESSAGES_COME = Silence()
+
+
+class SilentTopics:
+    """Of one robot."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._found: dict[str, tuple[float, Silence]] = {}
+        """topic -> (when it was looked up, what was found)"""
+        self._begun_s = clock()
+        """Discovery takes its time."""
+
+    def of(self, topic: str, message_type: type, arrived_s: float, now_s: float) -> Silence:
+        """Return why nothing comes. topic: absolute. arrived_s: of the last message."""
+        if self._comes(arrived_s, now_s):
+            self._found.pop(topic, None)
+            return MESSAGES_COME
+        looked_s, found = self._found.get(topic, (-math.inf, MESSAGES_COME))
+        if now_s - looked_s >= LOOK_PERIOD_S:
+            found = self._look(topic, graph_name(message_type))
+            self._found[topic] = now_s, found
+        return found
+
+    def known(self, topic: str, arrived_s: float, now_s: float) -> Silence:
+        """Return what was found last, without looking."""
+        return MESSAGES_COME if self._comes(arrived_s, now_s) else self._found.get(topic, (0.0, MESSAGES_COME))[1]
+
+    def _comes(self, arrived_s: float, now_s: float) -> bool:
+        return now_s - max(arrived_s, self._begun_s) <= SILENT_S
+
+    def _look(self, topic: str, wanted: str) -> Silence:
+        publishers = self._node.get_publishers_info_by_topic(topic)
+        others = [one for one in publishers if one.topic_type != wanted]
+        if others:
+            kind = others[0].topic_type
+            names = ", ".join(sorted({full_name(one) for one in others if one.topic_type == kind}))
+            fix = f": {FIXES[kind]}" if kind in FIXES else ""
+            return Silence(type_problem=f"{topic} is published as {kind} by {names}, and not as {wanted}{fix}")
+        if not publishers:
+            return Silence(topic_problem=f"nobody publishes {topic} ({wanted}){self._similar(topic, wanted)}")
+        names = ", ".join(sorted({full_name(one) for one in publishers}))
+        return Silence(topic_problem=f"{names} publishes {topic}{self._qos_problem(topic, publishers)}, and no message comes")
+
+    def _qos_problem(self, topic: str, publishers: Sequence[object]) -> str:
+        """Return which QoS policies of this robot's subscription ask for more than is offered."""
+        own = self._node.get_fully_qualified_name()
+        for one in self._node.get_subscriptions_info_by_topic(topic):
+            if full_name(one) != own:
+                continue
+            for publisher in publishers:
+                if found := mismatch(publisher.qos_profile, one.qos_profile):  # type: ignore[attr-defined]
+                    return f" with a QoS that does not match ({found})"
+        return ""
+
+    def _similar(self, topic: str, wanted: str) -> str:
+        """Return topics that may be meant: of this or a related type, or of a similar name; below the same robot, if there are."""
+        there = {name: types for name, types in self._node.get_topic_names_and_types() if name != topic}
+        kinds = {wanted, RELATED.get(wanted, wanted)}
+        names = [name for name, types in there.items() if kinds & set(types)]
+        names += difflib.get_close_matches(topic, there.keys() - set(names), NUM_SIMILAR, SIMILAR)
+        robot = topic[: topic.index("/", 1) + 1] if topic.count("/") > 1 else "/"
+        own = [name for name in names if name.startswith(robot)]
+        near = difflib.get_close_matches(topic, own or names, NUM_SIMILAR, 0.0)
+        found = [_described(name, there[name], wanted) for name in near if self._node.count_publishers(name)]
+        return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
+def _described(topic: str, types: Sequence[str], wanted: str) -> str:
+    kind = wanted if wanted in types else types[0]
+    fix = f": {FIXES[kind]}" if kind != wanted and kind in FIXES else ""
+    return f"{topic} ({kind}{fix})"

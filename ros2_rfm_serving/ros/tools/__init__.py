@@ -1,0 +1,1 @@
+"""Nodes that read a ROS graph once, for tools."""

@@ -1,0 +1,125 @@
+"""A plan's neighbours, judged as the plan itself was: by robots' own queues.
+
+The search ranks placements by the profile's curves, and robots' own queues judge the few that it ranks first. Where the queues
+say something else than the curves, a placement that is a single move away may be worth more than the one that was chosen. This
+last step moves on from the chosen plan for as long as such a move is worth more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ros2_rfm_serving.scheduler.budget import Budget
+from ros2_rfm_serving.scheduler.policies.best import Best
+from ros2_rfm_serving.scheduler.policies.groups import Placement, groups_of, hosts_of, tidy
+from ros2_rfm_serving.scheduler.policies.options import BestSchedule
+from ros2_rfm_serving.scheduler.policies.steps import Steps
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK
+from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
+from ros2_rfm_serving.scheduler.problem import Problem
+
+GAIN = 5e-4
+"""Relative gain below which a move is not worth it: half of what a looser SLO or another GPU may cost."""
+WORK, FEW = 12.0, 2.0
+"""Budgets of a solver that the climb may take where a server has no more robots than that. With more robots on a server it may take
+less, by the third power of their number: queues of many robots take long to predict, and one robot more or less decides little."""
+SLOW = 0.98
+"""Share of its closed loop below which a class is held back by its servers."""
+JUDGED, LOADS = 12, 5
+"""Neighbours that are judged in vain before the climb ends; and loads for which the queue of a server is run to judge one."""
+
+
+class Refinement:
+    """Hill climbing from a plan of `best`, by moves of `steps.py`, with robots' own queues as the judge."""
+
+    def __init__(self, problem: Problem, curves: Curves, best: Best, budget: Budget) -> None:
+        """best: judges the neighbours, at the expense of `budget`."""
+        self._problem, self._curves, self._best, self._budget = problem, curves, best, budget
+        self._steps = Steps(problem, curves)
+        self._seen: set[Placement] = set()
+        self._vain = 0
+        servers, robots = len(problem.servers), sum(task.num_robots for task in problem.classes)
+        self._work = WORK * min(1.0, FEW * servers / robots) ** 3 * budget.work
+
+    def of(self, found: BestSchedule, *, sure: bool = True) -> BestSchedule | None:
+        """Return the last plan of the climb: `found` itself where no neighbour is worth more.
+
+        sure: `found` keeps every SLO by its robots' queues. If it does not, any neighbour that does is better, and without one the
+        result is None.
+
+        Where no queue is known the search has judged the neighbours already, by the curves, and there is nothing to climb. Nor is
+        a climb begun whose budget is less than it takes to judge one neighbour.
+        """
+        queued = [host for host in set(found.hosts) if self._curves.knows_queue(host.config)]
+        if found.gpus or not queued or self._work < LOADS * QUEUE_WORK * len(queued):
+            return found if sure else None
+        until = self._budget.total + self._work
+        while better := self._better(found, until, sure=sure):
+            until, found, sure = until if sure else self._budget.total + self._work, better, True
+        self._work = max(0.0, until - self._budget.total)
+        return found if sure else None
+
+    def _better(self, found: BestSchedule, until: float, *, sure: bool) -> BestSchedule | None:
+        """Return a neighbour that is worth more; None: none is known after the budget's total has reached `until`."""
+        least = found.worth * (1 + GAIN) if sure else 0.0
+        for move in self._promising(found, least, until):
+            if self._vain >= JUDGED or self._budget.total > until:
+                break
+            if better := self._best.improved(found if sure else None, self._hosts(move), least):
+                return better
+            self._vain += 1
+        return None
+
+    def _promising(self, found: BestSchedule, least: float, until: float) -> list[Placement]:
+        """Return the neighbours that may be worth more than `least`, those first that may be worth most while servers that
+        hold their robots back now do no more than now."""
+        hosts = whole_hosts(self._problem, found)
+        placement, limits = groups_of(hosts), self._limits(found, hosts)
+        self._seen.add(placement)
+        reached: list[tuple[float, float, Placement]] = []
+        for move in self._neighbours(placement):
+            if self._budget.total > until:
+                break
+            if (reach := self._best.reach(self._hosts(move), least)) > least:
+                reached.append((self._best.reach(self._hosts(move), least, limits), reach, move))
+        return [move for *_, move in sorted(reached, key=lambda one: (-one[0], -one[1]))]
+
+    def _limits(self, found: BestSchedule, hosts: Sequence[Host]) -> dict[Host, float]:
+        """Return the loads of the servers that seem to hold their robots back: these are slower than their closed loops allow."""
+        problem, rates = found.problem, found.rates
+        loops_hz = RateSearch(problem, self._curves, found.hosts).closed_loops_hz(rates)
+        slow = {c for c, (hz, loop_hz) in enumerate(zip(rates, loops_hz, strict=True)) if hz < SLOW * loop_hz}
+        limits: dict[Host, float] = {}
+        for host, whole in zip(found.hosts, hosts, strict=True):
+            asked = [(problem.demands[d], count) for d, count in host.robots]
+            if any(demand.task in slow for demand, _ in asked):
+                limits[whole] = sum(count * demand.rate_hz(rates[demand.task]) for demand, count in asked)
+        return limits
+
+    def _hosts(self, placement: Placement) -> tuple[Host, ...]:
+        return tuple(hosts_of(placement, self._problem))
+
+    def _neighbours(self, placement: Placement) -> Iterator[Placement]:
+        """Yield the placements a move away that were not seen before."""
+        for i in range(len(placement)):
+            for move in map(tidy, self._steps.of(placement, i)):
+                if move not in self._seen:
+                    self._seen.add(move)
+                    yield move
+
+
+def whole_hosts(problem: Problem, schedule: BestSchedule) -> tuple[Host, ...]:
+    """Return the servers of a schedule with the demands of `problem`, in place of those of the parts of its classes."""
+    demands = {(problem.classes[d.task].name, d.component): d.index for d in problem.demands}
+    there = schedule.problem
+    hosts = []
+    for host in schedule.hosts:
+        counts: dict[int, int] = defaultdict(int)
+        for index, count in host.robots:
+            demand = there.demands[index]
+            counts[demands[there.classes[demand.task].name, demand.component]] += count
+        hosts.append(replace(host, robots=tuple(sorted(counts.items()))))
+    return tuple(hosts)

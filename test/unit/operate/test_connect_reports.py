@@ -1,0 +1,93 @@
+"""What a step of the proof says of a robot, and what the verb refuses before it looks at a graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ros2_rfm_serving.cli.main import app
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.monitoring.board import RobotRow
+from ros2_rfm_serving.monitoring.findings.look import Diagnosis, Look
+from ros2_rfm_serving.operate.proving import report_of, stages
+
+DRY, SLOW, DECLARED = stages(0.2)
+VALUES = {
+    "state": "STREAMING",
+    "state_age_s": "0.01",
+    "image_age_s front": "0.05",
+    "dry_run x": "-0.5 0.5 0.1",
+    "refused bad_state": "3",
+}
+
+
+def look(chunk_rate_hz: float = 2.0, **values: str) -> Look:
+    row = RobotRow(chunk_rate_hz=chunk_rate_hz, reason="waits for a server")
+    found = Look(begun_s=0.0, ended_s=5.0)
+    found.robots = {"r1": [row]}
+    found.diagnoses = {"r1: robot": [Diagnosis.of("r1: robot", 0, "", {**VALUES, **values}, 1.0)]}
+    return found
+
+
+def test_the_steps_are_a_dry_run_a_reduced_speed_and_the_declared_one() -> None:
+    assert [stage.parameters for stage in (DRY, SLOW, DECLARED)] == [{"dry_run": True}, {"speed_scale": 0.2}, {}]
+    assert len(stages(1.0)) == 2
+
+
+def test_a_step_reports_ranges_against_limits_ages_and_refusals() -> None:
+    report = report_of(look(), "r1", DRY, {"x": (-1.0, 1.0)})
+    (commanded,) = report.commanded
+    assert (commanded.lowest, commanded.highest, commanded.largest_step, commanded.lower, commanded.upper) == (
+        -0.5,
+        0.5,
+        0.1,
+        -1.0,
+        1.0,
+    )
+    assert report.ages_s == {"state": 0.01, "front": 0.05}
+    assert report.refused == {"bad_state": 3}
+    assert report.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("seen", "says"),
+    [
+        (Look(begun_s=0.0, ended_s=1.0), "the robot's node does not report"),
+        (look(chunk_rate_hz=0.0), "no chunk came: waits for a server"),
+        (look(**{"dry_run x": "0.5 0.5 0"}), "the commands would not move the robot"),
+        (look(state_problem="joint 'elbow' is missing"), "joint 'elbow' is missing"),
+        (look(**{"image_problem front": "4 bytes"}), "image_problem front: 4 bytes"),
+    ],
+)
+def test_why_a_step_did_not_succeed(seen: Look, says: str) -> None:
+    assert any(says in problem for problem in report_of(seen, "r1", DRY, {}).problems)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--robot", "1arm"], "is no name"),
+        (["--camera", "front"], "write name=/topic"),
+        (["--max-velocity", "fast"], "write numbers"),
+        (["--model", "m", "--server", "s"], "give one of --model, --bundle, --server"),
+        (["--model", "no/such"], "not in the catalogue"),
+        (["--check", "missing.yaml"], "cannot be read"),
+        (["--prove", "missing.yaml"], "cannot be read"),
+    ],
+)
+def test_wrong_options_are_refused_at_once(
+    arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["connect", *arguments])
+    assert says in f"{result.exception}{result.output}"
+    assert isinstance(result.exception, (ConfigurationError, Exception))
+
+
+def test_presets_are_listed_with_their_sources() -> None:
+    result = CliRunner().invoke(app, ["connect", "--preset", "list"])
+    assert result.exit_code == 0
+    assert "ur: Universal Robots" in result.output
+    assert "frankarobotics/franka_ros2@43357d15" in result.output
