@@ -43,7 +43,8 @@ def test_a_simulated_robot_s_images_are_those_of_its_world(repository: Path) -> 
 def test_rfm_up_chooses_it_and_says_so_unless_the_user_has(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv(PROFILES_FILE, raising=False)
+    monkeypatch.setenv(PROFILES_FILE, "")  # so that it is put back as it was, whoever sets it
+    monkeypatch.delenv(PROFILES_FILE)
     monkeypatch.setattr(running, "console", running.Console(width=200))
     running.choose_profile(robot(cameras=["a", "b"]))
     assert Path(running.os.environ[PROFILES_FILE]).name == "large_images.xml" and "large_images.xml" in capsys.readouterr().out
