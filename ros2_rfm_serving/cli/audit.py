@@ -36,18 +36,18 @@ def verify(
     bag: Annotated[Path, typer.Argument(help="Recording, of `rfm record` or `rfm up --record`; a folder or one of its files")],
     as_json: Annotated[bool, typer.Option("--json", help="One line, for programs")] = False,
     enclave: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also who has said each status and schedule, by this enclave's authority")
+        Path | None, typer.Option(metavar="DIR", help="Also check who signed pages, statuses and schedules, by its authority")
     ] = None,
 ) -> None:
     """Finds whatever was changed, removed, inserted, reordered or moved in time: records of the audit log, messages of any topic,
-    bytes of any file; and says what, where and when. Messages that the recorder lost are told from those that were removed.
+    bytes of any file. It says what, where and when, and distinguishes messages that the recorder lost from those that were removed.
 
-    What it prints as `head` is another one for any other recording: kept elsewhere, it tells one that was written anew as a whole.
+    Every recording has another `head`: whoever keeps it in another place can detect a recording that was written anew as a whole.
 
     Examples:  rfm audit verify /tmp/shift   |   rfm audit verify /tmp/shift --enclave security/enclaves/observer
 
-    Exit code: 0 when all is as it was written, 1 when something is not, or is of nobody who has proven to say it, 2 when it cannot
-    be read.
+    Exit code: 0 when all is as it was written, 1 when something was changed, has an open end, or lacks a valid signature
+    where --enclave asks for one, 2 when it cannot be read.
     """
     with needing("audit", "rfm audit verify"):
         from ros2_rfm_serving.audit.bag import Bag
