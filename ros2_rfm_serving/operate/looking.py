@@ -85,7 +85,7 @@ def _find(board: Board, node: LookingNode, limit_s: float, stop: threading.Event
                 raise _no_factory()
 
 
-def _searching(limit_s: float) -> AbstractContextManager[None]:
+def _searching(limit_s: float) -> AbstractContextManager[object]:
     return spinner(f"looking for a factory in ROS domain {ros_domain()}, for up to {limit_s:g} s")
 
 
