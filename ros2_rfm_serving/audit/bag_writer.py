@@ -315,7 +315,8 @@ def _make(folder: Path) -> FolderLock:
         lock = FolderLock(folder)
         taken = any(folder.glob("*.mcap"))
     except OSError as error:
-        raise RfmError(f"{folder}: no folder for a recording: {error.strerror or error}") from None
+        problem = error.strerror or str(error)
+        raise RfmError(f"{folder}: no recording can be written there: {problem}; name another folder") from None
     if taken:
         lock.release()
         raise RfmError(f"{folder}: a recording is in it already; name another folder")

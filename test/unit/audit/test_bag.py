@@ -277,3 +277,5 @@ def test_a_folder_with_a_recording_gets_no_second_one(tmp_path: Path) -> None:
     written(tmp_path / "bag", seconds=1)
     with pytest.raises(RfmError, match="already"):
         BagWriter(tmp_path / "bag")
+    with pytest.raises(RfmError, match="File exists; name another folder"):
+        BagWriter(next((tmp_path / "bag").glob("*.mcap")))
