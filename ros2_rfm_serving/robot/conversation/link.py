@@ -91,7 +91,7 @@ class Link:
     """From when on it may be asked; infinite: not before something else happens, as it has no session, or nothing more may be asked
     before something of what is in flight is over."""
     gives_way: bool = False
-    """System 1: who had to wait for others moves its phase (`types/phase.py`)."""
+    """System 1 and obligations: a request that had to wait for others moves the phase (`types/phase.py`)."""
     horizon_s: float = 0.0
     """How long that lasts which it executes of a chunk, where it gives way by executing more of one; 0: its pace gives way."""
     lasts_s: float = math.inf

@@ -84,9 +84,14 @@ class Links:
         self._settle()
 
     def _give_way(self, link: Link) -> None:
-        """How its requests may come later without a gap in the motion. Who executes meanwhile, as often as its cap allows or as its
-        actions end, must have chunks that last. Of those that are appended, or trusted as far as a server says, nothing is left."""
+        """Decide whether the component's requests may come later. Those of an obligation may: no motion waits for them. Calls that go
+        with actions follow System 1. System 1 must leave no gap in the motion: a robot that executes meanwhile, as often as its cap
+        allows or as its actions end, needs chunks that last. Of chunks that are appended, or trusted as far as a server says, nothing
+        is left."""
         config = self._config
+        if not link.goal_coupled:
+            link.gives_way, link.horizon_s, link.lasts_s = True, 0.0, math.inf
+            return
         horizon_s = config.execution_horizon / config.step_rate_hz
         paced = config.synchronous or is_paced(link.period_s, horizon_s)
         able = paced or (config.replace_queue and not config.horizon.policy)
