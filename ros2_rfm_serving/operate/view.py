@@ -58,7 +58,13 @@ def _robot(row: RobotRow, board: Board, name: str, now_s: float) -> list[str]:
 def _server(row: ServerRow, now_s: float) -> list[str]:
     standby, model = " (standby)" * row.standby, row.model + " (EMULATED)" * row.emulated
     if row.is_stale(now_s):
-        return [_silent(row.seen_s, now_s) + standby, model, row.dispatch or NO_FIGURE, *[NO_FIGURE] * 6, str(sum(row.refused.values()))]
+        return [
+            _silent(row.seen_s, now_s) + standby,
+            model,
+            row.dispatch or NO_FIGURE,
+            *[NO_FIGURE] * 6,
+            str(sum(row.refused.values())),
+        ]
     return [
         f"{row.state} {row.detail}".strip() + standby,
         model,

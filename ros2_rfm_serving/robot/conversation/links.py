@@ -84,10 +84,12 @@ class Links:
         self._settle()
 
     def _give_way(self, link: Link) -> None:
-        """Decide whether the component's requests may come later. Those of an obligation may: no motion waits for them. Calls that go
-        with actions follow System 1. System 1 must leave no gap in the motion: a robot that executes meanwhile, as often as its cap
-        allows or as its actions end, needs chunks that last. Of chunks that are appended, or trusted as far as a server says, nothing
-        is left."""
+        """Decide whether requests of a component may come later.
+
+        Those of an obligation may, for no motion waits for them. Calls that go with actions follow System 1, which must leave no
+        gap in the motion: a robot that executes meanwhile, as often as its cap allows or as its actions end, needs lasting chunks.
+        Nothing is left of chunks that are appended, or that are trusted as far as a server says.
+        """
         config = self._config
         if not link.goal_coupled:
             link.gives_way, link.horizon_s, link.lasts_s = True, 0.0, math.inf
