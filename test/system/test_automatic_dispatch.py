@@ -35,7 +35,7 @@ patient:
 """
 """Robots with a tight SLO share a server with others, which alone are simulated. An objective of 6.7 actions/s is expected with
 `best`, and of 6.3 with the other three."""
-TROLLEY = "/**: {ros__parameters: {action_names: [speed], state_size: 6, control_rate_hz: 10.0}}\n"
+TROLLEY = "/**: {ros__parameters: {action_names: [speed], cameras: [above], state_size: 6, control_rate_hz: 10.0}}\n"
 
 
 def profiles(repository: Path, folder: Path) -> Path:
@@ -71,7 +71,7 @@ def test_servers_run_with_the_policy_that_auto_is_and_the_factory_says_why(
         client_of("patient_1") as client,
     ):
         client.create_subscription(DiagnosticArray, "/diagnostics", diagnose, 20)
-        client.wait(lambda: client.server and client.server.served >= 20, 150.0)
+        client.wait(lambda: client.server and client.server.served >= 3, 150.0)
         assert client.server.dispatch == "best" != CHOICES[0]
         client.wait(lambda: "dispatch" in diagnosed.get("scheduler: schedule", {}))
         why = diagnosed["scheduler: schedule"]["dispatch_reason"]
