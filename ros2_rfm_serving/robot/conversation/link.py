@@ -385,8 +385,10 @@ class Link:
     def _give_way(self, unusual_s: float, took_s: float) -> None:
         """Move the next request, as far as actions are left, young enough, for an answer that takes as long as this one, or as is
         expected."""
-        cycle_s = max(self._period_s, self.horizon_s)
-        slack_s = chunk_slack_s(self.lasts_s, cycle_s, max(took_s, self.latencies.expected_s()))
+        cycle_s = max(self._period_s, self.horizon_s) if self.horizon_s else self._period_s
+        slack_s = math.inf
+        if self.lasts_s < math.inf:
+            slack_s = chunk_slack_s(self.lasts_s, cycle_s, max(took_s, self.latencies.expected_s()))
         if self.horizon_s:
             self.later_s = min(self.later_s + self._phase.later_s(unusual_s, cycle_s), slack_s)
         else:
