@@ -140,6 +140,8 @@ class ServerRow(_Row):
     """As the schedule has it."""
     model: str = ""
     emulated: bool = False
+    dispatch: str = ""
+    """The policy that chooses whose request runs next."""
     batch_size: int = 0
     mean_batch_size: float = 0.0
     sessions: int = 0

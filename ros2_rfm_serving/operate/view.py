@@ -17,9 +17,9 @@ ROBOT_COLUMNS = (
 )
 NO_FIGURE = "-"
 """In place of one that would be older than its period."""
-SERVER_COLUMNS = ("server", "state", "model", "batch", "replies/s", "p50", "p99", "load", "sessions", "refused")
+SERVER_COLUMNS = ("server", "state", "model", "dispatch", "batch", "replies/s", "p50", "p99", "load", "sessions", "refused")
 DISPENSABLE_OF_ROBOTS = ("real time", "chunks/s", "verdict", "phase", "round trip", "staleness", "task")
-DISPENSABLE_OF_SERVERS = ("sessions", "batch", "p50", "refused", "load")
+DISPENSABLE_OF_SERVERS = ("dispatch", "sessions", "batch", "p50", "refused", "load")
 
 
 def picture(factory: str, board: Board, events: list[str]) -> Group:
@@ -59,10 +59,17 @@ def _robot(row: RobotRow, board: Board, name: str, now_s: float) -> list[str]:
 def _server(row: ServerRow, now_s: float) -> list[str]:
     standby, model = " (standby)" * row.standby, row.model + " (EMULATED)" * row.emulated
     if row.is_stale(now_s):
-        return [_silent(row.seen_s, now_s) + standby, model, *[NO_FIGURE] * 7, str(sum(row.refused.values()))]
+        return [
+            _silent(row.seen_s, now_s) + standby,
+            model,
+            row.dispatch or NO_FIGURE,
+            *[NO_FIGURE] * 6,
+            str(sum(row.refused.values())),
+        ]
     return [
         f"{row.state} {row.detail}".strip() + standby,
         model,
+        row.dispatch or NO_FIGURE,
         f"{row.mean_batch_size:.1f}/{row.batch_size}",
         f"{row.request_rate_hz:.1f}",
         _ms(row.latency_p50_s),

@@ -70,14 +70,22 @@ class Planner:
         self._worked: list[str] = []
         self._worked_s = 0.0
         """What the process has done, and when that was more than before."""
+        self._dispatch_reason = ""
+        """Why servers were started with the dispatch policy that they have; empty: it was declared."""
         self._made: queue.SimpleQueue[tuple[PlanOrder, Planned | Rooms | RfmError]] = queue.SimpleQueue()
 
     def decided(self, factory: Factory) -> Factory:
         """With the dispatch policy that `auto` is, as servers were started with it. Raises: `RfmError`."""
         factory, why = without_automatic(factory, self._profile, self._catalogue)
+        self._dispatch_reason = why
         if why:
             self._log.info(why)
         return factory
+
+    def values(self, factory: Factory) -> dict[str, str]:
+        """Return what diagnostics show of the dispatch policy of the factory's servers: its name, and why it is this one."""
+        names = ", ".join(sorted(set(factory.dispatch.values())))
+        return {"dispatch": names, "dispatch_reason": self._dispatch_reason or "the descriptor declares it"}
 
     def lookout(self, fleet: InForce) -> Lookout:
         """By the same profiles."""

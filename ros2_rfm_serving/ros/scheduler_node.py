@@ -125,7 +125,7 @@ class SchedulerNode(Node):
 
     def _diagnosis(self) -> DiagnosticStatus:
         made = self._followers.diagnosis()
-        made.values = [*made.values, *key_values(self._audit.values())]
+        made.values = [*made.values, *key_values({**self._planner.values(self._fleet.factory), **self._audit.values()})]
         return made
 
     def stop(self) -> None:

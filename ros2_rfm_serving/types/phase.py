@@ -15,6 +15,9 @@ the other (`turn_in_flight`): a row that others joined asks earlier next time, a
 Of each robot the phase moves by a period at most, either way: one answer that takes ten seconds must not be made up for by dozens
 of requests beyond the cap. Who always waits longer than others, as its server's order has it, gets used to that.
 
+Obligations (safety, monitor) are asked at a declared rate, and no motion waits for their answers: their phases give way by up to a
+period, too. The rate stays; after an answer that was a period later than usual the next request comes a period later, once.
+
 Asynchronous robots execute meanwhile, and give way within what their chunks last for (`chunk_slack_s`). A robot whose chunk ends
 before its next answer comes stands in every cycle, whenever it asks: it gives way like one that waits for its answers. Robots that
 ask as often as their actions end can ask no earlier: they once execute some rows more of a chunk, and ask later from then on.

@@ -91,7 +91,7 @@ class Link:
     """From when on it may be asked; infinite: not before something else happens, as it has no session, or nothing more may be asked
     before something of what is in flight is over."""
     gives_way: bool = False
-    """System 1: who had to wait for others moves its phase (`types/phase.py`)."""
+    """System 1 and obligations: a request that had to wait for others moves the phase (`types/phase.py`)."""
     horizon_s: float = 0.0
     """How long that lasts which it executes of a chunk, where it gives way by executing more of one; 0: its pace gives way."""
     lasts_s: float = math.inf
@@ -385,8 +385,10 @@ class Link:
     def _give_way(self, unusual_s: float, took_s: float) -> None:
         """Move the next request, as far as actions are left, young enough, for an answer that takes as long as this one, or as is
         expected."""
-        cycle_s = max(self._period_s, self.horizon_s)
-        slack_s = chunk_slack_s(self.lasts_s, cycle_s, max(took_s, self.latencies.expected_s()))
+        cycle_s = max(self._period_s, self.horizon_s) if self.horizon_s else self._period_s
+        slack_s = math.inf
+        if self.lasts_s < math.inf:
+            slack_s = chunk_slack_s(self.lasts_s, cycle_s, max(took_s, self.latencies.expected_s()))
         if self.horizon_s:
             self.later_s = min(self.later_s + self._phase.later_s(unusual_s, cycle_s), slack_s)
         else:

@@ -85,9 +85,16 @@ class Links:
         self._settle()
 
     def _give_way(self, link: Link) -> None:
-        """How its requests may come later without a gap in the motion. Who executes meanwhile, as often as its cap allows or as its
-        actions end, must have chunks that last. Of those that are appended, or trusted as far as a server says, nothing is left."""
+        """Decide whether requests of a component may come later.
+
+        Those of an obligation may, for no motion waits for them. Calls that go with actions follow System 1, which must leave no
+        gap in the motion: a robot that executes meanwhile, as often as its cap allows or as its actions end, needs lasting chunks.
+        Nothing is left of chunks that are appended, or that are trusted as far as a server says.
+        """
         config = self._config
+        if not link.goal_coupled:
+            link.gives_way, link.horizon_s, link.lasts_s = True, 0.0, math.inf
+            return
         horizon_s = config.execution_horizon / config.step_rate_hz
         paced = config.synchronous or is_paced(link.period_s, horizon_s)
         able = paced or (config.replace_queue and not config.horizon.policy)

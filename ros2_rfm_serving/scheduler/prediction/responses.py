@@ -205,11 +205,13 @@ class Responses:
         return tuple(self._call(d) for d in task.coupled if d.index != demand.index)
 
     def _paced(self, demand: Demand, count: int, away_s: float) -> Member:
-        """Of a server that is shared by all who ask: obligations, and calls that go with actions."""
+        """Return robots as a server meets them that is shared by all who ask: obligations, whose phases give way, and calls that go
+        with actions."""
         rate_hz = demand.rate_hz(self._settled.rates[demand.task])
         network = self._problem.classes[demand.task].network
         trip_s, jitter_s = network.round_trip_ms / 1e3 + away_s, network.jitter_ms / 1e3
-        return Member(count, 1.0 / rate_hz if rate_hz > 0 else LONGEST_S, 0.0, round_trip_s=trip_s, jitter_s=jitter_s)
+        period_s, gives_way = 1.0 / rate_hz if rate_hz > 0 else LONGEST_S, not demand.goal_coupled
+        return Member(count, period_s, 0.0, gives_way=gives_way, round_trip_s=trip_s, jitter_s=jitter_s)
 
     def _call(self, demand: Demand) -> tuple[float, float, float]:
         """A wait elsewhere: at the slowest server that its class has for it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.console import Console
 from ros2_rfm_serving.monitoring.board import AS_SAID, STALE_AFTER_S, UNCHECKED, Board, Proof, Score
 from ros2_rfm_serving.monitoring.plain import counted
 from ros2_rfm_serving.monitoring.summary import render
+from ros2_rfm_serving.operate import view
 from ros2_rfm_serving.operate.view import picture
 
 
@@ -40,7 +42,10 @@ def board(seen_s: float) -> Board:
 
 
 def test_figures_are_shown_while_they_count() -> None:
-    shown = lines(picture("f", board(time.monotonic()), []))
+    made = board(time.monotonic())
+    made.servers["server_1"].dispatch = "swift"
+    shown = lines(picture("f", made, []))
+    assert "swift" in shown["server_1"]
     assert "19.4" in shown["arm_1"] and "23 ms" in shown["arm_1"] and "47.0" in shown["server_1"]
 
 
@@ -51,8 +56,9 @@ def test_what_is_older_than_its_period_is_stale_and_no_figure() -> None:
     assert "47.0" not in shown["server_1"] and "61 ms" not in shown["server_1"]
 
 
-def test_a_robot_that_was_released_has_left_and_one_that_is_planned_is_stale() -> None:
+def test_a_robot_that_was_released_has_left_and_one_that_is_planned_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = time.monotonic()
+    monkeypatch.setattr(view, "time", SimpleNamespace(monotonic=lambda: now_s))  # a busy machine may need a second for it
     made = board(now_s - 24.0)
     made.schedule_seen_s = now_s
     assert "left: in no schedule, silent for 24 s" in lines(picture("f", made, []))["arm_1"]

@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -44,9 +45,51 @@ class Dice(DispatchPolicy):
         return sorted(waiting, key=lambda one: random.random())
 
 
+class Starving(DispatchPolicy):
+    """Serves the task whose robots came last to all others: whoever came first is left out as long as there is another."""
+
+    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+        return sorted(waiting, key=lambda one: one.request.id.robot, reverse=True)
+
+
+class Raising(DispatchPolicy):
+    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+        raise KeyError("no such robot")
+
+
+class Losing(DispatchPolicy):
+    """Forgets one of those who wait."""
+
+    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+        return waiting[1:]
+
+
+class Turning(DispatchPolicy):
+    """Has a state of its own: every other time the last come is first."""
+
+    num_ranked = 0
+
+    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+        self.num_ranked += 1
+        sign = 1 if self.num_ranked % 2 else -1
+        return sorted(waiting, key=lambda one: sign * one.since_s)
+
+
+class Remembering(DispatchPolicy):
+    """Has a state that all servers of a process share, and that outlives each of them: it ranks otherwise after a while."""
+
+    num_ranked: ClassVar[list[int]] = []
+
+    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+        self.num_ranked.append(len(waiting))
+        sign = 1 if len(self.num_ranked) < 100 else -1
+        return sorted(waiting, key=lambda one: sign * one.since_s)
+
+
 @pytest.fixture(autouse=True)
 def others(monkeypatch: pytest.MonkeyPatch) -> None:
-    added = {"newest": NewestFirst, "brightest": BrightestFirst, "dice": Dice}
+    added: dict[str, type[DispatchPolicy]] = {"newest": NewestFirst, "brightest": BrightestFirst, "dice": Dice}
+    added |= {"starving": Starving, "raising": Raising, "losing": Losing, "turning": Turning, "remembering": Remembering}
     points = [SimpleNamespace(name=name, load=lambda made=made: made) for name, made in added.items()]
     monkeypatch.setattr(dispatcher, "entry_points", lambda group: points)
 
@@ -111,6 +154,28 @@ def test_what_cannot_be_predicted_is_named_with_the_reason() -> None:
     assert "request.images" in why_unpredictable("brightest")
     assert "ranked again" in why_unpredictable("dice")
     assert "gone" in why_unpredictable("gone")
+    assert "KeyError: 'no such robot'" in why_unpredictable("raising")
+    assert "each once" in why_unpredictable("losing")
+    assert "ranked again" in why_unpredictable("remembering")
+
+
+def test_a_policy_with_a_state_of_its_own_is_predicted_with_it() -> None:
+    assert not why_unpredictable("turning")
+    longest_s = {}
+    for order in ("fifo", "turning", "newest"):
+        longest_s[order] = closed_queue.waits(CROWD, Service(batch_size=2, mean_s=0.1, jitter=0.05, order=order)).all.response_s(95)
+    assert longest_s["fifo"] < longest_s["turning"] < longest_s["newest"]
+
+
+def test_a_policy_that_starves_robots_is_predicted_to_miss_their_slo() -> None:
+    """It does the same each time, so a queue tells what it does."""
+    assert not why_unpredictable("starving")
+    crowd = (Member(num_robots=14, period_s=0.0, think_s=0.2, slo_s=0.6),)
+    late = {
+        order: closed_queue.waits(crowd, Service(batch_size=2, mean_s=0.1, jitter=0.05, order=order)).all.response_s(90) > 0.6
+        for order in ("fifo", "starving")
+    }
+    assert late == {"fifo": False, "starving": True}
 
 
 def test_a_plan_that_cannot_be_predicted_says_so_and_is_tried_in_virtual_time(

@@ -268,6 +268,27 @@ pick:
     assert report.components["system1"].slo_attainment > 0.985
 
 
+def test_obligations_that_begin_together_part(shipped: tuple[Profile, Catalogue]) -> None:
+    """Robots that begin in the same moment and are checked at a declared rate asked one text server together for ever."""
+    factory = parse_factory("""
+server_cluster: {num_servers: 2, gpu_type: NVIDIA H200, batching: continuous}
+robot_fleet: [{task: pick, num_robots: 24}]
+pick:
+  pipeline: {action_period_ms: 2000}
+  percentile: 95
+  components:
+    system1: {model: nvidia/GR00T-N1.6-3B, slo_ms: 400}
+    monitor: {model: Qwen2.5-VL-3B-Instruct, slo_ms: 320, freq_hz: 0.35}
+""")
+    plan = plan_factory(factory, *shipped, explained=False, work=0.0)
+    assert plan.feasible
+    conditions = Conditions(begins=dict.fromkeys((robot.name for robot in factory.robots), 0.0))
+    schedule = to_schedule(plan, factory.robots, epoch=1)
+    report = simulate(schedule, factory, shipped[1], shipped[0], seconds=20, seed=1, warm_up_s=30, conditions=conditions)
+    checks = report.components["monitor"]
+    assert checks.slo_attainment > 0.95 and abs(checks.count / 20 - 24 * 0.35) < 0.6, "as often as is declared"
+
+
 @pytest.mark.patient
 def test_dozens_of_robots_keep_what_their_plan_says(shipped: tuple[Profile, Catalogue]) -> None:
     """48 on one server: 92 % in one start of six, and 98.2 in the mean of eight, with a plan that said nothing of that."""
