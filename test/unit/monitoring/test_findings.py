@@ -256,6 +256,13 @@ def drifted_once(look: Look) -> None:
     says(look, f"{SERVER}: server", drift_rows=3, drift_measured_s=0.12)
 
 
+def slow_for_a_moment(look: Look) -> None:
+    """The machine was busy during a few batches, and the newest reports have them."""
+    counts(look, f"{SERVER}: server", {}, {"drift_measured_s": "0.12"})
+    each(look, SERVER, lambda word, row: row.histograms.update(inference_s={"": histogram(row.served, 0.04)}))
+    each(look, SERVER, lambda word, row: setattr(row, "load", 0.8))
+
+
 def padded(look: Look) -> None:
     """An engine that fills every batch up to 8 rows."""
     says(look, f"{SERVER}: server", drift_measured_s=0.105, drift_full_s=0.1)
@@ -577,6 +584,7 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (few_lost, []),
     (slow_model, []),
     (drifted_once, []),
+    (slow_for_a_moment, []),
     (slower_with_time_to_spare, []),
     (padded, []),
     (slow_camera, []),
