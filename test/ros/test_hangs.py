@@ -18,7 +18,8 @@ from ros2_rfm_serving.audit.verify import verify
 from ros2_rfm_serving.ros.node import hang_watch, last_resort
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, EXIT_END_HUNG
 
-PATIENT_S = 60.0
+PATIENT_S = 180.0
+"""For a process to start beside many others, and for it to end."""
 
 
 class Hanging:
@@ -128,6 +129,16 @@ def test_a_publisher_that_hangs_at_work_with_the_global_lock_leaves_its_stack_in
     with hanging("work", "holds the lock", tmp_path, repository) as node:
         node.wait(lambda: "in publish" in node.log and "in _publish" in node.log)
         assert node.ended() == -signal.SIGALRM  # no handler of Python runs, and nobody else ends it
+
+
+@pytest.mark.parametrize(("how", "code"), [("lets others run", 0), ("holds the lock", -signal.SIGALRM)])
+def test_a_node_that_hangs_while_it_starts_is_named_and_ends_when_it_is_asked_to(
+    tmp_path: Path, repository: Path, ros_domain: int, how: str, code: int
+) -> None:
+    """As one whose first message is the one that waits. Nothing has begun that would have to be brought to an end."""
+    with hanging("start", how, tmp_path, repository) as node:
+        node.wait(lambda: "publish" in node.log and "in __init__" in node.log)
+        assert node.ended() == code, node.log
 
 
 def test_a_node_that_was_stopped_and_continued_does_not_hang(tmp_path: Path, repository: Path, ros_domain: int) -> None:

@@ -1,6 +1,7 @@
 """Notices a node whose executor thread does not come back from the middleware, names the call, and ends one whose end hangs there.
 
-A process that is killed may hold a mutex of shared memory, and whoever publishes next waits for it for ever. Two layers, because a
+A process that is killed may hold a mutex of shared memory, and whoever publishes next waits for it for ever. That may be a node that
+starts, too, so the watch begins before the node is made. Two layers, because a
 publish call of rclpy holds Python's global lock, so that no other thread of Python runs while it hangs:
 
     a thread of Python     names the call in the log; while the node ends it closes files and leaves with `EXIT_END_HUNG`
@@ -53,7 +54,7 @@ MIDDLEWARE = ("rclpy",)
 class HangWatch:
     """Of the process of one node; made, beaten and ended by the thread that runs the executor.
 
-    watch = HangWatch("push_1", close_files)
+    watch = HangWatch(); node = ...; watch.is_made("push_1", close_files)
     while ...: spin(); watch.beat()
     watch.ends("draining"); ...; watch.ends("destroying the node"); ...
     """
@@ -61,10 +62,12 @@ class HangWatch:
     of_process: ClassVar[HangWatch | None] = None
     """None: nobody watches."""
 
-    def __init__(self, name: str, close_files: Callable[[], object] = lambda: None, *, watches_interpreter: bool = True) -> None:
-        """name: of the node. close_files: asks nothing of the middleware. watches_interpreter: False: the node does so itself."""
+    def __init__(self) -> None:
         HangWatch.of_process = self
-        self._name, self._close_files, self._watches_interpreter = name, close_files, watches_interpreter
+        self._name = Path(sys.argv[0]).stem
+        """Until there is a node."""
+        self._close_files: Callable[[], object] = lambda: None
+        self._watches_interpreter, self._dumps = True, False
         self._thread_id = threading.get_ident()
         self._beat_s = time.monotonic()
         self._step, self._limit_s = "", END_STEP_S
@@ -86,6 +89,11 @@ class HangWatch:
         self._last_resort = last_resort.LastResort()
         threading.Thread(target=self._run, name="hang watch", daemon=True).start()
 
+    def is_made(self, name: str, close_files: Callable[[], object], *, watches_interpreter: bool) -> None:
+        """The node of this name is there. close_files: asks nothing of the middleware. watches_interpreter: False: the node does."""
+        self._name, self._close_files, self._watches_interpreter = name, close_files, watches_interpreter
+        self.beat()
+
     def beat(self) -> None:
         """The executor's thread is back."""
         self._beat_s = time.monotonic()
@@ -101,8 +109,6 @@ class HangWatch:
     def _begin_end(self) -> None:
         """Let further signals of the same kind set no alarm: from now on `LastResort` does."""
         fcntl.fcntl(self._asked, fcntl.F_SETFL, fcntl.fcntl(self._asked, fcntl.F_GETFL) & ~os.O_ASYNC)
-        if self._watches_interpreter:
-            faulthandler.cancel_dump_traceback_later()
 
     # --- the thread ---
 
@@ -120,9 +126,14 @@ class HangWatch:
             self._look(now_s)
 
     def _watch_interpreter(self) -> None:
-        if self._watches_interpreter and not self._step:
-            with contextlib.suppress(ValueError, OSError, RuntimeError):  # a process without a standard error
+        """This thread alone begins and cancels a dump, so that none is begun after it was cancelled."""
+        watches = self._watches_interpreter and not self._step
+        with contextlib.suppress(ValueError, OSError, RuntimeError):  # a process without a standard error
+            if watches:
                 faulthandler.dump_traceback_later(FROZEN_AFTER_S, repeat=True)
+            elif self._dumps:
+                faulthandler.cancel_dump_traceback_later()
+        self._dumps = watches
 
     def _hear_signals(self) -> None:
         """For a while."""
