@@ -120,6 +120,7 @@ class HangWatch:
             now_s = time.monotonic()
             if now_s - looked_s > 4.0 * LOOK_PERIOD_S:  # the whole process stood still, as one that was stopped does
                 self._beat_s = now_s
+                self._report_pause(now_s - looked_s)
             looked_s = now_s
             if self._step:
                 self._last_resort.put_off()
@@ -159,6 +160,12 @@ class HangWatch:
             self._said_s = None
             self._say("the middleware came back, and the node goes on")
 
+    def _report_pause(self, seconds: float) -> None:
+        """faulthandler's timer goes on while a process is stopped, so its stacks may have been written for that alone."""
+        if self._dumps and seconds > FROZEN_AFTER_S:
+            why = "the process was stopped, its machine was suspended, or a call held Python's lock"
+            self._say(f"nothing ran here for {seconds:.0f} s ({why}), and now it goes on; stacks above are of that time", level="WARN")
+
     def _say_hang(self, call: FrameType, since_s: float, now_s: float) -> None:
         if self._said_s is None or now_s - self._said_s > SAYS_AGAIN_S:
             self._said_s = now_s
@@ -185,9 +192,9 @@ class HangWatch:
             frame = frame.f_back
         return frame or (innermost if innermost is not None and _is_middleware(innermost) else None)
 
-    def _say(self, words: str, *, stack: bool = False) -> None:
+    def _say(self, words: str, *, level: str = "ERROR", stack: bool = False) -> None:
         """To the standard error alone: the logger publishes, too."""
-        lines = [f"[ERROR] [{time.time():.9f}] [{self._name}]: {words}"]
+        lines = [f"[{level}] [{time.time():.9f}] [{self._name}]: {words}"]
         if stack and (frame := sys._current_frames().get(self._thread_id)) is not None:
             lines += ["".join(traceback.format_stack(frame)).rstrip()]
         with contextlib.suppress(OSError):

@@ -297,6 +297,12 @@ def resetting(look: Look) -> None:
     look.robots["arm_1"][-1].phase = "resetting"
 
 
+def stopped_while_resetting(look: Look) -> None:
+    """The simulation that is to be reset has ended: its messages have ceased, and the robot has forgotten the last ones."""
+    resetting(look)
+    says(look, "arm_1: robot", **{key: 20.0 for key in ("arrival_age_s__front", "arrival_age_s__joints")}, topic__joints="/joints")
+
+
 def joints(look: Look) -> None:
     says(look, "arm_1: robot", ERROR, "no state in time", state_age_s=9.0)
 
@@ -622,6 +628,7 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (seldom_and_gone, [("dead camera", "arm_1")]),
     (late_joints, [("old readings", "arm_1")]),
     (silent_part, [("dead joint states", "arm_1")]),
+    (stopped_while_resetting, [("dead camera", "arm_1"), ("dead joint states", "arm_1")]),
     (by_arrival, []),
     (joints, [("dead joint states", "arm_1")]),
     (command_topic, [("commands not taken", "arm_1")]),
