@@ -12,7 +12,7 @@ from ros2_rfm_serving.types import Placement, RobotState, Route
 from ros2_rfm_serving.types.histogram import Histogram
 
 STANDING = (RobotState.STALLED.name, RobotState.RECONNECTING.name, RobotState.DEAD.name)
-"""States in which a robot has no action that may be executed, or soon none: without a session no action follows those that it has."""
+"""States in which a robot has no action that may be executed, or soon none: without a session no other follows."""
 STALE_AFTER_S = 3.0
 """Of silence: robots and servers speak twice a second."""
 SCHEDULE = "schedule"

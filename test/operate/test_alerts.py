@@ -1,4 +1,4 @@
-"""Alerts that the shipped rules raise when the causes of the runbook are made with real processes, as the real Prometheus sees them."""
+"""Alerts of the shipped rules, raised in the real Prometheus by causes of the runbook that are made with real processes."""
 
 from __future__ import annotations
 

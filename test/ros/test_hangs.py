@@ -151,6 +151,7 @@ def test_a_node_that_was_stopped_and_continued_does_not_hang(tmp_path: Path, rep
         node.wait((tmp_path / "works").exists)
         time.sleep(1.5)
         assert "hangs" not in node.log and node.ended() == 0
+        assert "the process did not run for" in node.log, "stacks that were written for that are explained"
 
 
 def test_a_node_that_publishes_often_in_one_long_callback_does_not_hang(tmp_path: Path, repository: Path, ros_domain: int) -> None:

@@ -1,7 +1,7 @@
 """Notices a node whose executor thread does not come back from the middleware, names the call, and ends one whose end hangs there.
 
-A process that is killed may hold a mutex of shared memory, and whoever publishes next waits for it for ever. That may be a node that
-starts, too, so the watch begins before the node is made. Two layers, because a
+A process that is killed may hold a mutex of shared memory, and whoever publishes next waits for it for ever. That may be a node
+that starts, too, so the watch begins before the node is made. Two layers, because a
 publish call of rclpy holds Python's global lock, so that no other thread of Python runs while it hangs:
 
     a thread of Python     names the call in the log; while the node ends it closes files and leaves with `EXIT_END_HUNG`
@@ -90,7 +90,10 @@ class HangWatch:
         threading.Thread(target=self._run, name="hang watch", daemon=True).start()
 
     def is_made(self, name: str, close_files: Callable[[], object], *, watches_interpreter: bool) -> None:
-        """The node of this name is there. close_files: asks nothing of the middleware. watches_interpreter: False: the node does."""
+        """The node of this name is there.
+
+        close_files: asks nothing of the middleware. watches_interpreter: False: the node does so itself.
+        """
         self._name, self._close_files, self._watches_interpreter = name, close_files, watches_interpreter
         self.beat()
 
@@ -163,8 +166,8 @@ class HangWatch:
     def _report_pause(self, seconds: float) -> None:
         """faulthandler's timer goes on while a process is stopped, so its stacks may have been written for that alone."""
         if self._dumps and seconds > FROZEN_AFTER_S:
-            why = "the process was stopped, its machine was suspended, or a call held Python's lock"
-            self._say(f"nothing ran here for {seconds:.0f} s ({why}), and now it goes on; stacks above are of that time", level="WARN")
+            why = "it was stopped, its machine was suspended, or a call held Python's lock"
+            self._say(f"the process did not run for {seconds:.0f} s ({why}); stacks above are of that time", level="WARN")
 
     def _say_hang(self, call: FrameType, since_s: float, now_s: float) -> None:
         if self._said_s is None or now_s - self._said_s > SAYS_AGAIN_S:

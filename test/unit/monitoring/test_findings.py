@@ -300,7 +300,7 @@ def resetting(look: Look) -> None:
 def stopped_while_resetting(look: Look) -> None:
     """The simulation that is to be reset has ended: its messages have ceased, and the robot has forgotten the last ones."""
     resetting(look)
-    says(look, "arm_1: robot", **{key: 20.0 for key in ("arrival_age_s__front", "arrival_age_s__joints")}, topic__joints="/joints")
+    says(look, "arm_1: robot", arrival_age_s__front=20.0, arrival_age_s__joints=20.0, topic__joints="/joints")
 
 
 def joints(look: Look) -> None:
