@@ -165,14 +165,15 @@ class ServerRow(_Row):
     """Number that the server's process drew at random when it started; 0: none was received."""
     noted_state: str = "-"
     state_since_s: float = -math.inf
-    """When the server was first seen in the state in which it is."""
+    """When the server was first seen in the state in which it is. One that tries to load again, as it does every 10 s, still fails."""
     behind_since_s: float = math.inf
     """When it was first seen to follow another schedule than the newest; infinity: it follows the newest."""
 
     def note(self, is_behind: bool, now_s: float) -> None:
         """Note when a status came, whose figures this row has."""
         self.seen_s, self.lost = now_s, False
-        if self.state != self.noted_state:
+        retries = (self.noted_state, self.state) == ("failed", "loading")
+        if self.state != self.noted_state and not retries:
             self.noted_state, self.state_since_s = self.state, now_s
         self.behind_since_s = min(self.behind_since_s, now_s) if is_behind else math.inf
 

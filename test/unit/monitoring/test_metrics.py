@@ -234,6 +234,10 @@ def test_what_lasts_has_its_duration() -> None:
         ("draining", True, 85.0, 20, 15),
         ("failed", True, 90.0, 10, 15),
         ("failed", False, 99.0, 10, 0),
+        ("loading", False, 99.2, 10, 0),
+        ("failed", False, 99.4, 10, 0),
+        ("loading", False, 99.5, 10, 0),
+        ("ready", False, 99.75, 0.25, 0),
     ):
         server.state = state
         server.note(behind, at_s)
