@@ -165,7 +165,7 @@ class ServerRow(_Row):
     """Number that the server's process drew at random when it started; 0: none was received."""
     noted_state: str = "-"
     state_since_s: float = -math.inf
-    """When the server was first seen in the state in which it is. One that tries to load again, as it does every 10 s, still fails."""
+    """When the server was first seen in its state. One that tries to load again, as it does every 10 s, still fails."""
     behind_since_s: float = math.inf
     """When it was first seen to follow another schedule than the newest; infinity: it follows the newest."""
 

@@ -26,14 +26,13 @@ ALERTS = {
     "incomplete recording": "RfmRecorderLost",
     "invalid certificate": "RfmCertificateInvalid",
     "certificate ends soon": "RfmCertificateEndsSoon",
-    "model not loaded": "RfmServerFailed",
     "robot gone": "RfmRobotLost",
     "scheduler gone": "RfmSchedulerGone",
     "server gone": "RfmServerLost",
 }
 """Cause -> an alert that it raises within a minute, where no `for` delays it."""
-ALSO = {"full disk": "RfmLogDiskFull", "model not loaded": "RfmServerRestarted"}
-"""Cause -> an alert that it raises as well, and that ends later: by `for` a minute after it, or ten minutes after a new process."""
+ALSO = {"full disk": "RfmLogDiskFull"}
+"""Cause -> an alert that it raises as well."""
 Firing = Callable[[], set[str]]
 
 
