@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from ros2_rfm_serving.types import Placement, RobotState, Route
 from ros2_rfm_serving.types.histogram import Histogram
 
-STANDING = (RobotState.STALLED.name, RobotState.DEAD.name)
-"""States in which a robot has no action that may be executed."""
+STANDING = (RobotState.STALLED.name, RobotState.RECONNECTING.name, RobotState.DEAD.name)
+"""States in which a robot has no action that may be executed, or soon none: without a session no other follows."""
 STALE_AFTER_S = 3.0
 """Of silence: robots and servers speak twice a second."""
 SCHEDULE = "schedule"
@@ -167,14 +167,15 @@ class ServerRow(_Row):
     """Number that the server's process drew at random when it started; 0: none was received."""
     noted_state: str = "-"
     state_since_s: float = -math.inf
-    """When the server was first seen in the state in which it is."""
+    """When the server was first seen in its state. One that tries to load again, as it does every 10 s, still fails."""
     behind_since_s: float = math.inf
     """When it was first seen to follow another schedule than the newest; infinity: it follows the newest."""
 
     def note(self, is_behind: bool, now_s: float) -> None:
         """Note when a status came, whose figures this row has."""
         self.seen_s, self.lost = now_s, False
-        if self.state != self.noted_state:
+        retries = (self.noted_state, self.state) == ("failed", "loading")
+        if self.state != self.noted_state and not retries:
             self.noted_state, self.state_since_s = self.state, now_s
         self.behind_since_s = min(self.behind_since_s, now_s) if is_behind else math.inf
 

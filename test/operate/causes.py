@@ -138,15 +138,17 @@ def drifted_profile(floor: Floor) -> Iterator[None]:
     floor.watch(SEEN_S)
 
 
-def _stopped(process: str) -> Callable[[Floor], AbstractContextManager[None]]:
+def _dead(sensor: str) -> Callable[[Floor], AbstractContextManager[None]]:
+    """Its process ends, and another one begins. One that was stopped for 20 s and continued may stay undiscovered (Fast DDS)."""
+
     @contextmanager
     def cause(floor: Floor) -> Iterator[None]:
-        floor.send(process, signal.SIGSTOP)
+        floor.kill(sensor)
         try:
             floor.wait(lambda: floor.client.robot.state == RobotStatus.STALLED)
             yield
         finally:  # the causes after it are made on the same floor
-            floor.send(process, signal.SIGCONT)
+            floor.start(sensor, "test.operate.sensor", sensor, ROBOT)
         floor.streams()
 
     return cause
@@ -321,8 +323,8 @@ MAKES: dict[str, Callable[[Floor], AbstractContextManager[None]]] = {
     "hung engine": hung_engine,
     "changed model": changed_model,
     "drifted profile": drifted_profile,
-    "dead camera": _stopped("camera"),
-    "dead joint states": _stopped("joints"),
+    "dead camera": _dead("camera"),
+    "dead joint states": _dead("joints"),
     "commands not taken": commands_not_taken,
     "refused readings": refused_readings,
     "old readings": old_readings,

@@ -27,6 +27,8 @@ from .sensor import CAMERA, JOINTS
 
 ROBOT, SERVER, MODEL = "arm_1", "server_1", "runbook/arm"
 PROFILED_S = 0.03
+PATIENT_S = 240.0
+"""For processes to start beside many others."""
 FACTORY = f"""\
 server_cluster: {{num_servers: 1, gpu_type: TEST}}
 robot_fleet: [{{task: arm, num_robots: 1}}]
@@ -155,7 +157,7 @@ class Floor:
     def work(self) -> None:
         """A task, until the robot executes."""
         self.client.robot = self.client.server = None
-        self.client.wait(lambda: self.client.robot and self._idles(self.client.robot))
+        self.wait(lambda: self.client.robot and self._idles(self.client.robot))
         self.give_task()
         self.streams()
 
@@ -169,7 +171,7 @@ class Floor:
 
     def streams(self) -> None:
         self.client.robot = self.client.server = None
-        self.client.wait(lambda: self._works(self.client.robot) and self.client.server)
+        self.wait(lambda: self._works(self.client.robot) and self.client.server)
 
     @staticmethod
     def _idles(robot: Any) -> bool:
@@ -180,10 +182,10 @@ class Floor:
         return bool(robot and robot.state == RobotStatus.STREAMING and robot.chunk_rate_hz > 3.0)
 
     def wait(self, until: Callable[[], Any]) -> Any:
-        return self.client.wait(until)
+        return self.client.wait(until, PATIENT_S)
 
     def watch(self, seconds: float) -> None:
-        """Statuses come meanwhile."""
+        """Receive statuses meanwhile."""
         self.client.watch(seconds)
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ def says(entry_lines: tuple[str, ...], output: str, folder: Path) -> None:
     assert not [line for line in entry_lines if plain(line) not in said], output
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_of_a_healthy_factory_nothing_is_said(floor: Floor) -> None:
     floor.watch(5.0)
     done = floor.shell(ENTRIES[""].command)
@@ -53,7 +53,7 @@ def test_of_a_healthy_factory_nothing_is_said(floor: Floor) -> None:
     says(ENTRIES[""].says, done.stdout, floor.folder)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("cause", MAKES)
 def test_the_command_names_the_cause(floor: Floor, cause: str) -> None:
     entry = ENTRIES[cause]
@@ -65,7 +65,7 @@ def test_the_command_names_the_cause(floor: Floor, cause: str) -> None:
     says(entry.says, done.stdout, floor.folder)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_mended_it_is_healthy_again(floor: Floor) -> None:
     """But for what people are told of for a while."""
     floor.streams()

@@ -54,7 +54,9 @@ class HangingNode(Node):
         super().__init__("hanging")
         self._files = [os.dup(0) for _ in range(1100 if WHERE == "many files" else 0)]
         self._publisher = HangingPublisher()
-        if WHERE == "work":
+        if WHERE == "start":
+            self._publish()
+        elif WHERE == "work":
             every(self, 0.2, self._publish)
         elif WHERE == "busy":
             every(self, 0.2, self._publish_often)

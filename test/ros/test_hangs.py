@@ -18,7 +18,8 @@ from ros2_rfm_serving.audit.verify import verify
 from ros2_rfm_serving.ros.node import hang_watch, last_resort
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, EXIT_END_HUNG
 
-PATIENT_S = 60.0
+PATIENT_S = 180.0
+"""For a process to start beside many others, and for it to end."""
 
 
 class Hanging:
@@ -130,6 +131,16 @@ def test_a_publisher_that_hangs_at_work_with_the_global_lock_leaves_its_stack_in
         assert node.ended() == -signal.SIGALRM  # no handler of Python runs, and nobody else ends it
 
 
+@pytest.mark.parametrize(("how", "code"), [("lets others run", 0), ("holds the lock", -signal.SIGALRM)])
+def test_a_node_that_hangs_while_it_starts_is_named_and_ends_when_it_is_asked_to(
+    tmp_path: Path, repository: Path, ros_domain: int, how: str, code: int
+) -> None:
+    """As one whose first message is the one that waits. Nothing has begun that would have to be brought to an end."""
+    with hanging("start", how, tmp_path, repository) as node:
+        node.wait(lambda: "publish" in node.log and "in __init__" in node.log)
+        assert node.ended() == code, node.log
+
+
 def test_a_node_that_was_stopped_and_continued_does_not_hang(tmp_path: Path, repository: Path, ros_domain: int) -> None:
     """Time in which the whole process did not run is no time of a call."""
     with hanging("nowhere", "lets others run", tmp_path, repository) as node:
@@ -140,6 +151,7 @@ def test_a_node_that_was_stopped_and_continued_does_not_hang(tmp_path: Path, rep
         node.wait((tmp_path / "works").exists)
         time.sleep(1.5)
         assert "hangs" not in node.log and node.ended() == 0
+        assert "the process did not run for" in node.log, "stacks that were written for that are explained"
 
 
 def test_a_node_that_publishes_often_in_one_long_callback_does_not_hang(tmp_path: Path, repository: Path, ros_domain: int) -> None:

@@ -55,16 +55,18 @@ def changed_model(look: Look) -> Iterator[Finding]:
 
 
 def dead_camera(look: Look) -> Iterator[Finding]:
-    for robot, said in _sensing(look):
+    for robot, said in _sensing(look, while_reset=True):
         for camera, age_s in said[-1].named("image_age_s").items():
             if not _is_dead(said, f"image_age_s {camera}") or _is_published(said[-1], camera) or _type_problem(said[-1], camera):
+                continue
+            if _is_reset(look, robot) and not _has_ceased(said[-1], camera):
                 continue
             topic = said[-1].values.get(f"image_topic {camera}", "")
             yield Finding(
                 cause="dead camera",
                 about=robot,
                 evidence=(
-                    f"the newest image of camera {camera} is {_age(age_s)}, on {topic}",
+                    f"the newest image of camera {camera} is {_age(said[-1], age_s, camera)}, on {topic}",
                     f"{robot} sends no request with an image older than {_limit_s(said[-1]):g} s",
                     *_topic_problems(said[-1], [camera]),
                 ),
@@ -73,10 +75,12 @@ def dead_camera(look: Look) -> Iterator[Finding]:
 
 
 def dead_joints(look: Look) -> Iterator[Finding]:
-    for robot, said in _sensing(look):
+    for robot, said in _sensing(look, while_reset=True):
         if not _is_dead(said, "state_age_s"):
             continue
         parts = [part for part, _ in _parts(said[-1])]
+        if _is_reset(look, robot) and not any(_has_ceased(said[-1], part) for part in parts):
+            continue
         silent = [part for part in parts if not _is_published(said[-1], part) and not _type_problem(said[-1], part)]
         if not silent and parts:
             continue
@@ -87,7 +91,7 @@ def dead_joints(look: Look) -> Iterator[Finding]:
             cause="dead joint states",
             about=robot,
             evidence=(
-                f"the newest state of {robot} is {_age(age_s)}, on {topics}",
+                f"the newest state of {robot} is {_age(said[-1], age_s, *silent)}, on {topics}",
                 f"{robot} stops when its state is older than {_limit_s(said[-1]):g} s",
                 *_topic_problems(said[-1], silent),
             ),
@@ -244,13 +248,22 @@ def _is_published(said: Diagnosis, sensor: str) -> bool:
     return said.number(f"arrival_age_s {sensor}") <= max(DEAD_AFTER_S, 2.0 * _limit_s(said), 2.0 * usual_s)
 
 
-def _sensing(look: Look) -> Iterator[tuple[str, list[Diagnosis]]]:
-    """Robots that speak and are not being reset, and what each said of itself lately."""
+def _has_ceased(said: Diagnosis, sensor: str) -> bool:
+    """Return whether the robot reports that it has received no message for a while. A reset forgets readings, and not this."""
+    return said.number(f"arrival_age_s {sensor}") > max(DEAD_AFTER_S, 2.0 * _limit_s(said)) and not _is_published(said, sensor)
+
+
+def _sensing(look: Look, *, while_reset: bool = False) -> Iterator[tuple[str, list[Diagnosis]]]:
+    """Yield each robot that reports, with its last diagnoses. while_reset: also those that are being reset, without readings."""
     for robot, rows in look.robots.items():
         said = look.diagnoses.get(f"{robot}: robot", [])[-DEAD_WORDS:]
-        is_reset = bool(rows) and rows[-1].phase == "resetting" and not (said and said[-1].values.get("reset_problem"))
-        if said and rows and look.silent_s(robot, rows) <= SILENT_AFTER_S and not is_reset:
+        is_reset = _is_reset(look, robot) and not (said and said[-1].values.get("reset_problem"))
+        if said and rows and look.silent_s(robot, rows) <= SILENT_AFTER_S and (while_reset or not is_reset):
             yield robot, said
+
+
+def _is_reset(look: Look, robot: str) -> bool:
+    return look.robots[robot][-1].phase == "resetting"
 
 
 def _is_dead(said: list[Diagnosis], age: str) -> bool:
@@ -265,7 +278,9 @@ def _limit_s(said: Diagnosis) -> float:
     return said.number("max_observation_age_s")
 
 
-def _age(age_s: float) -> str:
+def _age(said: Diagnosis, age_s: float, *sensors: str) -> str:
+    """Return how old a reading is. A reset forgets it; then it is as old as the last message."""
+    age_s = min([age_s, *(came_s for sensor in sensors if math.isfinite(came_s := said.number(f"arrival_age_s {sensor}")))])
     return "missing: none was ever received" if math.isinf(age_s) else f"{age_s:.1f} s old"
 
 

@@ -1,6 +1,7 @@
 """Notices a node whose executor thread does not come back from the middleware, names the call, and ends one whose end hangs there.
 
-A process that is killed may hold a mutex of shared memory, and whoever publishes next waits for it for ever. Two layers, because a
+A process that is killed may hold a mutex of shared memory, and whoever publishes next waits for it for ever. That may be a node
+that starts, too, so the watch begins before the node is made. Two layers, because a
 publish call of rclpy holds Python's global lock, so that no other thread of Python runs while it hangs:
 
     a thread of Python     names the call in the log; while the node ends it closes files and leaves with `EXIT_END_HUNG`
@@ -53,7 +54,7 @@ MIDDLEWARE = ("rclpy",)
 class HangWatch:
     """Of the process of one node; made, beaten and ended by the thread that runs the executor.
 
-    watch = HangWatch("push_1", close_files)
+    watch = HangWatch(); node = ...; watch.is_made("push_1", close_files)
     while ...: spin(); watch.beat()
     watch.ends("draining"); ...; watch.ends("destroying the node"); ...
     """
@@ -61,10 +62,12 @@ class HangWatch:
     of_process: ClassVar[HangWatch | None] = None
     """None: nobody watches."""
 
-    def __init__(self, name: str, close_files: Callable[[], object] = lambda: None, *, watches_interpreter: bool = True) -> None:
-        """name: of the node. close_files: asks nothing of the middleware. watches_interpreter: False: the node does so itself."""
+    def __init__(self) -> None:
         HangWatch.of_process = self
-        self._name, self._close_files, self._watches_interpreter = name, close_files, watches_interpreter
+        self._name = Path(sys.argv[0]).stem
+        """Until there is a node."""
+        self._close_files: Callable[[], object] = lambda: None
+        self._watches_interpreter, self._dumps = True, False
         self._thread_id = threading.get_ident()
         self._beat_s = time.monotonic()
         self._step, self._limit_s = "", END_STEP_S
@@ -86,6 +89,14 @@ class HangWatch:
         self._last_resort = last_resort.LastResort()
         threading.Thread(target=self._run, name="hang watch", daemon=True).start()
 
+    def is_made(self, name: str, close_files: Callable[[], object], *, watches_interpreter: bool) -> None:
+        """The node of this name is there.
+
+        close_files: asks nothing of the middleware. watches_interpreter: False: the node does so itself.
+        """
+        self._name, self._close_files, self._watches_interpreter = name, close_files, watches_interpreter
+        self.beat()
+
     def beat(self) -> None:
         """The executor's thread is back."""
         self._beat_s = time.monotonic()
@@ -101,8 +112,6 @@ class HangWatch:
     def _begin_end(self) -> None:
         """Let further signals of the same kind set no alarm: from now on `LastResort` does."""
         fcntl.fcntl(self._asked, fcntl.F_SETFL, fcntl.fcntl(self._asked, fcntl.F_GETFL) & ~os.O_ASYNC)
-        if self._watches_interpreter:
-            faulthandler.cancel_dump_traceback_later()
 
     # --- the thread ---
 
@@ -114,15 +123,21 @@ class HangWatch:
             now_s = time.monotonic()
             if now_s - looked_s > 4.0 * LOOK_PERIOD_S:  # the whole process stood still, as one that was stopped does
                 self._beat_s = now_s
+                self._report_pause(now_s - looked_s)
             looked_s = now_s
             if self._step:
                 self._last_resort.put_off()
             self._look(now_s)
 
     def _watch_interpreter(self) -> None:
-        if self._watches_interpreter and not self._step:
-            with contextlib.suppress(ValueError, OSError, RuntimeError):  # a process without a standard error
+        """This thread alone begins and cancels a dump, so that none is begun after it was cancelled."""
+        watches = self._watches_interpreter and not self._step
+        with contextlib.suppress(ValueError, OSError, RuntimeError):  # a process without a standard error
+            if watches:
                 faulthandler.dump_traceback_later(FROZEN_AFTER_S, repeat=True)
+            elif self._dumps:
+                faulthandler.cancel_dump_traceback_later()
+        self._dumps = watches
 
     def _hear_signals(self) -> None:
         """For a while."""
@@ -147,6 +162,12 @@ class HangWatch:
         elif call is None and self._said_s is not None:
             self._said_s = None
             self._say("the middleware came back, and the node goes on")
+
+    def _report_pause(self, seconds: float) -> None:
+        """faulthandler's timer goes on while a process is stopped, so its stacks may have been written for that alone."""
+        if self._dumps and seconds > FROZEN_AFTER_S:
+            why = "it was stopped, its machine was suspended, or a call held Python's lock"
+            self._say(f"the process did not run for {seconds:.0f} s ({why}); stacks above are of that time", level="WARN")
 
     def _say_hang(self, call: FrameType, since_s: float, now_s: float) -> None:
         if self._said_s is None or now_s - self._said_s > SAYS_AGAIN_S:
@@ -174,9 +195,9 @@ class HangWatch:
             frame = frame.f_back
         return frame or (innermost if innermost is not None and _is_middleware(innermost) else None)
 
-    def _say(self, words: str, *, stack: bool = False) -> None:
+    def _say(self, words: str, *, level: str = "ERROR", stack: bool = False) -> None:
         """To the standard error alone: the logger publishes, too."""
-        lines = [f"[ERROR] [{time.time():.9f}] [{self._name}]: {words}"]
+        lines = [f"[{level}] [{time.time():.9f}] [{self._name}]: {words}"]
         if stack and (frame := sys._current_frames().get(self._thread_id)) is not None:
             lines += ["".join(traceback.format_stack(frame)).rstrip()]
         with contextlib.suppress(OSError):

@@ -24,7 +24,7 @@ from ros2_rfm_serving.ros.node.timers import Turn, turns_of
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.types.names import CLAIM_S, DISPUTED, HELD, LATE_S, LOST, SETTLED_AFTER_S, NameClaim
 
-LOOK_PERIOD_S, LAST_WORD_S = 0.1, 10.0
+LOOK_PERIOD_S, ARRIVES_S, LAST_WORD_S = 0.1, 1.0, 10.0
 DOOR = "door"
 """Role of a certificate."""
 
@@ -121,7 +121,9 @@ class OwnName:
         while self._publisher.get_subscription_count() < 2 and clock() < end_s:  # its own, and the other one's
             time.sleep(LOOK_PERIOD_S)
         self._tell()
-        self._publisher.wait_for_all_acked(Duration(seconds=LAST_WORD_S))
+        end_s = clock() + LAST_WORD_S
+        while clock() < end_s and not self._publisher.wait_for_all_acked(Duration(seconds=ARRIVES_S)):
+            pass  # one call of that length would count as one that hangs
 
     def destroy(self) -> None:
         self._is_gone = True

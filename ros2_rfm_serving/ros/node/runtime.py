@@ -78,6 +78,7 @@ def run_node(make: Callable[[], Node], about: str | None = "", parameters: Mappi
 
 def _run(make: Callable[[], Node], ending: Ending) -> int:
     """The exit code."""
+    watch = HangWatch()
     use_profile()
     try:
         rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
@@ -87,7 +88,7 @@ def _run(make: Callable[[], Node], ending: Ending) -> int:
         with dead_ports_left_alone(rclpy.get_default_context().get_domain_id()):
             node = make()
         ending.in_order()
-        _serve(node, ending)
+        _serve(node, ending, watch)
     except (RfmError, ParameterException) as error:
         return _refused(error)
     except SystemExit as end:  # of a callback that has said why
@@ -113,11 +114,11 @@ def _refused(error: Exception) -> int:
     return EXIT_CONFIGURATION
 
 
-def _serve(node: Any, ending: Ending) -> None:
+def _serve(node: Any, ending: Ending, watch: HangWatch) -> None:
     """From the outside in: the executor, which calls into the node, ends before the node, and the node before what it stands on."""
     spinner = executor()
     spinner.add_node(node)
-    watch = _watched(node)
+    _watch_node(node, watch)
     try:
         while rclpy.ok() and not ending.asked:
             _spin(spinner, node, LOOK_PERIOD_S)  # the events executor's spin() without a timeout never dispatches
@@ -138,10 +139,10 @@ def _serve(node: Any, ending: Ending) -> None:
         watch.ends("leaving", LEAVING_S)
 
 
-def _watched(node: Any) -> HangWatch:
+def _watch_node(node: Any, watch: HangWatch) -> None:
     """close_files: of a node that writes some. A node that watches the interpreter itself says so by `watches_interpreter`."""
     close_files = getattr(node, "close_files", lambda: None)
-    return HangWatch(node.get_name(), close_files, watches_interpreter=not getattr(node, "watches_interpreter", False))
+    watch.is_made(node.get_name(), close_files, watches_interpreter=not getattr(node, "watches_interpreter", False))
 
 
 def _drain(spinner: Any, node: Any, watch: HangWatch) -> None:

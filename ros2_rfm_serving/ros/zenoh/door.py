@@ -40,7 +40,7 @@ class ZenohDoorNode(Node):
         super().__init__(NAME, enable_rosout=False, **options)
         declare(self, specs)
         values = Values(self, specs)
-        self._names = fleet_names(self)
+        self._names = fleet_names(self, is_robots=False)
         self._config = session.configuration(values.text("zenoh_config") or session.own_file(), values.text("router"))
         self._max_bytes = int(values.number("max_observation_mb") * 1e6)
         domain = values.integer("zenoh_domain")

@@ -260,6 +260,13 @@ def drifted_once(look: Look) -> None:
     says(look, f"{SERVER}: server", drift_rows=3, drift_measured_s=0.12)
 
 
+def slow_for_a_moment(look: Look) -> None:
+    """The machine was busy during a few batches, and the newest reports have them."""
+    counts(look, f"{SERVER}: server", {}, {"drift_measured_s": "0.12"})
+    each(look, SERVER, lambda word, row: row.histograms.update(inference_s={"": histogram(row.served, 0.04)}))
+    each(look, SERVER, lambda word, row: setattr(row, "load", 0.8))
+
+
 def padded(look: Look) -> None:
     """An engine that fills every batch up to 8 rows."""
     says(look, f"{SERVER}: server", drift_measured_s=0.105, drift_full_s=0.1)
@@ -292,6 +299,12 @@ def slow_camera(look: Look) -> None:
 def resetting(look: Look) -> None:
     says(look, "arm_1: robot", image_age_s__front=math.inf, image_age_s__side=math.inf, state_age_s=math.inf)
     look.robots["arm_1"][-1].phase = "resetting"
+
+
+def stopped_while_resetting(look: Look) -> None:
+    """The simulation that is to be reset has ended: its messages have ceased, and the robot has forgotten the last ones."""
+    resetting(look)
+    says(look, "arm_1: robot", arrival_age_s__front=20.0, arrival_age_s__joints=20.0, topic__joints="/joints")
 
 
 def joints(look: Look) -> None:
@@ -674,6 +687,7 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (few_lost, []),
     (slow_model, []),
     (drifted_once, []),
+    (slow_for_a_moment, []),
     (slower_with_time_to_spare, []),
     (padded, []),
     (slow_camera, []),
@@ -711,6 +725,7 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (seldom_and_gone, [("dead camera", "arm_1")]),
     (late_joints, [("old readings", "arm_1")]),
     (silent_part, [("dead joint states", "arm_1")]),
+    (stopped_while_resetting, [("dead camera", "arm_1"), ("dead joint states", "arm_1")]),
     (by_arrival, []),
     (joints, [("dead joint states", "arm_1")]),
     (command_topic, [("commands not taken", "arm_1")]),

@@ -210,7 +210,7 @@ def test_the_silence_of_one_that_was_never_heard_begins_when_it_was_first_asked_
 
 
 def test_what_lasts_has_its_duration() -> None:
-    """A robot that stands, in whichever of the two states, and a server in its state and behind the schedule."""
+    """A robot that stands, in whichever of the states, and a server in its state and behind the schedule."""
     made = board()
     arm, server = made.robots["arm_1"], made.servers["s1"]
 
@@ -218,7 +218,13 @@ def test_what_lasts_has_its_duration() -> None:
         found: float = exported(made)["rfm_robot_standing_seconds", ("robot", "arm_1")]
         return found
 
-    for state, at_s, lasts_s in (("STREAMING", 80.0, 0), ("STALLED", 85.0, 15), ("DEAD", 99.0, 15), ("CONNECTING", 99.5, 0)):
+    for state, at_s, lasts_s in (
+        ("STREAMING", 80.0, 0),
+        ("STALLED", 85.0, 15),
+        ("RECONNECTING", 90.0, 15),
+        ("DEAD", 99.0, 15),
+        ("CONNECTING", 99.5, 0),
+    ):
         arm.state = state
         arm.note(at_s)
         arm.seen_s = NOW_S
@@ -228,6 +234,10 @@ def test_what_lasts_has_its_duration() -> None:
         ("draining", True, 85.0, 20, 15),
         ("failed", True, 90.0, 10, 15),
         ("failed", False, 99.0, 10, 0),
+        ("loading", False, 99.2, 10, 0),
+        ("failed", False, 99.4, 10, 0),
+        ("loading", False, 99.5, 10, 0),
+        ("ready", False, 99.75, 0.25, 0),
     ):
         server.state = state
         server.note(behind, at_s)

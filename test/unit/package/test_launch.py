@@ -211,6 +211,17 @@ def test_two_cells_in_pushed_namespaces_share_no_topic(launched: Launched) -> No
         assert pushed_namespace(whole.split()[0]) == "/cell_a"
 
 
+def test_namespaces_may_be_pushed_below_each_other(launched: Launched) -> None:
+    nested = in_cell(launched, "site/cell_a")
+    assert set(nested.values()) == {"site/cell_a"} and {"/site/cell_a/push_1 robot_node", "/site/cell_a/rfm scheduler_node"} <= set(
+        nested
+    )
+    for whole in nested:
+        namespace = whole.split()[0]
+        assert pushed_namespace(namespace, "/site/cell_a") == pushed_namespace(namespace) == "/site/cell_a"
+        assert pushed_namespace(namespace, "/site") == "/site/cell_a", "one of the outer factory is refused"
+
+
 def test_a_namespace_that_is_given_is_below_the_pushed_one_unless_it_is_absolute(launched: Launched) -> None:
     assert set(in_cell(launched, "cell_a", namespace="hall_3").values()) == {"cell_a/hall_3"}
     absolute = in_cell(launched, "cell_a", namespace="/hall_3")
