@@ -257,7 +257,7 @@ def _sensing(look: Look, *, while_reset: bool = False) -> Iterator[tuple[str, li
     """Yield each robot that reports, with its last diagnoses. while_reset: also those that are being reset, without readings."""
     for robot, rows in look.robots.items():
         said = look.diagnoses.get(f"{robot}: robot", [])[-DEAD_WORDS:]
-        is_reset = _is_reset(look, robot) and not (said and said[-1].values.get("reset_problem"))
+        is_reset = bool(rows) and _is_reset(look, robot) and not (said and said[-1].values.get("reset_problem"))
         if said and rows and look.silent_s(robot, rows) <= SILENT_AFTER_S and (while_reset or not is_reset):
             yield robot, said
 
