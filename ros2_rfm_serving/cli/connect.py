@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
@@ -107,6 +108,10 @@ def connect(
     if preset == "list":
         _list_presets()
         return
+    if dry_run and prove is None:
+        raise ConfigurationError("is a part of the proof", key="--dry-run", fix="name the factory: --prove FACTORY.yaml --dry-run")
+    if prove is not None and check is not None:
+        raise ConfigurationError("cannot be done together with --prove", key="--check", fix="give one of them")
     prepare_environment(domain)
     stop = threading.Event()
     with stop_signals(stop):
@@ -140,11 +145,16 @@ def connect(
 
 def _name(robot: str) -> str:
     from ros2_rfm_serving.factory.graph_names import NAME
+    from ros2_rfm_serving.factory.live_graph.files import READ_OTHERWISE
+    from ros2_rfm_serving.factory.reading import SECTIONS
 
     if not NAME.fullmatch(robot):
         raise ConfigurationError(
             f"{robot!r} is no name", key="--robot", fix="write letters, digits and underscores, a letter first"
         )
+    if robot in (*SECTIONS, "factory") or robot.lower() in READ_OTHERWISE:
+        problem = f"{robot!r} means something else in the files that are written"
+        raise ConfigurationError(problem, key="--robot", fix=f"choose another name, such as {robot}_arm")
     return robot
 
 
@@ -154,7 +164,10 @@ def _parts(text: str) -> tuple[str, ...]:
 
 def _numbers(text: str) -> tuple[float, ...]:
     try:
-        return tuple(float(part) for part in _parts(text))
+        numbers = tuple(float(part) for part in _parts(text))
+        if not all(math.isfinite(number) and number > 0.0 for number in numbers):
+            raise ValueError("a velocity is above zero, and finite")
+        return numbers
     except ValueError as error:
         raise ConfigurationError(
             f"{text!r}: {error}", key="--max-velocity", fix="write numbers with commas, such as 0.5,0.5"
@@ -251,9 +264,10 @@ def _write(
     namespace: str,
     stop: threading.Event,
 ) -> None:
-    from ros2_rfm_serving.operate.connecting import Target, compare_file, decided_proposal, write_files
+    from ros2_rfm_serving.operate.connecting import Target, compare_file, decided_proposal, free_files, write_files
 
     preset = _preset(preset_name)
+    free_files(answers.robot, out, has_model=contract is not None)  # before anybody waits
     snapshot = _snapshot(seconds, stop)
     console.print(
         plain(f"ROS domain {snapshot.domain}: {counted(len(snapshot.topics), 'topic')}, {counted(len(snapshot.nodes), 'node')}")

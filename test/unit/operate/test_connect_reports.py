@@ -70,6 +70,11 @@ def test_why_a_step_did_not_succeed(seen: Look, says: str) -> None:
     ("arguments", "says"),
     [
         (["--robot", "1arm"], "is no name"),
+        (["--robot", "factory"], "means something else"),
+        (["--robot", "server_cluster"], "means something else"),
+        (["--robot", "on"], "means something else"),
+        (["--max-velocity", "nan"], "above zero"),
+        (["--dry-run"], "--prove FACTORY.yaml --dry-run"),
         (["--camera", "front"], "write name=/topic"),
         (["--max-velocity", "fast"], "write numbers"),
         (["--model", "m", "--server", "s"], "give one of --model, --bundle, --server"),
@@ -121,3 +126,12 @@ def test_the_share_of_the_speed_counts_on_top_of_the_files_own(tmp_path: Path) -
     node = NodeSpec(name="r1", executable="robot_node", params_file=str(file))
     assert [with_stage(node, stage).parameters.get("speed_scale") for stage in (DRY, SLOW, DECLARED)] == [None, 0.1, None]
     assert with_stage(node, DRY).parameters == {"dry_run": True}
+
+
+@pytest.mark.parametrize("file", ["arm.yaml", "factory.yaml", "profiles/models.yaml", "profiles/stand_in.csv"])
+def test_no_file_that_exists_is_written_over(file: str, tmp_path: Path) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("mine")
+    result = CliRunner().invoke(app, ["connect", "--robot", "arm", "--out", str(tmp_path)])
+    assert f"{tmp_path / file}: exists already" in str(result.exception)
+    assert (tmp_path / file).read_text() == "mine"
