@@ -103,7 +103,7 @@ def connect(
     Examples:  rfm connect --robot arm --preset ur --out arm   |   rfm connect --check arm/arm.yaml   |
     rfm connect --prove arm/factory.yaml --profiles arm/profiles --dry-run
 
-    Exit code: 0; 1 when the comparison or the proof found a problem; 2 when an option or a file has to change.
+    Exit code: 0; 1 when the comparison or the proof found a problem; 2 when an option or a file has to change; 130 after Ctrl-C.
     """
     if preset == "list":
         _list_presets()
@@ -313,10 +313,13 @@ def _ask(undecided: UndecidedError, yes: bool) -> str:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """While a user is asked, Ctrl-C ends the command at once; otherwise it stops what runs in order."""
+    """While a user is asked, Ctrl-C ends the command at once (exit code 130); otherwise it stops what runs in order."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
+    except typer.Abort:
+        console.print("\nstopped")
+        raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGINT, before)
 
