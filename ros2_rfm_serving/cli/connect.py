@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import signal
 import sys
 import threading
@@ -137,7 +138,8 @@ def connect(
             max_velocity=_numbers(max_velocity),
         )
         contract, gpu_type = _contract(model, bundle, server, profiles, gpu, namespace, stop)
-        _write(answers, contract, preset, out, gpu_type, profiles, (prompt, slo_ms), seconds, yes, namespace, stop)
+        graph = (f" --domain {domain}" if domain >= 0 else "") + (f" --namespace {namespace}" if namespace else "")
+        _write(answers, contract, preset, out, gpu_type, profiles, (prompt, slo_ms), seconds, yes, namespace, stop, graph)
 
 
 # --- what is given ---
@@ -263,6 +265,7 @@ def _write(
     yes: bool,
     namespace: str,
     stop: threading.Event,
+    graph: str,
 ) -> None:
     from ros2_rfm_serving.operate.connecting import Target, compare_file, decided_proposal, free_files, write_files
 
@@ -288,7 +291,7 @@ def _write(
         console.print(plain(f"  {line.key}: {_short(line.value)}  ({line.comment})"), soft_wrap=True)
     findings = compare_file(written.robot, f"{answers.robot}_1", snapshot, namespace)
     _report(findings)
-    _next_steps(written)
+    _next_steps(written, graph)
     if any(finding.is_error for finding in findings):
         raise typer.Exit(1)
 
@@ -329,14 +332,16 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _next_steps(written: Written) -> None:
-    profiles = f" --profiles {written.profiles}" if written.profiles else ""
+def _next_steps(written: Written, graph: str) -> None:
+    """graph: options that say where the robot is, with a space in front."""
+    factory = shlex.quote(str(written.factory))
+    profiles = f" --profiles {shlex.quote(str(written.profiles))}" if written.profiles else ""
     console.print(plain(f"wrote {written.robot} and {written.factory}. Next, with the robot's drivers running:"), soft_wrap=True)
     steps = (
-        (f"rfm check {written.factory}{profiles}", "whether every node takes it"),
-        (f"rfm connect --prove {written.factory}{profiles} --dry-run", "sensors and policy, and nothing is commanded"),
-        (f"rfm connect --prove {written.factory}{profiles}", "the same, then slowly, then as declared; it asks before each"),
-        (f"rfm up {written.factory}{profiles}", "in earnest"),
+        (f"rfm check {factory}{profiles}", "whether every node takes it"),
+        (f"rfm connect --prove {factory}{profiles}{graph} --dry-run", "sensors and policy, and nothing is commanded"),
+        (f"rfm connect --prove {factory}{profiles}{graph}", "the same, then slowly, then as declared; it asks before each"),
+        (f"rfm up {factory}{profiles}{graph}", "in earnest"),
     )
     for text, why in steps:
         console.print(plain(f"    {text}    # {why}"), soft_wrap=True)
