@@ -242,7 +242,7 @@ def tried_out(look: Look) -> Iterator[Finding]:
                 cause="tried out",
                 about=robot,
                 evidence=(f"{robot} is tried out ({trial})",),
-                mend="in earnest it works without `dry_run` and `speed_scale` in its file; `rfm connect --prove` ends by itself",
+                mend="remove `dry_run` and `speed_scale` from its file to put it to work; `rfm connect --prove` ends by itself",
             )
 
 
