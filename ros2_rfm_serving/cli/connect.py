@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 import signal
 import sys
 import threading
@@ -102,11 +104,15 @@ def connect(
     Examples:  rfm connect --robot arm --preset ur --out arm   |   rfm connect --check arm/arm.yaml   |
     rfm connect --prove arm/factory.yaml --profiles arm/profiles --dry-run
 
-    Exit code: 0; 1 when the comparison or the proof found a problem; 2 when an option or a file has to change.
+    Exit code: 0; 1 when the comparison or the proof found a problem; 2 when an option or a file has to change; 130 after Ctrl-C.
     """
     if preset == "list":
         _list_presets()
         return
+    if dry_run and prove is None:
+        raise ConfigurationError("is a part of the proof", key="--dry-run", fix="name the factory: --prove FACTORY.yaml --dry-run")
+    if prove is not None and check is not None:
+        raise ConfigurationError("cannot be done together with --prove", key="--check", fix="give one of them")
     prepare_environment(domain)
     stop = threading.Event()
     with stop_signals(stop):
@@ -132,7 +138,8 @@ def connect(
             max_velocity=_numbers(max_velocity),
         )
         contract, gpu_type = _contract(model, bundle, server, profiles, gpu, namespace, stop)
-        _write(answers, contract, preset, out, gpu_type, profiles, (prompt, slo_ms), seconds, yes, namespace, stop)
+        graph = (f" --domain {domain}" if domain >= 0 else "") + (f" --namespace {namespace}" if namespace else "")
+        _write(answers, contract, preset, out, gpu_type, profiles, (prompt, slo_ms), seconds, yes, namespace, stop, graph)
 
 
 # --- what is given ---
@@ -140,11 +147,16 @@ def connect(
 
 def _name(robot: str) -> str:
     from ros2_rfm_serving.factory.graph_names import NAME
+    from ros2_rfm_serving.factory.live_graph.files import READ_OTHERWISE
+    from ros2_rfm_serving.factory.reading import SECTIONS
 
     if not NAME.fullmatch(robot):
         raise ConfigurationError(
             f"{robot!r} is no name", key="--robot", fix="write letters, digits and underscores, a letter first"
         )
+    if robot in (*SECTIONS, "factory") or robot.lower() in READ_OTHERWISE:
+        problem = f"{robot!r} means something else in the files that are written"
+        raise ConfigurationError(problem, key="--robot", fix=f"choose another name, such as {robot}_arm")
     return robot
 
 
@@ -154,7 +166,10 @@ def _parts(text: str) -> tuple[str, ...]:
 
 def _numbers(text: str) -> tuple[float, ...]:
     try:
-        return tuple(float(part) for part in _parts(text))
+        numbers = tuple(float(part) for part in _parts(text))
+        if not all(math.isfinite(number) and number > 0.0 for number in numbers):
+            raise ValueError("a velocity is above zero, and finite")
+        return numbers
     except ValueError as error:
         raise ConfigurationError(
             f"{text!r}: {error}", key="--max-velocity", fix="write numbers with commas, such as 0.5,0.5"
@@ -250,10 +265,12 @@ def _write(
     yes: bool,
     namespace: str,
     stop: threading.Event,
+    graph: str,
 ) -> None:
-    from ros2_rfm_serving.operate.connecting import Target, compare_file, decided_proposal, write_files
+    from ros2_rfm_serving.operate.connecting import Target, compare_file, decided_proposal, free_files, write_files
 
     preset = _preset(preset_name)
+    free_files(answers.robot, out, has_model=contract is not None)  # before anybody waits
     snapshot = _snapshot(seconds, stop)
     console.print(
         plain(f"ROS domain {snapshot.domain}: {counted(len(snapshot.topics), 'topic')}, {counted(len(snapshot.nodes), 'node')}")
@@ -274,7 +291,7 @@ def _write(
         console.print(plain(f"  {line.key}: {_short(line.value)}  ({line.comment})"), soft_wrap=True)
     findings = compare_file(written.robot, f"{answers.robot}_1", snapshot, namespace)
     _report(findings)
-    _next_steps(written)
+    _next_steps(written, graph)
     if any(finding.is_error for finding in findings):
         raise typer.Exit(1)
 
@@ -299,10 +316,13 @@ def _ask(undecided: UndecidedError, yes: bool) -> str:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """While a user is asked, Ctrl-C ends the command at once; otherwise it stops what runs in order."""
+    """While a user is asked, Ctrl-C ends the command at once (exit code 130); otherwise it stops what runs in order."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
+    except typer.Abort:
+        console.print("\nstopped")
+        raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -312,14 +332,16 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _next_steps(written: Written) -> None:
-    profiles = f" --profiles {written.profiles}" if written.profiles else ""
+def _next_steps(written: Written, graph: str) -> None:
+    """graph: options that say where the robot is, with a space in front."""
+    factory = shlex.quote(str(written.factory))
+    profiles = f" --profiles {shlex.quote(str(written.profiles))}" if written.profiles else ""
     console.print(plain(f"wrote {written.robot} and {written.factory}. Next, with the robot's drivers running:"), soft_wrap=True)
     steps = (
-        (f"rfm check {written.factory}{profiles}", "whether every node takes it"),
-        (f"rfm connect --prove {written.factory}{profiles} --dry-run", "sensors and policy, and nothing is commanded"),
-        (f"rfm connect --prove {written.factory}{profiles}", "the same, then slowly, then as declared; it asks before each"),
-        (f"rfm up {written.factory}{profiles}", "in earnest"),
+        (f"rfm check {factory}{profiles}", "whether every node takes it"),
+        (f"rfm connect --prove {factory}{profiles}{graph} --dry-run", "sensors and policy, and nothing is commanded"),
+        (f"rfm connect --prove {factory}{profiles}{graph}", "the same, then slowly, then as declared; it asks before each"),
+        (f"rfm up {factory}{profiles}{graph}", "in earnest"),
     )
     for text, why in steps:
         console.print(plain(f"    {text}    # {why}"), soft_wrap=True)

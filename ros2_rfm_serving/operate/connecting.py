@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,11 @@ class Written:
     profiles: Path | None
     """For `--profiles`; None: the shipped ones."""
 
+    @property
+    def stand_in(self) -> tuple[Path, ...]:
+        """Catalogue and profile of a stand-in, in `profiles`."""
+        return (self.profiles / "models.yaml", self.profiles / "stand_in.csv") if self.profiles else ()
+
 
 def decided_proposal(
     snapshot: GraphSnapshot, contract: ModelContract | None, preset: Preset | None, answers: Answers, ask: Ask
@@ -67,38 +72,46 @@ def decided_proposal(
             answers = answered(answers, undecided.option, ask(undecided))
 
 
+def free_files(robot: str, folder: Path, *, has_model: bool) -> Written:
+    """Return the files that will be written. Raises: `ConfigurationError` for one that exists, or that would be another one."""
+    written = Written(
+        robot=folder / f"{robot}.yaml", factory=folder / "factory.yaml", profiles=None if has_model else folder / "profiles"
+    )
+    for file in (written.robot, written.factory, *written.stand_in):
+        if file.exists():
+            raise ConfigurationError("exists already", file=str(file), fix="remove it, or give another --out")
+    return written
+
+
 def write_files(proposal: Proposal, contract: ModelContract | None, target: Target, seen: str) -> Written:
     """Write the robot's file, the descriptor, and a catalogue with a stand-in where no model was named.
 
     Raises: `ConfigurationError` for a file that exists, or a folder that cannot be written to.
     """
-    name, profiles = proposal.robot, target.profiles
-    robot, factory = target.folder / f"{name}.yaml", target.folder / "factory.yaml"
-    for file in (robot, factory):
-        if file.exists():
-            raise ConfigurationError("exists already", file=str(file), fix="remove it, or give another --out")
+    name = proposal.robot
+    written = free_files(name, target.folder, has_model=bool(target.model))
     model = target.model or f"stand_in/{name}"
-    try:
-        target.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(f"cannot be made: {error.strerror}", file=str(target.folder), key="--out") from error
-    write_text(robot, robot_text(proposal, seen))
-    if not target.model:
-        profiles = target.folder / "profiles"
-        profiles.mkdir(exist_ok=True)
-        write_text(profiles / "models.yaml", stand_in_catalogue(model, proposal))
-        write_text(profiles / "stand_in.csv", _stand_in_profile(model))
+    for folder in filter(None, (target.folder, written.profiles)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(f"cannot be made: {error.strerror}", file=str(folder), key="--out") from error
+    write_text(written.robot, robot_text(proposal, seen))
+    if written.profiles:
+        catalogue, profile = written.stand_in
+        write_text(catalogue, stand_in_catalogue(model, proposal))
+        write_text(profile, _stand_in_profile(model))
     entry = FactoryEntry(
         task=name,
-        robot_file=robot.name,
+        robot_file=written.robot.name,
         model=model,
         gpu_type=target.gpu_type or STAND_IN_GPU,
         prompt=target.prompt,
         slo_ms=target.slo_ms,
         is_stand_in=not target.model,
     )
-    write_text(factory, factory_text(entry, proposal, contract or stand_in_contract(model, proposal)))
-    return Written(robot=robot, factory=factory, profiles=profiles)
+    write_text(written.factory, factory_text(entry, proposal, contract or stand_in_contract(model, proposal)))
+    return replace(written, profiles=written.profiles or target.profiles)
 
 
 def _stand_in_profile(model: str) -> str:

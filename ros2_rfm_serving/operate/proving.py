@@ -23,8 +23,18 @@ if TYPE_CHECKING:
 PERIOD_S = 0.25
 START_S = 120.0
 """Until the first chunk: a server may have to load a model."""
+OTHERS_S = 15.0
+"""From the first robot's first chunk until the others' are no longer waited for."""
 STANDS = 1e-3
 """A command whose range is smaller moves nothing."""
+LEAST_SPEED = 0.01
+"""Smallest `speed_scale` of a robot."""
+ROBOT_PROBLEMS = ("state_problem", "command_problem", "start_problem", "reset_problem", "chunk_problem")
+"""Values of a robot's diagnosis for which no step succeeds."""
+MOVING_PROBLEMS = ("still_problem", "command_rivals")
+"""The same, of steps in which the robot moves."""
+PROBLEM_TEXTS = {"chunk_problem": "the newest chunk has {}", "command_rivals": "two publishers of commands: {}"}
+"""What stands around such a value; others say all by themselves."""
 Range = tuple[float, float]
 """(lowest, highest)"""
 ROBOT_NODES = ("robot_node", "foreman_node")
@@ -89,10 +99,11 @@ class Proof:
         self, robots: Sequence[NodeSpec], options: Options, look: Callable[[], Look], start_look: Callable[[], None]
     ) -> None:
         self._robots, self._options, self._look, self._start_look = robots, options, look, start_look
+        self._names = [str(node.parameters["robot"]) for node in robots if node.executable == "robot_node"]
 
     def run(self, stage: Stage, seconds: float, stop: threading.Event, progress: Callable[[str], object]) -> list[StageReport]:
-        """Run one step for `seconds` from the first chunk on. progress: gets a line a few times a second."""
-        nodes = [_with(node, stage.parameters) for node in self._robots]
+        """Run one step for `seconds` after every robot has chunks. progress: gets a line a few times a second."""
+        nodes = [with_stage(node, stage) for node in self._robots]
         supervisor = _supervisor(
             nodes, replace(self._options, logs=self._options.logs / stage.title.split(":")[0].replace(" ", "_"))
         )
@@ -102,18 +113,20 @@ class Proof:
             look = self._watch(supervisor, seconds, stop, lambda text: progress(f"{stage.title}; {text}"))
         finally:
             supervisor.stop()
-        robots = [node for node in nodes if node.executable == "robot_node"]
-        return [report_of(look, str(node.parameters["robot"]), stage, limits_of(node)) for node in robots]
+        limits = {node.name: limits_of(node) for node in nodes if node.executable == "robot_node"}
+        return [report_of(look, robot, stage, limits[robot]) for robot in self._names]
 
     def _watch(self, supervisor: Supervisor, seconds: float, stop: threading.Event, progress: Callable[[str], object]) -> Look:
-        begun_s, working_s = time.monotonic(), math.inf
+        begun_s, first_s, working_s = time.monotonic(), math.inf, math.inf
         while not stop.wait(PERIOD_S):
             now_s = time.monotonic()
             supervisor.watch()
             if supervisor.is_hopeless or now_s - working_s > seconds or now_s - begun_s > START_S + seconds:
                 break
             look = self._look()
-            if working_s == math.inf and any(rows and rows[-1].chunk_rate_hz > 0 for rows in look.robots.values()):
+            work = [has_chunks(look, robot) for robot in self._names]
+            first_s = min(first_s, now_s) if any(work) else first_s
+            if working_s == math.inf and (all(work) or now_s - first_s > OTHERS_S):
                 working_s = now_s
             left_s = seconds - (now_s - working_s)
             progress(f"{left_s:.0f} s left" if working_s < math.inf else "waiting for the first chunk")
@@ -155,8 +168,21 @@ def _supervisor(nodes: list[NodeSpec], options: Options) -> Supervisor:
     return Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level)
 
 
-def _with(node: NodeSpec, parameters: Mapping[str, Any]) -> NodeSpec:
-    return replace(node, parameters={**node.parameters, **parameters}) if node.executable == "robot_node" else node
+def with_stage(node: NodeSpec, stage: Stage) -> NodeSpec:
+    """Return a node with the parameters of a step. The share of the speed counts on top of the one that the robot's file has."""
+    from ros2_rfm_serving.factory.nodes import merged_parameters
+
+    if node.executable != "robot_node":
+        return node
+    parameters = dict(stage.parameters)
+    if "speed_scale" in parameters:
+        own = float(merged_parameters(node).get("speed_scale", 1.0))
+        parameters["speed_scale"] = max(LEAST_SPEED, own * float(parameters["speed_scale"]))
+    return replace(node, parameters={**node.parameters, **parameters})
+
+
+def has_chunks(look: Look, robot: str) -> bool:
+    return any(row.chunk_rate_hz > 0 for row in look.robots.get(robot, [])[-1:])
 
 
 def limits_of(node: NodeSpec) -> dict[str, Range]:
@@ -210,10 +236,12 @@ def _problems(report: StageReport, stage: Stage, values: Mapping[str, str]) -> I
         return
     if not report.chunk_rate_hz:
         yield f"no chunk came: {report.reason or 'the log of the server says why'}"
-    for key in ("state_problem", "command_problem"):
+    for key in (*ROBOT_PROBLEMS, *(() if stage.is_dry else MOVING_PROBLEMS)):
         if values.get(key):
-            yield values[key]
+            yield PROBLEM_TEXTS.get(key, "{}").format(values[key])
     yield from (f"{key}: {text}" for key, text in values.items() if key.startswith(("image_problem ", "type_problem ")) and text)
+    if not stage.is_dry and report.chunk_rate_hz and not report.action_rate_hz:
+        yield f"chunks came, and none of their actions was executed: {report.reason or 'the log of the robot says why'}"
     if stage.is_dry and report.chunk_rate_hz:
         if not report.commanded:
             yield f"no command would have gone out: {report.reason or 'the robot had no task'}"

@@ -16,7 +16,9 @@ from ros2_rfm_serving.types import Array
 
 
 def slowed(limits: Limits, columns: ActionColumns, scale: float) -> Limits:
-    """Return limits with rates of change reduced to this share. scale: from above 0 to 1.
+    """Return limits with the rates of change of positions reduced to this share. scale: from above 0 to 1.
+
+    Limits of velocities and displacements stay: `command_scale` reduces these commands, and with them how fast they change.
 
     Raises: `ConfigurationError` for commands that no limit slows down: positions without a velocity limit, and efforts.
     """
@@ -35,7 +37,10 @@ def slowed(limits: Limits, columns: ActionColumns, scale: float) -> Limits:
         problem = f"is {scale:g}, and nothing limits the velocity of {', '.join(unlimited)}, whose commands are positions"
         raise ConfigurationError(problem, key="speed_scale", fix="give limits.max_velocity for it")
     rates = {
-        name: tuple(scale * most for most in getattr(limits, name)) for name in ("max_velocity", "max_acceleration", "max_jerk")
+        name: tuple(
+            scale * most if position else most for most, position in zip(getattr(limits, name), columns.is_position, strict=False)
+        )
+        for name in ("max_velocity", "max_acceleration", "max_jerk")
     }
     return replace(limits, **rates)  # type: ignore[arg-type]
 

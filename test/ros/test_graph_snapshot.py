@@ -108,7 +108,7 @@ def test_images_have_encoding_size_and_what_would_be_refused(seen: GraphSnapshot
     _, compressed = image("compressed")
     assert (compressed.encoding, compressed.num_bytes) == ("jpeg", len(JPEG))
     assert min(compressed.width_px, compressed.height_px) > 0
-    assert "4 bytes, 320 x 240" in image("broken")[0].problem
+    assert "4 bytes for 320 x 240 rgb8" in image("broken")[0].problem
 
 
 def test_commands_have_takers_with_their_joints_and_the_policies_that_do_not_match(seen: GraphSnapshot) -> None:

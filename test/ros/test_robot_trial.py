@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import rclpy
 from rclpy.lifecycle import TransitionCallbackReturn
 from sensor_msgs.msg import CompressedImage
 from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory
 
 from ros2_rfm_serving.ros.robot_node import RobotNode
-from ros2_rfm_serving.ros.wire import convert
+from ros2_rfm_serving.ros.wire import convert, qos
 from test.ros.robot_rig import Rig
 from test.unit.fakes import JPEG, schedule
 
@@ -80,6 +82,8 @@ def test_a_dry_run_publishes_nothing_resets_nothing_and_reports_what_it_would_ha
         assert 0.0 <= step <= LARGEST
         assert int(rig.values("r1")["dry_run_commands"]) > 0
         assert "dry run: commands are not published" in rig.robots["r1"].status.reason
+        (result,) = rig.tested.set_parameters([rclpy.Parameter("dry_run", value=False)])
+        assert not result.successful
         assert rig.tested.count_publishers("/r1/command") == 0
         assert (rig.robots["r1"].commands, asked) == ([], [])
 
@@ -94,6 +98,46 @@ def test_a_reduced_speed_scales_velocities_and_may_be_raised_while_the_robot_wor
         assert "reduced speed: 25% of what is declared" in client.status.reason
         rig.tested.set_parameters([rclpy.Parameter("speed_scale", value=1.0)])
         rig.wait(lambda: client.commands[-1].max() > 0.25 * LARGEST, "full speed")
+
+
+DELTA = {"command_type": "delta", "fallback": ["hold"]}
+POSITION = {
+    "command_type": "position",
+    "fallback": ["ramp_down:0.5", "hold"],
+    "limits.max_velocity": [2.0, 2.0],
+    "limits.max_acceleration": [8.0, 8.0],
+    "action_state": [0.0, 1.0],
+}
+LARGEST_STEPS = [(DELTA, 0.25 * LARGEST), (POSITION, 0.25 * 2.0 / VELOCITIES["control_rate_hz"])]
+
+
+@pytest.mark.parametrize(("parameters", "most"), LARGEST_STEPS, ids=["displacements", "positions"])
+def test_a_reduced_speed_holds_from_the_first_command_to_the_stop(parameters: dict[str, object], most: float) -> None:
+    with robot(speed_scale=0.25, **parameters) as (rig, configured):
+        assert configured == TransitionCallbackReturn.SUCCESS
+        work(rig)
+        client = rig.robots["r1"]
+        rig.wait(lambda: len(client.commands) > 20, "commands")
+        rig.tested.trigger_deactivate()
+        rig.spin(0.3)
+        commands = np.array(client.commands)
+        steps = np.diff(commands, axis=0) if parameters is POSITION else commands
+        assert 0.0 < np.abs(steps).max() <= most * 1.001
+
+
+def test_a_reduced_speed_holds_for_trajectories() -> None:
+    with robot(speed_scale=0.25, sink="chunk", sink_topic="/r1/trajectory", **POSITION) as (rig, configured):
+        assert configured == TransitionCallbackReturn.SUCCESS
+        seen: list[JointTrajectory] = []
+        rig.peer.create_subscription(JointTrajectory, "/r1/trajectory", seen.append, qos.COMMAND)
+        work(rig)
+        rig.wait(lambda: len(seen) > 3, "trajectories")
+        for trajectory in seen:
+            times_s = [point.time_from_start.sec + 1e-9 * point.time_from_start.nanosec for point in trajectory.points]
+            positions = np.array([point.positions for point in trajectory.points])
+            velocities = np.array([point.velocities for point in trajectory.points])
+            assert np.abs(velocities).max() <= 0.25 * 2.0 * 1.001
+            assert (np.abs(np.diff(positions, axis=0)) <= 0.25 * 2.0 * 1.001 * np.diff(times_s)[:, None] + 1e-6).all()
 
 
 def test_positions_without_a_limit_of_their_velocity_cannot_be_slowed_down() -> None:

@@ -112,6 +112,7 @@ LIVE: Mapping[str, Mistake] = {
     ),
     "The model cannot do the conditioning": Mistake(cause="refused session", parameters={"conditioning": "prefix"}),
     "The rate is not that of the demonstrations": Mistake(cause="refused session", parameters={"control_rate_hz": 50.0}),
+    "A robot was left in a dry run": Mistake(cause="tried out", parameters={"dry_run": True}),
 }
 """By what docs/mistakes.md calls them."""
 

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class JointLimits:
-    """Radians, or metres of a sliding joint."""
+    """Radians, or metres of a sliding joint; infinite: the description does not say it."""
 
     lower: float = -math.inf
     upper: float = math.inf
     velocity: float = math.inf
     """Per second."""
     is_continuous: bool = False
+    is_sliding: bool = False
     topic: str = ""
     """On which the description was published."""
 
@@ -33,11 +34,14 @@ def joint_limits(description: str, topic: str = "") -> dict[str, JointLimits]:
         if kind not in ("revolute", "prismatic", "continuous") or (limit is None and kind != "continuous"):
             continue
         given = {name: _number(limit.get(name)) for name in ("lower", "upper", "velocity")} if limit is not None else {}
+        lower, upper, velocity = given.get("lower"), given.get("upper"), given.get("velocity")
+        has_range = kind != "continuous" and (lower or 0.0) < (upper or 0.0)  # an attribute that is left out stands for 0
         found[element.get("name", "")] = JointLimits(
-            lower=_or(given.get("lower"), -math.inf if kind == "continuous" else 0.0),
-            upper=_or(given.get("upper"), math.inf if kind == "continuous" else 0.0),
-            velocity=_or(given.get("velocity"), math.inf),
+            lower=lower or 0.0 if has_range else -math.inf,
+            upper=upper or 0.0 if has_range else math.inf,
+            velocity=velocity if velocity is not None and velocity > 0.0 else math.inf,
             is_continuous=kind == "continuous",
+            is_sliding=kind == "prismatic",
             topic=topic,
         )
     return found
@@ -57,7 +61,3 @@ def _number(text: str | None) -> float | None:
     except ValueError:
         return None
     return number if number is not None and math.isfinite(number) else None
-
-
-def _or(number: float | None, default: float) -> float:
-    return default if number is None else number

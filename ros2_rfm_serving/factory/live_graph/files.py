@@ -17,6 +17,8 @@ from ros2_rfm_serving.types import Conditioning, ModelContract, OutputKind
 COMMENT_COLUMN = 60
 PLAIN = re.compile(r"[A-Za-z_/~][\w/.=+-]*", re.ASCII)
 """Texts without quotes: rcl's YAML takes no colon in a text that stands in a list without them."""
+READ_OTHERWISE = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"})
+"""Texts that rcl or PyYAML take for a truth value, a number or nothing where they have no quotes."""
 STAND_IN_S = 2.0
 """Of a stand-in's chunk: less than a robot lets an action be old (`max_action_age_s`)."""
 STAND_IN_SHARE = 0.3
@@ -76,7 +78,10 @@ def factory_text(entry: FactoryEntry, proposal: Proposal, contract: ModelContrac
     pairs = [
         ("server_cluster:", "one server; more of them, or other GPUs: docs/fleet.md"),
         ("  num_servers: 1", "processes that serve models"),
-        (f"  gpu_type: {entry.gpu_type}", "as in the latency profiles" + (": no GPU is used" if entry.is_stand_in else "")),
+        (
+            f"  gpu_type: {yaml_value(entry.gpu_type)}",
+            "as in the latency profiles" + (": no GPU is used" if entry.is_stand_in else ""),
+        ),
         ("", ""),
         ("robot_fleet:", ""),
         (f"  - task: {entry.task}", f"its robot is called {entry.task}_1"),
@@ -101,7 +106,7 @@ def factory_text(entry: FactoryEntry, proposal: Proposal, contract: ModelContrac
         ("  components:", "no monitor judges the task: it ends when its time is over"),
         ("    system1:", ""),
         (
-            f"      model: {entry.model}",
+            f"      model: {yaml_value(entry.model)}",
             "a stand-in: a small motion to and fro; no model runs" if entry.is_stand_in else "of the catalogue",
         ),
         (
@@ -161,12 +166,22 @@ def stand_in_catalogue(model: str, proposal: Proposal) -> str:
 
 
 def _amplitude(proposal: Proposal, column: int, seconds: float) -> float:
-    """Return how far an action goes: so that its velocity stays well below the limit, and it does not leave its range."""
+    """Return how far an action goes: so that its velocity stays well below the limit, and it does not leave its range.
+
+    Below zero: it goes down, because there is no room above.
+    """
     if not proposal.is_position:
         return STAND_IN_SHARE * float(proposal.value("limits.upper")[column])
     velocity = float(proposal.value("limits.max_velocity")[column])
-    reach = STAND_IN_SHARE * velocity * seconds / math.pi
-    return min(reach, LARGEST_REACH)
+    reach = min(STAND_IN_SHARE * velocity * seconds / math.pi, LARGEST_REACH)
+    measured = proposal.measured[column] if proposal.measured else math.nan
+    if math.isnan(measured) or proposal.action_joint(column) in proposal.value("continuous_joints", ()):
+        return reach
+    up = float(proposal.value("limits.upper")[column]) - measured
+    down = measured - float(proposal.value("limits.lower")[column])
+    if up >= reach:
+        return reach
+    return max(up, 0.0) if up > down else -min(reach, max(down, 0.0))  # many arms rest at a limit
 
 
 def _written(line: Line) -> str:
@@ -191,7 +206,7 @@ def yaml_value(value: Any) -> str:
         return _number(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"[{', '.join(yaml_value(part) for part in value)}]"
-    if isinstance(value, str) and not PLAIN.fullmatch(value):
+    if isinstance(value, str) and (not PLAIN.fullmatch(value) or value.lower() in READ_OTHERWISE):
         return json.dumps(value, ensure_ascii=False)
     return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n...\n").strip()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,7 +33,7 @@ KINDS = ("position", "velocity", "effort")
 ODOMETRY_SIZE = 13
 JOINT_FIELD_SETS = ("position", "position+velocity", "position+velocity+effort")
 USUAL_RATE_HZ = 20.0
-CAUTIOUS = {"position": (0.5, 2.0), "linear": (0.2, 0.5), "angular": (0.5, 2.0), "velocity": (0.3, 2.0)}
+CAUTIOUS = {"position": (0.5, 2.0), "sliding": (0.05, 0.5), "linear": (0.2, 0.5), "angular": (0.5, 2.0), "velocity": (0.3, 2.0)}
 """Largest velocity and acceleration where nothing says one: rad/s or m/s."""
 FALLBACKS = {"position": ["ramp_down:0.5", "hold"], "velocity": ["ramp_down:0.3", "zero"]}
 AXES = {1: ("linear.x",), 2: ("linear.x", "angular.z"), 3: ("linear.x", "linear.y", "angular.z")}
@@ -89,9 +91,16 @@ class Proposal:
     cameras: tuple[str, ...]
     control_rate_hz: float
     is_position: bool
+    measured: tuple[float, ...] = ()
+    """[A] newest measured position of each action, rad or m; nan: it has none; empty: none has one."""
 
     def value(self, key: str, default: Any = None) -> Any:
         return next((line.value for line in self.lines if line.key == key), default)
+
+    def action_joint(self, column: int) -> str:
+        """Return the joint that measures an action; empty: none does."""
+        joints = self.value("action_joints", ())
+        return str(joints[column]) if joints else ""
 
 
 def propose(snapshot: GraphSnapshot, contract: ModelContract | None, preset: Preset | None, answers: Answers) -> Proposal:
@@ -105,11 +114,16 @@ def propose(snapshot: GraphSnapshot, contract: ModelContract | None, preset: Pre
 class _Proposer:
     def __init__(self, snapshot: GraphSnapshot, contract: ModelContract | None, preset: Preset | None, answers: Answers) -> None:
         self._snapshot, self._contract, self._preset, self._answers = snapshot, contract, preset, answers
-        self._limits = all_limits(sorted(snapshot.robot_descriptions.items()))
+        self._limits: dict[str, JointLimits] = {}
         self._lines: list[Line] = []
+        self._command_name = ""
 
     def proposal(self) -> Proposal:
         command = self._command_topic()
+        self._command_name = command.name
+        descriptions = self._snapshot.robot_descriptions
+        nearest_last = sorted(descriptions.items(), key=lambda item: (_shared_namespace(item[0], command.name), item[0]))
+        self._limits = all_limits(nearest_last)
         kind = next(kind for kind in COMMAND_TYPES if kind in {endpoint.type for endpoint in command.executors})
         is_twist = kind in (TWIST, TWIST_STAMPED)
         joints = () if is_twist else self._joints(command)
@@ -137,7 +151,13 @@ class _Proposer:
             cameras=cameras,
             control_rate_hz=rate_hz,
             is_position=command_type == "position",
+            measured=self._measured(joints) if command_type == "position" else (),
         )
+
+    def _measured(self, joints: tuple[str, ...]) -> tuple[float, ...]:
+        topic = self._joint_topic(joints)
+        found = topic.sample.joints if topic is not None and topic.sample is not None else {}
+        return tuple(found.get(joint, {}).get("position", (math.nan, math.nan))[1] for joint in joints)
 
     def _add(self, key: str, value: Any, comment: str) -> None:
         self._lines.append(Line(key=key, value=value, comment=comment))
@@ -179,9 +199,7 @@ class _Proposer:
     def _joints(self, command: Topic) -> tuple[str, ...]:
         """Return the joint of each action."""
         known = sorted({joint for topic in self._snapshot.published_as(JOINT_STATE) for joint in _joints_of(topic)})
-        found = self._answers.joints or self._controlled(command) or tuple(self._preset_value("joints", ()))
-        prefixed = {joint: next((one for one in known if one.endswith(joint)), joint) for joint in found}
-        found = tuple(joint if joint in known else prefixed[joint] for joint in found)
+        found = self._answers.joints or self._controlled(command) or self._prefixed(tuple(self._preset_value("joints", ())), known)
         names = self._contract.action_names if self._contract else ()
         if not found and names and set(names) <= set(known):
             return names
@@ -197,6 +215,20 @@ class _Proposer:
         self._check_count(found, names)
         return found
 
+    def _prefixed(self, joints: tuple[str, ...], known: Sequence[str]) -> tuple[str, ...]:
+        """Return a preset's joints with the prefix that the graph has. Raises: `UndecidedError` where it has several."""
+        if not joints:
+            return ()
+        prefixes = {one.removesuffix(joints[0]) for one in known if one.endswith(joints[0])}
+        fitting = sorted(prefix for prefix in prefixes if {f"{prefix}{joint}" for joint in joints} <= set(known))
+        words = re.split("[/_]", self._command_name)
+        named = [prefix for prefix in fitting if prefix and set(re.split("[/_]", prefix.strip("/_"))) <= set(words)]
+        fitting = named or fitting
+        if len(fitting) > 1:
+            choices = [",".join(f"{prefix}{joint}" for joint in joints) for prefix in fitting]
+            raise UndecidedError("joints", f"{self._command_name} may move the joints of several robots", choices, choices[0])
+        return tuple(f"{fitting[0]}{joint}" for joint in joints) if fitting else joints
+
     def _check_count(self, joints: Sequence[str], names: Sequence[str]) -> None:
         if names and len(joints) != len(names):
             problem = f"{', '.join(joints)} are {len(joints)} joints, and the model has {len(names)} actions ({', '.join(names)})"
@@ -211,8 +243,11 @@ class _Proposer:
         nodes = ", ".join(sorted({endpoint.node for endpoint in command.executors}))
         sink = SINKS_OF[kind][0]
         command_type = self._command_type(command, kind)
-        self._add("command_type", command_type, self._source("command_type", f"what {nodes} makes of a number"))
-        self._add("sink", sink, self._source("sink", f"{nodes} subscribes to {kind}"))
+        for key, value, why in (
+            ("command_type", command_type, f"what {nodes} makes of a number"),
+            ("sink", sink, f"{nodes} subscribes to {kind}"),
+        ):
+            self._add(key, value, self._source(key, why) if self._preset_value(key) == value else why)
         self._add("sink_topic", command.name, f"{nodes} subscribes to it")
         if kind == TRAJECTORY:
             self._add(
@@ -330,9 +365,15 @@ class _Proposer:
         preset = self._preset_value("joint_topic", "")
         if preset in names:
             return self._snapshot.topic(preset)
-        if len(topics) > 1:
-            raise UndecidedError("joint-topic", "several topics have these joints", names, names[0])
-        return topics[0] if topics else None
+        near = self._in_its_namespace(names)
+        if len(near) > 1:
+            raise UndecidedError("joint-topic", "several topics have these joints", names, near[0])
+        return self._snapshot.topic(near[0]) if near else None
+
+    def _in_its_namespace(self, topics: Sequence[str]) -> list[str]:
+        """Return the topics that share most of their namespace with the command topic, as those of one robot do."""
+        shared = [_shared_namespace(topic, self._command_name) for topic in topics]
+        return [topic for topic, parts in zip(topics, shared, strict=True) if parts == max(shared)]
 
     def _odometry(self) -> Topic:
         topics = self._snapshot.published_as(ODOMETRY)
@@ -343,9 +384,10 @@ class _Proposer:
             raise ConfigurationError("no odometry is published", fix="start the base's driver, or give --state joint_states")
         if wanted and wanted not in names:
             raise ConfigurationError(f"{wanted} has no odometry", key="--odometry", fix=did_you_mean(wanted, names))
-        if not wanted and len(names) > 1:
-            raise UndecidedError("odometry", "several topics have odometry", names, names[0])
-        topic = self._snapshot.topic(wanted or names[0])
+        near = self._in_its_namespace(names)
+        if not wanted and len(near) > 1:
+            raise UndecidedError("odometry", "several topics have odometry", names, near[0])
+        topic = self._snapshot.topic(wanted or near[0])
         self._add("state_topics", [f"odometry={topic.name}"], f"{_publishers(topic)} publishes it{_rate(topic)}")
         self._state_size += ODOMETRY_SIZE
         return topic
@@ -427,39 +469,44 @@ class _Proposer:
                 self._source("continuous_joints", "they turn without end, by the robot's description"),
             )
         for name in ("lower", "upper"):
-            key, sign = f"limits.{name}", -1.0 if name == "lower" else 1.0
-            values = self._of_preset(key, joints)
-            comment = self._source(key, "rad, by the robot's description")
-            if values is None and all(known):
-                values = [sign * math.pi if one.is_continuous else getattr(one, name) for one in known if one]
-            if values is None:
-                comment = "rad; NOT KNOWN: the graph has no description of the robot. Replace .inf by what the robot may do"
-                values = [sign * math.inf] * len(joints)
-            self._add(key, values, comment)
-        self._rates(joints, known, CAUTIOUS["position"], "rad/s")
+            self._add(f"limits.{name}", *self._range_limit(name, joints, known))
+        self._rates(joints, known)
 
-    def _rates(self, joints: Sequence[str], known: Sequence[JointLimits | None], cautious: tuple[float, float], unit: str) -> None:
-        own = self._of_preset("limits.max_velocity", joints)
-        fastest = [min(cautious[0], one.velocity if one else math.inf) for one in known]
-        asked = self._asked_velocities(len(joints))
-        comment = f"{unit}; cautious, chosen here: raise it when the robot moves as it should"
+    def _range_limit(self, name: str, joints: tuple[str, ...], known: Sequence[JointLimits | None]) -> tuple[list[float], str]:
+        """Return the lower or the upper limits of positions, with where they come from. name: lower or upper."""
+        if (values := self._of_preset(f"limits.{name}", joints)) is not None:
+            return values, self._source(f"limits.{name}", "")
+        sign = -1.0 if name == "lower" else 1.0
+        values = [sign * math.pi if one and one.is_continuous else getattr(one or JointLimits(), name) for one in known]
+        unknown = [joint for joint, value in zip(joints, values, strict=True) if math.isinf(value)]
+        if not unknown:
+            return values, "rad, or m of a sliding joint, by the robot's description"
+        of = "" if len(unknown) == len(joints) else f" of {', '.join(unknown)}"
+        return values, f"rad; NOT KNOWN{of}: no description of the robot says it. Replace .inf by what the robot may do"
+
+    def _rates(self, joints: Sequence[str], known: Sequence[JointLimits | None]) -> None:
+        cautious = [CAUTIOUS["sliding" if one and one.is_sliding else "position"] for one in known]
+        fastest = [min(most, one.velocity if one else math.inf) for (most, _), one in zip(cautious, known, strict=True)]
+        asked, own = self._asked_velocities(len(joints)), self._of_preset("limits.max_velocity", joints)
+        comment = "rad/s, or m/s of a sliding joint; cautious, chosen here: raise it when the robot moves as it should"
         comment = "asked for" if asked else self._source("limits.max_velocity", comment) if own else comment
         self._add("limits.max_velocity", asked or own or fastest, comment)
         acceleration = self._of_preset("limits.max_acceleration", joints)
-        comment = self._source("limits.max_acceleration", "") if acceleration else f"{unit} per second; cautious, chosen here"
-        self._add("limits.max_acceleration", acceleration or [cautious[1]] * len(joints), comment)
+        comment = self._source("limits.max_acceleration", "") if acceleration else "per second; cautious, chosen here"
+        self._add("limits.max_acceleration", acceleration or [most for _, most in cautious], comment)
 
     def _velocity_limits(self, actions: tuple[str, ...]) -> None:
         axes = self._lines_value("twist_axes")
         kinds = [entry.partition("=")[2].partition(".")[0] for entry in axes] if axes else ["velocity"] * len(actions)
         cautious = [CAUTIOUS[kind] for kind in kinds]
         asked = self._asked_velocities(len(actions))
-        lower, upper = self._of_preset("limits.lower", actions), self._of_preset("limits.upper", actions)
+        is_presets = self._preset_value("command_type") == "velocity"  # limits of positions say nothing about velocities
+        lower, upper = (self._of_preset(key, actions) if is_presets else None for key in ("limits.lower", "limits.upper"))
         comment = self._source("limits.upper", "m/s and rad/s") if upper else "m/s and rad/s; cautious, chosen here"
         comment = "asked for" if asked else comment
         self._add("limits.lower", [-most for most in asked] if asked else lower or [-most for most, _ in cautious], comment)
         self._add("limits.upper", asked or upper or [most for most, _ in cautious], comment)
-        acceleration = self._of_preset("limits.max_acceleration", actions)
+        acceleration = self._of_preset("limits.max_acceleration", actions) if is_presets else None
         comment = self._source("limits.max_acceleration", "") if acceleration else "per second; cautious, chosen here"
         self._add("limits.max_acceleration", acceleration or [most for _, most in cautious], comment)
 
@@ -476,7 +523,11 @@ class _Proposer:
         own = self._preset_value("joints") or self._preset_value("action_names") or []
         if values is None or len(own) != len(names):
             return None
-        places = [next((i for i, one in enumerate(own) if name.endswith(one)), i) for i, name in enumerate(names)]
+        places = [next((place for place, one in enumerate(own) if name.endswith(one)), -1) for name in names]
+        if min(places) < 0:
+            if self._preset_value("joints"):
+                return None  # joints of another robot
+            places = list(range(len(own)))
         return [float(values[place]) for place in places]
 
     def _source(self, key: str, otherwise: str) -> str:
@@ -497,6 +548,12 @@ def answered(answers: Answers, option: str, text: str) -> Answers:
     if option in ("joints", "state", "twist-axes"):
         return replace(answers, **{option.replace("-", "_"): values})  # type: ignore[arg-type]
     return replace(answers, **{option.replace("-", "_"): text.strip()})  # type: ignore[arg-type]
+
+
+def _shared_namespace(topic: str, other: str) -> int:
+    """Return how many parts of their namespaces two topics share."""
+    pairs = zip(topic.split("/")[1:-1], other.split("/")[1:-1], strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _joints_of(topic: Topic) -> list[str]:

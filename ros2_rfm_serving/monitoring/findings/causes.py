@@ -86,6 +86,7 @@ CAUSES = (
     Cause("reported trouble", WARNS, fleet.reported),
     Cause("no task", NOTES, setup.no_task),
     Cause("no monitor", NOTES, setup.no_monitor),
+    Cause("tried out", NOTES, setup.tried_out),
 )
 NOTE_NAMES = frozenset(cause.name for cause in CAUSES if cause.severity is NOTES)
 

@@ -234,6 +234,18 @@ def no_task(look: Look) -> Iterator[Finding]:
         )
 
 
+def tried_out(look: Look) -> Iterator[Finding]:
+    """Yield the robots in a dry run, and those at a reduced speed."""
+    for robot, said in _spoken(look):
+        if trial := said.values.get("trial"):
+            yield Finding(
+                cause="tried out",
+                about=robot,
+                evidence=(f"{robot} is tried out ({trial})",),
+                mend="remove `dry_run` and `speed_scale` from its file to put it to work; `rfm connect --prove` ends by itself",
+            )
+
+
 def no_monitor(look: Look) -> Iterator[Finding]:
     schedule = look.schedule.schedule if look.schedule else None
     judged = {route.robot for route in schedule.routes if route.component == MONITOR} if schedule else set()

@@ -169,8 +169,6 @@ class RobotBody:
             made.level = max(made.level, DiagnosticStatus.WARN)
         if self.brain.following.scheduler and self._servers.proofs.is_in_doubt(now_s):
             made.level, made.message = max(made.level, DiagnosticStatus.WARN), f"{made.message}; {UNVOUCHED}"
-        if trial := self._trial:
-            made.level, made.message = max(made.level, DiagnosticStatus.WARN), f"{made.message}; {trial}"
         if problem := self._command_topic.problem:
             made.level, made.message = max(made.level, DiagnosticStatus.WARN), f"{made.message}; {problem}"
         return made
@@ -204,6 +202,8 @@ class RobotBody:
     def _trial_values(self) -> dict[str, object]:
         """Return what a dry run, or a reduced speed, adds to `/diagnostics`."""
         found: dict[str, object] = {}
+        if trial := self._trial:
+            found["trial"] = trial
         if self.settings.speed_scale != 1.0:
             found["speed_scale"] = self.settings.speed_scale
         return found | (self._dry_run.values() if self._dry_run else {})

@@ -38,6 +38,7 @@ URDF = """<robot name="arm">
   <joint name="elbow" type="continuous"><limit velocity="2.0" effort="9"/></joint>
   <joint name="wrist" type="revolute"><limit lower="0" upper="2" velocity="2.0" effort="9"/></joint>
 </robot>"""
+UR = load_preset(shipped("config", "robots", "presets"), "ur")
 MODEL = ModelContract(
     model="my/policy",
     model_hash="",
@@ -182,7 +183,7 @@ def test_what_the_graph_lacks_is_named(snapshot: GraphSnapshot, answers: Answers
 
 
 def test_a_prefix_of_joints_and_topics_is_found_by_a_preset() -> None:
-    preset = load_preset(shipped("config", "robots", "presets"), "ur")
+    preset = UR
     joints = tuple(f"left_{joint}" for joint in preset.value("joints"))
     topic = f"/left{preset.value('sink_topic')}"
     graph = snapshot_of([states("/left/joint_states", joints), takes(topic, TRAJECTORY, "/left/jtc")])
@@ -190,6 +191,81 @@ def test_a_prefix_of_joints_and_topics_is_found_by_a_preset() -> None:
     assert found.value("sink_topic") == topic
     assert found.value("sink_joints") == list(joints)
     assert found.value("limits.upper") == preset.value("limits.upper")
+
+
+def two_arms(**changed: Any) -> GraphSnapshot:
+    """Two URs on one topic of joint states; their controllers do not say their joints."""
+    names = UR.value("joints")
+    joints = tuple(f"{side}_{joint}" for side in ("left", "right") for joint in names)
+    topic = UR.value("sink_topic")
+    commands = [takes(f"/{side}{topic}", TRAJECTORY, f"/{side}/jtc") for side in ("left", "right")]
+    return snapshot_of([states("/joint_states", joints), *commands], **changed)
+
+
+def test_of_two_arms_on_one_topic_the_commanded_ones_joints_are_meant() -> None:
+    found = propose(two_arms(), None, UR, Answers(command=f"/right{UR.value('sink_topic')}"))
+    assert found.value("joints") == [f"right_{joint}" for joint in UR.value("joints")]
+    joints = tuple(f"{side}_{joint}" for side in ("a", "b") for joint in UR.value("joints"))
+    graph = snapshot_of([states("/joint_states", joints), takes(UR.value("sink_topic"), TRAJECTORY, "/jtc")])
+    with pytest.raises(UndecidedError, match="may move the joints of several robots"):
+        propose(graph, None, UR, Answers())
+
+
+def test_sensors_and_description_in_the_commands_namespace_are_meant() -> None:
+    wide = URDF.replace("-1.5", "-9.5")
+    topics = [
+        *(states(f"/{side}/joint_states", ARM) for side in ("left", "right")),
+        *(takes(f"/{side}/jtc/joint_trajectory", TRAJECTORY, f"/{side}/jtc") for side in ("left", "right")),
+    ]
+    descriptions = {"/left/robot_description": URDF, "/right/robot_description": wide}
+    graph = snapshot_of(topics, controller_joints={"/left/jtc": ARM, "/right/jtc": ARM}, robot_descriptions=descriptions)
+    for side, lower in (("left", -1.5), ("right", -9.5)):
+        found = propose(graph, None, None, Answers(command=f"/{side}/jtc/joint_trajectory"))
+        assert (found.value("joint_topic"), found.value("limits.lower")[0]) == (f"/{side}/joint_states", lower)
+
+
+def test_limits_of_a_presets_positions_are_none_of_velocities_or_of_another_robots_joints() -> None:
+    joints = tuple(UR.value("joints"))
+    topics = [states("/joint_states", joints), takes("/forward_velocity_controller/commands", FLOAT64_ARRAY, "/fvc")]
+    graph = snapshot_of(topics, controller_joints={"/fvc": joints})
+    found = propose(graph, None, UR, Answers(command="/forward_velocity_controller/commands"))
+    assert (found.value("command_type"), found.value("limits.upper")) == ("velocity", [0.3] * 6)
+    others = tuple(f"axis_{number}" for number in range(6))
+    graph = snapshot_of([states("/joint_states", others), takes("/jtc/t", TRAJECTORY, "/jtc")], controller_joints={"/jtc": others})
+    found = propose(graph, None, UR, Answers())
+    assert (found.value("limits.upper"), found.value("limits.max_velocity")) == ([float("inf")] * 6, [0.5] * 6)
+    assert "NOT KNOWN" in next(line.comment for line in found.lines if line.key == "limits.upper")
+
+
+ODD_URDF = """<robot name="arm">
+  <joint name="shoulder" type="revolute"><limit effort="9" velocity="0"/></joint>
+  <joint name="elbow" type="prismatic"><limit lower="0" upper="0.04" velocity="0.2" effort="9"/></joint>
+  <joint name="wrist" type="revolute"><limit lower="-1" upper="1" velocity="2" effort="9"/></joint>
+  <joint name="flange" type="fixed"/>
+  <joint name="finger" type="prismatic"><limit lower="0" upper="1"/><mimic joint="elbow"/></joint>
+</robot>"""
+
+
+def test_what_a_description_leaves_out_is_not_known_and_a_sliding_joint_is_slow() -> None:
+    found = propose(arm(robot_descriptions={"/robot_description": ODD_URDF}), None, None, Answers())
+    assert found.value("limits.upper") == [float("inf"), 0.04, 1.0]
+    assert found.value("limits.max_velocity") == [0.5, 0.05, 0.5]
+    assert "NOT KNOWN of shoulder:" in next(line.comment for line in found.lines if line.key == "limits.upper")
+
+
+def test_a_stand_in_goes_where_there_is_room() -> None:
+    at = {"shoulder": (1.5, 1.5), "elbow": (3.1, 3.1), "wrist": (0.0, 0.0)}
+    sample = TopicSample(num_messages=9, rate_hz=100.0, joints={joint: {"position": range_} for joint, range_ in at.items()})
+    measured = Topic(name="/joint_states", publishers=(Endpoint(node="/driver", type=JOINT_STATE),), sample=sample)
+    proposal = propose(arm(measured, robot_descriptions={"/robot_description": URDF}), None, None, Answers(max_velocity=(0.5,)))
+    catalogue = yaml.safe_load(stand_in_catalogue("m", proposal))["models"]["m"]
+    down, endless, up = catalogue["options"]["amplitudes"]
+    assert down < 0.0 < min(endless, up)
+
+
+def test_names_that_yaml_reads_otherwise_have_quotes() -> None:
+    proposal = propose(base(), replace(MODEL, cameras=(), state_size=13, action_names=("x", "y", "no")), None, Answers())
+    assert '[x, "y", "no"]' in robot_text(proposal, "a test")
 
 
 @pytest.mark.parametrize("name", preset_names(shipped("config", "robots", "presets")))

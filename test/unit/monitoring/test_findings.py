@@ -579,6 +579,10 @@ def misfit(look: Look) -> None:
     says(look, "arm_2: robot", WARN, "server_1 refuses: other actions")
 
 
+def dry_run(look: Look) -> None:
+    says(look, "arm_1: robot", trial="dry run: commands are not published")
+
+
 def unjudged(look: Look) -> None:
     for one in look.schedules:
         routes = tuple(route for route in one.schedule.routes if (route.robot, route.component) != ("arm_2", "monitor"))
@@ -682,6 +686,7 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (nothing, []),
     (idle, [("no task", "arm_1")]),
     (unjudged, [("no monitor", "arm_2")]),
+    (dry_run, [("tried out", "arm_1")]),
     (just_reset, []),
     (busy_and_in_time, []),
     (few_lost, []),

@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.nodes import NodeSpec
 from ros2_rfm_serving.monitoring.board import RobotRow
 from ros2_rfm_serving.monitoring.findings.look import Diagnosis, Look
-from ros2_rfm_serving.operate.proving import report_of, stages
+from ros2_rfm_serving.operate.proving import report_of, stages, with_stage
 
 DRY, SLOW, DECLARED = stages(0.2)
 VALUES = {
@@ -69,6 +70,11 @@ def test_why_a_step_did_not_succeed(seen: Look, says: str) -> None:
     ("arguments", "says"),
     [
         (["--robot", "1arm"], "is no name"),
+        (["--robot", "factory"], "means something else"),
+        (["--robot", "server_cluster"], "means something else"),
+        (["--robot", "on"], "means something else"),
+        (["--max-velocity", "nan"], "above zero"),
+        (["--dry-run"], "--prove FACTORY.yaml --dry-run"),
         (["--camera", "front"], "write name=/topic"),
         (["--max-velocity", "fast"], "write numbers"),
         (["--model", "m", "--server", "s"], "give one of --model, --bundle, --server"),
@@ -91,3 +97,41 @@ def test_presets_are_listed_with_their_sources() -> None:
     assert result.exit_code == 0
     assert "ur: Universal Robots" in result.output
     assert "frankarobotics/franka_ros2@43357d15" in result.output
+
+
+@pytest.mark.parametrize(
+    ("seen", "says"),
+    [
+        ({"still_problem": "nothing moves"}, "nothing moves"),
+        ({"start_problem": "shoulder is outside"}, "shoulder is outside"),
+        ({"chunk_problem": "57.3 for x"}, "the newest chunk has 57.3 for x"),
+        ({"command_rivals": "/teleop publishes, too"}, "two publishers of commands: /teleop publishes, too"),
+    ],
+)
+def test_a_step_in_which_a_robot_does_not_move_as_it_should_fails(seen: dict[str, str], says: str) -> None:
+    moving = look(**seen)
+    moving.robots["r1"][0].action_rate_hz = 20.0
+    assert report_of(moving, "r1", DECLARED, {}).problems == (says,)
+
+
+def test_a_step_without_an_executed_action_fails() -> None:
+    assert report_of(look(), "r1", SLOW, {}).problems == (
+        "chunks came, and none of their actions was executed: waits for a server",
+    )
+
+
+def test_the_share_of_the_speed_counts_on_top_of_the_files_own(tmp_path: Path) -> None:
+    file = tmp_path / "arm.yaml"
+    file.write_text("/**:\n  ros__parameters:\n    speed_scale: 0.5\n")
+    node = NodeSpec(name="r1", executable="robot_node", params_file=str(file))
+    assert [with_stage(node, stage).parameters.get("speed_scale") for stage in (DRY, SLOW, DECLARED)] == [None, 0.1, None]
+    assert with_stage(node, DRY).parameters == {"dry_run": True}
+
+
+@pytest.mark.parametrize("file", ["arm.yaml", "factory.yaml", "profiles/models.yaml", "profiles/stand_in.csv"])
+def test_no_file_that_exists_is_written_over(file: str, tmp_path: Path) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("mine")
+    result = CliRunner().invoke(app, ["connect", "--robot", "arm", "--out", str(tmp_path)])
+    assert f"{tmp_path / file}: exists already" in str(result.exception)
+    assert (tmp_path / file).read_text() == "mine"

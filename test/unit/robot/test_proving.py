@@ -24,7 +24,7 @@ def test_positions_are_slowed_by_their_limits_and_velocities_by_a_factor() -> No
     mixed = columns(POSITION, VELOCITY, BINARY)
     limits = slowed(Limits(max_velocity=(1.0, math.inf, math.inf), max_acceleration=(4.0, 2.0, math.inf)), mixed, 0.25)
     assert limits.max_velocity == (0.25, math.inf, math.inf)
-    assert limits.max_acceleration == (1.0, 0.5, math.inf)
+    assert limits.max_acceleration == (1.0, 2.0, math.inf), "a velocity would be slowed twice, and stop later than declared"
     scale = command_scale(mixed, 0.25)
     assert scale is not None
     assert scale.tolist() == [1.0, 0.25, 1.0]
