@@ -9,8 +9,10 @@ import pytest
 
 from ros2_rfm_serving.factory.live_graph.compare import GraphFinding, compare
 from ros2_rfm_serving.factory.live_graph.interface import CameraTopic, CommandTopicSpec, RobotInterface, StateTopic
+from ros2_rfm_serving.factory.live_graph.similar import similar_topics, type_fix
 from ros2_rfm_serving.factory.live_graph.snapshot import (
     COMPRESSED_IMAGE,
+    FLOAT32_ARRAY,
     FLOAT64_ARRAY,
     IMAGE,
     JOINT_STATE,
@@ -94,6 +96,35 @@ def test_raw_images_in_place_of_compressed_ones_are_named_with_the_parameter() -
     found = only(compare(replace(ROBOT, cameras=(camera,)), graph()))
     assert found.problem == "/cam/image is published as sensor_msgs/msg/Image by /driver"
     assert (found.key, found.fix) == ("camera_types", "set camera_types: [front=image]")
+
+
+def test_a_topic_that_may_be_meant_comes_with_what_makes_the_robot_accept_its_type() -> None:
+    found = only(compare(ROBOT, without("/cam/image", published("/cam/image/compressed", COMPRESSED_IMAGE, images()))))
+    assert found.fix.endswith("name /cam/image/compressed (sensor_msgs/msg/CompressedImage: set camera_types: [front=compressed])")
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "part"),
+    [
+        (FLOAT64_ARRAY, FLOAT32_ARRAY, "set `state_type: float64`"),
+        (FLOAT64_ARRAY, JOINT_STATE, "set `state_parts: [array]`"),
+        (JOINT_STATE, FLOAT32_ARRAY, "set `state_parts: [joint_states]`"),
+        (IMAGE, COMPRESSED_IMAGE, "set `camera_type: image`"),
+        (FLOAT64_ARRAY, IMAGE, ""),
+        (JOINT_STATE, COMPRESSED_IMAGE, ""),
+        (IMAGE, JOINT_STATE, ""),
+        (IMAGE, IMAGE, ""),
+    ],
+)
+def test_no_parameter_is_proposed_that_would_not_help(kind: str, wanted: str, part: str) -> None:
+    assert type_fix(kind, [wanted]).startswith(part)
+    assert bool(type_fix(kind, [wanted])) is bool(part)
+
+
+def test_topics_of_another_robot_are_not_meant_where_this_one_has_some() -> None:
+    there = {"/arm_1/camera/raw": [IMAGE], "/arm_2/camera/image": [IMAGE], "/arm_1/camera/imag": ["std_msgs/msg/String"]}
+    assert similar_topics("/arm_1/camera/image", there, [IMAGE]) == ["/arm_1/camera/imag", "/arm_1/camera/raw"]
+    assert similar_topics("/arm_3/camera/image", there, [IMAGE])[0] == "/arm_2/camera/image"
 
 
 def test_a_missing_joint_is_named_with_the_one_that_may_be_meant() -> None:
