@@ -230,7 +230,7 @@ class FirstHour:
             assert sending.result().accepted, title
 
     def wait(self, until: Callable[[], Any], what: str) -> None:
-        assert eventually(until, 90.0), f"waited in vain for {what}"
+        assert eventually(until, 240.0), f"waited in vain for {what}"
 
     def shell(self, command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run `rfm ...` as a user types it."""

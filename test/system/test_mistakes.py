@@ -123,7 +123,7 @@ def test_the_page_has_thirty_mistakes_and_each_is_made_here() -> None:
     assert set(ROWS) == set(LIVE) | set(SEPARATE) | set(FILES) | {OVERLOADED, NOBODY, NOT_STARTED}
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("title", LIVE)
 def test_a_mistake_with_one_robot_is_named(seen: Seen, title: str) -> None:
     names(title, of(seen, LIVE[title].cause, seen.hour.robots[title]))
@@ -142,7 +142,7 @@ ENDING = {"A list has whole and other numbers": "typed", "The keystore of ROS is
 SEPARATE |= dict.fromkeys(ENDING, "")
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("title", SEPARATE)
 def test_a_mistake_with_a_process_is_named(seen: Seen, title: str) -> None:
     if title in ENDING:
@@ -182,6 +182,8 @@ FILES = {
     "A key of the descriptor has a value of another type": ("factory.yaml", "num_servers: 1", "num_servers: one"),
     "A key of the robot's file is misspelt": ("arm.yaml", "max_action_age_s", "max_action_age"),
     "Positions are commanded without a speed limit": ("arm.yaml", "command_type: delta", "command_type: position"),
+    "The greatest age of an action is below the cycle": ("arm.yaml", "max_action_age_s: 3.0", "max_action_age_s: 0.3"),
+    "No server is fast enough for the SLO": ("factory.yaml", "slo_ms: 2000", "slo_ms: 2"),
 }
 """Mistake -> the file, and what stands there in place of what."""
 
