@@ -243,8 +243,8 @@ def _left(inputs: Inputs, name: str, component: str) -> str:
         return f"\nwarning: the network of {name!r} takes {tail_ms:.0f} ms of the SLO of {spec.slo_ms:g} ms: no server can keep it"
     if configs := [] if able else curves.of(spec.model):
         fastest_ms = 1e3 * min(curves.typical_s(config, percentile) for config in configs)
-        problem = f"no server keeps the SLO of {spec.slo_ms:g} ms of {name!r}: p{percentile:g} of the fastest is {fastest_ms:.0f} ms"
-        return f"\nwarning: {problem}; raise `slo_ms`, or choose a faster model"
+        fastest = f"p{percentile:g} of the fastest is {fastest_ms:.0f} ms; raise `slo_ms`, or choose a faster model"
+        return f"\nwarning: no server keeps the SLO of {spec.slo_ms:g} ms of {name!r}: {fastest}"
     if not (network.mean_s or margin):
         return ""
     there = " to the nearest host" if factory.away_s else ""

@@ -215,7 +215,8 @@ class _Comparison:
     def _near(self, topic: str, types: list[str], camera: str = "") -> str:
         """Return the most similar topics, each with what makes the robot accept its type."""
         there = {name: one.published_types for name, one in self._snapshot.topics.items() if one.publishers}
-        near = similar_topics(topic, there, {*types, *(EXCHANGED.get(kind, kind) for kind in types)})
+        kinds = {*types, *(EXCHANGED.get(kind, kind) for kind in types)}
+        near = similar_topics(topic, there, kinds, same_robot=True)
         found = [described(name, there[name], types, camera) for name in near]
         return " or ".join(found) or f"a topic of {' or '.join(types)} (none is published)"
 

@@ -20,19 +20,25 @@ STATE_TYPES = {FLOAT32_ARRAY: "float32", FLOAT64_ARRAY: "float64"}
 """Values of the parameter `state_type`."""
 
 
-def similar_topics(topic: str, types_of: Mapping[str, Sequence[str]], wanted: Collection[str]) -> list[str]:
-    """Return the topics that are most likely meant, the likeliest first.
+def similar_topics(
+    topic: str, types_of: Mapping[str, Sequence[str]], wanted: Collection[str], *, same_robot: bool = False
+) -> list[str]:
+    """Return the topics that are most likely meant, the likeliest first; one of a wanted type is among them where there is any.
 
-    A topic of a wanted type may have any name, one of another type only a name that is nearly the same. Topics below the first name
-    of the wanted one, which is mostly the robot's, come alone where there are any.
-    types_of: topics of the graph with their types. wanted: types of messages.
+    A topic of a wanted type may have any name, one of another type only a name that is nearly the same.
+    types_of: topics of the graph with their types. wanted: types of messages. same_robot: topics below the first name of the wanted
+    one, which is mostly its robot's, come alone where there are any.
     """
     there = {name: types for name, types in sorted(types_of.items()) if name != topic}
-    names = [name for name, types in there.items() if set(wanted) & set(types)]
-    names += difflib.get_close_matches(topic, there.keys() - set(names), NUM_SIMILAR, SIMILAR)
+    typed = [name for name, types in there.items() if set(wanted) & set(types)]
+    others = difflib.get_close_matches(topic, there.keys() - set(typed), NUM_SIMILAR, SIMILAR)
     first = topic[: topic.index("/", 1) + 1] if topic.count("/") > 1 else "/"
-    beside = [name for name in names if name.startswith(first)]
-    return difflib.get_close_matches(topic, beside or names, NUM_SIMILAR, 0.0)
+    if same_robot and any(name.startswith(first) for name in (*typed, *others)):
+        typed, others = ([name for name in names if name.startswith(first)] for names in (typed, others))
+    near = difflib.get_close_matches(topic, [*typed, *others], NUM_SIMILAR, 0.0)
+    if typed and not set(typed) & set(near):
+        near[-1:] = difflib.get_close_matches(topic, typed, 1, 0.0)
+    return near
 
 
 def described(topic: str, types: Sequence[str], wanted: Sequence[str], camera: str = "") -> str:

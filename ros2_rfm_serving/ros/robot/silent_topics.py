@@ -89,6 +89,6 @@ class SilentTopics:
     def _similar(self, topic: str, wanted: str) -> str:
         """Return topics that may be meant: of this or a related type, or of a similar name."""
         there = dict(self._node.get_topic_names_and_types())
-        near = similar_topics(topic, there, (wanted, EXCHANGED.get(wanted, wanted)))[:NUM_SIMILAR]
+        near = similar_topics(topic, there, (wanted, EXCHANGED.get(wanted, wanted)), same_robot=True)[:NUM_SIMILAR]
         found = [described(name, there[name], [wanted]) for name in near if self._node.count_publishers(name)]
         return f"; did you mean {' or '.join(found)}?" if found else ""

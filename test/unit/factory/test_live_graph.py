@@ -123,8 +123,15 @@ def test_no_parameter_is_proposed_that_would_not_help(kind: str, wanted: str, pa
 
 def test_topics_of_another_robot_are_not_meant_where_this_one_has_some() -> None:
     there = {"/arm_1/camera/raw": [IMAGE], "/arm_2/camera/image": [IMAGE], "/arm_1/camera/imag": ["std_msgs/msg/String"]}
-    assert similar_topics("/arm_1/camera/image", there, [IMAGE]) == ["/arm_1/camera/imag", "/arm_1/camera/raw"]
-    assert similar_topics("/arm_3/camera/image", there, [IMAGE])[0] == "/arm_2/camera/image"
+    found = similar_topics("/arm_1/camera/image", there, [IMAGE], same_robot=True)
+    assert found == ["/arm_1/camera/imag", "/arm_1/camera/raw"]
+    assert similar_topics("/arm_3/camera/image", there, [IMAGE], same_robot=True)[0] == "/arm_2/camera/image"
+
+
+def test_a_topic_of_the_wanted_type_is_proposed_beside_any_number_of_similar_names() -> None:
+    there = {f"/arm/command_{place}": ["std_msgs/msg/String"] for place in range(5)} | {"/controller": [FLOAT64_ARRAY]}
+    found = similar_topics("/arm/command", there, [FLOAT64_ARRAY])
+    assert len(found) == 3 and found[-1] == "/controller"
 
 
 def test_a_missing_joint_is_named_with_the_one_that_may_be_meant() -> None:
