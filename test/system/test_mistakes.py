@@ -79,6 +79,7 @@ def seen(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             hour.open()
             start_separate(hour)
             hour.give_tasks(reset=False)
+            hour.start("twice", "robot_node", RIGHT | {"robot": hour.robots["No task was given"]})  # its name is taken by then
             time.sleep(SETTLED_S)
             yield Seen(hour, looked(hour))
         finally:
@@ -103,7 +104,6 @@ def start_separate(hour: FirstHour) -> None:
     """Start processes with a mistake that is not one of a robot among others."""
     hour.start("lists", "robot_node", RIGHT | {"robot": "arm_91", "limits.upper": [1.0]})
     hour.start("clock", "robot_node", RIGHT | {"robot": "arm_92", "use_sim_time": True})
-    hour.start("twice", "robot_node", RIGHT | {"robot": hour.robots["No task was given"]})
     hour.start("nameless", "robot_node", RIGHT)
     hour.start("enclave", "robot_node", RIGHT | {"robot": "arm_93"}, RFM_SERVING_ENCLAVE=str(hour.folder / "none"))
     hour.start("typed", "robot_node", "/**:\n  ros__parameters:\n    robot: arm_94\n    limits.upper: [1, 0.5]\n")

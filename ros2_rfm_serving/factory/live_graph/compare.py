@@ -62,6 +62,7 @@ class _Comparison:
     def findings(self) -> Iterator[GraphFinding]:
         for camera in self._robot.cameras:
             yield from self._camera(camera)
+        yield from self._shared_images()
         for part in self._robot.state:
             yield from self._state(part)
         yield from self._command()
@@ -93,13 +94,23 @@ class _Comparison:
             fix = f"add camera_depth_range_m: ['{camera.name}=0.1:1.5'] with the range in m that matters"
             yield self._finding("camera_depth_range_m", "none", f"{camera.topic} sends depth ({encoding})", fix)
 
+    def _shared_images(self) -> Iterator[GraphFinding]:
+        """Find topics that several cameras of the model get their images from."""
+        cameras_of: dict[str, list[str]] = {}
+        for camera in self._robot.cameras:
+            cameras_of.setdefault(camera.topic, []).append(camera.name)
+        for topic, names in cameras_of.items():
+            if len(names) > 1:
+                value, problem = f"{names[-1]}={topic}", f"{' and '.join(names)} have the images of one topic, {topic}"
+                yield self._finding("camera_topics", value, problem, "name a topic for each camera", error=False)
+
     def _other_camera_type(self, camera: CameraTopic, topic: Topic) -> GraphFinding:
-        published = topic.published_types[0]
-        nodes = _nodes(topic.publishers)
-        fix = type_fix(published, [camera.type], camera.name)
-        fix = fix or f"name {self._near(camera.topic, [camera.type], camera.name)}"
-        value = f"{camera.name}={CAMERA_TYPES[camera.type]}"
-        return self._finding("camera_types", value, f"{camera.topic} is published as {published} by {nodes}", fix)
+        published, nodes = topic.published_types[0], _nodes(topic.publishers)
+        problem = f"{camera.topic} is published as {published} by {nodes}"
+        if fix := type_fix(published, [camera.type], camera.name):
+            return self._finding("camera_types", f"{camera.name}={CAMERA_TYPES[camera.type]}", problem, fix)
+        near = self._near(camera.topic, [camera.type], camera.name)
+        return self._finding("camera_topics", f"{camera.name}={camera.topic}", problem, f"name {near}")
 
     def _state(self, part: StateTopic) -> Iterator[GraphFinding]:
         topic = self._snapshot.topic(part.topic)
@@ -142,7 +153,7 @@ class _Comparison:
         missing = [joint for joint in self._robot.joints if joint not in sample.joints]
         for joint in missing:
             key = "action_joints" if joint in self._robot.action_joints else "joints"
-            problem = f"joint {joint!r} is not in {part.topic}, which has {', '.join(sorted(sample.joints))}"
+            problem = f"joint {joint!r} is not in {part.topic}, which has {', '.join(sorted(sample.joints)) or 'no joints'}"
             yield self._finding(key, joint, problem, did_you_mean(joint, sample.joints))
         for joint, fields in self._robot.joints.items():
             has = sample.joints.get(joint)

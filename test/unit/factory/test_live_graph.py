@@ -134,6 +134,15 @@ def test_a_topic_of_the_wanted_type_is_proposed_beside_any_number_of_similar_nam
     assert len(found) == 3 and found[-1] == "/controller"
 
 
+def test_a_camera_on_a_topic_without_images_and_two_cameras_on_one_topic_are_named() -> None:
+    camera = ROBOT.cameras[0]
+    found = only(compare(replace(ROBOT, cameras=(replace(camera, topic="/joint_states"),)), graph()))
+    assert (found.key, found.value) == ("camera_topics", "front=/joint_states") and "name /cam/image" in found.fix
+    found = only(compare(replace(ROBOT, cameras=(camera, replace(camera, name="side"))), graph()))
+    assert (found.key, found.is_error) == ("camera_topics", False)
+    assert found.problem == "front and side have the images of one topic, /cam/image"
+
+
 def test_a_missing_joint_is_named_with_the_one_that_may_be_meant() -> None:
     robot = replace(
         ROBOT, joints={"shoulder_joint": ("position",), "elbow": ("position",)}, action_joints=("shoulder_joint", "elbow")
