@@ -87,6 +87,7 @@ class _Comparison:
             return
         yield from self._several(key, value, topic, camera.type)
         yield from self._messages(key, value, topic)
+        yield from self._stamps(camera.name, topic, by_arrival=camera.by_arrival)
         if topic.sample is None or topic.sample.image is None:
             return
         encoding = topic.sample.image.encoding
@@ -124,6 +125,7 @@ class _Comparison:
             yield self._finding(part.key, part.topic, problem, fix)
             return
         yield from self._messages(part.key, part.topic, topic)
+        yield from self._stamps(part.part, topic, by_arrival=part.by_arrival)
         sample = topic.sample
         if sample is None or not sample.num_messages:
             return
@@ -212,6 +214,23 @@ class _Comparison:
             problem = f"{topic.name} comes at {sample.rate_hz:.2g} Hz, and no request is sent with a reading older than that"
             fix = f"let the driver publish faster, or raise max_observation_age_s above {1.0 / sample.rate_hz:.2g}"
             yield self._finding("max_observation_age_s", f"{self._robot.max_age_s:g}", problem, fix)
+
+    def _stamps(self, sensor: str, topic: Topic, *, by_arrival: bool) -> Iterator[GraphFinding]:
+        """Find stamps that fall behind one another: how far the clocks of sender and robot are apart does not count.
+
+        A simulation has a clock of its own.
+        """
+        ages_s = topic.sample.stamp_age_s if topic.sample else None
+        if by_arrival or ages_s is None or self._snapshot.topic("/clock").publishers:
+            return
+        spread_s, limit_s = ages_s[1] - ages_s[0], self._robot.max_age_s
+        if spread_s > limit_s:
+            problem = f"by their stamps, messages on {topic.name} are up to {spread_s:.1f} s older than others when they arrive"
+            problem += (
+                f", and no reading older than {limit_s:g} s is used: a driver repeats readings or stamps them in whole seconds"
+            )
+            fix = f"correct its stamps, or set arrival_time_sensors: [{sensor}]"
+            yield self._finding("arrival_time_sensors", "none", problem, fix, error=False)
 
     def _several(self, key: str, value: str, topic: Topic, kind: str) -> Iterator[GraphFinding]:
         nodes = [endpoint.node for endpoint in topic.publishers if endpoint.type == kind]

@@ -143,6 +143,19 @@ def test_a_camera_on_a_topic_without_images_and_two_cameras_on_one_topic_are_nam
     assert found.problem == "front and side have the images of one topic, /cam/image"
 
 
+def test_stamps_that_fall_behind_are_named_and_clocks_that_are_apart_are_not() -> None:
+    def stamped(*ages_s: float) -> Topic:
+        return published("/cam/image", IMAGE, replace(images(), stamp_age_s=ages_s))
+
+    found = only(compare(ROBOT, graph(stamped(17.0, 22.0))))
+    assert (found.key, found.is_error) == ("arrival_time_sensors", False)
+    assert "up to 5.0 s older than others" in found.problem and "arrival_time_sensors: [front]" in found.fix
+    assert compare(ROBOT, graph(stamped(-3600.1, -3600.0))) == []
+    assert compare(ROBOT, graph(stamped(17.0, 22.0), published("/clock", "rosgraph_msgs/msg/Clock", None))) == []
+    by_arrival = replace(ROBOT, cameras=(replace(ROBOT.cameras[0], by_arrival=True),))
+    assert compare(by_arrival, graph(stamped(17.0, 22.0))) == []
+
+
 def test_a_missing_joint_is_named_with_the_one_that_may_be_meant() -> None:
     robot = replace(
         ROBOT, joints={"shoulder_joint": ("position",), "elbow": ("position",)}, action_joints=("shoulder_joint", "elbow")
