@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -28,6 +28,9 @@ from ros2_rfm_serving.scheduler.slo import slo_of
 from ros2_rfm_serving.server.horizon import check as check_horizon
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2, ModelContract
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.operate.drafts import RobotDraft
 
 ROLES = (SYSTEM1, SYSTEM2, SAFETY, MONITOR)
 WHOLE = "say another `batching` than continuous there"
@@ -109,7 +112,19 @@ def _asked(nodes: Sequence[NodeSpec], inputs: Inputs, contracts: Mapping[str, Mo
     robots = [robot for robot in robot_drafts(nodes, inputs.factory.file) if has_robots(inputs.factory, robot.settings.task)]
     for problem in contract_problems(robots, inputs.factory, contracts):
         raise problem
-    return warnings
+    return [*warnings, *_too_old(robots, inputs.factory)]
+
+
+def _too_old(robots: Sequence[RobotDraft], factory: Factory) -> Iterator[str]:
+    """Yield the robots for which the last actions of each cycle are too old, however fast the servers are."""
+    for robot in robots:
+        task, age_s = robot.settings.task, robot.settings.config.max_action_age_s
+        cycle_s = factory.tasks[task].cycle_period_s
+        if age_s < cycle_s:
+            yield (
+                f"{robot.node.params_file}: max_action_age_s: {age_s:g} s is shorter than the cycle of {cycle_s:g} s"
+                f" (`{task}.pipeline.action_period_ms`): the last actions of each cycle are never executed; raise it"
+            )
 
 
 def _contracts(inputs: Inputs, *, load: bool) -> dict[str, ModelContract | None]:
@@ -216,17 +231,24 @@ def _left(inputs: Inputs, name: str, component: str) -> str:
     """What the network, to the nearest host, and the margin take of an SLO before a server has any of it."""
     factory, task = inputs.factory.without_away(), inputs.factory.tasks[name]
     spec, network, margin = task.components[component], factory.network_of(name), factory.planning.slo_margin
-    if not spec.slo_ms or not (network.mean_s or margin):
+    if not spec.slo_ms:
         return ""
     gpu_types = set(factory.gpu_types.values())
     curves = Curves(inputs.profile.batched(factory.continuous), [spec.model], gpu_types, [(spec.model, g) for g in gpu_types])
-    slo = slo_of(factory, name, component)
-    shares_s = [curves.share_s(config, slo) for config in curves.of(spec.model) if curves.capacity_hz(config, slo)]
-    server_ms, tail_ms = 1e3 * min(shares_s, default=slo.kept_s - slo.far_s), 1e3 * slo.far_s
+    slo, percentile = slo_of(factory, name, component), spec.percentile or task.percentile
+    able = [config for config in curves.of(spec.model) if curves.capacity_hz(config, slo)]
+    server_ms = 1e3 * min((curves.share_s(config, slo) for config in able), default=slo.kept_s - slo.far_s)
+    tail_ms = 1e3 * slo.far_s
     if server_ms <= 0:
         return f"\nwarning: the network of {name!r} takes {tail_ms:.0f} ms of the SLO of {spec.slo_ms:g} ms: no server can keep it"
+    if configs := [] if able else curves.of(spec.model):
+        fastest_ms = 1e3 * min(curves.typical_s(config, percentile) for config in configs)
+        fastest = f"p{percentile:g} of the fastest is {fastest_ms:.0f} ms; raise `slo_ms`, or choose a faster model"
+        return f"\nwarning: no server keeps the SLO of {spec.slo_ms:g} ms of {name!r}: {fastest}"
+    if not (network.mean_s or margin):
+        return ""
     there = " to the nearest host" if factory.away_s else ""
-    round_trip = f"p{spec.percentile or task.percentile:g} of a round trip{there} is {tail_ms:.0f} ms"
+    round_trip = f"p{percentile:g} of a round trip{there} is {tail_ms:.0f} ms"
     parts = [round_trip] * bool(network.mean_s) + [f"margin {margin:.0%}"] * bool(margin)
     return f"; {server_ms:.0f} ms of it for the server ({', '.join(parts)})"
 

@@ -74,6 +74,8 @@ class RobotFile:
                 continue
             for path, value in leaves:
                 name = ".".join(str(part) for part in path[len(section) :])
+                if name in where and where[name][: len(section)] == section:
+                    raise source.error(path, f"is written twice: `{name}` is a key above, too", "keep one of them")
                 where[name], parameters[name] = path, value
         if others and not parameters:
             written = ", ".join("/".join(str(part) for part in section[:-1]) for section in others)
@@ -124,7 +126,7 @@ def _sections(source: YamlSource, data: Mapping[str, Any], path: KeyPath) -> Ite
     for name, value in data.items():
         here = (*path, name)
         if not isinstance(value, dict) or not (value or name == PARAMETERS) or (name == PARAMETERS and not path):
-            raise source.error(here, f"has no `{PARAMETERS}`", "write a map of parameters there")
+            raise source.error(here, f"is not below `{PARAMETERS}`", f"begin the file with `/**:`, below it `{PARAMETERS}:`")
         if name != PARAMETERS and not all(NAME_PART.fullmatch(part) for part in str(name).strip("/").split("/")):
             raise source.error(
                 here, "is no name of a node to ROS", "write letters, digits and underscores; `*` and `**` stand alone"

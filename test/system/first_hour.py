@@ -37,6 +37,7 @@ FACTORY = """\
 server_cluster: {{num_servers: 1, gpu_type: TEST}}
 robot_fleet: [{{task: arm, num_robots: {robots}}}]
 arm:
+  robot: arm.yaml
   pipeline: {{action_period_ms: 500}}
   execution: {{mode: async}}
   components:
@@ -61,7 +62,7 @@ RIGHT = {
 JPEG = camera_image(64, 0)
 
 
-def write_profiles(folder: Path) -> Path:
+def write_profiles(folder: Path) -> None:
     """Write the catalogue with the model, and its latency profile."""
     folder.mkdir(parents=True, exist_ok=True)
     entry = {
@@ -76,7 +77,13 @@ def write_profiles(folder: Path) -> Path:
     ms = 1e3 * SECONDS
     rows = [f"{MODEL},TEST,fixed,{BATCH},{rate},{ms},{ms},{ms},{ms},{4 * ms}\n" for rate in (1, 100)]
     (folder / "arm.csv").write_text(HEADER + "".join(rows))
-    return folder
+
+
+def write_files(folder: Path, num_robots: int) -> None:
+    """Write a descriptor, its robots' file, and the profiles of its model."""
+    write_profiles(folder / "profiles")
+    (folder / "factory.yaml").write_text(FACTORY.format(robots=num_robots, model=MODEL))
+    (folder / "arm.yaml").write_text(_parameters_file({key: value for key, value in RIGHT.items() if key != "task"}))
 
 
 def _parameters_file(parameters: dict[str, Any]) -> str:
@@ -141,8 +148,7 @@ class FirstHour:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self.robots = {title: f"arm_{place}" for place, title in enumerate(live, start=1)}
         self._live = live
-        self.profiles = write_profiles(folder / "profiles")
-        (folder / "factory.yaml").write_text(FACTORY.format(robots=len(live), model=MODEL))
+        write_files(folder, len(live))
         self._context = rclpy.Context()
         rclpy.init(context=self._context)
         self._node = Node("driver", context=self._context)
@@ -185,6 +191,10 @@ class FirstHour:
                 env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | environment,
             )
 
+    def start_scheduler(self, name: str, **environment: str) -> None:
+        parameters = {"factory_file": str(self.folder / "factory.yaml"), "profiles_folder": str(self.folder / "profiles")}
+        self.start(name, "scheduler_node", parameters, **environment)
+
     def pin(self, name: str, core: int) -> None:
         """Let all threads of a process run on one core alone."""
         for thread in Path(f"/proc/{self._running[name].pid}/task").iterdir():
@@ -198,28 +208,29 @@ class FirstHour:
         return self._running[name].wait(timeout=60)
 
     def open(self) -> None:
-        """Start the factory, and give the tasks."""
-        profiles = str(self.profiles)
-        self.start("scheduler", "scheduler_node", {"factory_file": str(self.folder / "factory.yaml"), "profiles_folder": profiles})
+        """Start the factory, and beside its robots one that is not in the descriptor."""
+        self.start_scheduler("scheduler")
+        profiles = str(self.folder / "profiles")
         self.start("server", "model_server_node", {"server": "server_1", "profiles_folder": profiles, "hung_after_s": 0.0})
-        shared = RIGHT | {"robots": list(self.robots.values())}
+        shared = RIGHT | {"robots": [*self.robots.values(), "guest_1"]}
         own = {f"{self.robots[title]}.{key}": value for title, one in self._live.items() for key, value in one.parameters.items()}
         self.start("robots", "robots_node", shared | own)
 
     def give_tasks(self, *, reset: bool) -> None:
         """Give those with a reset, which is waited for half a minute, or those without."""
         wanted = {title: one for title, one in self._live.items() if one.instruction and one.reset is reset}
-        clients = self._clients
+        sent = {}
         for title, one in wanted.items():
-            self.wait(clients[title].server_is_ready, title)
+            self.wait(self._clients[title].server_is_ready, title)
             self.wait(lambda robot=self.robots[title]: robot in self._streams, title)
             goal = ExecuteTask.Goal(instruction=one.instruction, reset=one.reset, time_budget_s=3000.0)
-            sending = clients[title].send_goal_async(goal)
+            sent[title] = self._clients[title].send_goal_async(goal)
+        for title, sending in sent.items():
             self.wait(sending.done, title)
             assert sending.result().accepted, title
 
     def wait(self, until: Callable[[], Any], what: str) -> None:
-        assert eventually(until, 90.0), f"waited in vain for {what}"
+        assert eventually(until, 240.0), f"waited in vain for {what}"
 
     def shell(self, command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run `rfm ...` as a user types it."""

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ros2_rfm_serving.factory.live_graph.interface import SINKS_OF, CameraTopic, RobotInterface, StateTopic
-from ros2_rfm_serving.factory.live_graph.snapshot import (
-    COMPRESSED_IMAGE,
-    IMAGE,
-    Endpoint,
-    GraphSnapshot,
-    Range,
-    Topic,
-    TopicSample,
-)
+from ros2_rfm_serving.factory.live_graph.similar import CAMERA_TYPES, EXCHANGED, described, similar_topics, type_fix
+from ros2_rfm_serving.factory.live_graph.snapshot import Endpoint, GraphSnapshot, Range, Topic, TopicSample
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 
 DEGREE = math.pi / 180.0
 DEPTH_ENCODINGS = ("16UC1", "32FC1")
-NUM_NEAR = 3
 SLOW_SHARE = 0.9
 """A rate below this share of the wanted one counts as too low."""
 LIMIT_TOLERANCE = 0.05
@@ -71,6 +62,7 @@ class _Comparison:
     def findings(self) -> Iterator[GraphFinding]:
         for camera in self._robot.cameras:
             yield from self._camera(camera)
+        yield from self._shared_images()
         for part in self._robot.state:
             yield from self._state(part)
         yield from self._command()
@@ -88,13 +80,14 @@ class _Comparison:
         topic = self._snapshot.topic(camera.topic)
         key, value = "camera_topics", f"{camera.name}={camera.topic}"
         if not topic.publishers:
-            yield self._unpublished(key, value, camera.topic, (IMAGE, COMPRESSED_IMAGE))
+            yield self._unpublished(key, value, camera.topic, camera.type, camera.name)
             return
         if camera.type not in topic.published_types:
             yield self._other_camera_type(camera, topic)
             return
         yield from self._several(key, value, topic, camera.type)
         yield from self._messages(key, value, topic)
+        yield from self._stamps(camera.name, topic, by_arrival=camera.by_arrival)
         if topic.sample is None or topic.sample.image is None:
             return
         encoding = topic.sample.image.encoding
@@ -102,27 +95,37 @@ class _Comparison:
             fix = f"add camera_depth_range_m: ['{camera.name}=0.1:1.5'] with the range in m that matters"
             yield self._finding("camera_depth_range_m", "none", f"{camera.topic} sends depth ({encoding})", fix)
 
+    def _shared_images(self) -> Iterator[GraphFinding]:
+        """Find topics that several cameras of the model get their images from."""
+        cameras_of: dict[str, list[str]] = {}
+        for camera in self._robot.cameras:
+            cameras_of.setdefault(camera.topic, []).append(camera.name)
+        for topic, names in cameras_of.items():
+            if len(names) > 1:
+                value, problem = f"{names[-1]}={topic}", f"{' and '.join(names)} have the images of one topic, {topic}"
+                yield self._finding("camera_topics", value, problem, "name a topic for each camera", error=False)
+
     def _other_camera_type(self, camera: CameraTopic, topic: Topic) -> GraphFinding:
-        published = topic.published_types[0]
-        nodes = _nodes(topic.publishers)
-        kinds = {IMAGE: "image", COMPRESSED_IMAGE: "compressed"}
-        if published in kinds:
-            fix = f"set camera_types: [{camera.name}={kinds[published]}]"
-        else:
-            fix = f"name a topic with images: {self._near(camera.topic, (IMAGE, COMPRESSED_IMAGE))}"
-        value = f"{camera.name}={kinds[camera.type]}"
-        return self._finding("camera_types", value, f"{camera.topic} is published as {published} by {nodes}", fix)
+        published, nodes = topic.published_types[0], _nodes(topic.publishers)
+        problem = f"{camera.topic} is published as {published} by {nodes}"
+        if fix := type_fix(published, [camera.type], camera.name):
+            return self._finding("camera_types", f"{camera.name}={CAMERA_TYPES[camera.type]}", problem, fix)
+        near = self._near(camera.topic, [camera.type], camera.name)
+        return self._finding("camera_topics", f"{camera.name}={camera.topic}", problem, f"name {near}")
 
     def _state(self, part: StateTopic) -> Iterator[GraphFinding]:
         topic = self._snapshot.topic(part.topic)
         if not topic.publishers:
-            yield self._unpublished(part.key, part.topic, part.topic, (part.type,))
+            yield self._unpublished(part.key, part.topic, part.topic, part.type)
             return
         if part.type not in topic.published_types:
             problem = f"{part.topic} is published as {', '.join(topic.published_types)} by {_nodes(topic.publishers)}"
-            yield self._finding(part.key, part.topic, problem, self._state_type_fix(part, topic))
+            fixes = filter(None, (type_fix(kind, [part.type]) for kind in topic.published_types))
+            fix = next(fixes, "") or f"name {self._near(part.topic, [part.type])}"
+            yield self._finding(part.key, part.topic, problem, fix)
             return
         yield from self._messages(part.key, part.topic, topic)
+        yield from self._stamps(part.part, topic, by_arrival=part.by_arrival)
         sample = topic.sample
         if sample is None or not sample.num_messages:
             return
@@ -139,13 +142,6 @@ class _Comparison:
             fix = f"leave it out: state_fields: [{part.part}={'+'.join(sample.fields)}]"
             yield self._finding("state_fields", "+".join(part.fields), f"{part.topic} has no {', '.join(missing)}", fix)
 
-    def _state_type_fix(self, part: StateTopic, topic: Topic) -> str:
-        arrays = {"std_msgs/msg/Float32MultiArray": "float32", "std_msgs/msg/Float64MultiArray": "float64"}
-        known = [arrays[kind] for kind in topic.published_types if kind in arrays]
-        if part.part == "array" and known:
-            return f"set state_type: {known[0]}"
-        return f"name a topic of {part.type}: {self._near(part.topic, (part.type,))}"
-
     def _rate(self, part: StateTopic, sample: TopicSample) -> Iterator[GraphFinding]:
         wanted_hz = self._robot.control_rate_hz
         if not 0.0 < sample.rate_hz < SLOW_SHARE * wanted_hz:
@@ -159,7 +155,7 @@ class _Comparison:
         missing = [joint for joint in self._robot.joints if joint not in sample.joints]
         for joint in missing:
             key = "action_joints" if joint in self._robot.action_joints else "joints"
-            problem = f"joint {joint!r} is not in {part.topic}, which has {', '.join(sorted(sample.joints))}"
+            problem = f"joint {joint!r} is not in {part.topic}, which has {', '.join(sorted(sample.joints)) or 'no joints'}"
             yield self._finding(key, joint, problem, did_you_mean(joint, sample.joints))
         for joint, fields in self._robot.joints.items():
             has = sample.joints.get(joint)
@@ -219,19 +215,40 @@ class _Comparison:
             fix = f"let the driver publish faster, or raise max_observation_age_s above {1.0 / sample.rate_hz:.2g}"
             yield self._finding("max_observation_age_s", f"{self._robot.max_age_s:g}", problem, fix)
 
+    def _stamps(self, sensor: str, topic: Topic, *, by_arrival: bool) -> Iterator[GraphFinding]:
+        """Find stamps that fall behind one another: how far the clocks of sender and robot are apart does not count.
+
+        A simulation has a clock of its own.
+        """
+        ages_s = topic.sample.stamp_age_s if topic.sample else None
+        if by_arrival or ages_s is None or self._snapshot.topic("/clock").publishers:
+            return
+        spread_s, limit_s = ages_s[1] - ages_s[0], self._robot.max_age_s
+        if spread_s > limit_s:
+            problem = f"by their stamps, messages on {topic.name} are up to {spread_s:.1f} s older than others when they arrive"
+            problem += (
+                f", and no reading older than {limit_s:g} s is used: a driver repeats readings or stamps them in whole seconds"
+            )
+            fix = f"correct its stamps, or set arrival_time_sensors: [{sensor}]"
+            yield self._finding("arrival_time_sensors", "none", problem, fix, error=False)
+
     def _several(self, key: str, value: str, topic: Topic, kind: str) -> Iterator[GraphFinding]:
         nodes = [endpoint.node for endpoint in topic.publishers if endpoint.type == kind]
         if len(nodes) > 1:
             problem = f"{topic.name} has {len(nodes)} publishers ({', '.join(sorted(nodes))}): their readings would be mixed"
             yield self._finding(key, value, problem, "stop one of them, or name a topic of its own")
 
-    def _unpublished(self, key: str, value: str, topic: str, types: tuple[str, ...]) -> GraphFinding:
-        return self._finding(key, value, f"nobody publishes {topic}", f"start the driver, or name {self._near(topic, types)}")
+    def _unpublished(self, key: str, value: str, topic: str, kind: str, camera: str = "") -> GraphFinding:
+        fix = f"start the driver, or name {self._near(topic, [kind], camera)}"
+        return self._finding(key, value, f"nobody publishes {topic}", fix)
 
-    def _near(self, topic: str, types: tuple[str, ...]) -> str:
-        """Return the nearest names of topics that are published as one of these types."""
-        names = [one.name for one in self._snapshot.published_as(*types)]
-        return _nearest(topic, names) or f"a topic of {' or '.join(types)} (none is published)"
+    def _near(self, topic: str, types: list[str], camera: str = "") -> str:
+        """Return the most similar topics, each with what makes the robot accept its type."""
+        there = {name: one.published_types for name, one in self._snapshot.topics.items() if one.publishers}
+        kinds = {*types, *(EXCHANGED.get(kind, kind) for kind in types)}
+        near = similar_topics(topic, there, kinds, same_robot=True)
+        found = [described(name, there[name], types, camera) for name in near]
+        return " or ".join(found) or f"a topic of {' or '.join(types)} (none is published)"
 
     # --- commands ---
 
@@ -262,9 +279,9 @@ class _Comparison:
 
     def _untaken(self, topic: Topic) -> GraphFinding:
         command = self._robot.command
-        names = [one.name for one in self._snapshot.executed_as(*command.types)]
-        near = _nearest(command.topic, names)
-        fix = f"start the controller, or name {near or f'a topic of {command.types[0]} (nobody subscribes to one)'}"
+        there = {name: one.executed_types for name, one in self._snapshot.topics.items() if one.executors}
+        near = [f"{name} ({', '.join(there[name])})" for name in similar_topics(command.topic, there, command.types)]
+        fix = f"start the controller, or name {' or '.join(near) or f'a topic of {command.types[0]} (nobody subscribes to one)'}"
         watching = f" but {_nodes(topic.subscribers)}, which only watches," if topic.subscribers else ""
         return self._finding(
             "sink_topic", command.topic, f"nobody{watching} subscribes to {command.topic} ({command.types[0]})", fix
@@ -287,7 +304,3 @@ class _Comparison:
 
 def _nodes(endpoints: Iterable[Endpoint]) -> str:
     return ", ".join(sorted({endpoint.node for endpoint in endpoints}))
-
-
-def _nearest(topic: str, names: list[str]) -> str:
-    return " or ".join(difflib.get_close_matches(topic, names, NUM_NEAR, 0.0))

@@ -24,6 +24,8 @@ class CameraTopic:
     type: str
     """Of its messages, such as sensor_msgs/msg/Image."""
     has_depth_range: bool = False
+    by_arrival: bool = False
+    """The stamps of its messages are not used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,8 @@ class StateTopic:
     """Numbers that an array has to have; 0: other parts."""
     fields: tuple[str, ...] = ()
     """Of odometry, IMU, wrench and pose."""
+    by_arrival: bool = False
+    """The stamps of its messages are not used."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,6 +103,11 @@ class Topic:
         """Subscriptions that may execute commands: without those that only observe."""
         return tuple(endpoint for endpoint in self.subscribers if not endpoint.is_observer)
 
+    @property
+    def executed_types(self) -> tuple[str, ...]:
+        """Types of the messages that may be executed as commands, sorted."""
+        return tuple(sorted({endpoint.type for endpoint in self.executors}))
+
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSnapshot:
@@ -127,7 +132,7 @@ class GraphSnapshot:
     def executed_as(self, *types: str) -> list[Topic]:
         """Return the topics with a subscription of one of these types that may execute commands, in the order of their names."""
         found = sorted(self.topics.items())
-        return [topic for _, topic in found if any(endpoint.type in types for endpoint in topic.executors)]
+        return [topic for _, topic in found if set(types) & set(topic.executed_types)]
 
     def topic(self, name: str) -> Topic:
         """Return the topic, or one without publishers and subscribers where nobody uses that name."""

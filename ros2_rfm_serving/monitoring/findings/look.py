@@ -124,6 +124,12 @@ class Look:
         said = self.diagnoses.get(name)
         return said[-1] if said else None
 
+    @property
+    def lost_servers(self) -> list[str]:
+        """Servers that the scheduler plans without, by its newest diagnosis: neither a schedule nor a topic names them any more."""
+        said = self.diagnosis(f"{SCHEDULER}: servers")
+        return [name for name in said.values.get("lost", "").split(", ") if name] if said else []
+
     def silent_s(self, name: str, rows: Sequence[RobotRow] | Sequence[ServerRow]) -> float:
         """Since the last word of a robot or server; all the look, where there was none."""
         return self.ended_s - (rows[-1].seen_s if rows else max(self.begun_s, self.expected_s.get(name, self.begun_s)))

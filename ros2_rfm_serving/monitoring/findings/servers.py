@@ -33,14 +33,15 @@ def gone(look: Look) -> Iterator[Finding]:
         silent_s = look.silent_s(server, rows)
         again = sum(after.served < before.served for before, after in pairwise(rows))
         if silent_s > SILENT_AFTER_S:
-            yield _gone(server, f"no status was received from {server} for {silent_s:.1f} s; a server publishes one twice a second")
+            silent = f"no status was received from {server} for {silent_s:.1f} s; a server publishes one twice a second"
+            yield _gone(server, silent, *["the scheduler plans without it"] * (server in look.lost_servers))
         elif again:
             yield _gone(server, f"the counters of {server} began again at zero: its process was restarted meanwhile")
 
 
-def _gone(server: str, evidence: str) -> Finding:
-    mend = f"check the end of {server}'s log and its machine; restart it (`rfm up` does): its robots continue by themselves"
-    return Finding(cause="server gone", about=server, evidence=(evidence,), mend=mend)
+def _gone(server: str, *evidence: str) -> Finding:
+    mend = f"start {server} (`rfm up` does), or check the end of its log and its machine: its robots continue by themselves"
+    return Finding(cause="server gone", about=server, evidence=evidence, mend=mend)
 
 
 def not_loaded(look: Look) -> Iterator[Finding]:

@@ -60,7 +60,7 @@ def _connected(names: frozenset[str], ears: Mapping[str, Any]) -> Iterator[str]:
     return (name for name in names & ears.keys() if ears[name] is None or ears[name].get_publisher_count())
 
 
-def _usable(names: frozenset[str]) -> frozenset[str]:
+def usable(names: Iterable[str]) -> frozenset[str]:
     """A schedule may come from anybody."""
     return frozenset(name for name in names if NAME.fullmatch(name))
 
@@ -96,14 +96,14 @@ class DiscoveringNode(ObserverNode):
         before = board.planned_robots, board.planned_servers
         super()._on_schedule(message)
         if (board.planned_robots, board.planned_servers) != before:
-            self._add(_usable(board.planned_robots), _usable(board.planned_servers))
+            self._add(usable(board.planned_robots), usable(board.planned_servers))
 
     def look(self) -> None:
         board, found = self._board, look(self, self._names)
         heard = [frozenset(_connected(names, ears)) for names, ears in zip(found, self._ears, strict=True)]
-        self._add(heard[0] | _usable(board.planned_robots), heard[1] | _usable(board.planned_servers))
+        self._add(heard[0] | usable(board.planned_robots), heard[1] | usable(board.planned_servers))
         self._watch(found)
-        self._forget(heard[0] | heard[1] | _usable(board.planned_robots | board.planned_servers))
+        self._forget(heard[0] | heard[1] | usable(board.planned_robots | board.planned_servers))
 
     def _on_robot(self, message: Any) -> None:
         if (name := message.header.frame_id) in self._ears[0] and name not in self._board.robots:

@@ -11,7 +11,7 @@ from diagnostic_msgs.msg import DiagnosticArray
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.monitoring.board import SCHEDULE, Board
 from ros2_rfm_serving.monitoring.findings.look import RECORDER, SCHEDULER, Diagnosis, HeardSchedule, Look
-from ros2_rfm_serving.ros.monitor.discovery import DiscoveringNode
+from ros2_rfm_serving.ros.monitor.discovery import DiscoveringNode, usable
 from ros2_rfm_serving.ros.node.diagnostics import TOPIC
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.wire import convert
@@ -37,7 +37,7 @@ class LookingNode(DiscoveringNode):
         heard, board, now_s = self.heard, self._board, clock()
         self.heard, heard.ended_s = Look(begun_s=now_s, ended_s=now_s), now_s
         heard.robots = {robot: heard.robots.get(robot, []) for robot in board.robots}
-        heard.servers = {server: heard.servers.get(server, []) for server in board.servers}
+        heard.servers = {server: heard.servers.get(server, []) for server in (*board.servers, *usable(heard.lost_servers))}
         heard.doubts = board.doubts
         if self.count_publishers(SIMULATED_TIME):
             heard.clocks_s.clear()

@@ -150,6 +150,10 @@ def unknown(node: Node) -> dict[str, str]:
     return {name: nearest(name, declared) for name in undeclared}
 
 
+SIMILAR = 0.8
+"""How much alike two names without their sections are, one of which may be meant by the other."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known parameter that is most similar; empty: none is. Those of the same section come first: `limits.lowr` is
     `limits.lower`. A name without its section is known by it: `request_timeout_s` is `link.request_timeout_s`."""
@@ -160,7 +164,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return leaves[leaf]
     beside = [other for other in known if other.startswith(section + dot) and "." not in other[len(section + dot) :]]
     found = difflib.get_close_matches(name, beside, 1) or difflib.get_close_matches(name, known, 1)
-    return (found or [leaves[near] for near in difflib.get_close_matches(leaf, leaves, 1)] or [""])[0]
+    return (found or [leaves[near] for near in difflib.get_close_matches(leaf, leaves, 1, SIMILAR)] or [""])[0]
 
 
 class Values:

@@ -6,7 +6,6 @@ stands in the log, in `/diagnostics` and in `rfm why`.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,6 +17,7 @@ from rclpy.node import Node
 from rclpy.parameter import parameter_value_to_python
 
 from ros2_rfm_serving.factory.live_graph.interface import SINKS_OF
+from ros2_rfm_serving.factory.live_graph.similar import similar_topics
 from ros2_rfm_serving.ros.node.timers import Turn, turns_of
 from ros2_rfm_serving.ros.robot.sinks import (
     OBSERVERS,
@@ -37,7 +37,6 @@ PATIENT_CHECKS = 2
 """Checks after which an empty topic is a problem: until then discovery may be under way."""
 SIMILAR_CHECKS = 5
 """Checks after which topics that may be meant are searched for again."""
-NUM_SIMILAR = 3
 JTC_PARAMETERS = (
     "joints",
     "allow_partial_joints_goal",
@@ -160,11 +159,7 @@ class CommandTopic:
             for topic, types in self._node.get_topic_names_and_types()
             if topic != self._topic and not topic.startswith(own) and self._node.count_subscribers(topic)
         }
-        alike = sorted(topic for topic, types in there.items() if kind in types)
-        near = difflib.get_close_matches(self._topic, alike, NUM_SIMILAR, 0.0)
-        found = [f"{topic} takes {kind}" for topic in near]
-        named = difflib.get_close_matches(self._topic, set(there) - set(alike), NUM_SIMILAR, 0.75)
-        found += [f"{topic} takes {', '.join(there[topic])}" for topic in named]
+        found = [f"{topic} takes {', '.join(there[topic])}" for topic in similar_topics(self._topic, there, [kind])]
         return f". Did you mean another topic? {'; '.join(found)}" if found else ""
 
     # --- parameters of a joint_trajectory_controller ---

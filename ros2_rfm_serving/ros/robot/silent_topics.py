@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rclpy.node import Node
 
+from ros2_rfm_serving.factory.live_graph.similar import EXCHANGED, described, similar_topics, type_fix
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.robot.sinks import full_name, graph_name
 from ros2_rfm_serving.ros.wire.qos_match import mismatch
@@ -17,23 +17,8 @@ SILENT_S = 2.0
 """A topic without a message for so long is looked up on the graph."""
 LOOK_PERIOD_S = 5.0
 """Between two times that a silent topic is looked up: a large graph has thousands of topics."""
-NUM_SIMILAR, SIMILAR = 2, 0.75
-"""Topics that are proposed, and how near the name of one of any type has to be."""
-RELATED = {
-    "sensor_msgs/msg/Image": "sensor_msgs/msg/CompressedImage",
-    "sensor_msgs/msg/CompressedImage": "sensor_msgs/msg/Image",
-    "std_msgs/msg/Float32MultiArray": "std_msgs/msg/Float64MultiArray",
-    "std_msgs/msg/Float64MultiArray": "std_msgs/msg/Float32MultiArray",
-}
-"""Types that one parameter exchanges."""
-FIXES = {
-    "sensor_msgs/msg/Image": "set `camera_type: image`, or `camera_types` for one camera",
-    "sensor_msgs/msg/CompressedImage": "set `camera_type: compressed`, or `camera_types` for one camera",
-    "std_msgs/msg/Float64MultiArray": "set `state_type: float64`",
-    "std_msgs/msg/Float32MultiArray": "set `state_type: float32`",
-    "sensor_msgs/msg/JointState": "set `state_parts: [joint_states]` and `joint_topic`",
-}
-"""What makes a robot take messages of this type."""
+NUM_SIMILAR = 2
+"""Topics that are proposed."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +68,8 @@ class SilentTopics:
         if others:
             kind = others[0].topic_type
             names = ", ".join(sorted({full_name(one) for one in others if one.topic_type == kind}))
-            fix = f": {FIXES[kind]}" if kind in FIXES else ""
-            return Silence(type_problem=f"{topic} is published as {kind} by {names}, and not as {wanted}{fix}")
+            fix = type_fix(kind, [wanted])
+            return Silence(type_problem=f"{topic} is published as {kind} by {names}, and not as {wanted}{': ' if fix else ''}{fix}")
         if not publishers:
             return Silence(topic_problem=f"nobody publishes {topic} ({wanted}){self._similar(topic, wanted)}")
         names = ", ".join(sorted({full_name(one) for one in publishers}))
@@ -102,19 +87,8 @@ class SilentTopics:
         return ""
 
     def _similar(self, topic: str, wanted: str) -> str:
-        """Return topics that may be meant: of this or a related type, or of a similar name; below the same robot, if there are."""
-        there = {name: types for name, types in self._node.get_topic_names_and_types() if name != topic}
-        kinds = {wanted, RELATED.get(wanted, wanted)}
-        names = [name for name, types in there.items() if kinds & set(types)]
-        names += difflib.get_close_matches(topic, there.keys() - set(names), NUM_SIMILAR, SIMILAR)
-        robot = topic[: topic.index("/", 1) + 1] if topic.count("/") > 1 else "/"
-        own = [name for name in names if name.startswith(robot)]
-        near = difflib.get_close_matches(topic, own or names, NUM_SIMILAR, 0.0)
-        found = [_described(name, there[name], wanted) for name in near if self._node.count_publishers(name)]
+        """Return topics that may be meant: of this or a related type, or of a similar name."""
+        there = dict(self._node.get_topic_names_and_types())
+        near = similar_topics(topic, there, (wanted, EXCHANGED.get(wanted, wanted)), same_robot=True)[:NUM_SIMILAR]
+        found = [described(name, there[name], [wanted]) for name in near if self._node.count_publishers(name)]
         return f"; did you mean {' or '.join(found)}?" if found else ""
-
-
-def _described(topic: str, types: Sequence[str], wanted: str) -> str:
-    kind = wanted if wanted in types else types[0]
-    fix = f": {FIXES[kind]}" if kind != wanted and kind in FIXES else ""
-    return f"{topic} ({kind}{fix})"

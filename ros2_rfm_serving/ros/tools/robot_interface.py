@@ -38,6 +38,7 @@ def robot_interface(settings: RobotSettings, names: Names, file: str = "") -> Ro
                 topic=absolute(camera.topic),
                 type=graph_name(camera.message_type),
                 has_depth_range=camera.depth_range_m is not None,
+                by_arrival=camera.by_arrival,
             )
             for camera in io.cameras
         ),
@@ -60,6 +61,7 @@ def _state_topic(state: StateConfig, part: StatePart, topic: str) -> StateTopic:
         key=TOPIC_KEYS.get(part, "state_topics"),
         size=state.array_size if part is StatePart.ARRAY else 0,
         fields=state.fields_of_part(part) if part in FORMATS else (),
+        by_arrival=part.value in state.by_arrival,
     )
 
 

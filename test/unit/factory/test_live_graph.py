@@ -9,8 +9,10 @@ import pytest
 
 from ros2_rfm_serving.factory.live_graph.compare import GraphFinding, compare
 from ros2_rfm_serving.factory.live_graph.interface import CameraTopic, CommandTopicSpec, RobotInterface, StateTopic
+from ros2_rfm_serving.factory.live_graph.similar import similar_topics, type_fix
 from ros2_rfm_serving.factory.live_graph.snapshot import (
     COMPRESSED_IMAGE,
+    FLOAT32_ARRAY,
     FLOAT64_ARRAY,
     IMAGE,
     JOINT_STATE,
@@ -94,6 +96,64 @@ def test_raw_images_in_place_of_compressed_ones_are_named_with_the_parameter() -
     found = only(compare(replace(ROBOT, cameras=(camera,)), graph()))
     assert found.problem == "/cam/image is published as sensor_msgs/msg/Image by /driver"
     assert (found.key, found.fix) == ("camera_types", "set camera_types: [front=image]")
+
+
+def test_a_topic_that_may_be_meant_comes_with_what_makes_the_robot_accept_its_type() -> None:
+    found = only(compare(ROBOT, without("/cam/image", published("/cam/image/compressed", COMPRESSED_IMAGE, images()))))
+    assert found.fix.endswith("name /cam/image/compressed (sensor_msgs/msg/CompressedImage: set camera_types: [front=compressed])")
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "part"),
+    [
+        (FLOAT64_ARRAY, FLOAT32_ARRAY, "set `state_type: float64`"),
+        (FLOAT64_ARRAY, JOINT_STATE, "set `state_parts: [array]`"),
+        (JOINT_STATE, FLOAT32_ARRAY, "set `state_parts: [joint_states]`"),
+        (IMAGE, COMPRESSED_IMAGE, "set `camera_type: image`"),
+        (FLOAT64_ARRAY, IMAGE, ""),
+        (JOINT_STATE, COMPRESSED_IMAGE, ""),
+        (IMAGE, JOINT_STATE, ""),
+        (IMAGE, IMAGE, ""),
+    ],
+)
+def test_no_parameter_is_proposed_that_would_not_help(kind: str, wanted: str, part: str) -> None:
+    assert type_fix(kind, [wanted]).startswith(part)
+    assert bool(type_fix(kind, [wanted])) is bool(part)
+
+
+def test_topics_of_another_robot_are_not_meant_where_this_one_has_some() -> None:
+    there = {"/arm_1/camera/raw": [IMAGE], "/arm_2/camera/image": [IMAGE], "/arm_1/camera/imag": ["std_msgs/msg/String"]}
+    found = similar_topics("/arm_1/camera/image", there, [IMAGE], same_robot=True)
+    assert found == ["/arm_1/camera/imag", "/arm_1/camera/raw"]
+    assert similar_topics("/arm_3/camera/image", there, [IMAGE], same_robot=True)[0] == "/arm_2/camera/image"
+
+
+def test_a_topic_of_the_wanted_type_is_proposed_beside_any_number_of_similar_names() -> None:
+    there = {f"/arm/command_{place}": ["std_msgs/msg/String"] for place in range(5)} | {"/controller": [FLOAT64_ARRAY]}
+    found = similar_topics("/arm/command", there, [FLOAT64_ARRAY])
+    assert len(found) == 3 and found[-1] == "/controller"
+
+
+def test_a_camera_on_a_topic_without_images_and_two_cameras_on_one_topic_are_named() -> None:
+    camera = ROBOT.cameras[0]
+    found = only(compare(replace(ROBOT, cameras=(replace(camera, topic="/joint_states"),)), graph()))
+    assert (found.key, found.value) == ("camera_topics", "front=/joint_states") and "name /cam/image" in found.fix
+    found = only(compare(replace(ROBOT, cameras=(camera, replace(camera, name="side"))), graph()))
+    assert (found.key, found.is_error) == ("camera_topics", False)
+    assert found.problem == "front and side have the images of one topic, /cam/image"
+
+
+def test_stamps_that_fall_behind_are_named_and_clocks_that_are_apart_are_not() -> None:
+    def stamped(*ages_s: float) -> Topic:
+        return published("/cam/image", IMAGE, replace(images(), stamp_age_s=ages_s))
+
+    found = only(compare(ROBOT, graph(stamped(17.0, 22.0))))
+    assert (found.key, found.is_error) == ("arrival_time_sensors", False)
+    assert "up to 5.0 s older than others" in found.problem and "arrival_time_sensors: [front]" in found.fix
+    assert compare(ROBOT, graph(stamped(-3600.1, -3600.0))) == []
+    assert compare(ROBOT, graph(stamped(17.0, 22.0), published("/clock", "rosgraph_msgs/msg/Clock", None))) == []
+    by_arrival = replace(ROBOT, cameras=(replace(ROBOT.cameras[0], by_arrival=True),))
+    assert compare(by_arrival, graph(stamped(17.0, 22.0))) == []
 
 
 def test_a_missing_joint_is_named_with_the_one_that_may_be_meant() -> None:

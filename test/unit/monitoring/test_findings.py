@@ -547,6 +547,18 @@ def lost_route(look: Look) -> None:
         says(look, f"{name}: robot", WARN, "the schedule has no server for it")
 
 
+def never_started(look: Look) -> None:
+    """The scheduler plans without a server that nobody has heard, and a robot has no route for want of it."""
+    schedule = look.schedules[-1].schedule
+    schedule = replace(schedule, routes=tuple(route for route in schedule.routes if route.robot != "arm_2"))
+    look.schedules = [replace(one, schedule=schedule) for one in look.schedules]
+    look.servers[OTHER] = []
+    for row in look.robots["arm_2"]:
+        row.server = ""
+    says(look, "arm_2: robot", WARN, "the schedule has no server for it")
+    says(look, "scheduler: servers", WARN, f"planned without {OTHER}", lost=OTHER)
+
+
 def lost_route_alone(look: Look) -> None:
     """The same, and the schedule still places a model on the lost server."""
     placements = look.schedules[-1].schedule.placements
@@ -753,6 +765,7 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (silent_server, [("server gone", SERVER)]),
     (lost_route, [("server gone", SERVER)]),
     (lost_route_alone, [("server gone", SERVER)]),
+    (never_started, [("server gone", OTHER)]),
     (restarted_server, [("server gone", SERVER)]),
     (failed_server, [("model not loaded", SERVER)]),
     (silent_robot, [("robot gone", "arm_2")]),

@@ -99,4 +99,4 @@ def test_what_check_calls_valid_up_takes(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", FACTORIES)
 def test_every_changed_descriptor_that_check_calls_valid_up_takes(tmp_path: Path, name: str) -> None:
     refused, taken = refused_by_up(list(changed(shipped_tree(name))), tmp_path)
-    assert taken > 20 and not refused
+    assert taken >= 20 and not refused

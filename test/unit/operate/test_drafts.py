@@ -109,6 +109,8 @@ UNKNOWN = {
     "limits.lower: {a: 1.0}": "limits.lower.a: unknown key",
     "xyzzy: 1": "xyzzy: unknown key; remove it",
     "gateway_port: 8000": "gateway_port: unknown key",
+    "server: server_1": "server: unknown key; remove it",
+    "limits: {lower: [0.0, 0.0]}\n    limits.lower: [-1.0, -1.0]": "limits.lower: is written twice",
 }
 
 
@@ -116,7 +118,8 @@ UNKNOWN = {
 def test_a_key_that_no_robot_has_is_an_error_with_the_nearest_of_its_section(tree: Tree, tmp_path: Path, line: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         asked(with_line(tree, tmp_path, line), tmp_path)
-    assert str(refused.value).startswith(f"{tmp_path / 'mine.yaml'}:3: /**.ros__parameters.{UNKNOWN[line]}")
+    place = f"{tmp_path / 'mine.yaml'}:{3 + line.count(chr(10))}"
+    assert str(refused.value).startswith(f"{place}: /**.ros__parameters.{UNKNOWN[line]}")
 
 
 @pytest.mark.parametrize("line", ["use_sim_time: false", "qos_overrides./parameter_events.publisher.depth: 10"])
@@ -186,6 +189,16 @@ def test_a_section_for_one_robot_is_checked_for_it_alone(tree: Tree, tmp_path: P
     )
     nodes = {node.name: merged_parameters(node) for node in node_list(factory, shipped("config"))}
     assert "blend_steps" not in nodes["push_1"] and nodes["push_2"]["blend_steps"] == 2
+
+
+@pytest.mark.parametrize("text", ["state_size: 39\n", "/**:\n  state_size: 39\n", "/**:\n  ros_parameters:\n    state_size: 39\n"])
+def test_a_file_whose_parameters_stand_elsewhere_is_refused_with_what_it_should_begin_with(
+    tree: Tree, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    tree["push"]["robot"] = "mine.yaml"
+    with pytest.raises(ConfigurationError, match=r"state_size: is not below `ros__parameters`; begin the file with `/\*\*:`"):
+        asked(tree, tmp_path)
 
 
 def test_a_file_without_a_section_for_a_robot_is_refused(tree: Tree, tmp_path: Path) -> None:
