@@ -141,7 +141,7 @@ def test_a_refusal_is_shown_in_words_with_a_link_to_what_helps_and_events_are_fi
 ) -> None:
     with living(Refuser, ros_domain), living(Server, ros_domain), opened(browser, url) as page:
         refusal = page.locator('[data-key="arm_3"] .why a')
-        expect(refusal).to_contain_text("an action was outside of the limits", timeout=30_000)
+        expect(refusal).to_contain_text("actions are outside of the limits", timeout=30_000)
         expect(page.locator('[data-key="arm_1"] .pill')).to_have_text("ready, idle")
         expect(page.locator('[data-key="arm_3"] img')).to_be_visible(timeout=30_000)  # of raw images
         page.goto(f"{url}#/robot/arm_3")
