@@ -20,7 +20,8 @@ try:
 except ModuleNotFoundError:  # Python 3.10
     from pip._vendor import tomli as tomllib
 
-OF_DEVELOPMENT = ("dev", "fuzz")
+LEFT_OUT = ("dev", "fuzz", "demo")
+"""Extras of development, and one that is made of others."""
 STATED = re.compile(r"^[^\n]{1,70}$")
 """A licence's name; not its whole text."""
 
@@ -39,7 +40,7 @@ def distributions(pyproject: str) -> dict[str, metadata.Distribution]:
     """By name: what the project needs, what that needs, and so on."""
     project = tomllib.loads(Path(pyproject).read_text(encoding="utf-8"))["project"]
     extras = project.get("optional-dependencies", {})
-    asked = [*project["dependencies"], *(line for extra in extras if extra not in OF_DEVELOPMENT for line in extras[extra])]
+    asked = [*project["dependencies"], *(line for extra in extras if extra not in LEFT_OUT for line in extras[extra])]
     found: dict[str, metadata.Distribution] = {}
     seen: set[str] = set()
     for requirement in map(Requirement, asked):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.run import run_factory
 from ros2_rfm_serving.operate.running import Options, console, new_logs, quickstart
 from ros2_rfm_serving.ros.node.process import ignore_signals
+
+NEEDED = ("metaworld", "mujoco", "torch", "safetensors", "starlette", "uvicorn")
+"""Modules of the extra `demo`: simulated arms, their policy, and the page."""
 
 
 def demo(
@@ -23,8 +28,11 @@ def demo(
 
     Examples:  rfm demo   |   rfm demo --seconds 60 --no-browser
 
-    Exit code: 0, or 1 when a process kept failing.
+    Exit code: 0, 1 when a process kept failing, 2 when a package is missing.
     """
+    if missing := [module for module in NEEDED if find_spec(module) is None]:
+        fix = "pip install 'ros2-rfm-serving[demo]'"
+        raise ConfigurationError(f"not installed: {', '.join(missing)}", key="rfm demo", fix=fix)
     from ros2_rfm_serving.factory import load_factory
 
     factory = load_factory(quickstart())

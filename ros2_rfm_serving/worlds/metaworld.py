@@ -12,17 +12,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-os.environ.setdefault("MUJOCO_GL", "egl")
-
-import mujoco
 import numpy as np
 import numpy.typing as npt
-from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.worlds.base import Array, Image, WorldSpec
-from ros2_rfm_serving.worlds.obstacles import Obstacle
+from ros2_rfm_serving.worlds.rendering import drawing_off_screen
+
+os.environ.setdefault("MUJOCO_GL", "egl")
+with drawing_off_screen():
+    import mujoco
+    from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+
+    from ros2_rfm_serving.worlds.obstacles import Obstacle
 
 PHYSICS_STEP_S = 0.0125
 ACTION_NAMES = ("delta_x", "delta_y", "delta_z", "gripper")
@@ -288,4 +291,5 @@ def _free_camera(name: str) -> mujoco.MjvCamera:
 def _renderer(model: Any, size_px: int) -> mujoco.Renderer:
     model.vis.quality.shadowsize = 0
     model.vis.quality.offsamples = 0
-    return mujoco.Renderer(model, size_px, size_px)
+    with drawing_off_screen():
+        return mujoco.Renderer(model, size_px, size_px)

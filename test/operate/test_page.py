@@ -31,9 +31,11 @@ from ros2_rfm_serving.ros.monitor.eyes import Eyes
 from ros2_rfm_serving.ros.monitor.hands import Hands
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.security.tokens import Tokens
+from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS
 from test.operate.test_prometheus import free_port
 from test.ros.test_dashboard import NAMES, TOKEN, Plant, Server, living
 from test.system.test_factory import EMULATED, pids, rfm_up
+from test.unit.monitoring.dashboard import test_app
 
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
 QUIET += ("--disable-component-update", "--disable-sync")
@@ -141,7 +143,7 @@ def test_a_refusal_is_shown_in_words_with_a_link_to_what_helps_and_events_are_fi
 ) -> None:
     with living(Refuser, ros_domain), living(Server, ros_domain), opened(browser, url) as page:
         refusal = page.locator('[data-key="arm_3"] .why a')
-        expect(refusal).to_contain_text("an action was outside of the limits", timeout=30_000)
+        expect(refusal).to_contain_text("actions are outside of the limits", timeout=30_000)
         expect(page.locator('[data-key="arm_1"] .pill')).to_have_text("ready, idle")
         expect(page.locator('[data-key="arm_3"] img')).to_be_visible(timeout=30_000)  # of raw images
         page.goto(f"{url}#/robot/arm_3")
@@ -245,6 +247,37 @@ def test_words_of_others_stay_words(browser: Browser, url: str, ros_domain: int)
         page.goto(f"{url}#/robot/{'%3Cimg%20src=x%20onerror=window.harmed=1%3E'}")
         expect(page.get_by_role("heading", level=1)).to_contain_text("<img")
         assert page.evaluate("window.harmed") is None
+
+
+def test_a_person_mistypes_a_token_pastes_too_long_a_task_and_another_browser_sees_what_was_given(browser: Browser) -> None:
+    factory = test_app.Page()
+    with (
+        serving(factory.dashboard, "127.0.0.1", 0) as at,
+        opened(browser, at) as page,
+        opened(browser, at) as other,
+    ):
+        other.goto(f"{at}#/events")
+        page.goto(f"{at}#/robot/arm_1")
+        page.get_by_role("button", name="Give a task").click()
+        dialog = page.get_by_role("dialog")
+        for wrong in ("", "a-long-enough\N{HORIZONTAL ELLIPSIS}"):
+            dialog.get_by_label("Token").fill(wrong)
+            dialog.get_by_role("button", name="Unlock").click()
+            expect(dialog.get_by_text("That is no token")).to_be_visible()
+        dialog.get_by_label("Token").fill(TOKEN)
+        dialog.get_by_role("button", name="Unlock").click()
+        expect(dialog.get_by_text("the robot offers no reset")).to_be_visible()
+        dialog.get_by_label("Instruction").fill("x" * (MAX_INSTRUCTION_CHARACTERS + 1))
+        dialog.get_by_role("button", name="Give the task").click()
+        expect(dialog.get_by_text(f"at most {MAX_INSTRUCTION_CHARACTERS} characters")).to_be_visible()
+        dialog.get_by_label("Instruction").fill("x" * MAX_INSTRUCTION_CHARACTERS)
+        dialog.get_by_role("button", name="Give the task").click()
+        expect(dialog).to_be_hidden()
+        assert factory.graph.wanted.instruction == "x" * MAX_INSTRUCTION_CHARACTERS and not factory.graph.wanted.reset
+        expect(other.locator(".events")).to_contain_text("task by ada: done")
+        page.goto(f"{at}#/robot/arm_2")
+        page.get_by_role("button", name="Give a task").click()
+        expect(dialog.get_by_label("Instruction")).to_have_value("")
 
 
 def test_it_fits_a_phone_follows_dark_and_light_and_needs_no_mouse(browser: Browser, url: str, ros_domain: int) -> None:

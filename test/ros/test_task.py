@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -198,9 +199,14 @@ def test_a_page_gives_a_task_tells_its_end_and_says_a_refusal_in_words(rig: Task
     assert begun.done and begun.end is not None and rig.node._robots[0].brain.task.goal.instruction == "wave"
     again = answered("task")
     assert not again.done and "cancel it first" in again.message
+    at_once = list[Future[Answer]]()
+    begun.end.add_done_callback(lambda _: at_once.append(hands.order("task", "r1", "", NO_TASK)))
     assert answered("cancel") == Answer(True, "the task is canceled")
     rig.wait(begun.end.done, "its end")
     assert begun.end.result().message == "canceled; canceled by an order"
+    next_one = rig.wait(lambda: at_once[0].done() and at_once[0].result(), "the task that is given at the very end of another")
+    assert next_one.done and answered("cancel").done
+    rig.wait(next_one.end.done, "its end")
     rig.node.trigger_deactivate()
     refused = answered("task")
     assert not refused.done and refused.end is None

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ros2_rfm_serving.cli import demo
+from ros2_rfm_serving.errors import ConfigurationError
 from test.conftest import REPOSITORY
 
 
@@ -28,3 +30,9 @@ def test_the_quickstart_with_its_page_and_without_a_clone(ros_domain: int, tmp_p
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"dashboard: http://127\.0\.0\.1:\d+/", done.stdout) and "3 robots, 2 servers" in done.stdout
+
+
+def test_what_is_not_installed_is_named_at_once_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "NEEDED", ("json", "no_such_module", "nor_this_one"))
+    with pytest.raises(ConfigurationError, match=r"not installed: no_such_module, nor_this_one.*ros2-rfm-serving\[demo\]"):
+        demo.demo()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
-from ros2_rfm_serving.monitoring.explanations import PASSING, explanation
+from ros2_rfm_serving.monitoring.counters import COUNTERS
+from ros2_rfm_serving.monitoring.explanations import explanation
 
 RECENT_S = 10.0
 MOST = 3
@@ -31,6 +32,11 @@ class RecentRefusals:
     def of(self, name: str, now_s: float) -> list[dict[str, str]]:
         """Return what may be in its way, the newest reasons first: the counter's name and what it means."""
         noted = self._at_s.get(name, {}).items()
-        recent = {reason: at_s for reason, at_s in noted if now_s - at_s <= RECENT_S and reason not in PASSING}
+        recent = {reason: at_s for reason, at_s in noted if now_s - at_s <= RECENT_S and not _settles(reason)}
         newest = sorted(recent, key=lambda reason: -recent[reason])[:MOST]
         return [{"reason": reason, "meaning": explanation(reason).meaning} for reason in newest]
+
+
+def _settles(reason: str) -> bool:
+    """Return whether a reset, a restart or a new schedule brings such refusals by itself."""
+    return reason in COUNTERS and COUNTERS[reason].settles

@@ -6,16 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ros2_rfm_serving.monitoring.board import RobotRow
+from ros2_rfm_serving.monitoring.counters import ROBOT, UNUSABLE_ACTIONS
 from ros2_rfm_serving.monitoring.findings.finding import Finding
 from ros2_rfm_serving.monitoring.findings.look import Diagnosis, Look, grown, refused
-from ros2_rfm_serving.monitoring.findings.refusals import CHUNKS, ROBOT
 from ros2_rfm_serving.types import MONITOR
 from ros2_rfm_serving.types.process_problems import CONFIGURATION
 
 WORDS = 3
 """Diagnoses, a second apart, that have to agree."""
 IDLE, EXECUTING = "idle", "executing"
-CHUNK_KINDS = tuple(kind for kind, advice in ROBOT.items() if advice is CHUNKS)
+CHUNK_KINDS = tuple(kind for kind, counter in ROBOT.items() if UNUSABLE_ACTIONS in counter.causes)
 UNUSABLE = 3
 """Chunks and actions that are refused in a look; fewer are single ones."""
 WAITING, MISSED = 0.5, 0.1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ros2_rfm_serving.operate.deploy.options import ACCOUNT, CACHE, PREFIX, USER_ID
 from ros2_rfm_serving.operate.deploy.processes import Plan, Role
+from ros2_rfm_serving.worlds.rendering import RENDERER_PACKAGES
 
 PYTHON = "3.11"
 """Which the project is tested with; wheels of ROS exist for others too."""
@@ -11,7 +12,6 @@ EXTRAS = {"bundle": "torch", "lerobot": "lerobot", "jax": "jax", "vllm": "vllm",
 """Engine -> extra of this package. An engine of one's own brings what it needs in a layer of one's own."""
 IGNORED = ".git\n.venv*\nbuild\ninstall\nlog\nlogs\nrecordings\ntest\n**/__pycache__\n"
 """Of a checkout, for an image."""
-RENDERER = "libegl1 libgl1 libgles2 libgl1-mesa-dri libegl-mesa0 libglx-mesa0"
 
 
 def dockerfile(plan: Plan) -> str:
@@ -21,7 +21,9 @@ def dockerfile(plan: Plan) -> str:
     ]
     builds.append(_target("server", server_extras(plan), about="Model servers.", environment=_NVIDIA if _has_gpu(plan) else ""))
     if plan.has(Role.WORLD):
-        builds.append(_target("simulator", simulator_extras(plan), about="Simulated robots, drawn off screen.", packages=RENDERER))
+        builds.append(
+            _target("simulator", simulator_extras(plan), about="Simulated robots, drawn off screen.", packages=RENDERER_PACKAGES)
+        )
     return "\n".join(builds)
 
 

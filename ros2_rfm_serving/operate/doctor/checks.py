@@ -18,6 +18,7 @@ from ros2_rfm_serving.operate.doctor.finding import Finding, Verdict
 from ros2_rfm_serving.operate.doctor.imports import PACKAGE, imports_of, nodes
 from ros2_rfm_serving.operate.doctor.shared_memory import leftovers
 from ros2_rfm_serving.shipped import shipped
+from ros2_rfm_serving.worlds.rendering import RENDERER_FIX
 
 HOUSE = PACKAGE.name
 QUICKSTART = {"embedded models": f"{HOUSE}.engines.bundles"}
@@ -129,17 +130,16 @@ def compiled_finding() -> Finding:
 def _renderer() -> Finding:
     """In a process of its own: a broken GL library may end it."""
     code = "from ros2_rfm_serving.worlds.metaworld import MetaworldArm as A; print(A('reach').render()['front'].shape)"
-    fix = "apt-get install libegl1 libgl1 libgles2 libgl1-mesa-dri libegl-mesa0 libglx-mesa0 (or set MUJOCO_GL=osmesa)"
     if importlib.util.find_spec("mujoco") is None:
         install = packages.cure_by_pip(["mujoco"])
         return Finding(part="renderer", verdict=Verdict.OPTIONAL, found="no mujoco to try it with", fix=install)
     try:
         done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60, check=False)
     except subprocess.TimeoutExpired:
-        return Finding(part="renderer", verdict=Verdict.MISSING, found="rendering one frame took over a minute", fix=fix)
+        return Finding(part="renderer", verdict=Verdict.MISSING, found="rendering one frame took over a minute", fix=RENDERER_FIX)
     if done.returncode or "(96, 96, 3)" not in done.stdout:
         found = (done.stderr.strip().splitlines() or ["no picture"])[-1][:100]
-        return Finding(part="renderer", verdict=Verdict.MISSING, found=found, fix=fix)
+        return Finding(part="renderer", verdict=Verdict.MISSING, found=found, fix=RENDERER_FIX)
     return Finding(part="renderer", verdict=Verdict.OK, found=f"off-screen, {os.environ.get('MUJOCO_GL', 'egl')}")
 
 

@@ -68,7 +68,7 @@ def _imported(body: Iterable[ast.stmt]) -> Iterator[str]:
             yield from (place.partition(":")[0] for place in ast.literal_eval(statement.value).values())
         elif isinstance(statement, ast.ClassDef) or (isinstance(statement, ast.If) and not _is_for_type_checkers(statement)):
             yield from _imported([*statement.body, *getattr(statement, "orelse", [])])
-        elif isinstance(statement, ast.Try) and not _may_fail(statement):
+        elif isinstance(statement, ast.With) or (isinstance(statement, ast.Try) and not _may_fail(statement)):
             yield from _imported(statement.body)
 
 

@@ -98,7 +98,7 @@ class Hands:
 
     def _give(self, robot: str, wanted: WantedTask, answer: Future[Answer]) -> None:
         """Raises: `ConfigurationError` where the enclave is not whole."""
-        if robot in self._given:
+        if robot in self._given and not self._given[robot].is_over:
             _say(answer, Answer(False, f"{robot} works on a task that was given here: cancel it first"))
             return
         try:

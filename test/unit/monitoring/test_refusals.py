@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ros2_rfm_serving.monitoring.counters import COUNTERS, ROBOT, SERVER, ZENOH_DOOR, Table
+from ros2_rfm_serving.monitoring.explanations import explanation
 from ros2_rfm_serving.monitoring.findings.causes import CAUSES
-from ros2_rfm_serving.monitoring.findings.refusals import ROBOT, SERVER, ZENOH_DOOR, Advice, NamedElsewhere, Table
 from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.ros.server.websocket_connection import COUNTED
 from ros2_rfm_serving.ros.zenoh.tally import LOST
@@ -120,7 +121,7 @@ def test_every_counter_of_the_code_is_a_cause(who: str) -> None:
         found |= {*COUNTED.values()}
     assert len(found) > 10
     missing = found - set(KNOWN[who]) - ELSEWHERE[who]
-    assert not missing, f"write what they mean, and what mends them, to monitoring/findings/refusals.py: {sorted(missing)}"
+    assert not missing, f"write what they mean, and what mends them, to monitoring/counters.py: {sorted(missing)}"
 
 
 def test_no_entry_is_of_a_counter_that_is_gone() -> None:
@@ -130,11 +131,15 @@ def test_no_entry_is_of_a_counter_that_is_gone() -> None:
     assert {kind for table in KNOWN.values() for kind in table} <= found
 
 
-def test_what_is_named_elsewhere_is_named_by_a_cause_that_there_is() -> None:
+def test_every_counter_has_words_and_those_named_elsewhere_a_cause_that_there_is() -> None:
     causes = {cause.name for cause in CAUSES}
     for table in KNOWN.values():
-        for kind, advice in table.items():
-            if isinstance(advice, NamedElsewhere):
-                assert set(advice.causes) <= causes, kind
-            else:
-                assert isinstance(advice, Advice) and advice.meaning and advice.fix and advice.fewest >= 1, kind
+        for kind, counter in table.items():
+            assert counter.meaning and counter.fix and counter.fewest >= 1, kind
+            assert set(counter.causes) <= causes, kind
+
+
+def test_the_page_explains_a_counter_as_rfm_why_does_wherever_it_is_counted() -> None:
+    for kind in COUNTERS:
+        told = {(table[kind].meaning, table[kind].fix) for table in KNOWN.values() if kind in table}
+        assert told == {tuple(explanation(kind))}, kind

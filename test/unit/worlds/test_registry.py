@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -114,3 +117,12 @@ def test_a_policy_learns_from_another_worlds_expert_and_its_bundle_is_found_besi
         assert 0 < episode.steps <= 30, "it drives"
     finally:
         engine.close()
+
+
+def test_a_renderer_that_cannot_be_loaded_is_named_with_its_fix() -> None:
+    code = "from ros2_rfm_serving.worlds.registry import build_world as b, WorldSpec as S; b('metaworld', S(task='reach'))"
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    environment = {**os.environ, "MUJOCO_GL": "none_of_these"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode and "nothing can be drawn off screen: " in done.stderr, done.stderr
+    assert "MUJOCO_GL" in done.stderr and "libegl1" in done.stderr, done.stderr

@@ -9,7 +9,7 @@ const CONSEQUENCES = {
   abort: "Its task ends as failed.",
   release: "It leaves the schedule and gets no more actions from the servers.",
   admit: "It joins the schedule; a robot that does not fit has the factory planned anew.",
-  cancel: "Its task ends here; the robot stops at once.",
+  cancel: "Its task ends here; the robot stops at once. A program, such as the foreman, may give it the next one: pause it to keep it still.",
   task: "It starts at once. A task of a program, such as the foreman, ends for it.",
   drain: "The server takes nothing new and answers what it has. Robots turn to their standby, or hold.",
   activate: "The server takes sessions and requests again.",
@@ -26,6 +26,7 @@ function show() {
 }
 
 async function identify(given) {
+  if (!/^[!-~]+$/.test(given)) throw new Error("That is no token: paste the one that was printed when the page was started.");
   const answer = await fetch("/api/whoami", { headers: { authorization: `Bearer ${given}` } });
   const told = await answer.json();
   if (!answer.ok) throw new Error(told.problem);
@@ -101,7 +102,7 @@ export function whyBox(name) {
       else if (!told.findings.length) box.replaceChildren(h("p", { class: "faint" }, `Nothing is wrong: seen for ${told.looked_s} s.`));
       else box.replaceChildren(...told.findings.map((one) => h("div", { class: "card cause", title: `Cause: ${one.cause}` },
         h("h3", {}, `${one.cause}${one.about ? `: ${one.about}` : ""}`), one.evidence.map((words) => h("p", { class: "why" }, words)),
-        h("p", {}, h("strong", {}, "What helps: "), prose(one.fix ?? one.mend)))));
+        h("p", {}, h("strong", {}, "What helps: "), prose(one.mend)))));
     } catch (error) { box.replaceChildren(h("p", { class: "problem" }, error.message)); } finally { button.disabled = false; }
   }
   return { button, box };
@@ -112,6 +113,7 @@ export async function giveTask(robot, offers) {
   if (!who && !(await unlock())) return;
   text($("task-title"), `Give ${robot} a task`);
   text($("task-text"), CONSEQUENCES.task);
+  $("task-instruction").value = $("task-budget").value = ""; // what another robot was given is not given to this one
   $("task-reset").checked = offers.reset; $("task-reset").disabled = !offers.reset;
   text($("task-reset-label"), offers.reset ? "bring robot and workpiece to the start first" : "the robot offers no reset");
   await run($("task"), $("task-problem"), () => send({

@@ -86,7 +86,7 @@ def test_who_holds_is_told_once_until_it_moves_again() -> None:
 
 def test_refusals_for_one_reason_are_one_event_for_a_while() -> None:
     watched = Watched()
-    old = "an action was too old to be executed"
+    old = "actions were older than `max_action_age_s` before they could be executed"
     assert watched.look(refused={"stale_action": 1}) == [("arm_1", "refused", f"{old} (stale_action, 1 in all)")]
     assert watched.look(refused={"stale_action": 5, "late": 1}) == [("arm_1", "refused", "late (late, 1 in all)")]
     watched.look(seconds=REFUSED_PERIOD_S)

@@ -52,7 +52,7 @@ def test_a_robot_says_what_it_does_and_what_is_in_its_way() -> None:
     recent.sample(made, NOW_S)
     arm.refused = {"stale_action": 3, "stale_episode": 1}
     recent.sample(made, NOW_S)
-    refusing = [{"reason": "stale_action", "meaning": "an action was too old to be executed"}]
+    refusing = [{"reason": "stale_action", "meaning": "actions were older than `max_action_age_s` before they could be executed"}]
     assert views.fleet(made, NOW_S, recent)["robots"]["arm_1"]["refusing"] == refusing
     assert recent.of("arm_1", NOW_S + RECENT_S + 1.0) == []
 
