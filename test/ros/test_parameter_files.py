@@ -85,7 +85,6 @@ def test_every_plain_scalar_is_what_ros_reads(ros_domain: int, tmp_path: Path) -
 
 FORMS = {
     "nested": ["gate: {jump: hold, deep: {er: 1e-3}}", "gate.limits: [0.5, 1e3]"],
-    "dotted key twice, the later one counts": ["gate: {jump: hold}", "gate.jump: scale"],
     "list of numbers": ["a: [1, 2]", "b: [1.0, 2e0]", "c: [y, n]", "d: [abc, 'y']"],
     "keys are texts": ["1: abc", "yes: 2", "1.5: 3"],
     "block text": ["a: |\n      5", "b: >-\n      7", "c: |-\n      1e3"],
@@ -116,6 +115,13 @@ def test_forms_that_ros_reads_are_read_alike(ros_domain: int, tmp_path: Path, fo
     text = written(FORMS[form])
     ros, ours = of_ros(text, tmp_path), of_ours(text, tmp_path)
     assert ros and ours.keys() == ros.keys() and all(same(ours[name], ros[name]) for name in ros), (ours, ros)
+
+
+def test_a_parameter_that_is_written_twice_is_refused_where_ros_keeps_the_later_one(ros_domain: int, tmp_path: Path) -> None:
+    text = written(["gate: {jump: hold}", "gate.jump: scale"])
+    assert of_ros(text, tmp_path) == {"gate.jump": "scale"}
+    with pytest.raises(ConfigurationError, match="is written twice"):
+        of_ours(text, tmp_path)
 
 
 @pytest.mark.parametrize("directive", DIRECTIVES)

@@ -128,7 +128,9 @@ class Proofs:
         return True
 
     def _prover_of(self, robot: str) -> Prover | None:
-        """None: there is no certificate. Raises: `ConfigurationError`."""
+        """Return what signs for a robot; None where this process had no certificate when it began. Raises: `ConfigurationError`."""
+        if self._verifier is None:
+            return None
         if robot not in self._provers:
             self._provers[robot] = prover_of_member(robot) if robot else prover_of_process()
         return self._provers[robot]
