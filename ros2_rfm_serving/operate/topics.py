@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.operate.progress import spinner
 from ros2_rfm_serving.operate.running import spinning
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.ros.monitor.topics import Rate, TopicEndpoint, TopicRow
 
 DISCOVERY_S = 1.5
-"""Until a graph that is there is known."""
+"""A graph that has not changed for so long counts as discovered."""
+MOST_DISCOVERY_S = 10.0
+"""A machine that is busy may take so long to discover the first topic."""
 LOOK_PERIOD_S = 0.1
 
 
@@ -31,13 +34,27 @@ def _node() -> Iterator[Node]:
 
 
 def list_topics(part: str) -> tuple[list[TopicRow], list[TopicEndpoint]]:
-    """Return the topics whose name has this part, and, of one that is called so, who publishes and subscribes."""
-    from ros2_rfm_serving.ros.monitor.topics import endpoints, topic_rows
+    """Return the topics whose name has this part, and, of one that is called so, its publishers and subscribers."""
+    from ros2_rfm_serving.ros.monitor.topics import endpoints
 
     with _node() as node:
-        time.sleep(DISCOVERY_S)
-        rows = topic_rows(node, part)
+        with spinner("looking at the graph"):
+            rows = _discovered(node, part)
         return rows, endpoints(node, part) if part in [row.name for row in rows] else []
+
+
+def _discovered(node: Node, part: str) -> list[TopicRow]:
+    """Return the topics whose name has this part once they stay the same; none after `MOST_DISCOVERY_S`."""
+    from ros2_rfm_serving.ros.monitor.topics import topic_rows
+
+    rows: list[TopicRow] = []
+    began_s = changed_s = time.monotonic()
+    while (now_s := time.monotonic()) - changed_s < DISCOVERY_S or not (rows or now_s - began_s > MOST_DISCOVERY_S):
+        found = topic_rows(node, part)
+        if found != rows:
+            rows, changed_s = found, now_s
+        time.sleep(LOOK_PERIOD_S)
+    return rows
 
 
 def _await_publisher(node: Node, topic: str, wait_s: float, stop: threading.Event) -> None:
