@@ -15,8 +15,9 @@ from ros2_rfm_serving.scheduler.solution import Solution
 
 CHOICES = ("balanced", "fifo", "swift", "best")
 """The default first, and what needs no account of tasks. The others go by what the papers compare (docs/server.md)."""
-WORTH = 5e-3
-"""How much higher the objective has to be for another policy than the default to be chosen."""
+WORTH = 1e-2
+"""How much higher the objective has to be for another policy than the default to be chosen: less is within what the search and its
+predictions miss."""
 
 
 def is_automatic(factory: Factory) -> bool:
@@ -28,8 +29,8 @@ def chosen(factory: Factory, planned: Callable[[Factory], Solution]) -> tuple[Fa
     solutions = {name: planned(_with(factory, name)) for name in CHOICES}
     best = max(CHOICES, key=lambda name: (solutions[name].feasible, _worth(solutions[name], name)))
     kept = [name for name in CHOICES if name != best and solutions[name].feasible]
-    others = [f"{solutions[name].expected_objective:.1f} with {name}" for name in kept]
-    expected = f"an objective of {solutions[best].expected_objective:.1f} actions/s is expected"
+    others = [f"{solutions[name].expected_objective:.2f} with {name}" for name in kept]
+    expected = f"an objective of {solutions[best].expected_objective:.2f} actions/s is expected"
     note = f"dispatch: auto is {best} here, with which {expected}"
     note = f"{note} ({', '.join(others)})" if others else note
     solution = solutions[best]

@@ -228,7 +228,7 @@ MUTANTS = (
     Mutant(
         name="a robot gives way until its chunk is at its end",
         file="robot/conversation/link.py",
-        old="self.lasts_s - cycle_s - max(took_s, self.latencies.expected_s())",
+        old="chunk_slack_s(self.lasts_s, cycle_s, max(took_s, self.latencies.expected_s()))",
         new="self.lasts_s - cycle_s",
         tests=(PACE,),
     ),
