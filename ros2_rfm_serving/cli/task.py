@@ -27,7 +27,7 @@ def task(
     namespace: Annotated[str, typer.Option(help="Namespace of the whole factory")] = "",
     wait: Annotated[float, typer.Option(min=0, help="Look for a factory for so long, s")] = 5.0,
 ) -> None:
-    """Gives a robot a task, shows how it goes, and says in words how it ended; Ctrl-C cancels it.
+    """Gives a robot a task, follows its progress and explains its result; Ctrl-C cancels it.
 
     A task of a person takes the robot from a program such as the foreman of `rfm up`, which goes on afterwards. With certificates:
     RFM_SERVING_ENCLAVE=DIR/enclaves/operator.
