@@ -167,16 +167,25 @@ class ServerRow(_Row):
     """Number that the server's process drew at random when it started; 0: none was received."""
     noted_state: str = "-"
     state_since_s: float = -math.inf
-    """When the server was first seen in its state. One that tries to load again, as it does every 10 s, still fails."""
+    """When the server was first seen in its state."""
+    failing_since_s: float = math.inf
+    """When it first reported that its model cannot be loaded, without having been ready since: it tries again every 10 s, and a
+    supervisor may start it again. Infinity: it does not fail."""
+    hangs: int = 0
+    """How often it reported that its engine hangs, since this board observes it. A server may end itself half a second later."""
     behind_since_s: float = math.inf
     """When it was first seen to follow another schedule than the newest; infinity: it follows the newest."""
 
     def note(self, is_behind: bool, now_s: float) -> None:
         """Note when a status came, whose figures this row has."""
         self.seen_s, self.lost = now_s, False
-        retries = (self.noted_state, self.state) == ("failed", "loading")
-        if self.state != self.noted_state and not retries:
+        if self.state != self.noted_state:
             self.noted_state, self.state_since_s = self.state, now_s
+            self.hangs += self.state == "hung"
+        if self.state == "failed":
+            self.failing_since_s = min(self.failing_since_s, now_s)
+        elif self.state != "loading":
+            self.failing_since_s = math.inf
         self.behind_since_s = min(self.behind_since_s, now_s) if is_behind else math.inf
 
     def is_stale(self, now_s: float) -> bool:

@@ -11,6 +11,9 @@ from ros2_rfm_serving.monitoring.activity import activity
 from ros2_rfm_serving.monitoring.board import Board, RobotRow, Score, wilson_interval
 from ros2_rfm_serving.monitoring.plain import FittingTable, PlainTable, plain
 
+OF_THE_OBSERVER = ("ready_s", "progressed_s", "noted_state")
+"""Fields of a row, beside those that end in `_since_s`, that hold instants and notes of the observing process."""
+
 
 def render(board: Board, duration_s: float, logs: Path, *, ended_s: float = -math.inf) -> list[Any]:
     """ended_s: when the processes were told to end; a figure of a server that was silent before is not shown."""
@@ -93,8 +96,8 @@ def status_json(board: Board, now_s: float) -> str:
     for rows in (figures["robots"], figures["servers"]):
         for row in rows.values():
             row["silent_s"] = now_s - row.pop("seen_s")
-            for instant in ("ready_s", "progressed_s"):
-                row.pop(instant, None)
+            for name in [name for name in row if name in OF_THE_OBSERVER or name.endswith("_since_s")]:
+                del row[name]
     return json.dumps(_finite(figures), default=vars)
 
 

@@ -38,7 +38,7 @@ def _other_server(floor: Floor, profiles: Path, **parameters: object) -> None:
 
 def _right_server(floor: Floor) -> None:
     _other_server(floor, floor.profiles)
-    floor.streams()
+    floor.work_again()
 
 
 def _other_robot(floor: Floor, **parameters: object) -> None:
@@ -149,7 +149,7 @@ def _dead(sensor: str) -> Callable[[Floor], AbstractContextManager[None]]:
             yield
         finally:  # the causes after it are made on the same floor
             floor.start(sensor, "test.operate.sensor", sensor, ROBOT)
-        floor.streams()
+        floor.work_again()
 
     return cause
 
@@ -212,7 +212,7 @@ def server_gone(floor: Floor) -> Iterator[None]:
     floor.kill("model_server_node")
     yield
     floor.node("model_server_node")
-    floor.streams()
+    floor.work_again()
 
 
 @contextmanager

@@ -98,8 +98,15 @@ class Floor:
     # --- processes ---
 
     def node(
-        self, executable: str, name: str = "", *, environment: Mapping[str, str] = MappingProxyType({}), **parameters: Any
+        self,
+        executable: str,
+        name: str = "",
+        *,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        remapped: tuple[str, ...] = (),
+        **parameters: Any,
     ) -> None:
+        """remapped: rules as "/from:=/to"."""
         own = {
             "scheduler_node": {"factory_file": str(self.folder / "factory.yaml"), "profiles_folder": str(self.profiles)},
             "model_server_node": {
@@ -113,7 +120,8 @@ class Floor:
         name = name or executable
         file = self.folder / f"{name}.yaml"
         file.write_text(yaml.safe_dump({"/**": {"ros__parameters": own | parameters}}))
-        self.start(name, module_of(executable), "--ros-args", "--params-file", str(file), environment=environment)
+        rules = [text for rule in remapped for text in ("-r", rule)]
+        self.start(name, module_of(executable), "--ros-args", "--params-file", str(file), *rules, environment=environment)
 
     def start(self, name: str, module: str, *arguments: str, environment: Mapping[str, str] = MappingProxyType({})) -> None:
         command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
@@ -159,6 +167,16 @@ class Floor:
         self.client.robot = self.client.server = None
         self.wait(lambda: self.client.robot and self._idles(self.client.robot))
         self.give_task()
+        self.streams()
+
+    def work_again(self) -> None:
+        """Wait until the robot executes, with a new task if its last one ended, as that of a robot without a server does."""
+        self.client.robot = self.client.server = None
+        self.wait(
+            lambda: self.client.server and self.client.robot and (self._works(self.client.robot) or self._idles(self.client.robot))
+        )
+        if self._idles(self.client.robot):
+            self.give_task()
         self.streams()
 
     def give_task(self) -> None:

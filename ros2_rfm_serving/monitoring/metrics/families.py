@@ -47,6 +47,7 @@ SERVER_GAUGES = {
 SINCE = {
     "unanswered": ("progressed_s", "Since it answered, or nothing waited"),
     "state": ("state_since_s", "How long it has been in its state"),
+    "failing": ("failing_since_s", "How long its model cannot be loaded, attempts and restarts included; 0: it does not fail"),
     "behind_schedule": ("behind_since_s", "How long it has followed another schedule than the newest; 0: it follows the newest"),
 }
 """Gauges of a server in seconds, and since when they count: an alert reads how long something has been so from a single sample."""
@@ -54,6 +55,7 @@ SERVER_COUNTERS = {
     "served": ("replies", "Replies"),
     "superseded": ("superseded", "Requests replaced by newer ones"),
     "refetched": ("refetched", "Newer observations asked for in place of stale ones"),
+    "hangs": ("hangs", "How often it reported that its engine hangs, since the exporter observes it"),
 }
 ROBOT_GAUGES = {
     "action_rate_hz": ("actions_per_second", "Actions executed per second, over the status' window"),

@@ -210,7 +210,7 @@ def test_the_silence_of_one_that_was_never_heard_begins_when_it_was_first_asked_
 
 
 def test_what_lasts_has_its_duration() -> None:
-    """A robot that stands, in whichever of the states, and a server in its state and behind the schedule."""
+    """A robot without an action to execute, in whichever state, and a server in its state and behind the schedule."""
     made = board()
     arm, server = made.robots["arm_1"], made.servers["s1"]
 
@@ -234,9 +234,6 @@ def test_what_lasts_has_its_duration() -> None:
         ("draining", True, 85.0, 20, 15),
         ("failed", True, 90.0, 10, 15),
         ("failed", False, 99.0, 10, 0),
-        ("loading", False, 99.2, 10, 0),
-        ("failed", False, 99.4, 10, 0),
-        ("loading", False, 99.5, 10, 0),
         ("ready", False, 99.75, 0.25, 0),
     ):
         server.state = state
@@ -245,6 +242,37 @@ def test_what_lasts_has_its_duration() -> None:
         found = exported(made)
         assert found["rfm_server_state_seconds", ("server", "s1")] == state_s
         assert found["rfm_server_behind_schedule_seconds", ("server", "s1")] == behind_s
+
+
+def test_a_server_fails_until_its_model_is_loaded_however_often_and_long_it_tries() -> None:
+    made = board()
+    server = made.servers["s1"]
+    for state, at_s, failing_s in (
+        ("loading", 10.0, 0.0),  # the first attempt: nothing has failed yet
+        ("failed", 20.0, 80.0),
+        ("loading", 30.0, 80.0),
+        ("failed", 50.0, 80.0),
+        ("loading", 60.0, 80.0),  # of another process, which a supervisor started
+        ("ready", 90.0, 0.0),
+        ("loading", 95.0, 0.0),
+        ("failed", 97.0, 3.0),
+    ):
+        server.state = state
+        server.note(False, at_s)
+        server.seen_s = NOW_S
+        assert exported(made)["rfm_server_failing_seconds", ("server", "s1")] == failing_s
+
+
+def test_each_hang_counts_once_and_a_server_that_never_hung_has_a_zero() -> None:
+    """A counter that began with its first event would have no increase."""
+    made, of_it = board(), ("rfm_server_hangs_total", ("server", "s1"))
+    server = made.servers["s1"]
+    for state, hangs in (("ready", 0), ("hung", 1), ("hung", 1), ("loading", 1), ("ready", 1), ("hung", 2)):
+        server.state = state
+        server.note(False, NOW_S)
+        assert exported(made)[of_it] == hangs
+    server.seen_s = NOW_S - 60.0
+    assert exported(made)[of_it] == 2, "a server that ended for it is silent"
 
 
 def test_a_schedule_of_the_same_epoch_and_another_scheduler_is_another_one() -> None:
