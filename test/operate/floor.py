@@ -15,7 +15,7 @@ from typing import Any
 import rclpy
 import yaml
 from rfm_serving.action import ExecuteTask
-from rfm_serving.msg import RobotStatus
+from rfm_serving.msg import RobotStatus, ServerStatus
 from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.benchmarks.network.run import module_of
@@ -172,9 +172,7 @@ class Floor:
     def work_again(self) -> None:
         """Wait until the robot executes, with a new task if its last one ended, as that of a robot without a server does."""
         self.client.robot = self.client.server = None
-        self.wait(
-            lambda: self.client.server and self.client.robot and (self._works(self.client.robot) or self._idles(self.client.robot))
-        )
+        self.wait(lambda: self._serves() and (self._works(self.client.robot) or self._idles(self.client.robot)))
         if self._idles(self.client.robot):
             self.give_task()
         self.streams()
@@ -189,11 +187,15 @@ class Floor:
 
     def streams(self) -> None:
         self.client.robot = self.client.server = None
-        self.wait(lambda: self._works(self.client.robot) and self.client.server)
+        self.wait(lambda: self._works(self.client.robot) and self._serves())
+
+    def _serves(self) -> bool:
+        """Return whether the server is ready. A robot counts as streaming for a moment after its server was killed."""
+        return bool(self.client.server and self.client.server.state == ServerStatus.READY)
 
     @staticmethod
     def _idles(robot: Any) -> bool:
-        return bool(robot.phase == RobotStatus.IDLE and robot.state == RobotStatus.STREAMING)
+        return bool(robot and robot.phase == RobotStatus.IDLE and robot.state == RobotStatus.STREAMING)
 
     @staticmethod
     def _works(robot: Any) -> bool:

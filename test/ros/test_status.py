@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
+import pytest
 import rclpy
 from rclpy.node import Node
 from rfm_serving import msg
 
+from ros2_rfm_serving.monitoring.board import Board
+from ros2_rfm_serving.operate.running import observing
+from ros2_rfm_serving.ros.monitor import discovery
 from ros2_rfm_serving.ros.monitor.discovery import ROBOT_STATUS, SERVER_STATUS, there
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types.histogram import Histogram
 from test.ros.spinning import living
+from test.waiting import eventually
 
 
 def rfm(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -65,6 +72,31 @@ def test_status_shows_a_factory_that_it_was_told_nothing_about(repository: Path,
 def test_status_says_when_nobody_is_there(repository: Path, ros_domain: int) -> None:
     done = rfm("status", "--wait", "0.5", cwd=repository)
     assert done.returncode == 2 and f"no factory is running in ROS domain {ros_domain}" in done.stderr
+
+
+def test_a_server_that_was_lost_is_missing_until_the_descriptor_is_another(
+    ros_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler plans without a lost server. Its alert would end after a minute if that server were forgotten."""
+    monkeypatch.setattr(discovery, "FORGET_AFTER_S", 1.0)
+    board, schedule = Board([], []), msg.Schedule(scheduler=5, epoch=1, descriptor="one")
+    schedule.placements = [msg.Placement(server=name) for name in ("s1", "s2")]
+
+    def scheduler(context: rclpy.Context) -> Node:
+        node = Node("scheduler", context=context)
+        publisher = node.create_publisher(msg.Schedule, qos.Names("").schedule, qos.SCHEDULE)
+        node.create_timer(0.3, lambda: publisher.publish(schedule))
+        return node
+
+    with patch.dict(os.environ), living(scheduler), observing(board, "", discover=True):
+        assert eventually(lambda: set(board.servers) == {"s1", "s2"})
+        schedule.placements, schedule.epoch = schedule.placements[:1], 2
+        assert eventually(lambda: board.planned_servers == {"s1"})
+        looked_s = board.looked_s
+        assert eventually(lambda: board.looked_s > looked_s + 5.0)
+        assert set(board.servers) == {"s1", "s2"}
+        schedule.descriptor, schedule.epoch = "another", 3
+        assert eventually(lambda: set(board.servers) == {"s1"})
 
 
 def test_only_statuses_of_this_namespace_are_found() -> None:

@@ -82,6 +82,7 @@ class BoardCollector(Collector):
             FleetHistograms("tick_s", "rfm_fleet_tick_seconds", "Computing time of a control period", TICK_BOUNDS_S),
         )
         self._silence = {"server": Silence(), "robot": Silence()}
+        self._began_s = clock()
 
     def collect(self) -> Iterator[Metric]:
         now_s, board = self._clock(), self._board
@@ -90,7 +91,7 @@ class BoardCollector(Collector):
         yield from _servers(servers, now_s)
         yield _silent("server", self._silence["server"].seconds(servers, now_s))
         if not self._server:
-            yield from _schedule(board, now_s)
+            yield from _schedule(board, self._began_s, now_s)
             yield from _robots(board.robots, now_s)
             yield _silent("robot", self._silence["robot"].seconds(board.robots, now_s))
             yield from _fleet(board, now_s)
@@ -110,11 +111,15 @@ def _proofs(board: Board) -> Iterator[Metric]:
     yield unproven
 
 
-def _schedule(board: Board, now_s: float) -> Iterator[Metric]:
-    if board.schedule_seen_s == -math.inf:
+def _schedule(board: Board, began_s: float, now_s: float) -> Iterator[Metric]:
+    """began_s: when the exporter began to observe; a schedule that it never received is missing since then."""
+    is_received = board.schedule_seen_s > -math.inf
+    age_s = now_s - (board.schedule_seen_s if is_received else began_s)
+    about = "Since a schedule was last received; if none ever was, since the exporter started"
+    yield GaugeMetricFamily("rfm_schedule_age_seconds", about, age_s)
+    if not is_received:
         return
-    yield GaugeMetricFamily("rfm_schedule_epoch", "Of the newest schedule heard", board.schedule_epoch)
-    yield GaugeMetricFamily("rfm_schedule_age_seconds", "Since a schedule was last heard", now_s - board.schedule_seen_s)
+    yield GaugeMetricFamily("rfm_schedule_epoch", "Of the newest schedule received", board.schedule_epoch)
     yield GaugeMetricFamily("rfm_schedule_actions_per_second", "System 1 predictions that it plans", board.predicted_actions_hz)
     if not math.isnan(board.gap):
         yield GaugeMetricFamily("rfm_schedule_gap_ratio", "Share of the best possible that it lacks", board.gap)

@@ -22,7 +22,8 @@ MAX_SHARE = 0.05
 """Of the executor's computing time, for finding out who is on the graph: some 30 us per topic, and a large factory has tens of
 thousands. Computing time: on a busy machine a look takes long and costs as little, and who comes is to be found all the same."""
 FORGET_AFTER_S = 60.0
-"""Of a robot or server that is silent, whose topics have gone, and that the schedule does not know."""
+"""Of a robot or server that is silent, whose topics have gone, and that no schedule of this descriptor (servers) or the newest
+schedule (robots) contains: the scheduler plans without a server that was lost, which is still missing."""
 MAX_WATCHED = 4096
 """Robots, and servers: names come from whoever may write to the graph."""
 NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
@@ -81,6 +82,8 @@ class DiscoveringNode(ObserverNode):
         """When somebody was last there, or was to be."""
         self._look_s = -math.inf
         """When next."""
+        self._declared: frozenset[str] = frozenset()
+        """Servers of all schedules that were received from schedulers of the newest one's descriptor."""
         every(self, LOOK_PERIOD_S, self._look_in_time)
         self.look()
 
@@ -93,8 +96,10 @@ class DiscoveringNode(ObserverNode):
     def _on_schedule(self, message: Any) -> None:
         """Who is in it is watched from now on, whenever the graph is looked at next."""
         board = self._board
-        before = board.planned_robots, board.planned_servers
+        before, descriptor = (board.planned_robots, board.planned_servers), board.descriptor
         super()._on_schedule(message)
+        known = self._declared if board.descriptor == descriptor else frozenset()
+        self._declared = known | (usable(board.planned_servers) & self._ears[1].keys())
         if (board.planned_robots, board.planned_servers) != before:
             self._add(usable(board.planned_robots), usable(board.planned_servers))
 
@@ -103,7 +108,7 @@ class DiscoveringNode(ObserverNode):
         heard = [frozenset(_connected(names, ears)) for names, ears in zip(found, self._ears, strict=True)]
         self._add(heard[0] | usable(board.planned_robots), heard[1] | usable(board.planned_servers))
         self._watch(found)
-        self._forget(heard[0] | heard[1] | usable(board.planned_robots | board.planned_servers))
+        self._forget(heard[0] | heard[1] | usable(board.planned_robots | board.planned_servers) | self._declared)
 
     def _on_robot(self, message: Any) -> None:
         if (name := message.header.frame_id) in self._ears[0] and name not in self._board.robots:

@@ -209,6 +209,18 @@ def test_the_silence_of_one_that_was_never_heard_begins_when_it_was_first_asked_
     assert silent not in scraped(collector), "one that is heard has no silence"
 
 
+def test_a_schedule_that_was_never_received_is_missing_since_the_exporter_started() -> None:
+    """An exporter that starts again while the scheduler is down has an age for the alert to read."""
+    made, now_s = board(), [NOW_S]
+    made.schedule_seen_s = -math.inf
+    collector, age = BoardCollector(made, lambda: now_s[0]), ("rfm_schedule_age_seconds",)
+    now_s[0] += 45.0
+    found = scraped(collector)
+    assert found[age] == 45.0 and ("rfm_schedule_epoch",) not in found
+    made.schedule_seen_s = now_s[0] - 1.0
+    assert scraped(collector)[age] == 1.0
+
+
 def test_what_lasts_has_its_duration() -> None:
     """A robot without an action to execute, in whichever state, and a server in its state and behind the schedule."""
     made = board()
