@@ -98,6 +98,7 @@ def server(row: ServerRow, now_s: float) -> View:
     stale = row.is_stale(now_s)
     known: View = {
         "model": _words(row.model),
+        "dispatch": _words(row.dispatch),
         "emulated": row.emulated,
         "standby": row.standby,
         "stale": stale,

@@ -276,7 +276,7 @@ class Best:
     def _surest(self, chosen: BestSchedule, options: Iterable[BestSchedule]) -> BestSchedule:
         """Slower where robots that are watched for longer miss an SLO; or one that is better than that. As it was chosen where none
         keeps them then."""
-        if not self._budget.work or not any(map(self._curves.stepped_law, {host.config for host in chosen.hosts})):
+        if not self._budget.work:
             return chosen
         best = self._assured(chosen)
         if best is not None and best.worth >= (1 - SLOWED) * chosen.worth:

@@ -40,9 +40,11 @@ QUICKER = (1.5, 2.0, 3.0, 4.5, 7.0)
 """Times the rates by the curve, tried where those do not do."""
 QUEUE_WORK = 0.02
 """Of one server's closed queue, in units of `Budget`."""
-ASSURED, ASSURINGS, GRADUAL = 0.96, 14, 6
-"""Of the load of a server whose robots miss an SLO when they are watched for longer; how often it is lowered so; and after how many
-times by more each."""
+ASSURED, ASSURED_BATCHES = 0.96, 0.98
+"""Share of its load that a server keeps whose robots miss an SLO when they are watched for longer: of rows that go on one step at a
+time, and of batches."""
+ASSURINGS, GRADUAL = 14, 6
+"""How often a load is lowered so; and after how many times by more each."""
 
 SLOW, CLIMBS = 0.5, 4
 """Share of its closed loop below which a class is tried at higher rates, alone; and how many of them."""
@@ -157,17 +159,19 @@ class OwnQueues:
 
     def assured(self) -> Operation | None:
         """The operation, slower where its robots miss an SLO when they are watched for longer: convoys of rows that go on together
-        come and go, and the caps that a few starts keep are those of lucky ones. None: no such caps are known."""
+        come and go, and the highest caps of many that a few starts keep are those of lucky ones. None: no such caps are known."""
         found = self._operation
         if found.caps is None or found.rates is None:
             return found if not self._unsure(found) else None
-        limits = {host: self._load_hz(host, found.caps) for host in found.hosts if self._curves.stepped_law(host.config)}
+        limits = {host: self._load_hz(host, found.caps) for host in self._queued(found)}
         for times in range(ASSURINGS):
             if not (unsure := list(self._unsure(found))):
                 return found
             assert found.rates
-            slower = ASSURED ** max(1, times - GRADUAL)
-            limits |= {host: slower * min(limits[host], self._load_hz(host, found.rates)) for host in unsure}
+            for host in unsure:
+                kept = ASSURED if self._curves.stepped_law(host.config) else ASSURED_BATCHES
+                load_hz = min(limits[host], self._load_hz(host, found.rates))
+                limits[host] = kept ** max(1, times - GRADUAL) * load_hz
             within = self._within(limits)
             if within is None:
                 return None
@@ -176,9 +180,14 @@ class OwnQueues:
 
     def _unsure(self, operation: Operation) -> list[Host]:
         """Those of them that miss an SLO when they are watched for longer."""
-        stepped = [host for host in dict.fromkeys(operation.hosts) if self._curves.stepped_law(host.config)]
-        self.work += ASSURING / MOST_REQUESTS * QUEUE_WORK * len(stepped)
-        return [h for h, kept in kept_hosts(self._problem, self._curves, operation, stepped, assuring=True) if not kept]
+        queued = self._queued(operation)
+        self.work += ASSURING / MOST_REQUESTS * QUEUE_WORK * len(queued)
+        return [h for h, kept in kept_hosts(self._problem, self._curves, operation, queued, assuring=True) if not kept]
+
+    def _queued(self, operation: Operation) -> list[Host]:
+        """Those whose robots' own queue can be run."""
+        responses = self._responses(self._rates, self._rates)
+        return [host for host in dict.fromkeys(operation.hosts) if responses.has_queue(host)]
 
     def _corrected(self, limits: dict[Host, float | None]) -> Operation | None:
         """Within these limits, and lower ones of servers whose robots miss an SLO all the same."""

@@ -70,11 +70,23 @@ class Waited:
         """Share of the starts in which more are later than that than chance explains."""
         return float(np.mean(self._of_each_s(percentile) > slo_s))
 
+    def is_in_doubt(self, percentile: float, slo_s: float) -> bool:
+        """Return whether other starts may say otherwise of an SLO: the number of late requests is as near to what the percentile
+        allows as chance explains. Late requests come in pairs, so that their number scatters as that of half as many pairs."""
+        allowed = (1.0 - percentile / 100) * sum(map(len, self.responses))
+        late = sum(int(np.count_nonzero(start > slo_s)) for start in self.responses)
+        return abs(late - allowed) <= CHANCE * math.sqrt(2.0 * late)
+
     def _of_each_s(self, percentile: float) -> Seconds:
         """Of each start what so many stay below, less what chance explains."""
         share, count = percentile / 100, sum(map(len, self.responses)) / len(self.responses)
         least = 100 * max(share - CHANCE * math.sqrt(share * (1 - share) / count), 0.0) if count else 0.0
         return np.array([_percentile(start, least) for start in self.responses if len(start)])
+
+
+def drawn(most: int) -> tuple[int, ...]:
+    """Return what tells the random numbers of a queue that is watched for longer from those of others."""
+    return () if most == MOST_REQUESTS else (most,)
 
 
 def _of_half(starts: Sequence[Seconds], percentile: float) -> float:

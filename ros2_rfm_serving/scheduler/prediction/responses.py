@@ -21,7 +21,7 @@ from ros2_rfm_serving.scheduler.prediction.stepped_queue import stepped_waits
 from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
 from ros2_rfm_serving.scheduler.seen import declared_type
 from ros2_rfm_serving.scheduler.slo import Slo
-from ros2_rfm_serving.scheduler.solution import SLO_SLACK
+from ros2_rfm_serving.scheduler.solution import SLO_SLACK, limit_s
 
 LONGEST_S = 1e4
 """Between two calls of who hardly makes any."""
@@ -91,7 +91,8 @@ class Responses:
         assuring: bool = False,
         calls_by_queue: bool = False,
     ) -> None:
-        """assuring: rows that go on one step at a time are watched for longer, and from more starts.
+        """assuring: rows that go on one step at a time are watched for longer, and from more starts; so are batches whose SLO may
+        be kept or missed by chance.
         calls_by_queue: the waits of System 1's robots for text models come from the queues of those servers, where these are known;
         else from the curves, which are cautious and take no time."""
         self._calls_by_queue = calls_by_queue
@@ -147,7 +148,7 @@ class Responses:
                 members = tuple(self._named(member, d) for member, d in zip(members, demands, strict=True))
             steps = self._curves.stepped_law(host.config)
             if steps is None:
-                return waits(members, self._service(host))
+                return self._batched(host, members, demands)
             run = framed_waits if any(member.pipelining for member in members) else stepped_waits
             return run(members, steps, self._order(host), self._most)
         law = self._curves.shared_law(host.config)
@@ -155,6 +156,14 @@ class Responses:
             return None
         away_s = self._curves.away_s(host.config)
         return shared_waits(tuple(self._paced(d, count, away_s) for d, (_, count) in zip(demands, host.robots, strict=True)), law)
+
+    def _batched(self, host: Host, members: tuple[Member, ...], demands: Sequence[Demand]) -> Waits:
+        service, curve = self._service(host), self.by_curve(host)
+        found = waits(members, service)
+        limits_s = [limit_s(demand.slo, curve.response_s(demand.slo)) for demand in demands]
+        watched = zip(found.members, demands, limits_s, strict=True)
+        in_doubt = self._most > MOST_REQUESTS and any(one.is_in_doubt(d.slo.percentile, most_s) for one, d, most_s in watched)
+        return waits(members, service, self._most) if in_doubt else found
 
     def by_curve(self, host: Host) -> ByCurve:
         """A saturated server makes everybody wait until just the measured maximum is asked; the tail is no shorter than there."""

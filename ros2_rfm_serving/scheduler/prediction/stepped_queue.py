@@ -23,7 +23,17 @@ import numpy as np
 from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.scheduler.prediction.askers import Member, Request
 from ros2_rfm_serving.scheduler.prediction.joining import TIMES, Wholes, joining
-from ros2_rfm_serving.scheduler.prediction.queued import EVERY, MOST_REQUESTS, NINE_OF_TEN, Found, Tally, Waits, answer, watched
+from ros2_rfm_serving.scheduler.prediction.queued import (
+    EVERY,
+    MOST_REQUESTS,
+    NINE_OF_TEN,
+    Found,
+    Tally,
+    Waits,
+    answer,
+    drawn,
+    watched,
+)
 from ros2_rfm_serving.scheduler.prediction.ranks import patient, ranks, service_order
 from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
 from ros2_rfm_serving.types.phase import turn_in_flight
@@ -39,11 +49,6 @@ def stepped_waits(members: tuple[Member, ...], law: SteppedService, order: str =
     rng = np.random.default_rng([sum(member.num_robots for member in members), law.max_rows, law.num_steps, *drawn(most)])
     of_starts = EVERY if most > MOST_REQUESTS else NINE_OF_TEN
     return watched(members, law.mean_s(1), lambda end_s: Run(members, law, order, rng).run(end_s), most, of_starts)
-
-
-def drawn(most: int) -> tuple[int, ...]:
-    """What tells the random numbers of long looks from those of others."""
-    return () if most == MOST_REQUESTS else (most,)
 
 
 @dataclass(slots=True, eq=False)

@@ -37,7 +37,8 @@ export function serverCard(name) {
     update(row) {
       word.update(serverState(row));
       chip.hidden = !row.emulated; standby.hidden = !row.standby;
-      text(model, [row.model || "no model", row.gpu].filter(Boolean).join(" on "));
+      const hosted = [row.model || "no model", row.gpu].filter(Boolean).join(" on ");
+      text(model, row.dispatch ? `${hosted}, dispatch ${row.dispatch}` : hosted);
       why.update(serverWhy(row), row.refusing); why.root.hidden = !why.root.textContent;
       attribute(root, "data-level", serverState(row)[1]);
       text(figures.load, percent(row.load)); load.update(row.load);

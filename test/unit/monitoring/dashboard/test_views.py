@@ -68,6 +68,13 @@ def test_of_the_silent_there_are_no_figures() -> None:
     assert view["robots"]["arm_1"]["successes"] == 1, "what was counted stays"
 
 
+def test_the_page_names_the_dispatch_policy_that_a_server_runs() -> None:
+    made = board()
+    made.servers["s1"].dispatch = "swift"
+    assert views.fleet(made, NOW_S)["servers"]["s1"]["dispatch"] == "swift"
+    assert views.fleet(made, NOW_S + 10.0)["servers"]["s1"]["dispatch"] == "swift", "a silent server had it"
+
+
 def test_words_of_others_are_bounded() -> None:
     made = board()
     for name in ("reason", "task", "verdict", "stop_reason", "server"):
