@@ -341,16 +341,16 @@ class _Pass:
         page, last = local_text(self._page_ns), self._bag.ends_ns
         yield (
             f"the recorder's last record is missing, and its records end at {page}: either the recorder was killed then, or"
-            " somebody cut off what came later. The recording looks the same in both cases; what was recorded after its end, and whether"
-            " anything was, is not proved"
+            " somebody cut off what came later. The recording looks the same in both cases; what was recorded after its end,"
+            " and whether anything was, is not proved"
         )
         wrote_s = max((until_s - since_s for since_s, until_s, _ in self._behind.values()), default=0.0)
         longest_s = max(wrote_s, (last - self._page_ns) / 1e9)
         if longest_s > PAGES_S:
             yield (
                 f"messages of {longest_s:.0f} s follow the recorder's last page, and it writes a page every second: either its disk"
-                " hung and it was killed just then, or somebody removed its last pages. These messages are not proved: they may have"
-                " been changed, removed or inserted"
+                " hung and it was killed just then, or somebody removed its last pages. These messages are not proved: they may"
+                " have been changed, removed or inserted"
             )
 
     def notes(self) -> list[str]:

@@ -177,7 +177,8 @@ def _older(told: Mapping[str, Any], expected: Mapping[str, Any], recorded: Recor
             yield f"it states more messages or another time for {file['path']} than the file has"
     counts = [_total(told.get(TOPICS)), _total(entries), told.get("message_count")]
     if counts.count(counts[0]) != len(counts):
-        yield f"its counts of messages differ: {_short(counts[0])} by topic, {_short(counts[1])} by file, {_short(counts[2])} in all"
+        by_topic, by_file, in_all = map(_short, counts)
+        yield f"its counts of messages differ: {by_topic} by topic, {by_file} by file, {in_all} in all"
     if not recorded.removed and not _is_within(told, expected):
         yield "it states more messages or another time than the files have"
 
@@ -197,7 +198,7 @@ def _is_within(told: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
     return (
         0 <= count <= there["message_count"]
         and begins >= there_begins
-        and 0 <= lasts
+        and lasts >= 0
         and begins + lasts <= there_begins + there_lasts
     )
 
@@ -257,7 +258,7 @@ def _names(broken: Collection[str]) -> str:
 
 
 def _short(value: Any) -> str:
-    """Return a value of `metadata.yaml` for people; text that refers to itself could be of any size, so containers have no contents."""
+    """Return a value of `metadata.yaml` for people. Containers have no contents here: aliases could make them of any size."""
     if isinstance(value, str):
         return repr(value) if len(value) <= LONGEST else f"{value[:LONGEST]!r}..."
     if value is None or isinstance(value, bool | int | float):

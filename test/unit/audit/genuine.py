@@ -52,7 +52,7 @@ def record(
     ahead_s: Callable[[int], float] = lambda turn: 0.0,
     **more: Any,
 ) -> Path:
-    """losing: of which the recorder's queue has no room. ahead_s: how far the clock of the recorder's machine is ahead in a turn."""
+    """losing: of which the recorder's queue has no room. ahead_s: how far the recorder's clock is ahead in a turn."""
     one = Recorder(
         folder, limits or Limits(), Ledger("vm", 5, 0.0, {"stamp": 0.0}), Topic(OWN, PAGE, recorded.definition(PAGE)), **more
     )

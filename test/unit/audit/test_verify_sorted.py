@@ -1,4 +1,4 @@
-"""Recordings whose clock was set back and that another tool has sorted by time: an honest one is no change, and a change is found."""
+"""Recordings whose clock was set back and that another tool has sorted by time: honest ones pass, and changes are found."""
 
 from __future__ import annotations
 
