@@ -271,3 +271,15 @@ def test_pages_that_somebody_cut_off_a_killed_recorders_chain_are_said_to_be_mis
 
     text = doubts(rewritten(folder, tmp_path / "forged", without_pages))
     assert "somebody removed its last pages. These messages are not proved" in text
+
+
+def test_a_tail_that_was_cut_off_is_a_change_where_the_description_counts_more(tmp_path: Path) -> None:
+    """Although the manifest is written anew and says nothing of an orderly end."""
+    source = record(tmp_path / "made")
+    folder = rewritten(source, tmp_path / "forged", lambda messages: messages[: of(messages, OWN)[-3] + 1])
+    shutil.copy(source / METADATA, folder / METADATA)
+    told = read_manifest(folder / MANIFEST)
+    assert told is not None
+    (folder / MANIFEST).write_text(manifest(told.files, [sha256_of((folder / METADATA).read_bytes())]))
+    found = verdict(folder)
+    assert found is not None and found.is_changed and METADATA in {one.file for one in found.findings}
