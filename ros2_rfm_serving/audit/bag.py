@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import heapq
-import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,7 +51,8 @@ class Bag:
             self.damages |= dict.fromkeys(one.problems)
             if not one.closed:
                 self.damages[f"{one.path.name}: cut off behind {one.end} bytes"] = None
-        self._types = MessageTypes()
+        self.message_types = MessageTypes()
+        """Types of the messages, by the definitions in the files."""
         self._chunk = functools.lru_cache(maxsize=CHUNKS_KEPT)(mcap_scan.records)
         self._where: dict[str, tuple[Scanned, ChunkAt, int, int]] | None = None
         """SHA-256 of an image -> its message in its chunk, and its number in there."""
@@ -88,26 +88,48 @@ class Bag:
 
     def read(self, message: Message) -> Any:
         """An object with the message's fields, by the definitions in the bag. Raises: `RfmError`."""
-        self._types.add(message.type, self._definitions.get(message.type, ""))
-        return self._types.read(message.type, message.data)
+        self.message_types.add(message.type, self._definitions.get(message.type, ""))
+        return self.message_types.read(message.type, message.data)
 
     def pages(self) -> Iterator[Page]:
         """Yield the pages of the audit log in the order in which they were written; what cannot be read is named in `damages`.
 
-        Our recorder begins a file when the last one is full. Files of other tools may overlap in time: these are merged by time,
-        each in its own order. Ours are not, for a clock that was set back would then mix pages that were written in order. A page
-        that comes again, just so, is left out: a middleware repeats, and so may anybody on the graph. So is one that the recorder
-        has set aside, as its writer has not signed it, or later ones had come.
+        The recorder begins a file when the last one is full. Files of other tools may overlap in time and are merged by time;
+        where a clock was set back, the pages of each chain are then put into the chain's order. A page that comes again unchanged
+        is left out: middleware and anybody on the graph can repeat it. So is a page that the recorder has set aside, because its
+        writer has not signed it or later pages had come before it.
         """
-        files = [self._pages_of(one) for one in self.files]
-        ours, known, ends = self.is_ours, set[bytes](), dict[tuple[str, int], int]()
-        for _, page in itertools.chain(*files) if ours else heapq.merge(*files, key=lambda one: one[0]):
+        known, ends = set[bytes](), dict[tuple[str, int], int]()
+        for page in self._all_pages():
             digest, key = identity(page), (page.writer, page.run)
             why = self._aside.get(digest.hex(), "") if self._aside else ""
             if digest not in known and (not why or (why == LATE and page.first >= ends.get(key, 0))):
                 known.add(digest)
                 ends[key] = page.first + len(page.lines)
                 yield page
+
+    def _all_pages(self) -> Iterator[Page]:
+        if self.is_ours:
+            yield from (page for one in self.files for _, page in self._pages_of(one))
+        elif self._is_in_chain_order:
+            yield from self._pages_by_time()
+        else:
+            yield from in_chain_order(list(self._pages_by_time()), self._aside)
+
+    def _pages_by_time(self) -> Iterator[Page]:
+        files = [self._pages_of(one) for one in self.files]
+        yield from (page for _, page in heapq.merge(*files, key=lambda one: one[0]))
+
+    @functools.cached_property
+    def _is_in_chain_order(self) -> bool:
+        """Whether the pages of each chain lie in the order in which they were written: a clock that was set back, and a tool that
+        sorts by time, change that."""
+        firsts = dict[tuple[str, int], int]()
+        for page in self._pages_by_time():
+            if page.first < firsts.get((page.writer, page.run), 0) and identity(page).hex() not in self._aside:
+                return False
+            firsts[page.writer, page.run] = page.first
+        return True
 
     @functools.cached_property
     def _aside(self) -> dict[str, str]:
@@ -198,6 +220,22 @@ class Bag:
             self.damages[str(error)] = None
             return []
         return [bytes(one.data) for one in (found.images if message.type == OBSERVATION else [found])]
+
+
+def in_chain_order(pages: Sequence[Page], aside: Collection[str]) -> list[Page]:
+    """Return pages so that those of each chain stand in the order of their records, in the places that the chain's pages had.
+
+    aside: identities (hexadecimal) of pages that the recorder set aside, which stay behind the others of their chain.
+    """
+    places: dict[tuple[str, int], list[int]] = {}
+    for place, page in enumerate(pages):
+        places.setdefault((page.writer, page.run), []).append(place)
+    ordered = list(pages)
+    for mine in places.values():
+        known = sorted(mine, key=lambda place: (bool(aside) and identity(pages[place]).hex() in aside, pages[place].first))
+        for place, source in zip(mine, known, strict=True):
+            ordered[place] = pages[source]
+    return ordered
 
 
 def _readable(data: bytes) -> Page | None:

@@ -16,6 +16,7 @@ from ros2_rfm_serving.audit.message_types import MessageTypes
 from ros2_rfm_serving.private_files import private
 
 VERSION, METADATA = 9, "metadata.yaml"
+ROOT = "rosbag2_bagfile_information"
 
 
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -38,11 +39,19 @@ class Ended:
 def metadata(
     files: Iterable[Ended], channels: Mapping[int, Channel], types: MessageTypes, custom: Mapping[str, str] | None = None
 ) -> str:
-    """Return `metadata.yaml` as rosbag2 has it since version 9 (Jazzy). custom: what else is said of the recording, by name."""
+    """Return the text of `metadata.yaml`; arguments as of `information`."""
+    return str(yaml.dump({ROOT: information(files, channels, types, custom)}, Dumper=_Dumper, sort_keys=False))
+
+
+def information(
+    files: Iterable[Ended], channels: Mapping[int, Channel], types: MessageTypes, custom: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return the contents of `metadata.yaml` as rosbag2 has them since version 9 (Jazzy). custom: further facts about the
+    recording, by name."""
     files = list(files)
     counts: Counter[int] = sum((Counter(one.counts) for one in files), Counter())
     begins, ends = min((one.begins_ns for one in files), default=0), max((one.ends_ns for one in files), default=0)
-    information = {
+    return {
         "version": VERSION,
         "storage_identifier": "mcap",
         **_times(begins, ends, counts.total()),
@@ -52,29 +61,37 @@ def metadata(
         "relative_file_paths": [one.name for one in files],
         "files": [{"path": one.name, **_times(one.begins_ns, one.ends_ns, sum(one.counts.values()))} for one in files],
         "custom_data": dict(custom) if custom else None,
-        "ros_distro": os.environ.get("ROS_DISTRO", "unknown"),
+        "ros_distro": ros_distro(),
     }
-    return str(yaml.dump({"rosbag2_bagfile_information": information}, Dumper=_Dumper, sort_keys=False))
+
+
+def ros_distro() -> str:
+    """Return the name of the ROS 2 distribution of this process, as `metadata.yaml` has it."""
+    return os.environ.get("ROS_DISTRO", "unknown")
+
+
+def read_information(file: Path) -> dict[str, Any]:
+    """Return the contents of a `metadata.yaml`; empty where there are none that can be read."""
+    if not file.is_file():  # opening a pipe waits for its other end
+        return {}
+    try:
+        found = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)[ROOT]
+    except (OSError, yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def compression_mode(file: Path) -> str:
     """Return `FILE`, `MESSAGE`, `STORAGE` or another mode that a metadata file names, in capitals; empty where it names none."""
-    return str(_information(file, "compression_mode") or "").upper()
+    return str(read_information(file).get("compression_mode") or "").upper()
 
 
 def custom_data(file: Path) -> dict[str, str]:
-    """Return what else a metadata file says of its recording, by name; empty where it says nothing."""
-    found = _information(file, "custom_data")
-    return {str(name): str(text) for name, text in found.items()} if isinstance(found, dict) else {}
-
-
-def _information(file: Path, key: str) -> Any:
-    if not file.is_file():  # opening a pipe waits for its other end
-        return None
-    try:
-        return yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)["rosbag2_bagfile_information"][key]
-    except (OSError, yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return None
+    """Return the further facts about a recording in its metadata file, by name; empty where there are none."""
+    found = read_information(file).get("custom_data")
+    if not isinstance(found, dict):
+        return {}
+    return {str(name): str(text) for name, text in found.items() if isinstance(text, str | int | float)}
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -103,8 +120,16 @@ def _topic(channel: Channel, count: int, types: MessageTypes) -> dict[str, Any]:
             "name": channel.topic,
             "type": channel.type,
             "serialization_format": "cdr",
-            "offered_qos_profiles": yaml.load(channel.qos, Loader=_Loader) if channel.qos else [],
+            "offered_qos_profiles": _profiles(channel.qos),
             "type_description_hash": types.hash(channel.type, channel.definition),
         },
         "message_count": count,
     }
+
+
+def _profiles(qos: str) -> Any:
+    """Return the profiles that a channel of a file offers; none where its text is damaged."""
+    try:
+        return yaml.load(qos, Loader=_Loader) if qos else []
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return []

@@ -19,6 +19,8 @@ class Kind(enum.Enum):
     UNPROVEN = "not signed by its writer"
     BYTES = "bytes changed"
     MISSING = "missing"
+    EXTRA = "no part of the recording"
+    """A file that somebody put into its folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +40,20 @@ class Finding:
     digest: bytes = b""
     """Of the message's bytes, where they are known: a message that was removed here and inserted there was moved."""
 
+    @property
+    def is_change(self) -> bool:
+        """Whether the recording itself was changed; a file beside it that nothing reads does not change it."""
+        return self.kind is not Kind.EXTRA or self.file.endswith(".mcap")
+
 
 def in_words(finding: Finding) -> str:
-    """One line: what, where and when (local time)."""
+    """Return one line: what, where and when (local time)."""
     more = f": {finding.problem}" if finding.problem else ""
     if finding.file:
         return f"file {finding.file}: {finding.kind.value}{more}"
-    when = datetime.fromtimestamp(finding.time_ns / 1e9).isoformat(sep=" ", timespec="microseconds")
-    return f"{finding.topic} at {when}: {finding.kind.value}{more}"
+    return f"{finding.topic} at {local_text(finding.time_ns)}: {finding.kind.value}{more}"
+
+
+def local_text(time_ns: int) -> str:
+    """Return a time (ns since 1970) as local date and time with microseconds."""
+    return datetime.fromtimestamp(time_ns / 1e9).isoformat(sep=" ", timespec="microseconds")

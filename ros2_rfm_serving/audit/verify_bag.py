@@ -6,19 +6,21 @@ import struct
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ros2_rfm_serving.audit import mcap_scan
-from ros2_rfm_serving.audit.bag import PAGE, Bag, Message, number_of
+from ros2_rfm_serving.audit.bag import PAGE, Bag, Message, in_chain_order, number_of
+from ros2_rfm_serving.audit.bag_metadata import METADATA
 from ros2_rfm_serving.audit.bag_writer import REMOVED_SUFFIX
 from ros2_rfm_serving.audit.chain import ASIDE, CLOSED, LATE, MESSAGES, OWN, Page, identity, parsed
-from ros2_rfm_serving.audit.findings import Finding, Kind
-from ros2_rfm_serving.audit.manifest import Manifest
+from ros2_rfm_serving.audit.findings import Finding, Kind, local_text
+from ros2_rfm_serving.audit.manifest import MANIFEST, Manifest, read_manifest
 from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
-from ros2_rfm_serving.audit.recording.ledger import RECORDER
+from ros2_rfm_serving.audit.recording.ledger import RECORDER, Ledger
 from ros2_rfm_serving.audit.verify import LOST, NO_RECORDER, Verified, verify
 from ros2_rfm_serving.audit.verify_files import check_files, sums_of
-from ros2_rfm_serving.audit.verify_messages import Messages
+from ros2_rfm_serving.audit.verify_folder import Recorded, check_metadata, check_names
+from ros2_rfm_serving.audit.verify_messages import Messages, SortedMessages, is_in_order
 from ros2_rfm_serving.audit.verify_records import Compared
 from ros2_rfm_serving.errors import RfmError
 
@@ -30,6 +32,10 @@ FIRST_NS = 5_000_000_000
 """The first page of a recorder is in the recording by then."""
 CLOSED_MARK = b'"kind":"closed"'
 REMOVED, SPLIT = b'"kind":"removed"', b'"kind":"split"'
+SPLIT_KIND = "split"
+MESSAGES_MARK = b'"kind":"messages"'
+PAGES_S = 3.0
+"""A recorder that works writes at least one page within this time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +62,7 @@ class Verdict:
     @property
     def is_changed(self) -> bool:
         """Something is not as it was written, beyond an end that is missing because the recorder was killed."""
-        return bool(self.findings) or any(not flaw.is_open_end for flaw in self.chains.flaws)
+        return any(one.is_change for one in self.findings) or any(not flaw.is_open_end for flaw in self.chains.flaws)
 
 
 Prove = Callable[[Page, int], str]
@@ -69,6 +75,7 @@ def verify_bag(bag: Bag, prove: Prove | None = None) -> Verdict:
     alone = bag.path.is_file()
     chains = verify(one.pages, one.see, alone=alone or bool(one.marked), has_recorder=one.has_recorder and not alone)
     covered = one.messages.is_covered
+    folder, folder_notes = one.check_folder()
     findings, notes = one.messages.end(closed=one.closed, alone=alone, lost=one.lost)
     differing, more = one.compared.end(one.lost)
     files = check_files(bag, one.sums, covered=covered, named=one.named, closed=one.closed, gone=one.marked)
@@ -77,14 +84,25 @@ def verify_bag(bag: Bag, prove: Prove | None = None) -> Verdict:
     return Verdict(
         chains=chains,
         findings=tuple(
-            sorted((*files.findings, *one.findings, *one.unproven, *findings, *differing), key=lambda found: found.time_ns)
+            sorted((*files.findings, *folder, *one.findings, *one.unproven, *findings, *differing), key=lambda found: found.time_ns)
         ),
         damages=tuple(bag.damages),
-        notes=(*one.notes(), *notes, *more, *files.notes),
+        notes=(*one.notes(), *notes, *more, *files.notes, *folder_notes),
         doubts=(*one.doubts(), *(flaw.problem for flaw in chains.flaws if flaw.problem == NO_RECORDER), *files.doubts),
         num_checked=one.messages.num_checked,
         manifest=files.manifest,
     )
+
+
+class _Walked(NamedTuple):
+    """A page of a recording, with the message that it came in."""
+
+    topic: str
+    time_ns: int
+    data: bytes
+    page: Page
+    is_own: bool
+    """It is the recorder's."""
 
 
 class _Pass:
@@ -99,16 +117,31 @@ class _Pass:
         """Files that the recorder removed on a full disk, as what it left in their place says."""
         self.named = {one.path.name: one.path.name for one in bag.files}
         """Name of each file -> the one that the recorder gave it, which a file that is alone may have no more."""
-        files = self.named.values() if bag.is_ours else None
-        self.messages, self.compared = Messages(files, self._removed), Compared(bag.read)
+        self._files = self.named.values() if bag.is_ours else None
+        self.messages: Messages = Messages(self._files, self._removed)
+        self.compared = Compared(bag.read)
         self.findings: list[Finding] = []
         self.sums: dict[str, dict[int, str]] = defaultdict(dict)
         self.lost: Counter[str] = Counter()
         self.closed = False
         self._owns = set[bytes]()
         """Identities of the recorder's pages: nobody repeats one, as they never travel."""
-        self._sorted = False
-        """By time, the recorder's pages lie in another order than it wrote them."""
+        self._sorted_anew = False
+        """Another tool has sorted the messages by time, and a clock was set while they were recorded: their order is lost."""
+        self._before_ns = dict[tuple[str, str], int]()
+        """Topic and type -> time of the last message of which the recorder has noted a digest."""
+        self.recorded = Recorded(removed=self._removed)
+        self._ledger = Ledger("", 1, 0.0, {})
+        """Receives the pages as the recorder did, for the chains that broke off."""
+        self.counts: dict[str, Counter[tuple[str, str]]] = {}
+        """File -> topic and type -> messages."""
+        self._disk_failed = False
+        """The recorder noted that it could not write something."""
+        self._page_ns = 0
+        """Time of the recorder's last page."""
+        self._behind: dict[tuple[str, int], tuple[float, float, int]] = {}
+        """Chain -> times of its first and its last record behind the recorder's last page by its writer's clock, without a gap
+        between them, and the number of the next one."""
         self._own: tuple[str, int, bytes, Page] | None = None
         """Topic, time, bytes and content of the recorder's page whose records come now."""
         self._strange: Counter[str] = Counter()
@@ -138,30 +171,64 @@ class _Pass:
                 told = (parsed(line) for line in page.lines if REMOVED in line)
                 self._removed |= {str(one.get("file")) for one in told}
                 known += _files_of(page) if self._bag.path.is_file() else ()
-                self._sorted |= (page.run, page.first) < before and page.run == before[0]
+                if not self._bag.is_ours:
+                    self._sorted_anew |= ((page.run, page.first) < before and page.run == before[0]) or not self._is_in_order(page)
                 before = page.run, page.first
                 ended |= any(CLOSED_MARK in line for line in page.lines)
                 yield page
         self.marked -= self.marked if ended else self._removed  # whoever ended in order has noted all of them
         self._removed |= self.marked
+        if self._sorted_anew:
+            self.messages = SortedMessages(self._files, self._removed)
         if (begun := [name for name in known if name]) and (name := self._bag.path.name) not in begun:
             self.named[name] = begun[-1]
 
+    def _is_in_order(self, page: Page) -> bool:
+        """Whether the messages of which a page of the recorder has digests lie in the same order where they are sorted by time."""
+        try:
+            return all(
+                is_in_order(record["topics"], int(record["at_ns"]), self._before_ns)
+                for record in (parsed(line) for line in page.lines if MESSAGES_MARK in line)
+                if record.get("kind") == MESSAGES
+            )
+        except BROKEN:  # its own chain says that it was changed
+            return True
+
     def _all(self) -> Iterator[Page]:
-        for topic, kind, time_ns, published_ns, data in _messages(self._bag):
+        walked = self._walk()
+        if self._sorted_anew:
+            came = list(walked)
+            where = {id(one.page): one for one in came}
+            walked = (where[id(page)] for page in in_chain_order([one.page for one in came], ()))
+        for topic, time_ns, data, page, own in walked:
+            self._own = (topic, time_ns, data, page) if own else None
+            if own:
+                self._page_ns = time_ns
+                self._behind.clear()
+                self._find_repeat(page, topic, time_ns)
+            else:
+                self._ledger.hear(page, 0.0)
+            yield page
+
+    def _walk(self) -> Iterator[_Walked]:
+        """Yield the pages that count; all messages are compared on the way."""
+        for topic, kind, time_ns, published_ns, data in _messages(self._bag, self.counts):
             page = self._page(data) if kind == PAGE else None
             own = page is not None and page.writer.startswith(RECORDER) and self._is_own(topic)
             if not own:
                 self.messages.came(topic, kind, time_ns, published_ns, data)
                 self.compared.came(Message(topic, kind, time_ns, data))
             if page is not None and self._counts(page, topic, time_ns, first=False):
-                self._own = (topic, time_ns, data, page) if own else None
-                if own and (which := identity(page)) in self._owns:
-                    again = Finding(kind=Kind.INSERTED, topic=topic, type=PAGE, time_ns=time_ns, problem="it came before")
-                    self.findings.append(again)
-                elif own:
-                    self._owns.add(which)
-                yield page
+                yield _Walked(topic, time_ns, data, page, own)
+
+    def _find_repeat(self, page: Page, topic: str, time_ns: int) -> None:
+        """A page of the recorder's own comes once, as it never travels."""
+        if (which := identity(page)) in self._owns:
+            again = Finding(kind=Kind.INSERTED, topic=topic, type=PAGE, time_ns=time_ns, problem="it came before")
+            self.findings.append(again)
+        else:
+            self._owns.add(which)
+            self.recorded.with_pages |= {next(reversed(self.counts))} if self.counts else set()
 
     def _page(self, data: bytes) -> Page | None:
         try:
@@ -192,22 +259,35 @@ class _Pass:
             if writer.startswith(RECORDER):
                 self._recorder(record)
             else:
+                self._note_behind(writer, run, record)
                 self.compared.record(writer, run, record)
         except (RfmError, *BROKEN):  # its own chain says that it was changed
             return
 
+    def _note_behind(self, writer: str, run: int, record: Mapping[str, Any]) -> None:
+        number, now_s = int(record["n"]), float(record["t"])
+        since_s, _, following = self._behind.get((writer, run), (now_s, now_s, number))
+        self._behind[writer, run] = since_s if number == following else now_s, now_s, number + 1
+
     def _recorder(self, record: Mapping[str, Any]) -> None:
         kind = record.get("kind")
+        if kind in (SPLIT_KIND, MESSAGES) and record.get("file"):
+            self.recorded.files.add(str(record["file"]))
+        if kind == "began" and "ros_distro" in record:
+            self.recorded.ros_distro = str(record["ros_distro"])
         if kind == MESSAGES:
             self._check_page(int(record["at_ns"]))
             sums_of(record, self.sums)
+            self.recorded.files |= {str(one["file"]) for one in record.get("sums", ())}
             self.messages.said(record)
             self.compared.covered = True
         elif kind == ASIDE and record["why"] != LATE:  # those are counted as repeats
             self._aside[str(record["page"])] = str(record["why"])
         elif kind == LOST and "topic" in record:
             self.lost[str(record["topic"])] += int(record["count"])
+        self._disk_failed |= kind == "disk"
         self.closed |= kind == CLOSED
+        self.recorded.closed = self.closed
 
     def _check_page(self, at_ns: int) -> None:
         """What a page of the recorder's has around its records: it is written with the time that stands in it."""
@@ -226,11 +306,52 @@ class _Pass:
         """Pages that a proven recorder has not set aside when they came: it judged none, or somebody put them there later."""
         return [found for page, found in self._unproven.items() if page not in self._aside]
 
+    def check_folder(self) -> tuple[list[Finding], list[str]]:
+        """Return findings and notes about names in the folder and about `metadata.yaml`."""
+        bag = self._bag
+        if not bag.path.is_dir():
+            return [], []
+        findings, notes = check_names(bag, self.recorded)
+        manifest = read_manifest(bag.path / MANIFEST)
+        lacks = self.recorded.files - self._removed - self.counts.keys()
+        if manifest is None or manifest.problem or lacks or not (bag.is_ours and self.messages.is_covered):
+            return findings, notes  # what is missing or damaged has a finding of its own
+        self.recorded.broken = self._ledger.broken
+        if manifest.mended:  # `rfm record --recover` wrote it, maybe elsewhere
+            self.recorded.ros_distro = None
+        exact = manifest.ended and self.closed
+        problems = check_metadata(bag, self.counts, self.recorded, exact=exact)
+        if problems and exact and self._disk_failed and not check_metadata(bag, self.counts, self.recorded, exact=False):
+            notes.append(f"{METADATA} is older than the end of the recording: the disk failed, as the recorder noted")
+            problems = []
+        return [*findings, *problems], notes
+
     def doubts(self) -> list[str]:
-        return [
-            f"{name} is gone, and {name}{REMOVED_SUFFIX} says that the recorder removed it on a full disk and could not note that"
+        """Return what is not proved, although nothing shows that it was changed."""
+        doubts = [
+            f"{name} is missing, and {name}{REMOVED_SUFFIX} says that the recorder removed it on a full disk and could not note it"
             for name in sorted(self.marked)
         ]
+        if self.messages.is_covered and not self.closed and self._bag.path.is_dir():
+            doubts += self._open_end()
+        return doubts
+
+    def _open_end(self) -> Iterator[str]:
+        """Yield what a recording without the recorder's last record does not prove."""
+        page, last = local_text(self._page_ns), self._bag.ends_ns
+        yield (
+            f"the recorder's last record is missing, and its records end at {page}: either the recorder was killed then, or"
+            " somebody cut off what came later. The recording looks the same in both cases; what was recorded after its end,"
+            " and whether anything was, is not proved"
+        )
+        wrote_s = max((until_s - since_s for since_s, until_s, _ in self._behind.values()), default=0.0)
+        longest_s = max(wrote_s, (last - self._page_ns) / 1e9)
+        if longest_s > PAGES_S:
+            yield (
+                f"messages of {longest_s:.0f} s follow the recorder's last page, and it writes a page every second: either its disk"
+                " hung and it was killed just then, or somebody removed its last pages. These messages are not proved: they may"
+                " have been changed, removed or inserted"
+            )
 
     def notes(self) -> list[str]:
         notes = [
@@ -239,10 +360,10 @@ class _Pass:
         ]
         for why, count in Counter(self._aside.values()).items():
             notes.append(f"{count} pages were set aside by the recorder when they came: {why}")
-        if self._sorted and not self._bag.is_ours:
+        if self._sorted_anew:
             notes.append(
-                "the recorder's pages are not in the order in which it wrote them: a clock was set back and another tool has sorted"
-                " them by time, or somebody has moved them; verify the recording that this one was made from"
+                "reordered: a clock was set back during the recording, and another tool sorted the messages by time. Their times"
+                " and contents are verified; the order in which they came is known from the recorder's records alone"
             )
         if not self.messages.is_covered:
             notes.append(
@@ -275,15 +396,21 @@ def _files_of(page: Page) -> Iterator[str]:
             yield str(record.get("file"))
 
 
-def _messages(bag: Bag) -> Iterator[tuple[str, str, int, int, bytes]]:
-    """Yield topic, type, time (ns), publish time (ns) and CDR of all messages: of our files as they lie, of others by time."""
+def _messages(bag: Bag, counts: dict[str, Counter[tuple[str, str]]]) -> Iterator[tuple[str, str, int, int, bytes]]:
+    """Yield topic, type, time (ns), publish time (ns) and CDR of all messages: in files of our recorder in the order in which they
+    lie there, in others by time. counts: receives, of our recorder's files, the number of messages by file and topic; the file that
+    is read has the last key."""
     if not bag.is_ours:
         yield from ((one.topic, one.type, one.time_ns, one.time_ns, one.data) for one in bag.messages())
         return
     for file in bag.files:
+        numbers, counted = Counter[int](), counts.setdefault(file.path.name, Counter())
         for chunk in file.chunks:
             data, problem = mcap_scan.unpacked(chunk)
             bag.damages |= {problem: None} if problem else {}
             for _, number, time_ns, published_ns, message in mcap_scan.messages_in(data):
                 if (channel := file.channels.get(number)) is not None:
+                    numbers[number] += 1
                     yield channel.topic, channel.type, time_ns, published_ns, message
+        for number, count in numbers.items():
+            counted[file.channels[number].topic, file.channels[number].type] += count

@@ -43,7 +43,7 @@ def recover(folder: Path) -> list[Mended]:
         try:
             found = [_mend(file) for file in _with_begin(folder)]
             if any(one.mended for one in found) or not _is_described(folder):
-                _describe(folder)
+                describe(folder)
                 _note_mended(folder, found)
         finally:
             lock.release()
@@ -114,14 +114,20 @@ def _counts(scanned: Scanned) -> tuple[Counter[int], list[str]]:
     return counts, list(dict.fromkeys(problems))
 
 
-def _describe(folder: Path) -> None:
-    """Channels are numbered by file; in the folder they are one per topic and type."""
-    numbers: dict[Channel, int] = {}
+def describe(folder: Path) -> None:
+    """Write `metadata.yaml` for the files that are in a folder. Raises: `OSError`, `RfmError`.
+
+    Channels are numbered by file; in the folder they are one per topic and type.
+    """
+    numbers: dict[tuple[str, str], int] = {}
+    channels: dict[int, Channel] = {}
     ended = []
     for file in files_of(folder):
         scanned = mcap_scan.scan(file)
         counts, _ = _counts(scanned)
-        mine = {number: numbers.setdefault(channel, len(numbers)) for number, channel in scanned.channels.items()}
+        mine = {number: numbers.setdefault(channel[:2], len(numbers)) for number, channel in scanned.channels.items()}
+        for number, channel in scanned.channels.items():
+            channels.setdefault(mine[number], channel)
         chunks = scanned.chunks
         ended.append(
             Ended(
@@ -132,7 +138,6 @@ def _describe(folder: Path) -> None:
                 counts={mine[number]: count for number, count in counts.items()},
             )
         )
-    channels = {number: channel for channel, number in numbers.items()}
     custom = custom_data(folder / METADATA)
     replace_text(folder / METADATA, metadata([one for one in ended if one.counts], channels, MessageTypes(), custom))
 

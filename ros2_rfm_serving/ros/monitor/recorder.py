@@ -15,6 +15,7 @@ from rclpy.node import Node
 from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.audit.bag import OBSERVATION, PAGE
+from ros2_rfm_serving.audit.bag_metadata import ros_distro
 from ros2_rfm_serving.audit.bag_writer import free
 from ros2_rfm_serving.audit.chain import OWN
 from ros2_rfm_serving.audit.recording.flight import Flight, FlightLimits
@@ -56,7 +57,7 @@ class RecorderNode(Node):
         declare(self, SPECS)
         values = Values(self, SPECS)
         self._root = fleet_names(self, is_robots=False).schedule.removesuffix("/rfm/schedule")
-        self._about = {"namespace": self._root, "host": socket.gethostname()}
+        self._about = {"namespace": self._root, "host": socket.gethostname(), "ros_distro": ros_distro()}
         self._intake = Intake(int(values.number("queue_mb") * MB))
         sink = self._sink(values)
         self._flight = sink if isinstance(sink, Flight) else None

@@ -14,6 +14,7 @@ from typing import Any
 
 from ros2_rfm_serving.audit import mcap_scan
 from ros2_rfm_serving.audit.bag import PAGE, Bag
+from ros2_rfm_serving.audit.bag_metadata import METADATA
 from ros2_rfm_serving.audit.manifest import MANIFEST, FileSum, manifest, read_manifest, sha256_of
 from ros2_rfm_serving.audit.mcap_chunk import Chunk
 from ros2_rfm_serving.audit.mcap_file import McapFile
@@ -21,6 +22,7 @@ from ros2_rfm_serving.audit.page_bytes import page_of
 from ros2_rfm_serving.audit.recording.intake import Sample, Topic
 from ros2_rfm_serving.audit.recording.ledger import Ledger
 from ros2_rfm_serving.audit.recording.recorder import Limits, Recorder
+from ros2_rfm_serving.audit.recording.recover import describe
 from test.unit.audit import recorded
 
 REPOSITORY = Path(__file__).parents[3]
@@ -47,27 +49,28 @@ def record(
     closes: bool = True,
     heard: Iterator[Sample] | None = None,
     losing: Callable[[Sample], bool] = lambda sample: False,
+    ahead_s: Callable[[int], float] = lambda turn: 0.0,
     **more: Any,
 ) -> Path:
-    """losing: of which the recorder's queue has no room."""
+    """losing: of which the recorder's queue has no room. ahead_s: how far the recorder's clock is ahead in a turn."""
     one = Recorder(
         folder, limits or Limits(), Ledger("vm", 5, 0.0, {"stamp": 0.0}), Topic(OWN, PAGE, recorded.definition(PAGE)), **more
     )
     turn: list[Sample] = []
     lost: dict[str, int] = {}
-    begins_ns = until_ns = 0
+    begins_ns = until_ns = number = 0
     for sample in heard if heard is not None else samples():
         begins_ns, until_ns = begins_ns or sample.time_ns, until_ns or sample.time_ns + TURN_NS
         while sample.time_ns >= until_ns:
-            one.work(turn, lost, (until_ns - begins_ns) / 1e9, until_ns)
-            turn, lost, until_ns = [], {}, until_ns + TURN_NS
+            one.work(turn, lost, (until_ns - begins_ns) / 1e9, until_ns + int(ahead_s(number) * 1e9))
+            turn, lost, until_ns, number = [], {}, until_ns + TURN_NS, number + 1
         if losing(sample):
             lost[sample.topic.name] = lost.get(sample.topic.name, 0) + 1
         else:
-            turn.append(sample)
-    one.work(turn, lost, (until_ns - begins_ns) / 1e9, until_ns)
+            turn.append(sample._replace(time_ns=sample.time_ns + int(ahead_s(number) * 1e9)))
+    one.work(turn, lost, (until_ns - begins_ns) / 1e9, until_ns + int(ahead_s(number) * 1e9))
     if closes:
-        one.close((until_ns - begins_ns) / 1e9 + 0.5, until_ns + TURN_NS)
+        one.close((until_ns - begins_ns) / 1e9 + 0.5, until_ns + TURN_NS + int(ahead_s(number) * 1e9))
     return folder
 
 
@@ -101,13 +104,15 @@ Change = Callable[[list[Raw]], list[Raw]]
 
 
 def rewritten(source: Path, target: Path, change: Change, *, with_manifest: bool = True) -> Path:
-    """A copy whose messages are those of `change`, with index, checksums and `manifest.json` that fit."""
+    """A copy whose messages are those of `change`, with index, checksums, `metadata.yaml` and `manifest.json` that fit."""
     shutil.copytree(source, target)
     for file in sorted(target.glob("*.mcap")):
         _rewrite(file, change)
     if with_manifest and (before := read_manifest(target / MANIFEST)) is not None:
+        describe(target)
         sums = {name: FileSum((target / name).stat().st_size, sha256_of((target / name).read_bytes())) for name in before.files}
-        (target / MANIFEST).write_text(manifest(sums, list(before.metadata), ended=before.ended))
+        metadata = sha256_of((target / METADATA).read_bytes())
+        (target / MANIFEST).write_text(manifest(sums, [metadata], ended=before.ended))
     return target
 
 

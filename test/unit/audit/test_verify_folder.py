@@ -7,16 +7,20 @@ import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from ros2_rfm_serving.audit.bag import PAGE, Bag
-from ros2_rfm_serving.audit.bag_metadata import METADATA
+from ros2_rfm_serving.audit.bag_metadata import METADATA, ROOT
+from ros2_rfm_serving.audit.findings import Kind
 from ros2_rfm_serving.audit.manifest import MANIFEST, FileSum, manifest, read_manifest, sha256_of
 from ros2_rfm_serving.audit.recording.recorder import Limits
+from ros2_rfm_serving.audit.recording.recover import recover
 from ros2_rfm_serving.audit.verify_bag import Verdict, verify_bag
 from ros2_rfm_serving.errors import RfmError
-from test.unit.audit.genuine import Change, record, rewritten
+from test.unit.audit.genuine import OWN, Change, of, record, rewritten
 
 FIRST, SECOND, THIRD = "made_0.mcap", "made_1.mcap", "made_2.mcap"
 MAGIC_BYTES, HEAD_BYTES = 8, 9
@@ -139,3 +143,143 @@ def test_a_manifest_of_a_recorder_that_ended_in_order_names_all_of_its_files(mad
         (folder / MANIFEST).write_text(text)
         found = verdict(folder)
         assert found is not None and found.is_changed
+
+
+# --- files that somebody puts beside those of a recording, and metadata.yaml, where the manifest is written anew ---
+
+
+def with_names(folder: Path) -> None:
+    """The manifest is written anew and names every file that is there."""
+    before = read_manifest(folder / MANIFEST)
+    assert before is not None
+    data = {one.name: one.read_bytes() for one in folder.iterdir() if one.name not in (MANIFEST, METADATA)}
+    sums = {name: FileSum(len(one), sha256_of(one)) for name, one in data.items()}
+    (folder / MANIFEST).write_text(manifest(sums, [sha256_of((folder / METADATA).read_bytes())], ended=before.ended))
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = record(tmp_path_factory.mktemp("killed") / "made", limits=Limits(split_s=2.0), closes=False)
+    return Path(shutil.copytree(folder, tmp_path_factory.mktemp("copied") / "made"))
+
+
+@pytest.mark.parametrize("fits", [False, True], ids=["as it was", "manifest written anew"])
+@pytest.mark.parametrize("whose", ["made", "killed"])
+@pytest.mark.parametrize("name", ["notes.txt", "other.mcap", "made_17.mcap", "made_0.mcap.bak", "folder", "made_0.mcap.removed"])
+def test_a_file_beside_a_recording_is_named(
+    name: str, whose: str, fits: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder = Path(shutil.copytree(request.getfixturevalue(whose), tmp_path / "bag"))
+    if name == "folder":
+        (folder / name).mkdir()
+    elif name.endswith(".mcap"):
+        shutil.copy(folder / SECOND, folder / name)
+    else:
+        (folder / name).write_bytes(b"x")
+    if fits and name != "folder":
+        with_names(folder)
+    found = verdict(folder)
+    assert found is not None and not found.is_good
+    extra = [one.file for one in found.findings if one.kind is Kind.EXTRA]
+    assert extra == [name] or (name.endswith(".removed") and whose == "killed"), "a killed recorder leaves such a mark"
+    assert found.is_changed or not name.endswith(".mcap")
+
+
+def at_topic(change: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+    return lambda contents: change(contents["topics_with_message_count"][3])
+
+
+METADATA_EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a topic removed": lambda contents: contents["topics_with_message_count"].pop(2),
+    "a topic added": lambda contents: contents["topics_with_message_count"].append(
+        {"topic_metadata": {"name": "/x", "type": "std_msgs/msg/String"}, "message_count": 0}
+    ),
+    "a topic renamed": at_topic(lambda one: one["topic_metadata"].update(name="/somewhere/else")),
+    "a type renamed": at_topic(lambda one: one["topic_metadata"].update(type="std_msgs/msg/Bool")),
+    "a quality of service": at_topic(lambda one: one["topic_metadata"].update(offered_qos_profiles=[])),
+    "a type hash": at_topic(lambda one: one["topic_metadata"].update(type_description_hash="RIHS01_" + "0" * 64)),
+    "a count of a topic": at_topic(lambda one: one.update(message_count=one["message_count"] + 1)),
+    "the count of all": lambda contents: contents.update(message_count=7_000_000),
+    "the beginning": lambda contents: contents["starting_time"].update(nanoseconds_since_epoch=1),
+    "the duration": lambda contents: contents["duration"].update(nanoseconds=1 << 60),
+    "the list of files": lambda contents: contents["relative_file_paths"].reverse(),
+    "a file of another folder": lambda contents: contents["relative_file_paths"].append("../other.mcap"),
+    "a count of a file": lambda contents: contents["files"][0].update(message_count=10_000_000),
+    "the storage": lambda contents: contents.update(storage_identifier="sqlite3"),
+    "a chain that broke off": lambda contents: contents.update(
+        custom_data={"rfm_serving/broken_chains": '{"robot/arm_1": [1, "it could not go on: a disk"]}'}
+    ),
+    "more facts": lambda contents: contents.update(custom_data={"operator": "somebody"}),
+    "another key": lambda contents: contents.update(operator="somebody"),
+    "no text": lambda contents: contents.clear(),
+}
+
+
+@pytest.mark.parametrize("what", METADATA_EDITS)
+def test_an_edit_of_the_description_is_found_although_the_manifest_fits(what: str, made: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(made, tmp_path / "bag"))
+    edit_metadata(folder, METADATA_EDITS[what])
+    fitted(folder)
+    found = verdict(folder)
+    assert found is not None and found.is_changed and {one.file for one in found.findings} == {METADATA}
+
+
+def edit_metadata(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    contents = yaml.safe_load((folder / METADATA).read_text())
+    change(contents[ROOT])
+    (folder / METADATA).write_text(yaml.safe_dump(contents, sort_keys=False))
+
+
+OF_KILLED = set(METADATA_EDITS) - {"a topic removed", "the list of files"}
+"""What an older description of the same files cannot have."""
+
+
+@pytest.mark.parametrize("what", sorted(OF_KILLED))
+def test_an_edit_of_a_killed_recorders_description_is_found(what: str, killed: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(killed, tmp_path / "bag"))
+    before = verdict(folder)
+    assert before is not None and not before.is_changed
+    edit_metadata(folder, METADATA_EDITS[what])
+    fitted(folder)
+    found = verdict(folder)
+    assert found is not None and found.is_changed and {one.file for one in found.findings} == {METADATA}
+
+
+# --- ends that are missing ---
+
+
+def doubts(folder: Path) -> str:
+    found = verdict(folder)
+    assert found is not None and not found.is_changed and not found.is_good, found
+    return "\n".join(found.doubts)
+
+
+def test_what_a_recording_without_an_end_does_not_prove_is_said(killed: Path) -> None:
+    text = doubts(killed)
+    assert "either the recorder was killed then, or somebody cut off what came later" in text
+    assert "its last pages" not in text
+
+
+def test_pages_that_somebody_cut_off_a_killed_recorders_chain_are_said_to_be_missing(tmp_path: Path) -> None:
+    """Its messages are still there: nothing proves them then, and the records behind the last page show for how long."""
+    folder = Path(shutil.copytree(record(tmp_path / "made", closes=False), tmp_path / "bag"))
+    recover(folder)
+
+    def without_pages(messages: list[Any]) -> list[Any]:
+        gone = set(of(messages, OWN)[1:])
+        return [one for place, one in enumerate(messages) if place not in gone]
+
+    text = doubts(rewritten(folder, tmp_path / "forged", without_pages))
+    assert "somebody removed its last pages. These messages are not proved" in text
+
+
+def test_a_tail_that_was_cut_off_is_a_change_where_the_description_counts_more(tmp_path: Path) -> None:
+    """Although the manifest is written anew and says nothing of an orderly end."""
+    source = record(tmp_path / "made")
+    folder = rewritten(source, tmp_path / "forged", lambda messages: messages[: of(messages, OWN)[-3] + 1])
+    shutil.copy(source / METADATA, folder / METADATA)
+    told = read_manifest(folder / MANIFEST)
+    assert told is not None
+    (folder / MANIFEST).write_text(manifest(told.files, [sha256_of((folder / METADATA).read_bytes())]))
+    found = verdict(folder)
+    assert found is not None and found.is_changed and METADATA in {one.file for one in found.findings}
