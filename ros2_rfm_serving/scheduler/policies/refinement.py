@@ -24,8 +24,8 @@ from ros2_rfm_serving.scheduler.problem import Problem
 GAIN = 5e-4
 """Relative gain below which a move is not worth it: half of what a looser SLO or another GPU may cost."""
 WORK, FEW, CROWDED = 12.0, 3.0, 2.0
-"""Budgets of a solver that the climb may take where a server has no more than `FEW` robots. With more it may take less, by the third
-power of their number above `CROWDED`: queues of many robots take long to predict, and one robot more or less decides little."""
+"""Budgets of a solver that the climb may take where a server has no more than `FEW` robots. With more it may take less, by the
+third power of their number divided by `CROWDED`: queues of many robots take long to predict, and one robot decides little."""
 CLEARLY = 0.01
 """Relative gain of a move after which the climb may take as much again: there is more to be found."""
 SLOW = 0.98
