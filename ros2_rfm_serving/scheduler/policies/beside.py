@@ -2,7 +2,8 @@
 
 A search that is cut short by its budget may find less for a factory that has more: one that is further from its bound than `GAP`
 looks at such factories, and takes their plan where it is better. So a GPU more or a looser SLO does less harm, and so does a robot
-less: the plan with one more has a place for all others.
+less: the plan with one more has a place for all others. Factories with few robots per server are looked at more closely, for their
+queues are quick to predict, and whether one server is shared decides much.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from ros2_rfm_serving.scheduler import utility
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies.best import Best
 from ros2_rfm_serving.scheduler.policies.options import BestSchedule, operated, under
-from ros2_rfm_serving.scheduler.policies.refinement import Refinement, whole_hosts
+from ros2_rfm_serving.scheduler.policies.refinement import Refinement, has_few_robots, whole_hosts
 from ros2_rfm_serving.scheduler.policies.search import LARGE
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
+from ros2_rfm_serving.scheduler.prediction.bounds import Bounds, Kind
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.predict import keeps_every_slo
 from ros2_rfm_serving.scheduler.prediction.rates import Host, RateSearch
@@ -25,23 +27,29 @@ from ros2_rfm_serving.scheduler.prediction.stable import Moves
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
 from ros2_rfm_serving.scheduler.solution import Solution
 
-GAP = 0.05
-"""To the bound, from which on others are looked at."""
+GAP, FINE_GAP = 0.05, 2e-3
+"""To the bound, from which on others are looked at: of factories with many robots per server by the curves, and of those with few
+to the bound of the plan's own kind."""
 STRICTER = 0.8
 """Share of an SLO for which a plan is looked for."""
 BETWEEN = (0.5, 1.0)
 """Shares of the way from what the curves promise to equal shares of all paces."""
-EXTRA = 2.0
-"""Times the budget: when others have used up so much together, no further one is looked at."""
+EXTRA, MUCH = 2.0, 24.0
+"""Times the budget: when others have used up so much together, no further one is looked at; with few robots per server."""
 
 
-def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget, rate_control: bool | None = None) -> list[BestSchedule]:
+UNLUCKY = 0.1
+"""Share of starts after which an SLO may be missed: of these nothing is promised (`prediction/queued.py`)."""
+
+
+def solve(problem: Problem, curves: Curves, bounds: Bounds, budget: Budget, rate_control: bool | None = None) -> list[BestSchedule]:
     """Return the schedule of the search and, where others were looked at, the one of them that seems better: `surest` decides.
 
     Empty: no placement was found that serves the floors. Without any budget the first one that does is taken.
 
     rate_control: False, of schedules without caps the best one that keeps every SLO; where none does, that with caps goes without.
     """
+    bound = bounds.by_curves
     own = Best(problem, curves, bound, budget, Moves(problem))
     found = own.run(rate_control)
     found = replace(found, capped=False, tuned=None) if found and rate_control is False else found
@@ -51,8 +59,9 @@ def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget, rate_c
     refined = Refinement(problem, curves, own, budget)
     sure = found is not None and _keeps(curves, found)
     best = refined.of(found, sure=sure) if found else None
-    if not (math.isinf(bound.objective) or _near(best, bound)):
-        other = _with_others(problem, curves, bound, budget, own, best)
+    goal = _Goal(problem, curves, bounds)
+    if not (math.isinf(bound.objective) or goal.is_near(best)):
+        other = _with_others(problem, curves, goal, budget, own, best)
         best = refined.of(other) if other and other is not best else best
     return mine if best is None or best is found else [*mine, best]
 
@@ -60,13 +69,14 @@ def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget, rate_c
 def surest(solutions: Sequence[Solution]) -> Solution:
     """Return the best of a search's own solution, which comes first, and of others that serve all and keep SLOs as surely.
 
-    Robots' own queues have judged these; what the search believes of a schedule is no promise yet.
+    Robots' own queues have judged these; what the search believes of a schedule is no promise yet. As sure is also what keeps all
+    that is promised of any plan: otherwise a plan that a stricter SLO would have is refused because another one was found first.
     """
     own, *others = solutions
-    chosen = own
+    chosen, most = own, max(UNLUCKY, _unlucky(own))
     for other in others:
         better = other.objective > chosen.objective or not chosen.feasible
-        if other.feasible and better and _unlucky(other) <= _unlucky(own):
+        if other.feasible and better and _unlucky(other) <= most:
             chosen = other
     return chosen
 
@@ -76,28 +86,55 @@ def _unlucky(solution: Solution) -> float:
     return max((server.unlucky for server in solution.servers), default=0.0)
 
 
+class _Goal:
+    """How much a plan of a factory may be worth, and which plan is near enough to that."""
+
+    def __init__(self, problem: Problem, curves: Curves, bounds: Bounds) -> None:
+        self._curves, self._bounds = curves, bounds
+        self.few_robots = has_few_robots(problem)
+
+    @property
+    def by_curves(self) -> Bound:
+        return self._bounds.by_curves
+
+    def is_near(self, found: BestSchedule | None) -> bool:
+        """Return whether no other plan is looked for."""
+        if found is None:
+            return False
+        if not self.few_robots:
+            return found.objective >= (1.0 - GAP) * self.by_curves.objective
+        return found.objective >= (1.0 - FINE_GAP) * self._bounds.of(self._kind(found)).objective
+
+    def limit(self, problem: Problem, found: BestSchedule | None, budget: Budget) -> float:
+        """Return an objective that no plan of this harder problem exceeds, of the kind of `found`."""
+        kind = self._kind(found) if found and self.few_robots else Kind()
+        return upper_bound(problem, self._curves, budget, **kind._asdict()).objective
+
+    def _kind(self, found: BestSchedule) -> Kind:
+        within = RateSearch(found.problem, self._curves, found.hosts).feasible(found.rates)
+        return Kind(shared_gpus=bool(found.gpus), own_queues=not within)
+
+
 def _with_others(
-    problem: Problem, curves: Curves, bound: Bound, budget: Budget, own: Best, found: BestSchedule | None
+    problem: Problem, curves: Curves, goal: _Goal, budget: Budget, own: Best, found: BestSchedule | None
 ) -> BestSchedule | None:
     if found and not found.gpus and (slower := own.tuned(_fairer(curves, found))):
         found = max(found, slower, key=lambda one: one.objective)
-    extra = Budget(EXTRA * budget.work)
-    for other in _harder(problem):
-        if extra.expired() or _near(found, bound):
+    extra = Budget((MUCH if goal.few_robots else EXTRA) * budget.work)
+    others = [(goal.limit(other, found, extra), other) for other in _harder(problem)]
+    if goal.few_robots:  # the most promising first
+        others.sort(key=lambda one: -one[0])
+    for limit, other in others:
+        if extra.expired() or goal.is_near(found):
             break
-        limit = upper_bound(other, curves, extra).objective
         if limit > (found.objective if found else 0.0):
             better = _solved(other, curves, budget.work, extra)
             if better and (found is None or better.objective > found.objective):
                 found = _for(problem, better)
     if found is None:
-        found = _with_one_left_out(problem, curves, bound, budget.work, extra)
+        found = _with_one_left_out(problem, curves, goal, budget.work, extra)
     budget.spend(extra.total)
     return found
-
-
-def _near(found: BestSchedule | None, bound: Bound) -> bool:
-    return found is not None and found.objective >= (1.0 - GAP) * bound.objective
 
 
 def _keeps(curves: Curves, schedule: BestSchedule) -> bool:
@@ -148,7 +185,7 @@ def _with_slo(problem: Problem, task: int, component: str, share: float) -> Prob
     return replace(problem, classes=tuple(classes))
 
 
-def _with_one_left_out(problem: Problem, curves: Curves, bound: Bound, work: float, extra: Budget) -> BestSchedule | None:
+def _with_one_left_out(problem: Problem, curves: Curves, goal: _Goal, work: float, extra: Budget) -> BestSchedule | None:
     """Where nothing is known that serves all: what serves one robot more, without that one."""
     for c, task in enumerate(problem.classes):
         if extra.expired():
@@ -157,7 +194,7 @@ def _with_one_left_out(problem: Problem, curves: Curves, bound: Bound, work: flo
         more = replace(problem, classes=(*problem.classes[:c], one_more, *problem.classes[c + 1 :]))
         if math.isfinite(upper_bound(more, curves, extra).objective) and (found := _solved(more, curves, work, extra)):
             own = Budget(work)
-            kept = Best(problem, curves, bound, own, Moves(problem)).run(None, _without_one(problem, found, task.name))
+            kept = Best(problem, curves, goal.by_curves, own, Moves(problem)).run(None, _without_one(problem, found, task.name))
             extra.spend(own.total)
             if kept:
                 return kept

@@ -23,9 +23,11 @@ from ros2_rfm_serving.scheduler.problem import Problem
 
 GAIN = 5e-4
 """Relative gain below which a move is not worth it: half of what a looser SLO or another GPU may cost."""
-WORK, FEW = 12.0, 2.0
-"""Budgets of a solver that the climb may take where a server has no more robots than that. With more robots on a server it may take
-less, by the third power of their number: queues of many robots take long to predict, and one robot more or less decides little."""
+WORK, FEW, CROWDED = 12.0, 3.0, 2.0
+"""Budgets of a solver that the climb may take where a server has no more than `FEW` robots. With more it may take less, by the
+third power of their number divided by `CROWDED`: queues of many robots take long to predict, and one robot decides little."""
+CLEARLY = 0.01
+"""Relative gain of a move after which the climb may take as much again: there is more to be found."""
 SLOW = 0.98
 """Share of its closed loop below which a class is held back by its servers."""
 JUDGED, LOADS = 12, 5
@@ -41,8 +43,9 @@ class Refinement:
         self._steps = Steps(problem, curves)
         self._seen: set[Placement] = set()
         self._vain = 0
-        servers, robots = len(problem.servers), sum(task.num_robots for task in problem.classes)
-        self._work = WORK * min(1.0, FEW * servers / robots) ** 3 * budget.work
+        crowding = robots_per_server(problem) / CROWDED
+        share = 1.0 if has_few_robots(problem) else crowding**-3
+        self._work = WORK * share * budget.work
 
     def of(self, found: BestSchedule, *, sure: bool = True) -> BestSchedule | None:
         """Return the last plan of the climb: `found` itself where no neighbour is worth more.
@@ -58,7 +61,9 @@ class Refinement:
             return found if sure else None
         until = self._budget.total + self._work
         while better := self._better(found, until, sure=sure):
-            until, found, sure = until if sure else self._budget.total + self._work, better, True
+            if not sure or better.worth > (1 + CLEARLY) * found.worth:
+                until, self._vain = self._budget.total + self._work, 0
+            found, sure = better, True
         self._work = max(0.0, until - self._budget.total)
         return found if sure else None
 
@@ -109,6 +114,15 @@ class Refinement:
                 if move not in self._seen:
                     self._seen.add(move)
                     yield move
+
+
+def robots_per_server(problem: Problem) -> float:
+    return sum(task.num_robots for task in problem.classes) / len(problem.servers)
+
+
+def has_few_robots(problem: Problem) -> bool:
+    """Return whether servers have so few robots that their queues are quick to predict, and who shares one decides much."""
+    return robots_per_server(problem) <= FEW
 
 
 def whole_hosts(problem: Problem, schedule: BestSchedule) -> tuple[Host, ...]:

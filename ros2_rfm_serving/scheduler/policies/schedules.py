@@ -52,8 +52,8 @@ def run(policy: str, problem: Problem, planned: Curves, judge: Judge, rate_contr
         caps = None if rate_control is False else rosa.rates
         operation = Operation(hosts=rosa.hosts, caps=caps, complete=not rosa.cut_short)
         return solution_of(policy, problem, judge.curves, operation, judge.bounds)
-    bound = judge.bounds.by_curves if planned is judge.curves else upper_bound(problem, planned)
-    found = beside.solve(problem, planned, bound, budget, rate_control)
+    bounds = judge.bounds if planned is judge.curves else Bounds(problem, planned, upper_bound(problem, planned))
+    found = beside.solve(problem, planned, bounds, budget, rate_control)
     if not found:
         return _none_found(policy, problem, judge, budget)
     assuring = bool(budget.work)

@@ -66,6 +66,8 @@ class OwnQueues:
         """Of the operation's servers those that keep `tuned` from finding anything: their robots miss an SLO at any rate tried."""
         self.limits: dict[int, float] = {}
         """Of the operation's servers, after `tuned`: loads up to which their robots keep every SLO, as far as is known."""
+        self._without_reserve: set[Host] = set()
+        """Servers whose robots keep their SLOs within the curves, but leave no reserve at any rate."""
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -238,10 +240,23 @@ class OwnQueues:
         return (host for host in dict.fromkeys(operation.hosts) if not self._keeps(host, operation.caps, operation.rates))
 
     def _limit_hz(self, host: Host) -> float | None:
-        """The highest load at which robots that share it as they do now keep every SLO. None: the curve alone says."""
-        load_hz, most_hz = self._load_hz(host, self._rates), self._most_hz(host)
+        """The highest load at which robots that share it as they do now keep every SLO. None: the curve alone says.
+
+        A plan may use an SLO up where the curve keeps it. Robots that leave no reserve at any rate are therefore judged without
+        one: otherwise a placement would be lost as soon as another of its servers has to be tuned.
+        """
+        load_hz = self._load_hz(host, self._rates)
         if not load_hz or not self._responses(self._rates, self._rates).has_queue(host):
             return None
+        limit_hz = self._highest_load_hz(host, load_hz)
+        if not limit_hz and load_hz <= self._curve_hz(host) * (1 + TOLERANCE):
+            self._without_reserve.add(host)
+            limit_hz = load_hz if self._keeps_times(host, 1.0) else 0.0
+        return limit_hz
+
+    def _highest_load_hz(self, host: Host, load_hz: float) -> float:
+        """Return the highest load, of those tried, with which its robots keep every SLO; 0: none. load_hz: at their rates."""
+        most_hz = self._most_hz(host)
         if self._keeps_times(host, most_hz / load_hz):
             return most_hz
         low, high = 0.0, most_hz / load_hz
@@ -286,6 +301,8 @@ class OwnQueues:
         return all(one.response_s(slo) <= limit_s(slo, curve.response_s(slo), left) for one, slo in zip(each, slos, strict=True))
 
     def _reserve(self, host: Host) -> float:
+        if host in self._without_reserve:
+            return 0.0
         classes = (self._problem.classes[self._problem.demands[d].task] for d, _ in host.robots)
         return WARY if not self._far and any(task.overlapped for task in classes) else RESERVE
 

@@ -15,7 +15,7 @@ NUM_DRAWN = int(os.environ.get("RFM_DRAWN_FACTORIES", "0"))
 """Factories; 0: a handful. `make thorough` draws 500, which takes hours; `python -m test.drawn` takes any range of them."""
 HANDFUL = (0, 4, 7, 9, 10)
 """Some that have a plan and are quickly planned."""
-MORE = (2000, 2001, 2002, 2004, 2005, 2006, 2011, 2012, 2101, 2102, 5008, 5028)
+MORE = (2000, 2001, 2002, 2004, 2005, 2006, 2011, 2012, 2101, 2102, 5008, 5028, 5052, 5076)
 """Of those that take longer."""
 KINDS = frozenset(filter(None, os.environ.get("RFM_DRAWN_KINDS", "serves,virtual_time").split(",")))
 """`serves`, `virtual_time`, `order`, `monotonic`."""
