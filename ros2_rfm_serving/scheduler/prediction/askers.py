@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ros2_rfm_serving.scheduler.problem import Trusted
 from ros2_rfm_serving.types import SYSTEM1, Pipelining
-from ros2_rfm_serving.types.phase import Phase, Usual, chunk_slack_s, is_paced
+from ros2_rfm_serving.types.phase import Phase, Spacing, Usual, chunk_slack_s, is_paced
 
 WARM_UP_S = 5.0
 """Within which all robots of a queue have started; what comes before its end does not count."""
@@ -88,6 +88,8 @@ class Team:
     """Of its answers."""
     moment_s: float
     """As `MOMENT_S`."""
+    spacing: Spacing | None = None
+    """Of a server that batches continuously; None: of any other."""
 
 
 class Expected:

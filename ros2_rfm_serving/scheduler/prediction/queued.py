@@ -177,11 +177,12 @@ def answer(
     """The server is done with them: noted, and of each robot its next one comes, unless that is after the end.
     turns_s: by the turn of each among those answered together (`types/phase.py`)."""
     team = requests[0][2].team
-    unusual_s, num_robots = team.usual.unusual_s, team.num_robots
+    unusual_s, num_robots, spacing = team.usual.unusual_s, team.num_robots, team.spacing
     for (arrived_s, i, robot), turn_s in zip(requests, turns_s, strict=False):
         steady_s, sent_s, latency_s = robot.steady_s, robot.sent_s, at_s - arrived_s
         answered_s = at_s + (robot.way_s() if steady_s is None else steady_s)
-        robot.send(answered_s, unusual_s(latency_s, num_robots) + turn_s)
+        apart_s = spacing.turn_s(i, arrived_s) if spacing and not robot.member.pipelining else 0.0
+        robot.send(answered_s, unusual_s(apart_s if apart_s > latency_s else latency_s, num_robots) + turn_s)
         if sent_s > WARM_UP_S:
             tally = found[robot.index]
             tally.latencies.append(latency_s)

@@ -26,7 +26,7 @@ from ros2_rfm_serving.scheduler.prediction.joining import TIMES, Wholes, joining
 from ros2_rfm_serving.scheduler.prediction.queued import EVERY, MOST_REQUESTS, NINE_OF_TEN, Found, Tally, Waits, answer, watched
 from ros2_rfm_serving.scheduler.prediction.ranks import patient, ranks, service_order
 from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
-from ros2_rfm_serving.types.phase import turn_in_flight
+from ros2_rfm_serving.types.phase import Spacing, turn_in_flight
 
 REMEMBERED = 512
 """Queues."""
@@ -81,7 +81,8 @@ class Run:
 
     def __init__(self, members: Sequence[Member], law: SteppedService, order: str, rng: np.random.Generator) -> None:
         self._law = law
-        robots = team(members, law.mean_s(1), rng, moment_s=0.0, ranked=ranks(order))  # who asks at once is in the next round
+        # who asks at once is in the next round
+        robots = team(members, law.mean_s(1), rng, moment_s=0.0, ranked=ranks(order), spacing=Spacing())
         self._rule = rule = joining(law, len(robots))
         self._wholes = Wholes(rule, again(rng.standard_normal(DRAWS)))
         self._factors = again(rng.gamma(law.jitter**-2, law.jitter**2, DRAWS) if law.jitter else np.ones(1))

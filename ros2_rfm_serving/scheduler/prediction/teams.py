@@ -10,7 +10,7 @@ import numpy as np
 
 from ros2_rfm_serving.scheduler.prediction.askers import MOMENT_S, WARM_UP_S, Member, Request, Robot, Seconds, Team, cycle_s
 from ros2_rfm_serving.scheduler.prediction.frames import Frames, InFrames
-from ros2_rfm_serving.types.phase import Usual
+from ros2_rfm_serving.types.phase import Spacing, Usual
 
 DRAWS = 1 << 12
 """Of random numbers, before the same ones come again."""
@@ -26,12 +26,18 @@ def in_order(robots: Sequence[Robot]) -> list[Request]:
 
 
 def team(
-    members: Sequence[Member], service_s: float, rng: np.random.Generator, moment_s: float = MOMENT_S, *, ranked: bool = False
+    members: Sequence[Member],
+    service_s: float,
+    rng: np.random.Generator,
+    moment_s: float = MOMENT_S,
+    *,
+    ranked: bool = False,
+    spacing: Spacing | None = None,
 ) -> list[Robot]:
     """All of them, before one start: each begins at some time of its cycle. ranked: at some time before the warm-up ends, as in
-    virtual time (`simulation/`): a dispatch policy may go by the age of a task."""
+    virtual time (`simulation/`): a dispatch policy may go by the age of a task. spacing: as `Team` has it."""
     trips_s = again(rng.exponential(1.0, DRAWS)) if any(m.jitter_s for m in members) else iter(())
-    together = Team(sum(member.num_robots for member in members), trips_s, rng, Usual(), moment_s)
+    together = Team(sum(member.num_robots for member in members), trips_s, rng, Usual(), moment_s, spacing)
     ends_s = [WARM_UP_S if m.pipelining or ranked else min(cycle_s(m, service_s), WARM_UP_S) for m in members]
     return [
         robot
