@@ -34,7 +34,7 @@ from ros2_rfm_serving.types import (
     SessionGrant,
     SessionRequest,
 )
-from ros2_rfm_serving.types.phase import Spacing, Usual
+from ros2_rfm_serving.types.phase import Usual
 from ros2_rfm_serving.types.record import record
 
 SESSION_ENDED = ("session_ended", "")
@@ -83,8 +83,6 @@ class ServerBrain:
         self._ended: dict[Work, _Ended] = {}
         self._usual: dict[str, Usual] = defaultdict(Usual)
         """Of each component."""
-        self._spacing: dict[str, Spacing] = defaultdict(Spacing)
-        """Of each component's requests."""
         self._moved_s = -math.inf
         """When something last came, began or ended while requests waited."""
 
@@ -129,8 +127,8 @@ class ServerBrain:
     def _forget(self, key: SessionKey) -> None:
         """What waits of a session that is over."""
         robot, component = key
-        if component in self._spacing:
-            self._spacing[component].forget(robot)
+        if component in self._usual:
+            self._usual[component].spacing.forget(robot)
         if self.mailboxes.discard(key):
             self.mishaps.append(SESSION_ENDED)
 
@@ -312,10 +310,10 @@ class ServerBrain:
         queue_wait_s, inference_s = work.begun_s - waiting.arrived_s, ended.at_s - work.begun_s
         rows, phases = ended.rows or len(work.batch), answer.phases
         measured = phases.perception_s, phases.solver_s, phases.solver_steps
-        wait_s = queue_wait_s + inference_s
+        usual, wait_s = self._usual[request.component], queue_wait_s + inference_s
         if self.lanes[work.tier].view.flight is not None and waiting.request.pipelining is None:
-            wait_s = max(wait_s, self._spacing[request.component].turn_s(request.robot, waiting.arrived_s))
-        unusual_s = self._usual[request.component].unusual_s(wait_s, len(self.sessions)) + ended.turn * inference_s
+            wait_s = max(wait_s, usual.spacing.turn_s(request.robot, waiting.arrived_s))
+        unusual_s = usual.unusual_s(wait_s, len(self.sessions)) + ended.turn * inference_s
         engaged = (rows, session.superseded, ended.load)
         served = Served(queue_wait_s, inference_s, *engaged, *measured, unusual_s, waiting.request.decoding_s)
         session.superseded = 0

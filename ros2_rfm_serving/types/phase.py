@@ -32,7 +32,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 ANSWERS_OF_EACH = 4
 """That a server's `Usual` looks back on, roughly: some cycles of its robots."""
@@ -68,21 +69,6 @@ def turn_in_flight(num_before: int, num_after: int) -> float:
     entered, or that arrived earlier and entered with it; `num_after` counts those that arrived or entered later, until its answer.
     """
     return 0.5 * (num_before - num_after) / (num_before + num_after + 1)
-
-
-@dataclass(slots=True)
-class Usual:
-    """What one server's answers take, of all its robots together."""
-
-    mean_s: float = 0.0
-    num_answers: int = 0
-
-    def unusual_s(self, latency_s: float, num_robots: int) -> float:
-        """By how much this answer took longer than usual, from arrival to reply."""
-        most = ANSWERS_OF_EACH * num_robots
-        self.num_answers = self.num_answers + 1 if self.num_answers < most else most or 1
-        self.mean_s += (latency_s - self.mean_s) / self.num_answers
-        return latency_s - self.mean_s
 
 
 class Spacing:
@@ -123,6 +109,25 @@ class Spacing:
         if usual_s:
             self._num_known -= 1
             self._rate_hz = self._rate_hz - 1.0 / usual_s if self._num_known else 0.0
+
+
+@dataclass(slots=True)
+class Usual:
+    """What one server's answers take, of all its robots together."""
+
+    ADDED: ClassVar = ("spacing",)
+
+    mean_s: float = 0.0
+    num_answers: int = 0
+    spacing: Spacing = field(default_factory=Spacing)
+    """Of their requests, where the server batches continuously."""
+
+    def unusual_s(self, latency_s: float, num_robots: int) -> float:
+        """By how much this answer took longer than usual, from arrival to reply."""
+        most = ANSWERS_OF_EACH * num_robots
+        self.num_answers = self.num_answers + 1 if self.num_answers < most else most or 1
+        self.mean_s += (latency_s - self.mean_s) / self.num_answers
+        return latency_s - self.mean_s
 
 
 @dataclass(slots=True)
