@@ -81,7 +81,9 @@ def _loose(solution: Solution) -> str:
     """What such a bound knows too little of."""
     if solution.shares_gpus:
         return "models that share GPUs"
-    return "robots that keep SLOs by their own queue" if solution.beyond_curves else "the lowest share (max_min)"
+    if solution.beyond_curves:
+        return "robots that keep SLOs by their own queue"
+    return "robots whose own queue is slower than the curves" if solution.below_curves else "the lowest share (max_min)"
 
 
 def problem_lines(problems: Iterable[str]) -> list[Text]:

@@ -153,6 +153,8 @@ class Solution:
     by_lowest: bool = False
     """The objective is the lowest share of a pace (`max_min`): its bound counts servers by parts of them, which does not say how
     slow the slowest must be."""
+    below_curves: bool = False
+    """Robots' own queues let these servers do clearly less than the profile's curves do, which the bound is of."""
     complete: bool = True
     """False: the work that was allowed is done; this is the best schedule found until then."""
 
@@ -183,8 +185,8 @@ class Solution:
 
     @property
     def bounded(self) -> bool:
-        """The bound is a tight one: of whole GPUs whose SLOs hold by the profile's curves, and of a sum over robots."""
-        return not (self.shares_gpus or self.beyond_curves or self.by_lowest)
+        """The bound is a tight one: of whole GPUs whose SLOs and rates are by the profile's curves, and of a sum over robots."""
+        return not (self.shares_gpus or self.beyond_curves or self.below_curves or self.by_lowest)
 
     @property
     def gap_by_curves(self) -> float:

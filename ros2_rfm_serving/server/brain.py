@@ -126,6 +126,9 @@ class ServerBrain:
 
     def _forget(self, key: SessionKey) -> None:
         """What waits of a session that is over."""
+        robot, component = key
+        if component in self._usual:
+            self._usual[component].spacing.forget(robot)
         if self.mailboxes.discard(key):
             self.mishaps.append(SESSION_ENDED)
 
@@ -307,8 +310,10 @@ class ServerBrain:
         queue_wait_s, inference_s = work.begun_s - waiting.arrived_s, ended.at_s - work.begun_s
         rows, phases = ended.rows or len(work.batch), answer.phases
         measured = phases.perception_s, phases.solver_s, phases.solver_steps
-        unusual_s = self._usual[request.component].unusual_s(queue_wait_s + inference_s, len(self.sessions))
-        unusual_s += ended.turn * inference_s
+        usual, wait_s = self._usual[request.component], queue_wait_s + inference_s
+        if self.lanes[work.tier].view.flight is not None and waiting.request.pipelining is None:
+            wait_s = max(wait_s, usual.spacing.turn_s(request.robot, waiting.arrived_s))
+        unusual_s = usual.unusual_s(wait_s, len(self.sessions)) + ended.turn * inference_s
         engaged = (rows, session.superseded, ended.load)
         served = Served(queue_wait_s, inference_s, *engaged, *measured, unusual_s, waiting.request.decoding_s)
         session.superseded = 0

@@ -12,6 +12,11 @@ usual by about as much, so that all of them would move together and meet again f
 has even waited longest, and would close up with the others. The server therefore adds what the wait would have been one after
 the other (`turn_in_flight`): a row that others joined asks earlier next time, and a row that joined others asks later.
 
+A server that batches continuously may answer a crowd much quicker than its robots ask: 48 robots that ask every 4.7 s are answered
+within 0.9 s, and meet almost as before in the next cycle. What such a server reports is therefore the wait at a slower server, one
+that answers at hardly more than the rate of all requests (`Spacing`), where that is longer than the real one. A crowd spreads over
+most of a period within two or three cycles so; requests that are spread do not wait there, and a busy server is hardly quicker.
+
 Of each robot the phase moves by a period at most, either way: one answer that takes ten seconds must not be made up for by dozens
 of requests beyond the cap. Who always waits longer than others, as its server's order has it, gets used to that.
 
@@ -26,7 +31,9 @@ ask as often as their actions end can ask no earlier: they once execute some row
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 ANSWERS_OF_EACH = 4
 """That a server's `Usual` looks back on, roughly: some cycles of its robots."""
@@ -34,6 +41,12 @@ USED_TO = 64
 """Answers after which a robot is used to waiting longer than others do."""
 ROUNDING = 1e-3
 """Of a period."""
+EVENNESS = 0.7
+"""Of the mean time between two requests at a server, by which those of a crowd are to follow each other next."""
+NEWEST, PAUSED = 0.3, 4.0
+"""Weight of the newest interval between two requests of one robot; and times its usual interval from which on it had paused."""
+LEAST_S = 1e-3
+"""Between two requests of one robot: less is a request that takes the place of another."""
 
 
 def is_paced(period_s: float, execution_s: float) -> bool:
@@ -58,12 +71,56 @@ def turn_in_flight(num_before: int, num_after: int) -> float:
     return 0.5 * (num_before - num_after) / (num_before + num_after + 1)
 
 
+class Spacing:
+    """How far apart the requests of all robots of one server would be if they came evenly.
+
+    It is the wait at a server that takes `EVENNESS` of the mean time between two requests for each, in the order in which they are
+    answered. How often each robot asks is learned from its requests.
+    """
+
+    __slots__ = ("_due_s", "_last", "_num_known", "_rate_hz")
+
+    def __init__(self) -> None:
+        self._due_s = -math.inf
+        """When the next request's turn is."""
+        self._last: dict[Hashable, tuple[float, float]] = {}
+        """robot -> (when its last request arrived, its usual interval; 0: it has asked once)"""
+        self._rate_hz = 0.0
+        """Of the robots whose interval is known; others are taken for as quick."""
+        self._num_known = 0
+
+    def turn_s(self, robot: Hashable, arrived_s: float) -> float:
+        """Return how long after its arrival this request's turn is, in s, 0 or more. Call it once for each request."""
+        last_s, usual_s = self._last.get(robot, (math.nan, 0.0))
+        interval_s = arrived_s - last_s
+        if interval_s > LEAST_S and not 0.0 < PAUSED * usual_s < interval_s:
+            before_hz = 1.0 / usual_s if usual_s else 0.0
+            self._num_known += not usual_s
+            usual_s = usual_s + NEWEST * (interval_s - usual_s) if usual_s else interval_s
+            self._rate_hz += 1.0 / usual_s - before_hz
+        self._last[robot] = arrived_s, usual_s
+        apart_s = EVENNESS * self._num_known / (self._rate_hz * len(self._last)) if self._num_known else 0.0
+        self._due_s = max(arrived_s, self._due_s + apart_s)
+        return self._due_s - arrived_s
+
+    def forget(self, robot: Hashable) -> None:
+        """It asks here no more."""
+        _, usual_s = self._last.pop(robot, (0.0, 0.0))
+        if usual_s:
+            self._num_known -= 1
+            self._rate_hz = self._rate_hz - 1.0 / usual_s if self._num_known else 0.0
+
+
 @dataclass(slots=True)
 class Usual:
     """What one server's answers take, of all its robots together."""
 
+    ADDED: ClassVar = ("spacing",)
+
     mean_s: float = 0.0
     num_answers: int = 0
+    spacing: Spacing = field(default_factory=Spacing)
+    """Of their requests, where the server batches continuously."""
 
     def unusual_s(self, latency_s: float, num_robots: int) -> float:
         """By how much this answer took longer than usual, from arrival to reply."""

@@ -19,10 +19,12 @@ import numpy.typing as npt
 
 from ros2_rfm_serving.scheduler.problem import Trusted
 from ros2_rfm_serving.types import SYSTEM1, Pipelining
-from ros2_rfm_serving.types.phase import Phase, Usual, chunk_slack_s, is_paced
+from ros2_rfm_serving.types.phase import Phase, Spacing, Usual, chunk_slack_s, is_paced
 
 WARM_UP_S = 5.0
 """Within which all robots of a queue have started; what comes before its end does not count."""
+PARTED_S = 60.0
+"""The same of a start in which all ask in the same moment: a crowd has to have parted by then, or the plan becomes slower."""
 ROUNDING = 1e-6
 """Of a control step."""
 MOMENT_S = 1e-6
@@ -88,6 +90,10 @@ class Team:
     """Of its answers."""
     moment_s: float
     """As `MOMENT_S`."""
+    spacing: Spacing | None = None
+    """Of a server that batches continuously; None: of any other."""
+    counts_from_s: float = WARM_UP_S
+    """What is asked earlier does not count."""
 
 
 class Expected:

@@ -30,6 +30,8 @@ from ros2_rfm_serving.scheduler.solution import (
 
 DOUBTFUL = 0.5
 """Of what curves say: robots whose floor is below that are quick enough in any queue of theirs."""
+BELOW_CURVES = 0.01
+"""Share of what the curves let these very servers do that robots' own queues may take before the bound says little."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +90,19 @@ def solution_of(
         servers=servers,
         problems=tuple(problems),
         by_lowest=problem.aim == utility.MAX_MIN,
+        below_curves=_is_below_curves(problem, curves, operation),
         complete=operation.complete,
         notes=tuple(_notes(tasks, servers, bound)),
     )
+
+
+def _is_below_curves(problem: Problem, curves: Curves, operation: Operation) -> bool:
+    """Whether these servers would be worth clearly more if the profile's curves alone had to be kept: robots' own queues hold their
+    rates down. Only of rates that were found with queues; caps of other policies follow curves of their own."""
+    if operation.rates is None or operation.caps is None or operation.gpus:
+        return False
+    rates = RateSearch(problem, curves, operation.hosts).best()
+    return rates is not None and problem.objective(operation.rates) < (1.0 - BELOW_CURVES) * problem.objective(rates)
 
 
 def keeps_every_slo(problem: Problem, curves: Curves, operation: Operation, reserve: float = 0.0) -> bool:

@@ -17,7 +17,7 @@ from itertools import repeat
 
 import numpy as np
 
-from ros2_rfm_serving.scheduler.prediction.askers import WARM_UP_S, Member, Request, Seconds, cycle_s
+from ros2_rfm_serving.scheduler.prediction.askers import PARTED_S, WARM_UP_S, Member, Request, Seconds, cycle_s
 
 FEWEST_STARTS, MOST_STARTS = 8, 40
 """Ways in which the robots may start: it is drawn whether two of them meet, and in slow phases they go on meeting."""
@@ -143,12 +143,14 @@ def watched(
     run: Callable[[float], Found],
     most: int = MOST_REQUESTS,
     of_starts: float = NINE_OF_TEN,
+    crowd: Callable[[float], Found] | None = None,
 ) -> Waits:
     """Of as many starts as it takes. run: one more of them, up to a time. service_s: of one who is alone. most: requests.
-    of_starts: as in `Waited`."""
+    of_starts: as in `Waited`. crowd: one more in which all begin at once, of which what is asked from `PARTED_S` on counts."""
     num_starts, span_s = _starts(members, service_s, most)
     starts = [run(WARM_UP_S + span_s) for _ in range(num_starts)]
-    together_s = [num_starts * span_s * m.num_robots if span_s >= LEAST_CYCLES * cycle_s(m, service_s) else 0.0 for m in members]
+    starts += [crowd(PARTED_S + span_s)] if crowd else []
+    together_s = [len(starts) * span_s * m.num_robots if span_s >= LEAST_CYCLES * cycle_s(m, service_s) else 0.0 for m in members]
     found = Waits(tuple(_waited([start[i] for start in starts], of_all_s) for i, of_all_s in enumerate(together_s)))
     return Waits(tuple(replace(_known(one, found.all), of_starts=of_starts) for one in found.members))
 
@@ -189,12 +191,13 @@ def answer(
     """The server is done with them: noted, and of each robot its next one comes, unless that is after the end.
     turns_s: by the turn of each among those answered together (`types/phase.py`)."""
     team = requests[0][2].team
-    unusual_s, num_robots = team.usual.unusual_s, team.num_robots
+    unusual_s, num_robots, spacing = team.usual.unusual_s, team.num_robots, team.spacing
     for (arrived_s, i, robot), turn_s in zip(requests, turns_s, strict=False):
         steady_s, sent_s, latency_s = robot.steady_s, robot.sent_s, at_s - arrived_s
         answered_s = at_s + (robot.way_s() if steady_s is None else steady_s)
-        robot.send(answered_s, unusual_s(latency_s, num_robots) + turn_s)
-        if sent_s > WARM_UP_S:
+        apart_s = spacing.turn_s(i, arrived_s) if spacing and not robot.member.pipelining else 0.0
+        robot.send(answered_s, unusual_s(apart_s if apart_s > latency_s else latency_s, num_robots) + turn_s)
+        if sent_s > team.counts_from_s:
             tally = found[robot.index]
             tally.latencies.append(latency_s)
             tally.responses.append(answered_s - sent_s if robot.takes else math.inf)

@@ -15,7 +15,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar
 
 import numpy as np
@@ -36,7 +36,7 @@ from ros2_rfm_serving.scheduler.prediction.queued import (
 )
 from ros2_rfm_serving.scheduler.prediction.ranks import patient, ranks, service_order
 from ros2_rfm_serving.scheduler.prediction.teams import DRAWS, again, in_order, team
-from ros2_rfm_serving.types.phase import turn_in_flight
+from ros2_rfm_serving.types.phase import Spacing, turn_in_flight
 
 REMEMBERED = 512
 """Queues."""
@@ -45,10 +45,14 @@ REMEMBERED = 512
 @lru_cache(maxsize=REMEMBERED)
 def stepped_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo", most: int = MOST_REQUESTS) -> Waits:
     """order: `dispatch` of the descriptor. most: requests; with another number other starts are drawn, and of more every one
-    has to keep an SLO."""
+    has to keep an SLO, and one more in which all robots ask in the same moment."""
     rng = np.random.default_rng([sum(member.num_robots for member in members), law.max_rows, law.num_steps, *drawn(most)])
     of_starts = EVERY if most > MOST_REQUESTS else NINE_OF_TEN
-    return watched(members, law.mean_s(1), lambda end_s: Run(members, law, order, rng).run(end_s), most, of_starts)
+
+    def run(end_s: float, *, at_once: bool = False) -> Found:
+        return Run(members, law, order, rng, at_once=at_once).run(end_s)
+
+    return watched(members, law.mean_s(1), run, most, of_starts, partial(run, at_once=True) if most > MOST_REQUESTS else None)
 
 
 @dataclass(slots=True, eq=False)
@@ -84,9 +88,13 @@ class Group:
 class Run:
     """Of one start."""
 
-    def __init__(self, members: Sequence[Member], law: SteppedService, order: str, rng: np.random.Generator) -> None:
+    def __init__(
+        self, members: Sequence[Member], law: SteppedService, order: str, rng: np.random.Generator, *, at_once: bool = False
+    ) -> None:
+        """at_once: as in `team`."""
         self._law = law
-        robots = team(members, law.mean_s(1), rng, moment_s=0.0, ranked=ranks(order))  # who asks at once is in the next round
+        # who asks at once is in the next round
+        robots = team(members, law.mean_s(1), rng, moment_s=0.0, ranked=ranks(order), spacing=Spacing(), at_once=at_once)
         self._rule = rule = joining(law, len(robots))
         self._wholes = Wholes(rule, again(rng.standard_normal(DRAWS)))
         self._factors = again(rng.gamma(law.jitter**-2, law.jitter**2, DRAWS) if law.jitter else np.ones(1))

@@ -8,9 +8,19 @@ from itertools import chain, cycle
 
 import numpy as np
 
-from ros2_rfm_serving.scheduler.prediction.askers import MOMENT_S, WARM_UP_S, Member, Request, Robot, Seconds, Team, cycle_s
+from ros2_rfm_serving.scheduler.prediction.askers import (
+    MOMENT_S,
+    PARTED_S,
+    WARM_UP_S,
+    Member,
+    Request,
+    Robot,
+    Seconds,
+    Team,
+    cycle_s,
+)
 from ros2_rfm_serving.scheduler.prediction.frames import Frames, InFrames
-from ros2_rfm_serving.types.phase import Usual
+from ros2_rfm_serving.types.phase import Spacing, Usual
 
 DRAWS = 1 << 12
 """Of random numbers, before the same ones come again."""
@@ -26,13 +36,23 @@ def in_order(robots: Sequence[Robot]) -> list[Request]:
 
 
 def team(
-    members: Sequence[Member], service_s: float, rng: np.random.Generator, moment_s: float = MOMENT_S, *, ranked: bool = False
+    members: Sequence[Member],
+    service_s: float,
+    rng: np.random.Generator,
+    moment_s: float = MOMENT_S,
+    *,
+    ranked: bool = False,
+    spacing: Spacing | None = None,
+    at_once: bool = False,
 ) -> list[Robot]:
     """All of them, before one start: each begins at some time of its cycle. ranked: at some time before the warm-up ends, as in
-    virtual time (`simulation/`): a dispatch policy may go by the age of a task."""
+    virtual time (`simulation/`): a dispatch policy may go by the age of a task. spacing: as `Team` has it.
+    at_once: all begin in the same moment, and what counts begins when such a crowd has to have parted."""
     trips_s = again(rng.exponential(1.0, DRAWS)) if any(m.jitter_s for m in members) else iter(())
-    together = Team(sum(member.num_robots for member in members), trips_s, rng, Usual(), moment_s)
+    num_robots, counts_from_s = sum(member.num_robots for member in members), PARTED_S if at_once else WARM_UP_S
+    together = Team(num_robots, trips_s, rng, Usual(), moment_s, spacing, counts_from_s)
     ends_s = [WARM_UP_S if m.pipelining or ranked else min(cycle_s(m, service_s), WARM_UP_S) for m in members]
+    ends_s = [0.0] * len(members) if at_once else ends_s
     return [
         robot
         for i, member in enumerate(members)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from ros2_rfm_serving.robot.config import LinkConfig
 from ros2_rfm_serving.robot.conversation.link import Link, LinkState
 from ros2_rfm_serving.robot.motion.motion import Motor
 from ros2_rfm_serving.types import RequestId, Route
-from ros2_rfm_serving.types.phase import Phase, Usual, chunk_slack_s, turn_in_flight
+from ros2_rfm_serving.types.phase import Phase, Spacing, Usual, chunk_slack_s, turn_in_flight
 from test.unit.fakes import SERVED, chunk, grant, observation, schedule
 from test.unit.robot.robots import CONFIG, PERIOD_S
 
@@ -178,6 +179,60 @@ def test_robots_that_wait_for_each_other_ask_as_they_were_answered() -> None:
             asks_s[robot] += phases[robot].shift_s(usual.unusual_s(waits_s[robot], 4), 1.0)  # in its period of 1 s
         assert cycle < 2 or max(waits_s) < 0.11
     assert abs(sum(asks_s)) / 4 < 0.5, "the rate is that of the cap"
+
+
+def crowd(num_robots: int, period_s: float, takes_s: float, spacing: Spacing | None, cycles: int) -> list[float]:
+    """Return when each robot asks next in its period, in order, after a common start at a server that answers one by one."""
+    usual, phases, asks_s = Usual(), [Phase() for _ in range(num_robots)], [0.0] * num_robots
+    for cycle in range(cycles):
+        free_s = -math.inf
+        for robot in sorted(range(num_robots), key=lambda each: asks_s[each]):
+            arrived_s = cycle * period_s + asks_s[robot]
+            free_s = max(free_s, arrived_s) + takes_s
+            turn_s = spacing.turn_s(robot, arrived_s) if spacing else 0.0
+            asks_s[robot] += phases[robot].shift_s(usual.unusual_s(max(free_s - arrived_s, turn_s), num_robots), period_s)
+    return sorted(asks_s)
+
+
+def test_a_crowd_at_a_quick_server_spreads_over_most_of_its_period() -> None:
+    """48 that ask every 4.7 s, each answered within 20 ms: by their waits alone they stay within a third of that."""
+    by_waits = crowd(48, 4.7, 0.02, None, 6)
+    apart = crowd(48, 4.7, 0.02, Spacing(), 6)
+    assert by_waits[-1] - by_waits[0] < 1.5
+    assert 2.5 < apart[-1] - apart[0] < 4.7 + EPS
+    assert all(b - a > 2 * 0.02 for a, b in pairwise(apart)), "nobody waits for another one"
+    assert abs(sum(apart)) / 48 < 4.7, "a period at the most is lost or gained, once"
+
+
+def test_requests_that_come_evenly_have_no_turn_to_wait_for() -> None:
+    spacing = Spacing()
+    turns_s = [spacing.turn_s(f"r{i % 5}", 0.2 * i) for i in range(50)]
+    assert turns_s == [0.0] * 50
+
+
+def test_while_half_of_the_robots_are_known_the_others_are_taken_for_as_quick() -> None:
+    """Of a crowd that comes back for the first time nobody is sent away for longer than a period."""
+    spacing = Spacing()
+    turns_s = [spacing.turn_s(i, cycle + 1e-3 * i) for cycle in range(3) for i in range(20)]
+    assert turns_s[:20] == [0.0] * 20 and 0.5 < max(turns_s) < 1.0
+
+
+def test_robots_that_paused_or_left_do_not_change_how_often_others_are_expected() -> None:
+    def turns_s(spacing: Spacing, from_s: float) -> list[float]:
+        return [spacing.turn_s(i, from_s) for i in range(3)]
+
+    spacing = Spacing()
+    for cycle in range(5):
+        turns_s(spacing, cycle)
+    before = turns_s(spacing, 5.0)
+    assert before == pytest.approx([0.0, 0.7 / 3, 1.4 / 3])
+    assert turns_s(spacing, 3600.0) == pytest.approx(before), "all had paused"
+    spacing.forget(2)
+    spacing.forget("never seen")
+    assert [spacing.turn_s(i, 3601.0) for i in range(2)] == pytest.approx([0.0, 0.35])
+    for robot in range(2):
+        spacing.forget(robot)
+    assert turns_s(spacing, 3602.0) == [0.0] * 3, "nothing is known of anybody"
 
 
 def test_a_horizon_beyond_the_chunk_is_the_chunk() -> None:

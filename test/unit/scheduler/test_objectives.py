@@ -13,6 +13,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, load_factory, parse_factory
 from ros2_rfm_serving.factory.cluster import Planning
 from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.reports.plan_tables import summary
 from ros2_rfm_serving.scheduler import Fleet, Solution, programs, utility
 from ros2_rfm_serving.scheduler.answering import fleet_of
 from ros2_rfm_serving.scheduler.migration import gives_up, migration
@@ -151,7 +152,37 @@ def test_no_gap_is_printed_of_shared_gpus(known: tuple[Profile, Catalogue]) -> N
 def test_no_gap_is_printed_of_the_lowest_share(known: tuple[Profile, Catalogue]) -> None:
     lowest = planned(known, "max_min")
     assert lowest.feasible and not lowest.bounded and math.isnan(lowest.shown_gap) and lowest.to_json()["gap"] is None
-    assert planned(known, "").bounded
+    assert lowest.by_lowest and not planned(known, "").by_lowest
+
+
+CROWDED = """
+server_cluster: {num_servers: 1, gpu_type: NVIDIA H200, batching: continuous}
+robot_fleet: [{task: pick, num_robots: 12}]
+pick:
+  pipeline: {action_period_ms: 300}
+  percentile: 95
+  execution: {mode: async}
+  components: {system1: {model: nvidia/GR00T-N1.6-3B, slo_ms: 100.2}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "loose"),
+    [(CROWDED, "keep SLOs by their own queue"), (SHARED.format(objective=""), "own queue is slower than the curves")],
+)
+def test_no_gap_is_printed_where_robots_queues_decide(known: tuple[Profile, Catalogue], text: str, loose: str) -> None:
+    """Whether they let a plan go beyond the curves, or hold it below them: the bound knows only the curves."""
+    plan = plan_factory(parse_factory(text), *known, explained=False)
+    assert plan.feasible and plan.objective < 0.9 * plan.bound and not plan.bounded
+    assert math.isnan(plan.shown_gap) and plan.to_json()["gap"] is None
+    printed = summary(plan).plain
+    assert "(gap" not in printed and "loose bound" in printed and loose in printed
+
+
+def test_a_gap_is_printed_where_the_curves_decide() -> None:
+    case = random_factory(Size(servers=4, robots=16, classes=3, models=2), 0)
+    plan = plan_factory(case.factory, case.profile, explained=False)
+    assert plan.bounded and 0.0 <= plan.shown_gap < 0.1 and "(gap" in summary(plan).plain
 
 
 # --- changes between plans ---
