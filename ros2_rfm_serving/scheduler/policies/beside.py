@@ -143,7 +143,7 @@ def _keeps(curves: Curves, schedule: BestSchedule) -> bool:
 
 
 def _solved(problem: Problem, curves: Curves, work: float, extra: Budget) -> BestSchedule | None:
-    own = Budget(work)
+    own, curves = Budget(work), curves.within(problem.gpus)  # the last server of a type may be the one that it lacks
     found = Best(problem, curves, upper_bound(problem, curves, own), own, Moves(problem)).run(None)
     extra.spend(own.total)
     return found if found and _keeps(curves, found) else None

@@ -89,7 +89,7 @@ class Rosa:
         feasible = []
         for config in self._curves.of(demands[0].model):
             limit_hz = min(self._curves.capacity_hz(config, d.slo) for d in demands)
-            for count in range(1, free.get(config.gpu_type, 0) + 1):
+            for count in range(1, free[config.gpu_type] + 1):
                 group = Group(config, count, robots)
                 loads = [self._fixed_load_hz(host) for host in hosts_of([group], self._problem)]
                 if max(loads) <= limit_hz:

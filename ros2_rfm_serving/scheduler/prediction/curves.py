@@ -123,6 +123,15 @@ class Curves:
         self._lines: dict[tuple[Config, str, bool], Line] = {}
         self._capacities: dict[tuple[Config, Slo], float] = {}
 
+    def within(self, gpu_types: Collection[str]) -> Curves:
+        """Return the same curves, with all that is remembered, for a factory that has servers of these GPU types alone."""
+        if all(gpu_type in gpu_types for _, gpu_type in self.configs):
+            return self
+        found = object.__new__(Curves)
+        found.__dict__.update(self.__dict__)
+        found.configs = {key: configs for key, configs in self.configs.items() if key[1] in gpu_types}
+        return found
+
     def of(self, model: str) -> list[Config]:
         """Every way to serve a model."""
         return [config for (m, _), configs in self.configs.items() if m == model for config in configs]

@@ -21,8 +21,8 @@ from ros2_rfm_serving.engines.flow.frames import steps_of_stages
 from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.scheduler.prediction.askers import WARM_UP_S, Member, Request
 from ros2_rfm_serving.scheduler.prediction.frames import Frames, InFrames
-from ros2_rfm_serving.scheduler.prediction.queued import MOST_REQUESTS, Found, Waits, watched
-from ros2_rfm_serving.scheduler.prediction.stepped_queue import REMEMBERED, Group, Run, deadline_s, drawn
+from ros2_rfm_serving.scheduler.prediction.queued import MOST_REQUESTS, Found, Waits, drawn, watched
+from ros2_rfm_serving.scheduler.prediction.stepped_queue import REMEMBERED, Group, Run, deadline_s
 from ros2_rfm_serving.types import Pipelining
 
 Stages = tuple[int, ...]
