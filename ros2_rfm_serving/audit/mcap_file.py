@@ -251,7 +251,10 @@ def _built(record: McapRecord) -> bytes:
 
 
 def _schema_records(channels: Mapping[int, Channel], schemas: Mapping[str, int]) -> bytes:
-    texts = {one.type: one.definition for one in channels.values() if one.type in schemas}
+    texts: dict[str, str] = {}
+    for one in channels.values():
+        if one.type in schemas:
+            texts.setdefault(one.type, one.definition)  # a type has one text in a file: the one before its first message
     return b"".join(
         _built(Schema(id=schemas[kind], data=text.encode(), encoding=SCHEMA, name=kind)) for kind, text in texts.items()
     )
