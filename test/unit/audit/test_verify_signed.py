@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ class Plant:
         )
 
     @property
-    def as_recorder(self) -> dict[str, object]:
+    def as_recorder(self) -> dict[str, Any]:
         sign = self.signs["recorder"]
         return {"limits": LIMITS, "sign": sign, "prove": lambda page: problem_of(page, self.check)}
 
