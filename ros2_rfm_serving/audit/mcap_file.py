@@ -44,94 +44,48 @@ class Output(Protocol):
     def close(self) -> None: ...
 
 
-class McapFile:
-    """Of one thread. Raises `OSError` when nothing can be written; what was in the file before is as it was."""
+class Summary:
+    """What stands behind the messages of a file: its definitions once more, statistics, and the index of its chunks.
 
-    def __init__(self, output: Output) -> None:
-        self.size = 0
+    All of it follows from the chunks, so that `rfm audit verify` can compare it with them.
+    """
+
+    def __init__(self) -> None:
         self.counts: Counter[int] = Counter()
+        """Channel -> messages."""
         self.begins_ns = self.ends_ns = 0
-        self._output = output
-        self._sha256 = hashlib.sha256()
-        self._channels: dict[int, Channel] = {}
+        self.channels: dict[int, Channel] = {}
         self._schemas: dict[str, int] = {}
         """Type -> number, from 1; 0 is none."""
         self._num_chunks, self._index = 0, bytearray()
         """`ChunkIndex` records of all chunks."""
         self._definitions_of_all: tuple[bytes, ...] = b"", b""
         """`Schema` and `Channel` records of all channels."""
-        self._is_settled = False
-        """What `settle` wrote is the end of the file."""
-        self._put([MAGIC + _built(Header(profile=PROFILE, library=LIBRARY))])
 
-    @property
-    def sha256(self) -> str:
-        """Return the SHA-256 (hexadecimal) of the `size` bytes that were written so far."""
-        return self._sha256.hexdigest()
-
-    def write(self, chunk: Chunk, channels: Mapping[int, Channel]) -> None:
-        """channels: by the numbers that the chunk uses."""
-        new = {number: channels[number] for number in chunk.index if number not in self._channels}
-        before = self._definitions(new)
-        record, stored, compression = chunk.record()
-        indexes, offsets = chunk.indexes()
-        length = sum(len(part) for part in record)
-        begins = self.size + len(before)
-        self._put([before, *record, indexes])
-        self._channels |= new
-        self._schemas |= self._new_schemas(new)
-        if new:
-            self._definitions_of_all = tuple(of(self._channels, self._schemas) for of in (_schema_records, _channel_records))
-        self.counts += chunk.counts()
-        self.begins_ns = min(self.begins_ns or chunk.begins_ns, chunk.begins_ns)
-        self.ends_ns = max(self.ends_ns, chunk.ends_ns)
-        self._num_chunks += 1
-        self._index += _built(
-            ChunkIndex(
-                chunk_length=length,
-                chunk_start_offset=begins,
-                compression=compression,
-                compressed_size=stored,
-                message_end_time=chunk.ends_ns,
-                message_index_length=len(indexes),
-                message_index_offsets={channel: begins + length + at for channel, at in offsets.items()},
-                message_start_time=chunk.begins_ns,
-                uncompressed_size=chunk.size,
-            )
-        )
-        self._is_settled = False
-
-    def settle(self) -> None:
-        """Write an index and an end, which the next chunk overwrites. A full disk may have no room for them: call it again."""
-        if self._is_settled:
-            return
-        try:
-            self._write(self._ending(checked=False))
-            self._is_settled = True
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._take_back()
-
-    def finish(self) -> None:
-        """Its index, and its end. When there is no room for it, it is readable without, and this may be tried again."""
-        self._put(self._ending(checked=True))
-        self._output.close()
-
-    def abandon(self) -> None:
-        """It ends without an index."""
-        self._output.close()
-
-    def _new_schemas(self, new: Mapping[int, Channel]) -> dict[str, int]:
-        kinds = dict.fromkeys(one.type for one in new.values() if one.type not in self._schemas)
-        return {kind: number for number, kind in enumerate(kinds, len(self._schemas) + 1)}
-
-    def _definitions(self, new: Mapping[int, Channel]) -> bytes:
+    def definitions(self, new: Mapping[int, Channel]) -> bytes:
+        """Return the records that define channels which are not defined yet."""
         schemas = self._new_schemas(new)
         return _schema_records(new, schemas) + _channel_records(new, self._schemas | schemas)
 
-    def _ending(self, *, checked: bool) -> list[bytes]:
-        """Return the index of what was written so far, and an end. checked: they are the file's last ones."""
-        begins = self.size + DATA_END_BYTES
+    def define(self, new: Mapping[int, Channel]) -> None:
+        """Add channels whose definitions stand in the file."""
+        if new:
+            self.channels |= new
+            self._schemas |= self._new_schemas(new)
+            self._definitions_of_all = tuple(of(self.channels, self._schemas) for of in (_schema_records, _channel_records))
+
+    def add(self, chunk: ChunkIndex, counts: Mapping[int, int]) -> None:
+        """Add a chunk that stands in the file. counts: channel -> its messages in there."""
+        begins_ns, ends_ns = chunk.message_start_time, chunk.message_end_time
+        self.counts += Counter(counts)
+        self.begins_ns = min(self.begins_ns or begins_ns, begins_ns)
+        self.ends_ns = max(self.ends_ns, ends_ns)
+        self._num_chunks += 1
+        self._index += _built(chunk)
+
+    def ending(self, size: int, *, checked: bool) -> list[bytes]:
+        """Return what stands behind the first `size` bytes of the file. checked: with a checksum, as the file does not go on."""
+        begins = size + DATA_END_BYTES
         schemas, channels = self._definitions_of_all
         parts = [
             (Opcode.SCHEMA, schemas),
@@ -149,10 +103,14 @@ class McapFile:
         crc = functools.reduce(lambda crc, part: zlib.crc32(part, crc), body, 0) if checked else UNCHECKED
         return [_built(DataEnd(0)), *body, struct.pack("<I", crc), MAGIC]
 
+    def _new_schemas(self, new: Mapping[int, Channel]) -> dict[str, int]:
+        kinds = dict.fromkeys(one.type for one in new.values() if one.type not in self._schemas)
+        return {kind: number for number, kind in enumerate(kinds, len(self._schemas) + 1)}
+
     def _statistics(self) -> Statistics:
         return Statistics(
             attachment_count=0,
-            channel_count=len(self._channels),
+            channel_count=len(self.channels),
             channel_message_counts=dict(self.counts),
             chunk_count=self._num_chunks,
             message_count=self.counts.total(),
@@ -161,6 +119,84 @@ class McapFile:
             metadata_count=0,
             schema_count=len(self._schemas),
         )
+
+
+class McapFile:
+    """Of one thread. Raises `OSError` when nothing can be written; what was in the file before is as it was."""
+
+    def __init__(self, output: Output) -> None:
+        self.size = 0
+        self._output = output
+        self._sha256 = hashlib.sha256()
+        self._summary = Summary()
+        self._is_settled = False
+        """What `settle` wrote is the end of the file."""
+        self._put([beginning()])
+
+    @property
+    def counts(self) -> Counter[int]:
+        """Return the number of messages by channel."""
+        return self._summary.counts
+
+    @property
+    def begins_ns(self) -> int:
+        """Return the time of the first message, since 1970; 0: there is none."""
+        return self._summary.begins_ns
+
+    @property
+    def ends_ns(self) -> int:
+        """Return the time of the last message, since 1970; 0: there is none."""
+        return self._summary.ends_ns
+
+    @property
+    def sha256(self) -> str:
+        """Return the SHA-256 (hexadecimal) of the `size` bytes that were written so far."""
+        return self._sha256.hexdigest()
+
+    def write(self, chunk: Chunk, channels: Mapping[int, Channel]) -> None:
+        """channels: by the numbers that the chunk uses."""
+        summary = self._summary
+        new = {number: channels[number] for number in chunk.index if number not in summary.channels}
+        before = summary.definitions(new)
+        record, stored, compression = chunk.record()
+        indexes, offsets = chunk.indexes()
+        length = sum(len(part) for part in record)
+        begins = self.size + len(before)
+        self._put([before, *record, indexes])
+        summary.define(new)
+        at = ChunkIndex(
+            chunk_length=length,
+            chunk_start_offset=begins,
+            compression=compression,
+            compressed_size=stored,
+            message_end_time=chunk.ends_ns,
+            message_index_length=len(indexes),
+            message_index_offsets={channel: begins + length + at for channel, at in offsets.items()},
+            message_start_time=chunk.begins_ns,
+            uncompressed_size=chunk.size,
+        )
+        summary.add(at, chunk.counts())
+        self._is_settled = False
+
+    def settle(self) -> None:
+        """Write an index and an end, which the next chunk overwrites. A full disk may have no room for them: call it again."""
+        if self._is_settled:
+            return
+        try:
+            self._write(self._summary.ending(self.size, checked=False))
+            self._is_settled = True
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._take_back()
+
+    def finish(self) -> None:
+        """Its index, and its end. When there is no room for it, it is readable without, and this may be tried again."""
+        self._put(self._summary.ending(self.size, checked=True))
+        self._output.close()
+
+    def abandon(self) -> None:
+        """It ends without an index."""
+        self._output.close()
 
     def _put(self, parts: Sequence[bytes]) -> None:
         """All of it, or nothing."""
@@ -190,6 +226,11 @@ class McapFile:
         self._output.truncate(self.size)
 
 
+def beginning() -> bytes:
+    """Return what stands before the first definition of a file."""
+    return MAGIC + _built(Header(profile=PROFILE, library=LIBRARY))
+
+
 def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Small parts together."""
     small: list[bytes] = []
@@ -210,7 +251,10 @@ def _built(record: McapRecord) -> bytes:
 
 
 def _schema_records(channels: Mapping[int, Channel], schemas: Mapping[str, int]) -> bytes:
-    texts = {one.type: one.definition for one in channels.values() if one.type in schemas}
+    texts: dict[str, str] = {}
+    for one in channels.values():
+        if one.type in schemas:
+            texts.setdefault(one.type, one.definition)  # a type has one text in a file: the one before its first message
     return b"".join(
         _built(Schema(id=schemas[kind], data=text.encode(), encoding=SCHEMA, name=kind)) for kind, text in texts.items()
     )

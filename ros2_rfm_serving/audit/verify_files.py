@@ -7,17 +7,22 @@ import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from mcap.opcode import Opcode
+from mcap.records import ChunkIndex
 
 from ros2_rfm_serving.audit import mcap_scan
 from ros2_rfm_serving.audit.bag import Bag
 from ros2_rfm_serving.audit.bag_metadata import METADATA
 from ros2_rfm_serving.audit.findings import Finding, Kind
 from ros2_rfm_serving.audit.manifest import BLOCK_BYTES, MANIFEST, FileSum, Manifest, read_manifest, sha256_of
-from ros2_rfm_serving.audit.mcap_chunk import CHUNK, HEAD_BYTES, Chunk
-from ros2_rfm_serving.audit.mcap_file import LIBRARY
+from ros2_rfm_serving.audit.mcap_chunk import CHUNK, HEAD_BYTES, INDEX, Chunk
+from ros2_rfm_serving.audit.mcap_file import LIBRARY, Summary, beginning
 from ros2_rfm_serving.audit.mcap_scan import ChunkAt, Scanned
 
+ENTRY_BYTES = 16
+"""Of a message in the index of its chunk: its time and its offset."""
 Sums = Mapping[str, Mapping[int, str]]
 """File -> its first so many bytes -> their SHA-256, as the recorder noted while it wrote."""
 
@@ -105,28 +110,30 @@ def _check_file(one: Scanned, name: str, sums: Mapping[int, str], told: Manifest
         found.findings.append(_bytes(one.path.name, f"{one.behind} bytes stand behind its end"))
     whole = told.files.get(name) if told is not None else None
     covered = _check_bytes(one, sums, whole, found)
-    if covered < one.size:
+    if covered < one.size and one.library == LIBRARY:
         _check_chunks(one, covered, found)
+        _check_summary(one, found)
 
 
 def _check_bytes(one: Scanned, sums: Mapping[int, str], whole: FileSum | None, found: Files) -> int:
-    """Return as how many bytes, from the start, some SHA-256 covers."""
-    name, marks = one.path.name, dict(sums)
+    """Compare a file with every SHA-256 of it. Return how many bytes, from the start, the recorder's chain covers: an unsigned
+    manifest covers none, as anybody can write it anew."""
+    name, marks = one.path.name, {size: {sha256} for size, sha256 in sums.items()}
     if whole is not None:
         if whole.size != one.size:
             found.findings.append(_bytes(name, f"it has {one.size} bytes, and had {whole.size}"))
-        marks[whole.size] = whole.sha256
+        marks.setdefault(whole.size, set()).add(whole.sha256)
     sha256, at = hashlib.sha256(), 0
     with one.path.open("rb") as file:
         for mark in sorted(mark for mark in marks if mark <= one.size):
             at = _hash_until(file, sha256, at, mark)
-            if sha256.hexdigest() != marks[mark]:
+            if {sha256.hexdigest()} != marks[mark]:
                 after = max((size for size in marks if size < mark), default=0)
                 found.findings.append(_bytes(name, f"between its bytes {after} and {mark}"))
                 return one.size
     if (beyond := max(marks, default=0)) > one.size and whole is None:
         found.findings.append(_bytes(name, f"it has {one.size} bytes, and had {beyond} at least"))
-    return at
+    return max((mark for mark in sums if mark <= one.size), default=0)
 
 
 def _hash_until(file: Any, sha256: Any, at: int, end: int) -> int:
@@ -137,13 +144,60 @@ def _hash_until(file: Any, sha256: Any, at: int, end: int) -> int:
 
 
 def _check_chunks(one: Scanned, covered: int, found: Files) -> None:
-    """Of a file by our writer whose end nobody's SHA-256 covers: are a chunk's head and index what its messages make of them?"""
-    if one.library != LIBRARY:
-        return
+    """Of a file by our writer whose end the recorder's chain does not cover: are a chunk's head and index what its messages make of
+    them?"""
     with one.path.open("rb") as file:
         for at in one.chunks:
             if at.offset + at.stored > covered and (problem := _misfit(file, at)):
                 found.findings.append(_bytes(one.path.name, f"the chunk at {at.offset}: {problem}"))
+
+
+def _check_summary(one: Scanned, found: Files) -> None:
+    """Of such a file: is there nothing but its chunks, and do definitions, statistics and index follow from them?"""
+    if not (one.closed or one.at_work) or one.problems:
+        return
+    with one.path.open("rb") as file:
+        summary, place = Summary(), len(beginning())
+        right = file.read(place) == beginning()
+        for at in one.chunks:
+            new = {number: one.channels[number] for number in one.channels if number in at.channels - summary.channels.keys()}
+            definitions = summary.definitions(new)
+            file.seek(place)
+            right &= file.read(len(definitions)) == definitions
+            index, counts = _indexed(file, at)
+            right &= index.chunk_start_offset == place + len(definitions)
+            place = index.chunk_start_offset + index.chunk_length + index.message_index_length
+            summary.define(new)
+            summary.add(index, counts)
+        file.seek(place)
+        right &= file.read(one.size - one.behind - place) == b"".join(summary.ending(place, checked=one.closed))
+    if not right:
+        problem = "its definitions, statistics or index are not those of its messages, or it has something else beside them"
+        found.findings.append(_bytes(one.path.name, problem))
+
+
+def _indexed(file: BinaryIO, at: ChunkAt) -> tuple[ChunkIndex, dict[int, int]]:
+    """Return a chunk's entry in the index of its file, and the number of messages by channel, by the records behind the chunk."""
+    begins, behind = at.offset - CHUNK.size - len(at.compression) - struct.calcsize("<Q"), at.offset + at.stored
+    offsets, counts, place = dict[int, int](), dict[int, int](), behind
+    file.seek(behind)
+    while len(head := file.read(INDEX.size)) == INDEX.size and head[0] == Opcode.MESSAGE_INDEX:
+        _, length, channel, size = INDEX.unpack(head)
+        offsets[channel], counts[channel] = place, size // ENTRY_BYTES
+        place += HEAD_BYTES + length
+        file.seek(place)
+    index = ChunkIndex(
+        chunk_length=behind - begins,
+        chunk_start_offset=begins,
+        compression=at.compression,
+        compressed_size=at.stored,
+        message_end_time=at.ends_ns,
+        message_index_length=place - behind,
+        message_index_offsets=offsets,
+        message_start_time=at.begins_ns,
+        uncompressed_size=at.size,
+    )
+    return index, counts
 
 
 def _misfit(file: Any, at: ChunkAt) -> str:

@@ -42,15 +42,15 @@ def explain(
         ),
     ] = "",
     last: Annotated[bool, typer.Option("--last", help="The last moment of the robot: the default without --at")] = False,
-    images: Annotated[Path | None, typer.Option(help="Folder that gets what the cameras had shown, as PNG")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The facts alone, as JSON")] = False,
+    images: Annotated[Path | None, typer.Option(help="Save the images of the request in this folder, as PNG")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON")] = False,
 ) -> None:
-    """Explains a moment of a robot: what it saw, asked and was answered, by whom, in which batch and by which model, which row it
-    executed and what limits made of it; or why it held, and since when.
+    """Explains a moment of a robot: its sensor readings, its request and the reply, from which server, in which batch and of which
+    model, the row that it executed and how limits changed it; or why it held, and since when.
 
     Examples:  rfm audit explain /tmp/shift --robot push_1 --at 14:03:12.4 --images /tmp/seen   |   rfm audit explain --at -30s
 
-    Exit code: 0, or 2 when nothing is known of that robot then.
+    Exit code: 0, or 2 when nothing was recorded of that robot then.
     """
     if at and last:
         raise ConfigurationError("name two moments", key="--at and --last", fix="leave out one of them")
@@ -92,7 +92,7 @@ def _save_images(found: Explanation, recording: Bag, folder: Path | None) -> tup
     if folder is None:
         return [], []
     if not found.images:
-        return [], ["no request with images is known that led to it"]
+        return [], ["the recording has no request with images that led to it"]
     when = clock(found.stamp_s).replace(":", "")
     return pictures.save(found.images, recording.blob, folder, f"{found.robot}-{when}")
 

@@ -1,4 +1,4 @@
-"""`rfm replay`: a recording decided once more."""
+"""`rfm replay`: makes every decision of a recording again, and compares."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_CHARACTERS = 400
 
 def replay(
     bag: Annotated[Path, typer.Argument(help="Recording, of `rfm record` or `rfm up --record`; a folder or one of its files")],
-    robot: Annotated[str, typer.Option(help="This one alone")] = "",
+    robot: Annotated[str, typer.Option(help="Replay only this robot")] = "",
     infer: Annotated[bool, typer.Option(help="Run the recorded batches again on their engines instead")] = False,
     profiles: Annotated[Path | None, typer.Option(help="Folder of the profiles that it was planned with")] = None,
     models: Annotated[Path | None, typer.Option(help="Folder of model bundles, with --infer")] = None,
@@ -47,11 +47,12 @@ def replay(
     loop: Annotated[bool, typer.Option(help="With --publish: again and again")] = False,
     prefix: Annotated[str, typer.Option(help="With --publish: below this namespace, as beside a factory at work")] = "",
     domain: Annotated[int, typer.Option(help="With --publish: ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
-    unverified: Annotated[bool, typer.Option("--unverified", help="With --publish: also what was changed since")] = False,
+    unverified: Annotated[bool, typer.Option("--unverified", help="With --publish: even if it was changed since")] = False,
 ) -> None:
-    """Gives every brain what it was given then. It must decide the same, command by command; the first difference is shown with
-    both sides. With --infer the recorded batches run again on their engines, and must give the same bytes. With --with, --factory,
-    --horizon: what would have happened, in virtual time (docs/replay.md). With --publish: on the graph, for those who look.
+    """Gives the recorded inputs to every decision core again. It must make the same decisions, command by command; the first
+    difference is shown with both sides. With --infer the recorded batches run again on their engines, and must give the same bytes.
+    With --with, --factory, --horizon: what would have happened, in virtual time (docs/replay.md). With --publish: plays messages
+    to the graph.
 
     Examples:  rfm replay /tmp/shift --robot push_1   |   rfm replay /tmp/shift --with dispatch=fifo
 
@@ -82,7 +83,7 @@ def replay(
     took_s = time.monotonic() - began_s
     if not results:
         what = f"of a robot {robot!r}" if robot else "that can be replayed"
-        raise RfmError(f"{bag} has no audit log {what}; `rfm audit verify` says what is in it")
+        raise RfmError(f"{bag} has no audit log {what}; `rfm audit verify` names what is in it")
     if as_json:
         print(json.dumps({"took_s": took_s, "chains": [_as_json(one) for one in results]}))
     else:
@@ -91,7 +92,7 @@ def replay(
 
 
 def makers(profiles: Path | None = None) -> Makers:
-    """Who decides once more, by what a writer's name begins with."""
+    """Return what makes decisions again, by what a writer's name begins with."""
     from ros2_rfm_serving.audit.replay import brains
     from ros2_rfm_serving.audit.robots.replay import RobotReplay
     from ros2_rfm_serving.audit.schedulers.replay import SchedulerReplay
@@ -120,7 +121,7 @@ def _code(results: list[Replayed]) -> int:
 
 
 def _show(results: list[Replayed], damages: list[str], took_s: float) -> None:
-    table = Table(title="decided once more", title_justify="left")
+    table = Table(title="decisions made again", title_justify="left")
     for heading in ("writer", "run", "decisions", "states compared", "not replayed", "seconds", "result"):
         table.add_column(heading, justify="left" if heading in ("writer", "run", "result") else "right")
     for one in results:
@@ -144,7 +145,9 @@ def _show(results: list[Replayed], damages: list[str], took_s: float) -> None:
     for damage in damages:
         console.print(plain(f"file: {damage}"), soft_wrap=True)
     seconds = sum(one.seconds for one in results)
-    console.print(f"{sum(one.decisions for one in results)} decisions, {seconds:.1f} s of brains' time in {took_s:.1f} s: ", end="")
+    console.print(
+        f"{sum(one.decisions for one in results)} decisions, {seconds:.1f} s of recorded time in {took_s:.1f} s: ", end=""
+    )
     console.print(f"{seconds / max(took_s, 1e-6):.0f} times real time", soft_wrap=True)
 
 

@@ -127,7 +127,7 @@ def _held(told: Told, part: str, words: str) -> bool:
 
 EXPLAINED: Mapping[str, Callable[[Told], bool]] = {
     "all is well": _executed,
-    "a server is killed": lambda told: _held(told, "told", "server_lost"),
+    "a server is killed": lambda told: _held(told, "events", "server_lost"),
     "a robot is paused": lambda told: _held(told, "people", "pause"),
     "a network is cut": lambda told: told["command"].get("row") is None,
     "all is well again": _executed,

@@ -12,11 +12,11 @@ from ros2_rfm_serving.audit.explain.processes import Presence
 from ros2_rfm_serving.audit.explain.robot_parts import (
     chunk_part,
     command_part,
+    events_part,
     request_part,
     sensors_part,
     shown,
     state_part,
-    told_part,
 )
 from ros2_rfm_serving.audit.explain.server_parts import model_part, network_part, server_part
 from ros2_rfm_serving.audit.log import AuditLog
@@ -25,7 +25,7 @@ from ros2_rfm_serving.errors import RfmError
 LOOKS_ON_S = 2.0
 YOUNG_S = 0.5
 """A control period that is younger speaks for its moment, where nothing else is certain: its page is the last of the recording."""
-PARTS = (state_part, sensors_part, request_part, network_part, server_part, model_part, chunk_part, command_part, told_part)
+PARTS = (state_part, sensors_part, request_part, network_part, server_part, model_part, chunk_part, command_part, events_part)
 
 
 def window(at_s: float) -> tuple[float, float]:

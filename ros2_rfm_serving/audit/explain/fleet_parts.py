@@ -23,7 +23,7 @@ def people_part(found: Moment) -> Part:
         if one.writer in writers or not one.writer.startswith(ROBOT)
     ]
     if not said:
-        return Part(name="people", lines=(f"nobody said anything in the {WORDS_S:.0f} s before",), facts={"said": []})
+        return Part(name="people", lines=(f"no operator gave a command in the {WORDS_S:.0f} s before",), facts={"said": []})
     lines = tuple(
         f"{clock(one.stamp_s)} {one.body.get('who') or 'somebody'}: {one.body.get('what')}"
         f" ({'done' if one.body.get('done') else 'refused'}{': ' + one.body['answer'] if one.body.get('answer') else ''})"
@@ -80,5 +80,5 @@ def processes_part(found: Moment) -> Part:
     fates = {writer: fate_of(found.log, writer, found.at_s) for writer in writers}
     lines = [f"{writer}: {fate.text}" for writer, fate in fates.items() if fate.presence is not Presence.RUNNING]
     running = [writer for writer, fate in fates.items() if fate.presence is Presence.RUNNING]
-    lines += [f"{', '.join(running)}: wrote before and after"] * bool(running)
+    lines += [f"{', '.join(running)}: records were written before and after"] * bool(running)
     return Part(name="processes", lines=tuple(lines), facts={"presence": {name: fate.facts() for name, fate in fates.items()}})

@@ -80,7 +80,7 @@ def fate_in(log: AuditLog, runs: Sequence[Run], at_s: float) -> Fate:
         text = f"{ago}: {run.closed}" + _next(following, at_s)
         return Fate(presence=presence, text=text, run=run, next=following)
     if following is not None and following.process == run.process:
-        text = f"{ago}, unfinished; the same process wrote on from {clock(following.begins_s)}"
+        text = f"{ago}, unfinished; the same process wrote records again from {clock(following.begins_s)}"
         return Fate(presence=Presence.UNRECORDED, text=text, run=run, next=following)
     certain, doubt = min(at_s, log.ends_s) - run.ends_s > run.quiet_s, ""
     if certain and _is_lossy(log, run.ends_s, at_s):

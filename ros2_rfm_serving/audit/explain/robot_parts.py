@@ -38,7 +38,7 @@ def state_part(found: Moment) -> Part:
         lines.append(f"task {task}")
     if found.key is not None:
         facts["episode"] = found.key.episode
-        lines.append(f"episode {found.key.episode}, told: {found.request.get('instruction') or 'not recorded'}")
+        lines.append(f"episode {found.key.episode}, instruction: {found.request.get('instruction') or 'not recorded'}")
     return Part(name="robot", lines=tuple(lines), facts=facts)
 
 
@@ -162,7 +162,7 @@ def _since(found: Moment) -> dict[str, Any]:
     return {"held_since_s": begin_s, "held_periods": periods}
 
 
-def told_part(found: Moment, window_s: float = 5.0) -> Part | None:
+def events_part(found: Moment, window_s: float = 5.0) -> Part | None:
     """Calls that change what a robot does, just before. None: nothing of the kind."""
     until_s = found.tick.stamp_s
     calls = found.log.within(ROBOT + found.robot, until_s - window_s, until_s, "call")
@@ -174,7 +174,7 @@ def told_part(found: Moment, window_s: float = 5.0) -> Part | None:
     lines += (f"{missing} of its records of these {window_s:.0f} s are missing",) * bool(missing)
     facts: dict[str, Any] = {"missing": missing}
     facts["calls"] = [{"stamp_s": one.stamp_s, "do": one.body["do"], "args": one.body.get("args")} for one in told]
-    return Part(name="told", lines=lines, facts=facts)
+    return Part(name="events", lines=lines, facts=facts)
 
 
 NOTABLE = frozenset(

@@ -64,7 +64,7 @@ def _on_server(found: Moment) -> tuple[dict[str, Any], list[str]]:
     facts: dict[str, Any] = {}
     lines = []
     if request is None and found.answered is None:
-        lines.append(f"it never noted the request: {_why_not(found)}")
+        lines.append(f"it has no record of the request: {_why_not(found)}")
     elif request is not None and "refused" in request.body:
         facts |= {"refused": request.body["refused"], "problem": request.body.get("problem")}
         lines.append(f"it refused the request: {request.body.get('problem') or request.body['refused']}")
@@ -97,7 +97,7 @@ def _why_not(found: Moment) -> str:
     if found.sent is None:
         return "when it was sent is not in this recording"
     then = fate_of(found.log, SERVER + found.server, found.sent.stamp_s)
-    return "it was lost on the way, for the server wrote on" if then.runs else f"when it was sent: {then.text}"
+    return "it was lost on the way, as the server was still writing records" if then.runs else f"when it was sent: {then.text}"
 
 
 def _state_then(found: Moment) -> Entry | None:

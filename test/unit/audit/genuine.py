@@ -54,7 +54,11 @@ def record(
 ) -> Path:
     """losing: of which the recorder's queue has no room. ahead_s: how far the recorder's clock is ahead in a turn."""
     one = Recorder(
-        folder, limits or Limits(), Ledger("vm", 5, 0.0, {"stamp": 0.0}), Topic(OWN, PAGE, recorded.definition(PAGE)), **more
+        folder,
+        limits or Limits(),
+        Ledger("vm", 5, 0.0, {"stamp": 0.0}, more.get("sign")),
+        Topic(OWN, PAGE, recorded.definition(PAGE)),
+        **more,
     )
     turn: list[Sample] = []
     lost: dict[str, int] = {}

@@ -96,7 +96,7 @@ def test_an_executed_row_is_followed_back_to_its_images() -> None:
     assert "limits changed it; wanted was" in said(found, "command")
     assert "the observation behind it was 200 ms old" in said(found, "command")
     assert "epoch 4" in said(found, "schedule") and "server_2 was lost" in said(found, "schedule")
-    assert "nobody said anything" in said(found, "people")
+    assert "no operator gave a command" in said(found, "people")
 
 
 def test_a_period_without_a_decision_is_passed_over() -> None:
@@ -112,8 +112,8 @@ def test_a_hold_says_why_since_when_and_what_was_being_waited_for() -> None:
         found, "robot"
     )
     assert "none: no answer after 1.10 s" in said(found, "chunk")
-    assert "it never noted the request" in said(found, "server") and "HUNG since" in said(found, "server")
-    assert "server_lost (server server_1, problem silent for 0.5 s)" in said(found, "told")
+    assert "it has no record of the request" in said(found, "server") and "HUNG since" in said(found, "server")
+    assert "server_lost (server server_1, problem silent for 0.5 s)" in said(found, "events")
 
 
 def test_the_end_of_a_run_without_a_farewell_is_a_fact_of_its_own() -> None:

@@ -73,7 +73,7 @@ def test_a_robot_that_nobody_serves_says_so(pages: list[Page]) -> None:
 
 def test_a_paused_robot_says_who_holds_it(pages: list[Page]) -> None:
     found = at(pages, 5.9)
-    assert "paused" in found.headline and "paused" in said(found, "robot") and "pause" in said(found, "told")
+    assert "paused" in found.headline and "paused" in said(found, "robot") and "pause" in said(found, "events")
 
 
 def test_an_export_reads_all_of_it_and_says_that_this_robot_sent_no_images(pages: list[Page]) -> None:

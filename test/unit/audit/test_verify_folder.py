@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import shutil
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from mcap.opcode import Opcode
 
 from ros2_rfm_serving.audit.bag import PAGE, Bag
 from ros2_rfm_serving.audit.bag_metadata import METADATA, ROOT
@@ -243,6 +245,62 @@ def test_an_edit_of_a_killed_recorders_description_is_found(what: str, killed: P
     fitted(folder)
     found = verdict(folder)
     assert found is not None and found.is_changed and {one.file for one in found.findings} == {METADATA}
+
+
+# --- statistics, definitions and index of a file, with a checksum and a manifest that fit ---
+
+FOOTER_BYTES = 29
+SUMMARIES: dict[str, tuple[Opcode, int]] = {
+    "the number of messages": (Opcode.STATISTICS, 0),
+    "the time of the first message": (Opcode.STATISTICS, 26),
+    "the number of messages of a topic": (Opcode.STATISTICS, 48),
+    "the time of a chunk": (Opcode.CHUNK_INDEX, 0),
+    "the place of a chunk": (Opcode.CHUNK_INDEX, 16),
+    "the text of a type": (Opcode.SCHEMA, 60),
+    "the name of a topic": (Opcode.CHANNEL, 10),
+    "the place of the statistics": (Opcode.SUMMARY_OFFSET, 1),
+}
+"""Kind of record behind the messages, and which of its bytes has a bit changed."""
+
+
+def with_summary(code: Opcode, at: int) -> Callable[[bytes], bytes]:
+    def change(data: bytes) -> bytes:
+        found, footer = bytearray(data), len(data) - MAGIC_BYTES - FOOTER_BYTES
+        begins, _, crc = struct.unpack_from("<QQI", found, footer + HEAD_BYTES)
+        place = begins
+        while found[place] != code:
+            place += HEAD_BYTES + struct.unpack_from("<Q", found, place + 1)[0]
+        found[place + HEAD_BYTES + at] ^= 1
+        if crc:
+            struct.pack_into("<I", found, footer + HEAD_BYTES + 16, zlib.crc32(found[begins : footer + HEAD_BYTES + 16]))
+        return bytes(found)
+
+    return change
+
+
+@pytest.mark.parametrize("which", [0, -1], ids=["first file", "last file"])
+@pytest.mark.parametrize("whose", ["made", "killed"])
+@pytest.mark.parametrize("what", SUMMARIES)
+def test_a_summary_that_was_edited_is_found_although_checksum_and_manifest_fit(
+    what: str, whose: str, which: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder = Path(shutil.copytree(request.getfixturevalue(whose), tmp_path / "bag"))
+    name = sorted(one.name for one in folder.glob("*.mcap"))[which]
+    edited(with_summary(*SUMMARIES[what]), name)(folder)
+    fitted(folder)
+    found = verdict(folder)
+    assert found is not None and found.is_changed and {one.file for one in found.findings} == {name}
+
+
+def test_a_record_of_no_message_in_the_last_file_is_found(made: Path, tmp_path: Path) -> None:
+    """An attachment, a description and a topic that no message has, before the end, which is of the recorder's last second."""
+    last = sorted(one.name for one in made.glob("*.mcap"))[-1]
+    for code in (Opcode.ATTACHMENT, Opcode.METADATA, Opcode.SCHEMA):
+        folder = Path(shutil.copytree(made, tmp_path / code.name / "made"))
+        edited(with_record(code), last)(folder)
+        fitted(folder)
+        found = verdict(folder)
+        assert found is not None and found.is_changed, code
 
 
 # --- ends that are missing ---
