@@ -27,6 +27,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
+
+from ros2_rfm_serving.types.state import kept
 
 ANSWERS_OF_EACH = 4
 """That a server's `Usual` looks back on, roughly: some cycles of its robots."""
@@ -76,6 +79,8 @@ class Usual:
 @dataclass(slots=True)
 class Phase:
     """Of one robot at one server."""
+
+    KEPT: ClassVar = kept("used_to_s", "moved_s")
 
     used_to_s: float = 0.0
     """More than its server's usual."""

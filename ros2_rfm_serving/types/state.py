@@ -5,6 +5,12 @@ A class of a core that changes while it decides names what a snapshot keeps of i
     class Pace:
         KEPT: ClassVar = kept("is_due", next_s="_next_s")
 
+        def restored(self) -> None:
+            self._hurries = self._next_s < 0.0
+
+That is enough for `state_of` and `restore`, which go through all parts of an object; `restored` sets what follows from the kept
+values, in classes that store such values. A class whose parts must be made before they can be restored has methods of its own:
+
         def state(self) -> dict[str, Any]:
             return state_of(self, self.KEPT)
 
@@ -12,12 +18,14 @@ A class of a core that changes while it decides names what a snapshot keeps of i
             restore(self, self.KEPT, state)
 
 An object is restored in place, after its constructor has made it from the configuration and has connected it with the other parts
-of its core: parts that share an object share it after that, too. What follows from the configuration is not kept.
+of its core: parts that share an object share it after that, too. What follows from the configuration is not kept. Arrays are not
+copied: a core replaces its arrays, and never changes one in place.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+import random
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
@@ -30,7 +38,7 @@ Kept = Mapping[str, str]
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A part of a core that says what it keeps."""
+    """A part of a core with methods of its own for its state; all other parts have a table `KEPT`."""
 
     def state(self) -> dict[str, Any]:
         """Return the values that it keeps by name, for a snapshot."""
@@ -50,27 +58,35 @@ def state_of(owner: object, fields: Kept) -> dict[str, Any]:
 
 
 def restore(owner: object, fields: Kept, state: Mapping[str, Any]) -> None:
-    """Set the kept values of an object: parts and mutable containers in place, all others by assignment.
+    """Set the kept values of an object: parts, generators and mutable containers in place, all others by assignment.
 
-    Raises: `RfmError` when the state has other names than `fields`.
+    Raises: `RfmError` when the state has other names than `fields`, or is none of a part.
     """
     check_names(type(owner).__name__, fields, state)
     for name, attribute in fields.items():
         value, current = state[name], getattr(owner, attribute)
-        if isinstance(current, Stateful):
-            current.restore(value)
+        if _is_part(current):
+            _restore_part(current, value)
+        elif isinstance(current, dict) and _has_parts(current):
+            _restore_parts(f"{type(owner).__name__}.{name}", current, value)
         elif isinstance(current, (dict, set)):  # a Counter and a defaultdict, too
             current.clear()
             current.update(value)
         elif isinstance(current, (deque, list)):
             current.clear()
             current.extend(value)
+        elif isinstance(current, random.Random):
+            current.setstate(value)
         else:
             setattr(owner, attribute, value)
+    if hasattr(type(owner), "restored"):
+        owner.restored()  # type: ignore[attr-defined]
 
 
 def check_names(owner: str, fields: Kept, state: Mapping[str, Any]) -> None:
     """Raises: `RfmError` when a snapshot has other names than this version keeps."""
+    if not isinstance(state, Mapping):
+        raise RfmError(f"the snapshot of {owner} is {state!r:.40}, and no state")
     if state.keys() != fields.keys():
         unknown, missing = sorted(state.keys() - fields.keys()), sorted(fields.keys() - state.keys())
         parts = [f"has {', '.join(unknown)}, which this version does not know"] if unknown else []
@@ -78,11 +94,56 @@ def check_names(owner: str, fields: Kept, state: Mapping[str, Any]) -> None:
         raise RfmError(f"the snapshot of {owner} {' and '.join(parts)}")
 
 
+def _is_part(value: object) -> bool:
+    kind = type(value)
+    return hasattr(kind, "KEPT") or hasattr(kind, "restore")
+
+
+def _has_parts(current: dict[Any, Any]) -> bool:
+    """Return whether the values of a dictionary are parts: those that are there, or that its factory makes."""
+    factory = current.default_factory if isinstance(current, defaultdict) else None
+    if factory is not None:
+        return hasattr(factory, "KEPT")
+    return bool(current) and _is_part(next(iter(current.values())))
+
+
+def _restore_part(part: Any, state: Any) -> None:
+    if hasattr(type(part), "restore"):
+        part.restore(state)
+    else:
+        restore(part, type(part).KEPT, state)
+
+
+def _restore_parts(owner: str, parts: dict[Any, Any], states: Any) -> None:
+    """Restore each part of a dictionary: those that are there, or, with a factory, those that it makes."""
+    if not isinstance(states, Mapping):
+        raise RfmError(f"the snapshot of {owner} is {states!r:.40}, and no state")
+    if isinstance(parts, defaultdict):
+        parts.clear()
+    elif parts.keys() != states.keys():
+        raise RfmError(f"the snapshot of {owner} is of {', '.join(map(str, states))}, not of {', '.join(map(str, parts))}")
+    for key, state in states.items():
+        _restore_part(parts[key], state)
+
+
 def _copy(value: Any) -> Any:
-    if isinstance(value, Stateful):
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if hasattr(kind, "restore"):
         return value.state()
+    if hasattr(kind, "KEPT"):
+        return state_of(value, kind.KEPT)
     if isinstance(value, Counter):
         return dict(value)
-    if isinstance(value, (dict, set)):
+    if isinstance(value, dict):
+        return {key: _copy(part) for key, part in value.items()} if _has_parts(value) else dict(value)
+    if isinstance(value, set):
         return value.copy()
+    if isinstance(value, random.Random):
+        return value.getstate()
     return list(value) if isinstance(value, (deque, list)) else value
+
+
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes, tuple})
+"""Types whose values nothing changes, of which there are most."""
