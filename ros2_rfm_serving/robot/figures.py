@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ros2_rfm_serving.types import Plan, Reply, Verdict
 from ros2_rfm_serving.types.histogram import Histogram
+from ros2_rfm_serving.types.state import kept
 
 MAX_WORDS, MAX_WORD_CHARACTERS = 16, 60
 OTHER = "(other)"
@@ -17,6 +19,7 @@ OTHER = "(other)"
 class ComponentFigures:
     """Since the start."""
 
+    KEPT: ClassVar = kept("in_time", "late", round_trips_s="round_trips", answers="words")
     in_time: int = 0
     """Answers that counted, within the SLO; without one, all of them."""
     late: int = 0
