@@ -140,8 +140,9 @@ class Motor:
             change_gate()
             ladder.go_on_from(self.ladder)
             self.ladder, self._shaper, self._columns = ladder, shaper, columns
-            for part in (self._interpolator, self.smoothness, self._trail):
-                part.describe(columns)  # type: ignore[attr-defined]
+            self._interpolator.describe(columns)
+            self.smoothness.describe(columns)
+            self._trail.describe(columns)
             unfit = shaper.unfit(self.queue.rows) if shaper else np.zeros(self.queue.depth, bool)
             self.queue.refuse(unfit)
 

@@ -71,7 +71,7 @@ CONFIGS: dict[str, RobotConfig] = {
     "appended": dataclasses.replace(FAILING, replace_queue=False, calls_per_action={"system2": 0.5}),
     "synchronous": dataclasses.replace(FAILING, synchronous=True, calls_per_action={"system2": 0.5}),
 }
-RETUNED = [
+RETUNED: list[dict[str, Any]] = [
     {"server_timeout_s": 0.7},
     {"limits": Limits(max_velocity=(3.0,) * NUM, max_acceleration=(9.0,) * NUM)},
     {"execution_horizon": 5, "max_action_age_s": 0.6},
