@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
@@ -128,22 +128,36 @@ def _restore_parts(owner: str, parts: dict[Any, Any], states: Any) -> None:
 
 def _copy(value: Any) -> Any:
     kind = type(value)
-    if kind in _PLAIN:
-        return value
+    copier = _COPIERS.get(kind)
+    if copier is None:
+        copier = _COPIERS[kind] = _copier_of(kind)
+    return copier(value)
+
+
+def _copier_of(kind: type) -> Callable[[Any], Any]:
+    """Return what makes a value for a snapshot of an object of this class."""
     if hasattr(kind, "restore"):
-        return value.state()
+        return lambda part: part.state()
     if hasattr(kind, "KEPT"):
-        return state_of(value, kind.KEPT)
-    if isinstance(value, Counter):
-        return dict(value)
-    if isinstance(value, dict):
-        return {key: _copy(part) for key, part in value.items()} if _has_parts(value) else dict(value)
-    if isinstance(value, set):
-        return value.copy()
-    if isinstance(value, random.Random):
-        return value.getstate()
-    return list(value) if isinstance(value, (deque, list)) else value
+        return lambda part: state_of(part, kind.KEPT)
+    if issubclass(kind, Counter):
+        return dict
+    if issubclass(kind, dict):
+        return _copy_of_dict
+    if issubclass(kind, set):
+        return set
+    if issubclass(kind, random.Random):
+        return random.Random.getstate
+    return list if issubclass(kind, (deque, list)) else _itself
 
 
-_PLAIN = frozenset({type(None), bool, int, float, str, bytes, tuple})
-"""Types whose values nothing changes, of which there are most."""
+def _copy_of_dict(value: dict[Any, Any]) -> dict[Any, Any]:
+    return {key: _copy(part) for key, part in value.items()} if _has_parts(value) else dict(value)
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+_COPIERS: dict[type, Callable[[Any], Any]] = {}
+"""Class -> `_copier_of` it, as far as it was needed."""
