@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from ros2_rfm_serving.types import Plan, Reply, Verdict
 from ros2_rfm_serving.types.histogram import Histogram
-from ros2_rfm_serving.types.state import kept
+from ros2_rfm_serving.types.state import keep
 
 MAX_WORDS, MAX_WORD_CHARACTERS = 16, 60
 OTHER = "(other)"
@@ -19,7 +18,6 @@ OTHER = "(other)"
 class ComponentFigures:
     """Since the start."""
 
-    KEPT: ClassVar = kept("in_time", "late", round_trips_s="round_trips", answers="words")
     in_time: int = 0
     """Answers that counted, within the SLO; without one, all of them."""
     late: int = 0
@@ -34,6 +32,9 @@ class ComponentFigures:
         if word := _word(reply):
             known = word in self.words or len(self.words) < MAX_WORDS
             self.words[word if known else OTHER] += 1
+
+
+keep(ComponentFigures, "in_time", "late", round_trips_s="round_trips", answers="words")
 
 
 def _word(reply: Reply) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from ros2_rfm_serving.types.state import kept
+from ros2_rfm_serving.types.state import keep
 
 LATENCY_BOUNDS_S = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15),
@@ -18,8 +17,6 @@ TICK_BOUNDS_S = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.0
 @dataclass
 class Histogram:
     """Since the start: counts never fall."""
-
-    KEPT: ClassVar = kept("counts", "sum")
 
     bounds: tuple[float, ...] = LATENCY_BOUNDS_S
     """Upper bounds of the ranges, ascending; a bound belongs to the range below it. The last range has none."""
@@ -34,3 +31,6 @@ class Histogram:
     def add(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
+
+
+keep(Histogram, "counts", "sum")

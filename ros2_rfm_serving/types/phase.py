@@ -27,9 +27,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
-from ros2_rfm_serving.types.state import kept
+from ros2_rfm_serving.types.state import keep
 
 ANSWERS_OF_EACH = 4
 """That a server's `Usual` looks back on, roughly: some cycles of its robots."""
@@ -80,8 +79,6 @@ class Usual:
 class Phase:
     """Of one robot at one server."""
 
-    KEPT: ClassVar = kept("used_to_s", "moved_s")
-
     used_to_s: float = 0.0
     """More than its server's usual."""
     moved_s: float = 0.0
@@ -114,6 +111,9 @@ class Phase:
         move_s = (unusual_s if -period_s <= unusual_s <= period_s else _within(period_s, unusual_s)) - self.used_to_s
         self.used_to_s += move_s / USED_TO
         return move_s
+
+
+keep(Phase, "used_to_s", "moved_s")
 
 
 def _within(most: float, value: float) -> float:

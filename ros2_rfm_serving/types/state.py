@@ -17,6 +17,8 @@ values, in classes that store such values. A class whose parts must be made befo
         def restore(self, state: Mapping[str, Any]) -> None:
             restore(self, self.KEPT, state)
 
+A dataclass is given its table after its class, by `keep`: one that was compiled takes each attribute of its class for a field.
+
 An object is restored in place, after its constructor has made it from the configuration and has connected it with the other parts
 of its core: parts that share an object share it after that, too. What follows from the configuration is not kept. Arrays are not
 copied: a core replaces its arrays, and never changes one in place.
@@ -50,6 +52,11 @@ class Stateful(Protocol):
 def kept(*names: str, **renamed: str) -> Kept:
     """Return names of a snapshot with their attributes: `names` are attributes of the same name, `renamed` gives others."""
     return MappingProxyType({**{name: name for name in names}, **renamed})
+
+
+def keep(kind: type, *names: str, **renamed: str) -> None:
+    """Give a dataclass its table, as `kept` makes it."""
+    _TABLES[kind] = kept(*names, **renamed)
 
 
 def state_of(owner: object, fields: Kept) -> dict[str, Any]:
@@ -94,16 +101,25 @@ def check_names(owner: str, fields: Kept, state: Mapping[str, Any]) -> None:
         raise RfmError(f"the snapshot of {owner} {' and '.join(parts)}")
 
 
+_TABLES: dict[type, Kept] = {}
+"""Of dataclasses."""
+
+
+def _table_of(kind: Any) -> Kept | None:
+    """Return what is kept of objects of this class; None: nothing is."""
+    return _TABLES.get(kind) or getattr(kind, "KEPT", None)
+
+
 def _is_part(value: object) -> bool:
     kind = type(value)
-    return hasattr(kind, "KEPT") or hasattr(kind, "restore")
+    return _table_of(kind) is not None or hasattr(kind, "restore")
 
 
 def _has_parts(current: dict[Any, Any]) -> bool:
     """Return whether the values of a dictionary are parts: those that are there, or that its factory makes."""
     factory = current.default_factory if isinstance(current, defaultdict) else None
     if factory is not None:
-        return hasattr(factory, "KEPT")
+        return _table_of(factory) is not None
     return bool(current) and _is_part(next(iter(current.values())))
 
 
@@ -111,7 +127,9 @@ def _restore_part(part: Any, state: Any) -> None:
     if hasattr(type(part), "restore"):
         part.restore(state)
     else:
-        restore(part, type(part).KEPT, state)
+        table = _table_of(type(part))
+        assert table is not None, "it is no part"
+        restore(part, table, state)
 
 
 def _restore_parts(owner: str, parts: dict[Any, Any], states: Any) -> None:
@@ -138,8 +156,8 @@ def _copier_of(kind: type) -> Callable[[Any], Any]:
     """Return what makes a value for a snapshot of an object of this class."""
     if hasattr(kind, "restore"):
         return lambda part: part.state()
-    if hasattr(kind, "KEPT"):
-        return lambda part: state_of(part, kind.KEPT)
+    if (table := _table_of(kind)) is not None:
+        return lambda part: state_of(part, table)
     if issubclass(kind, Counter):
         return dict
     if issubclass(kind, dict):
