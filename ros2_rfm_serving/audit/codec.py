@@ -60,7 +60,7 @@ FACTORIES = {"int": int, "float": float, "list": list, "dict": dict}
 
 def plain(value: object) -> Any:
     """A value, for JSON. Raises: `TypeError` for what is none of the brain's."""
-    return _Writing(shared=False).plain(value)
+    return _VALUES.plain(value)
 
 
 def whole(value: object) -> Any:
@@ -94,6 +94,8 @@ class _Writing:
             return value
         if type(value) is float:
             return value if math.isfinite(value) else {"~": "float", "is": repr(value)}
+        if type(value) is np.ndarray:
+            return _array(value)
         if type(value) is tuple:
             return [self.plain(one) for one in value]
         if isinstance(value, enum.Enum):
@@ -146,6 +148,10 @@ class _Writing:
         if (record := _record_of(kind)) is not None:
             return {"~": _name(record), **{name: self.plain(getattr(value, name)) for name in _field_names(record)}}
         return {"~": _name(kind), **{name: self.plain(one) for name, one in attributes(value).items()}}
+
+
+_VALUES = _Writing(shared=False)
+"""It remembers nothing from one value to the next."""
 
 
 class _Reading:
@@ -398,9 +404,14 @@ def _array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
         raise TypeError(f"an array of {name} cannot be recorded")
     if not array.size:
         return {"~": name, "shape": list(array.shape)}
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
+    if array.dtype.kind == "f" and not _is_finite(array):
         return {"~": name, "shape": list(array.shape), "base64": base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()}
     return {"~": name, "rows": array.tolist() if name == "float64" or array.dtype.kind != "f" else _shortest(array)}
+
+
+def _is_finite(array: np.ndarray[Any, Any]) -> bool:
+    """Return whether all numbers are finite. To look for a zero byte takes a third of the time of numpy's `all`."""
+    return 0 not in np.isfinite(array).tobytes()
 
 
 @functools.cache

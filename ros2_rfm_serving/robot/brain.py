@@ -2,12 +2,18 @@
 
 Pure: it is given the time, sensor readings, the schedule, replies. Nothing here blocks, and no input raises: what is wrong is
 counted in `refused` and dropped. A body that does not tick periodically asks `next_tick_s()` when to tick next.
+
+Every input is an event of `robot/events.py`: `handle` takes any of them, and each has a method that does the same. Events in the
+same order lead to the same decisions; from a `snapshot` on, too.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from ros2_rfm_serving.robot import events
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Tick, Trajectory
 from ros2_rfm_serving.robot.conversation.conversation import Requests
 from ros2_rfm_serving.robot.conversation.flight import Answered
@@ -46,6 +52,21 @@ STREAMING, DEAD, OPEN = RobotState.STREAMING, RobotState.DEAD, LinkState.OPEN
 
 class RobotBrain(RobotTasks):
     """See the module's docstring. Times `now_s` are seconds on the robot's monotonic clock and never go back."""
+
+    @classmethod
+    def from_state(cls, config: RobotConfig, state: Mapping[str, Any]) -> RobotBrain:
+        """Return a core that goes on from a `snapshot` of one with this configuration.
+
+        Raises: `RfmError` for names that are missing or unknown; `ConfigurationError` as the constructor does.
+        """
+        made = cls(config)
+        made.restore(state)
+        return made
+
+    def handle(self, event: events.Event, now_s: float) -> Any:
+        """Return what an event makes the robot do or answer: a `Tick` for a control tick, otherwise the answer of the method of the
+        same input. The start of a task is answered by `task`."""
+        return HANDLERS[type(event)](self, event, now_s)
 
     # --- what the world tells ---
 
@@ -402,3 +423,40 @@ class RobotBrain(RobotTasks):
         if stalled_s >= 0.0 and stalled_s >= self._stalls_after_s():
             return False
         return not (self._talk.due.too_slow or links.mismatch or self._motor.gate.units)
+
+
+def _start(core: RobotBrain, event: events.TaskStarted, now_s: float) -> None:
+    core.start(event.goal, now_s)
+
+
+def _refuse_session(core: RobotBrain, event: events.SessionRefused, now_s: float) -> None:
+    core.session_refused(event.component, event.server, event.problem, now_s, contract=event.contract, full=event.full)
+
+
+Handler = Callable[[RobotBrain, Any, float], Any]
+HANDLERS: Mapping[type, Handler] = {
+    events.ScheduleReceived: lambda core, event, now_s: core.follow(event.schedule, now_s),
+    events.ServerStatusReceived: lambda core, event, now_s: core.server_seen(event.server, event.ready, now_s),
+    events.ServerLoadingReceived: lambda core, event, now_s: core.server_loads(event.server, now_s),
+    events.ServerProcessSeen: lambda core, event, now_s: core.server_alive(event.server, now_s),
+    events.ServerLost: lambda core, event, now_s: core.server_lost(event.server, now_s, event.problem),
+    events.SessionOpened: lambda core, event, now_s: core.session_opened(event.component, event.server, event.grant, now_s),
+    events.SessionRefused: _refuse_session,
+    events.RefetchRequested: lambda core, event, now_s: core.ask_again(event.request),
+    events.EpisodeResetAnswered: lambda core, event, now_s: core.episode_reset(event.reset, event.ok),
+    events.ReplyReceived: lambda core, event, now_s: core.reply(event.reply, now_s),
+    events.ControlTick: lambda core, event, now_s: core.tick(event.sensors, now_s, may_act=event.may_act),
+    events.TaskStarted: _start,
+    events.TaskFinished: lambda core, event, now_s: core.finish(),
+    events.TaskCanceled: lambda core, event, now_s: core.cancel(event.outcome, event.message, now_s),
+    events.ResetStarted: lambda core, event, now_s: core.reset_begins(),
+    events.ResetFinished: lambda core, event, now_s: core.reset_done(event.ok, event.problem, now_s),
+    events.StopRequested: lambda core, event, now_s: core.stop_command(),
+    events.TrajectoryStopRequested: lambda core, event, now_s: core.stop_trajectory(now_s),
+    events.PauseRequested: lambda core, event, now_s: core.pause(now_s),
+    events.ResumeRequested: lambda core, event, now_s: core.resume(now_s),
+    events.AbortRequested: lambda core, event, now_s: core.abort(now_s),
+    events.ConfigurationChanged: lambda core, event, now_s: core.prepared(event.config)(),
+    events.CountsAdded: lambda core, event, now_s: core.refused.update(event.counts),
+}
+"""Class of an event -> what the core does with it."""

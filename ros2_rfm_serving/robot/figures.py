@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ros2_rfm_serving.types import Plan, Reply, Verdict
 from ros2_rfm_serving.types.histogram import Histogram
+from ros2_rfm_serving.types.state import keep
 
 MAX_WORDS, MAX_WORD_CHARACTERS = 16, 60
 OTHER = "(other)"
@@ -31,6 +32,9 @@ class ComponentFigures:
         if word := _word(reply):
             known = word in self.words or len(self.words) < MAX_WORDS
             self.words[word if known else OTHER] += 1
+
+
+keep(ComponentFigures, "in_time", "late", round_trips_s="round_trips", answers="words")
 
 
 def _word(reply: Reply) -> str:

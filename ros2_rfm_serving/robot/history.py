@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from ros2_rfm_serving.types.state import kept
+
 MAX_EVENTS = 3
 """Of one attempt, the newest; a prompt is no log."""
 MAX_FAILURES = 3
@@ -13,6 +17,8 @@ MAX_FAILURES = 3
 
 class ExecutionHistory:
     """Of one task; `begin` starts anew."""
+
+    KEPT: ClassVar = kept(attempt="_attempt", failures="_failures", events="_events")
 
     def __init__(self) -> None:
         self.begin()

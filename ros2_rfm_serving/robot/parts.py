@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig
@@ -23,6 +23,7 @@ from ros2_rfm_serving.robot.task import TaskRun
 from ros2_rfm_serving.types import NOT_ADMITTED, Conditioning, Following, RobotState, TaskPhase
 from ros2_rfm_serving.types.contracts import agreed_conditioning
 from ros2_rfm_serving.types.histogram import Histogram
+from ros2_rfm_serving.types.state import check_names, kept, restore, state_of
 
 OPEN, EXECUTING = LinkState.OPEN, TaskPhase.EXECUTING
 RATES_WINDOW_S = 5.0
@@ -32,6 +33,27 @@ RATES_WINDOW_S = 5.0
 class RobotParts:
     """State and figures; `RobotBrain` is what happens."""
 
+    KEPT: ClassVar = kept(
+        *("refused", "following", "admission", "episode", "paused", "plan", "history", "figures"),
+        num_held_periods="held_ticks",
+        motion="_motor",
+        trajectory="_planner",
+        held_periods="_holds",
+        task_rules="_supervision",
+        client="_talk",
+        failsafe="_failsafe",
+        needs_chunk_since_s="_needs_chunk_since_s",
+        has_chunk_of_session="_served",
+        has_had_session="_connected",
+        has_new_session="_opened",
+        model="_model",
+        has_chunk_since_stop="_had_chunk",
+        pending_resets="_resets",
+        hold_reason="_holds_for",
+        executed_at_s="_executed",
+        merged_at_s="_merged",
+    )
+    """All but the task, which has a state while there is one."""
     ADDED: ClassVar = ("_planner",)
     """Attributes that older recordings lack."""
     _planner: TrajectoryPlanner | None = None
@@ -78,6 +100,22 @@ class RobotParts:
         self._executed: deque[float] = deque()
         self._merged: deque[float] = deque()
         """When, within the last `RATES_WINDOW_S` before the newest."""
+
+    # --- snapshots ---
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state of the core as plain values, for `RobotBrain.from_state`. It shares no mutable part with the core."""
+        task = None if self.task is None else state_of(self.task, TaskRun.KEPT)
+        return {**state_of(self, self.KEPT), "task": task}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a snapshot of a core with the same configuration.
+
+        Raises: `RfmError` for names that are missing or unknown, with the part that they are of.
+        """
+        check_names("RobotBrain", {**self.KEPT, "task": "task"}, state)
+        restore(self, self.KEPT, {name: value for name, value in state.items() if name != "task"})
+        self.task = None if state["task"] is None else TaskRun.from_state(state["task"])
 
     def prepared(self, config: RobotConfig) -> Callable[[], None]:
         """What makes another configuration count from the next tick on. It differs in what may change of a robot at work: its name,

@@ -8,13 +8,26 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from typing import ClassVar
 
 from ros2_rfm_serving.robot.config import TaskPolicy
 from ros2_rfm_serving.types import SAFETY, SYSTEM1, SYSTEM2, Fallback, TaskOutcome
+from ros2_rfm_serving.types.state import kept
 
 
 class Supervision:
     """Of one task at a time. `stopped` is why the robot must not move; empty: it may."""
+
+    KEPT: ClassVar = kept(
+        *("supervises_safety", "violations", "wants_plan", "objection", "to_safe_pose", "needs_person", "ending"),
+        stop_reason="stopped",
+        has_new_stop="stops_anew",
+        served_components="_components",
+        waits_for="_waits_for",
+        late_in_a_row="_late",
+        warnings_in_a_row="_unsafe",
+        safety_pass_ends_s="pass_ends_s",
+    )
 
     def __init__(self, policy: TaskPolicy) -> None:
         self._policy = policy

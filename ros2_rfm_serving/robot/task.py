@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from ros2_rfm_serving.types import TaskOutcome, TaskPhase
+from ros2_rfm_serving.types.state import check_names, kept, restore
 
 DONE, FAILED = "done", "failed"
 SPENT = f"{FAILED}, its time is spent"
@@ -41,6 +44,15 @@ class TaskRun:
     """One goal from acceptance to its end, in one attempt or several. Ends once: by the monitor's word, the time budget of an
     attempt, a fallback, or somebody's wish."""
 
+    KEPT: ClassVar = kept(
+        *("goal", "episode", "started_s", "attempt", "executed_steps", "held_steps", "waiting_steps", "result", "phase"),
+        *("being_reset", "ends_after_reset", "verdict", "budget_ends_s"),
+        votes_needed="_votes_needed",
+        votes="_votes",
+        executing_since_s="_executing_since_s",
+        waits_since_s="_waits_since_s",
+    )
+
     def __init__(self, goal: TaskGoal, episode: int, now_s: float, verdict_votes: int) -> None:
         self.goal, self.episode, self.started_s = goal, episode, now_s
         self.attempt = 0
@@ -49,6 +61,18 @@ class TaskRun:
         self.result: TaskResult | None = None
         self._votes_needed = verdict_votes
         self._begin(now_s)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> TaskRun:
+        """Return a task that goes on from a snapshot. Raises: `RfmError` for names that are missing or unknown."""
+        check_names(cls.__name__, cls.KEPT, state)
+        made = cls(state["goal"], state["episode"], state["started_s"], state["votes_needed"])
+        restore(made, cls.KEPT, state)
+        return made
+
+    def restored(self) -> None:
+        """Set what follows from the phase."""
+        self._enter(self.phase)
 
     def _begin(self, now_s: float) -> None:
         self._enter(TaskPhase.RESETTING if self.goal.reset else TaskPhase.EXECUTING)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from typing import ClassVar
 
 from ros2_rfm_serving.types.schedule import Schedule
+from ros2_rfm_serving.types.state import kept
 
 REPEAT_PERIOD_S = 2.0
 """A scheduler says the schedule in force over and over: that is how others know that it lives."""
@@ -35,25 +36,21 @@ class Heard(enum.Enum):
         return self not in (Heard.STALE, Heard.RIVAL)
 
 
-@dataclass(slots=True)
-class _Life:
-    since_s: float
-    heard_s: float
-
-
 class Following:
     """Epochs are counted by a scheduler's identity, so what is newer is known of one scheduler alone: that is followed at once.
     Everything else is refused while the schedule in force is repeated. When that has been silent for `SILENT_AFTER_S`, whoever
     lives takes over, be it the same scheduler with a lower epoch: so one that was forged heals by itself, whatever it claims.
     """
 
+    KEPT: ClassVar = kept("schedule", "takeovers", received_s="_heard_s", others="_others")
+
     def __init__(self) -> None:
         self.schedule: Schedule | None = None
         """In force; None: none yet."""
         self.takeovers = 0
         self._heard_s = -math.inf
-        self._others: dict[int, _Life] = {}
-        """By scheduler: heard of, and not followed."""
+        self._others: dict[int, tuple[float, float]] = {}
+        """Scheduler that is not followed -> since when it has been received without a gap, and when it was received last."""
 
     @property
     def epoch(self) -> int:
@@ -77,7 +74,9 @@ class Following:
     def num_rivals(self, now_s: float) -> int:
         """Other schedulers that have been heard lately."""
         return sum(
-            now_s - life.heard_s <= SILENT_AFTER_S for scheduler, life in self._others.items() if scheduler != self.scheduler
+            now_s - received_s <= SILENT_AFTER_S
+            for scheduler, (_, received_s) in self._others.items()
+            if scheduler != self.scheduler
         )
 
     def _judge(self, schedule: Schedule, now_s: float) -> Heard:
@@ -94,10 +93,9 @@ class Following:
 
     def _lives(self, scheduler: int, now_s: float) -> bool:
         """Notes that it was heard, and whether that was over some time without a gap."""
-        life = self._others.get(scheduler)
-        if life is None or now_s - life.heard_s > SILENT_AFTER_S:
-            life = self._others[scheduler] = _Life(now_s, now_s)
-        life.heard_s = now_s
+        since_s, received_s = self._others.get(scheduler, (now_s, now_s))
+        since_s = now_s if now_s - received_s > SILENT_AFTER_S else since_s
+        self._others[scheduler] = since_s, now_s
         if len(self._others) > MAX_OTHERS:
-            del self._others[min(self._others, key=lambda other: self._others[other].heard_s)]
-        return now_s - life.since_s >= LIVES_AFTER_S
+            del self._others[min(self._others, key=lambda other: self._others[other][1])]
+        return now_s - since_s >= LIVES_AFTER_S

@@ -35,6 +35,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from ros2_rfm_serving.types.state import keep
+
 ANSWERS_OF_EACH = 4
 """That a server's `Usual` looks back on, roughly: some cycles of its robots."""
 USED_TO = 64
@@ -166,6 +168,9 @@ class Phase:
         move_s = (unusual_s if -period_s <= unusual_s <= period_s else _within(period_s, unusual_s)) - self.used_to_s
         self.used_to_s += move_s / USED_TO
         return move_s
+
+
+keep(Phase, "used_to_s", "moved_s")
 
 
 def _within(most: float, value: float) -> float:

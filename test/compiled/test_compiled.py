@@ -44,6 +44,12 @@ def test_what_can_be_seen_of_factories_is_the_same_after_each_event() -> None:
     assert len(by_machine) > 5 and by_machine == by_interpreter
 
 
+def test_a_robot_goes_on_from_its_snapshot() -> None:
+    by_machine, by_interpreter = (json.loads(told("-m", "test.compiled.restored", switch=switch)) for switch in ("yes", "no"))
+    assert by_machine.pop("compiled") is True and by_interpreter.pop("compiled") is False
+    assert by_machine == by_interpreter and by_machine["same"]
+
+
 @pytest.mark.parametrize("given", [VISITED, CRASHED], ids=["guests", "crash"])
 def test_a_simulation_reports_the_same_to_the_last_digit(given: list[str]) -> None:
     command = ("-m", "ros2_rfm_serving.cli", "simulate", *given, "--json")

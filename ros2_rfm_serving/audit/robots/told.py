@@ -83,12 +83,17 @@ def _sensors(sensors: Sensors | None, with_images: bool) -> dict[str, Any] | Non
         return None
     told = {
         "state": codec.plain(sensors.state),
-        "state_s": codec.plain(sensors.state_s),
-        "images_s": codec.plain(sensors.images_s),
-        "skew_s": codec.plain(sensors.skew_s),
-        "positions": codec.plain(sensors.positions),
+        "state_s": _seconds(sensors.state_s),
+        "images_s": _seconds(sensors.images_s),
+        "skew_s": _seconds(sensors.skew_s),
+        "positions": None if sensors.positions is None else codec.plain(sensors.positions),
     }
     return {**told, "images": codec.plain(sensors.images)} if with_images else told
+
+
+def _seconds(value: float) -> Any:
+    """Return a time for a record: most are finite, and stand for themselves."""
+    return value if type(value) is float and math.isfinite(value) else codec.plain(value)
 
 
 def _origin(origin: Origin) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 from ros2_rfm_serving.types import SYSTEM1
+from ros2_rfm_serving.types.state import kept
 
 ROUNDING = 1e-9
 """Ten times 0.1 is one call."""
@@ -17,6 +19,8 @@ class CoupledCalls:
     ones do not all plan together ever after.
     """
 
+    KEPT: ClassVar = kept(served="_served", owed="_owed")
+
     def __init__(self, per_action: Mapping[str, float], head_start: float = 0.0) -> None:
         self._per_action = {component: ratio for component, ratio in per_action.items() if ratio > 0 and component != SYSTEM1}
         self._head_start = head_start
@@ -25,6 +29,10 @@ class CoupledCalls:
         self.due: frozenset[str] = frozenset()
         """Components of which a call is owed."""
         self.begin()
+
+    def restored(self) -> None:
+        """Compute which calls are due."""
+        self._settle()
 
     def __contains__(self, component: str) -> bool:
         return component in self._per_action

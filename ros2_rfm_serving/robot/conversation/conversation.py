@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from typing import ClassVar
 
 from ros2_rfm_serving.robot.config import RobotConfig, Sensors
 from ros2_rfm_serving.robot.conversation.calls import CoupledCalls
@@ -23,6 +24,7 @@ from ros2_rfm_serving.types import (
     Schedule,
 )
 from ros2_rfm_serving.types.contracts import agreed_conditioning
+from ros2_rfm_serving.types.state import kept
 
 Requests = tuple[tuple[str, ObservationRequest], ...]
 Told = Callable[[str, float], str]
@@ -33,6 +35,15 @@ class Conversation:
     """All components of one robot. One request in flight for each (Remote-RTC P5): the next one goes out when the last was
     answered, its time is up, or its answer is not wanted any more; a reply counts only if it answers the latest. In a pipelined
     session the same holds for each of as many as its depth."""
+
+    KEPT: ClassVar = kept(
+        "calls",
+        "due",
+        connections="links",
+        no_request_reason="no_request",
+        is_episode_start="_episode_start",
+        was_episode_start="_started",
+    )
 
     def __init__(self, config: RobotConfig, motor: Motor, supervision: Supervision, refused: Counter[str]) -> None:
         self.links = Links(config)

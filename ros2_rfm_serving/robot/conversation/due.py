@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import ClassVar
 
 from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.robot.conversation.calls import CoupledCalls
@@ -13,6 +14,7 @@ from ros2_rfm_serving.robot.conversation.links import Links
 from ros2_rfm_serving.robot.motion.action_queue import ActionQueue
 from ros2_rfm_serving.types import Conditioning
 from ros2_rfm_serving.types.contracts import agreed_conditioning
+from ros2_rfm_serving.types.state import kept
 
 PREFIX = Conditioning.PREFIX
 ROUNDING = 1e-6
@@ -25,6 +27,8 @@ class Due:
     Synchronous robots execute the horizon, then call what System 1's calls have made due, then System 1 (ROSA §3.4.2, eq. 4: a
     cycle lasts t_act + l_S1 + l_S2 / H). The others overlap all of it.
     """
+
+    KEPT: ClassVar = kept("waits", too_slow_reason="too_slow")
 
     def __init__(self, config: RobotConfig, queue: ActionQueue, links: Links, calls: CoupledCalls) -> None:
         self._queue, self._links, self._calls = queue, links, calls

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import ClassVar
 
 from ros2_rfm_serving.types import RequestId
 from ros2_rfm_serving.types.record import record
+from ros2_rfm_serving.types.state import kept
 
 
 @record(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class Answered:
 
 class Flight:
     """In the order of sending. What an answer overtakes is not waited for any more: no older chunk replaces a newer one."""
+
+    KEPT: ClassVar = kept(in_flight="waited", sent="_sent", newest_seen="_seen")
 
     def __init__(self) -> None:
         self.waited: dict[int, InFlight] = {}

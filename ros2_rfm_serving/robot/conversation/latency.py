@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
+from typing import ClassVar
+
+from ros2_rfm_serving.types.state import kept
 
 WINDOW = 100
 
@@ -16,11 +19,17 @@ class Latencies:
     counts for good.
     """
 
+    KEPT: ClassVar = kept(latest_s="_latest", longest_s="_longest_s")
+
     def __init__(self, *, longest: bool = False, window_maximum: bool = False) -> None:
         self._latest: deque[float] = deque(maxlen=WINDOW)
         self._longest, self._window_maximum = longest, window_maximum
         self._longest_s = 0.0
         self._expected_s: float | None = math.nan
+
+    def restored(self) -> None:
+        """Compute what is expected when it is asked for."""
+        self._expected_s = None if self._latest else math.nan
 
     def __len__(self) -> int:
         return len(self._latest)

@@ -17,6 +17,7 @@ from ros2_rfm_serving.robot.conversation.flight import Answered, Flight, InFligh
 from ros2_rfm_serving.robot.conversation.latency import Latencies, steps_of
 from ros2_rfm_serving.types import Chunk, ModelContract, Reply, RequestId, Route, SessionGrant
 from ros2_rfm_serving.types.phase import Phase, chunk_slack_s
+from ros2_rfm_serving.types.state import keep
 
 
 class LinkState(enum.Enum):
@@ -401,3 +402,26 @@ class Link:
         decision older.
         """
         return steps_of(self.latencies.expected_s(), step_rate_hz) if len(self.latencies) else 1
+
+
+keep(
+    Link,
+    *("route", "server", "contract", "epoch", "problem", "timeouts", "last_reply_s", "latencies", "retry_s", "deadline_s"),
+    *("unanswered_s", "slo_s", "pinned", "mismatch", "next_send_s", "allowance_s", "ready_s", "gives_way", "horizon_s"),
+    *("lasts_s", "goal_coupled"),
+    session="state",
+    to_ask_again="asked_again",
+    backoff_random="_rng",
+    phase_shift_s="later_s",
+    placed_model="_placed_model",
+    requests="_flight",
+    last_late_sequence="_late_through",
+    gives_up_s="_gives_up_s",
+    last_sequence="_sequence",
+    awaits_first_reply="_first_reply",
+    backoff_s="_backoff_s",
+    phase="_phase",
+    period_s="_period_s",
+    frame_ends_s="_frame_ends_s",
+    timeout_s="_limit_s",
+)

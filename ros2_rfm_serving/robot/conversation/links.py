@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from ros2_rfm_serving.robot.config import CommandType, RobotConfig
 from ros2_rfm_serving.robot.conversation.link import Link, LinkState, ModelIdentity, Overdue
@@ -11,6 +13,7 @@ from ros2_rfm_serving.robot.conversation.requests import session_request
 from ros2_rfm_serving.types import SYSTEM1, Schedule, SessionGrant, SessionRequest
 from ros2_rfm_serving.types.phase import is_paced
 from ros2_rfm_serving.types.rates import other_rate, rate_fix
+from ros2_rfm_serving.types.state import check_names, kept, restore, state_of
 
 CLOSED = LinkState.CLOSED
 
@@ -19,6 +22,8 @@ class Links:
     """Failover is a table look-up (ROSA §3.4.4): when a link's server is lost and the other one of its route is there, the link
     turns to that at once. It turns back when a newer schedule says so, or when that one is lost too and the first is back.
     """
+
+    KEPT: ClassVar = kept("servers", "failovers", next_check_s="watch_s", components="_links")
 
     def __init__(self, config: RobotConfig) -> None:
         self._config = config
@@ -36,6 +41,21 @@ class Links:
         """Before that `watch` finds nothing."""
         self.servers = Presence(config.server_timeout_s)
         self.failovers = 0
+
+    def state(self) -> dict[str, Any]:
+        """Return what is kept, for a snapshot."""
+        return state_of(self, self.KEPT)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned. Raises: `RfmError` for names that are missing or unknown."""
+        check_names(type(self).__name__, self.KEPT, state)
+        self._links.clear()
+        for component in state["components"]:
+            self._link(component)
+        restore(self, self.KEPT, state)
+        self._index()
+        self._settle()
+        self.watch_s = state["next_check_s"]
 
     def reconfigure(self, config: RobotConfig) -> None:
         """Open sessions stay: what they have agreed upon is not among what may change."""
@@ -64,8 +84,7 @@ class Links:
     def follow(self, schedule: Schedule, now_s: float, *, newer: bool) -> None:
         routes = schedule.routes_of(self._config.name)
         for component in {**routes, **self._links}:
-            link = self._links.setdefault(component, Link(self._config.name, component, self._config.link))
-            self._pipeline(link)
+            link = self._link(component)
             route = routes.get(component)
             stays = route is not None and link.server in (route.server, route.standby) and link.server
             home = route.server if route else ""
@@ -76,13 +95,23 @@ class Links:
             for server in (route.server, route.standby) if route else ():
                 if server:
                     self.servers.expect(server)
-        self.all = tuple(sorted(self._links.values(), key=lambda link: link.component != SYSTEM1))
-        self.coupled = tuple(link for link in self.all if link.route and self._config.calls_per_action.get(link.component))
-        self.system1 = self._links.get(SYSTEM1)
+        self._index()
         for link in self.all:
             link.goal_coupled = link is self.system1 or link in self.coupled
             self._give_way(link)
         self._settle()
+
+    def _link(self, component: str) -> Link:
+        """Return the link of a component, which is made where there was none."""
+        link = self._links.setdefault(component, Link(self._config.name, component, self._config.link))
+        self._pipeline(link)
+        return link
+
+    def _index(self) -> None:
+        """Find each link's place, after routes or links have changed."""
+        self.all = tuple(sorted(self._links.values(), key=lambda link: link.component != SYSTEM1))
+        self.coupled = tuple(link for link in self.all if link.route and self._config.calls_per_action.get(link.component))
+        self.system1 = self._links.get(SYSTEM1)
 
     def _give_way(self, link: Link) -> None:
         """Decide whether requests of a component may come later.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
+
+from ros2_rfm_serving.types.state import kept
 
 LOADING_PATIENCE = 15.0
 """A server that loads its first model may be silent for so many times the timeout: what it imports can hold its interpreter for
@@ -15,6 +18,8 @@ class Presence:
     One that was never heard of is neither, until it has been expected for `timeout_s`; nor is one that loads its first model,
     however long that takes: when a factory starts, a standby that is ready sooner must not get the robots of those that are not.
     """
+
+    KEPT: ClassVar = kept("check_s", "ready", "lost", expected="_expected", silent_at_s="_silent_at_s", known="_met")
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from ros2_rfm_serving.robot.config import Compatibility
 from ros2_rfm_serving.robot.why import Origin
 from ros2_rfm_serving.types import Array, empty
+from ros2_rfm_serving.types.state import kept
 
 OLDER = Compatibility.OLDER
 
@@ -23,6 +25,22 @@ class ActionQueue:
 
     `depth` rows are left. `behind` steps of the newest chunk are over: executed or skipped.
     """
+
+    KEPT: ClassVar = kept(
+        *("depth", "executed_of_chunk", "horizon"),
+        steps_executed="mark",
+        steps_of_chunk_over="behind",
+        model_rows="_model",
+        robot_rows="_robot",
+        unfit_rows="_unfit",
+        next_row="_next",
+        origins="_origins",
+        older_rows="_older_rows",
+        older_observed_s="_older_observed_s",
+        newest_observed_s="_newest_observed_s",
+        last_row="_row",
+        last_row_origins="_row_origins",
+    )
 
     def __init__(self, num_actions: int, *, replace: bool = True, compatibility: Compatibility = Compatibility.NEWER) -> None:
         self._nothing = empty(0, num_actions)

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from ros2_rfm_serving.robot.config import FailSafeConfig
 from ros2_rfm_serving.types import RobotState
+from ros2_rfm_serving.types.state import kept
 
 ALLOWED: dict[RobotState, frozenset[RobotState]] = {
     RobotState.CONNECTING: frozenset({RobotState.STREAMING, RobotState.DEAD, RobotState.RECONNECTING}),
@@ -62,6 +63,8 @@ class Facts(NamedTuple):
 class FailSafe:
     """One robot's state. `update` once per control period; nothing here blocks or raises."""
 
+    KEPT: ClassVar = kept("state", "reason", "offline_since_s", transitions="changes")
+
     def __init__(self, config: FailSafeConfig) -> None:
         self._config = config
         self.state, self.reason = RobotState.CONNECTING, "no schedule yet"
@@ -70,6 +73,10 @@ class FailSafe:
         """Of a task that is without a server; inf: not so."""
         self.dead_s = math.inf
         """When being offline becomes being DEAD."""
+
+    def restored(self) -> None:
+        """Set when being offline becomes being DEAD."""
+        self._expect()
 
     def reconfigure(self, config: FailSafeConfig) -> None:
         self._config = config

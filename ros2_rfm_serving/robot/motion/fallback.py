@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.columns import ZEROED, ActionColumns, Mask, as_columns
 from ros2_rfm_serving.robot.config import CommandType, Motion, RobotConfig, Rung
 from ros2_rfm_serving.types import Array
+from ros2_rfm_serving.types.state import kept
 
 AT_REST_AFTER_S = 0.5
 """A robot that has been on the last rung for so long stands; nothing needs to be commanded any more while it has no task."""
@@ -107,6 +108,21 @@ class FallbackLadder:
     keeps its last command on every rung.
     """
 
+    KEPT: ClassVar = kept(
+        kept_command="_kept_last",
+        now="_now",
+        set_out_from="_last",
+        before="_before",
+        will_set_out="_will_set_out",
+        sets_out="_sets_out",
+        last_change="_step",
+        is_to_pose="_to_pose",
+        num_begun="entered",
+        began_s="_began_s",
+        has_reached_pose="_reached",
+        rung="_rung_number",
+    )
+
     def __init__(self, config: RobotConfig) -> None:
         check_ladder(config)
         self._columns = ActionColumns.of(config)
@@ -134,7 +150,8 @@ class FallbackLadder:
         """[A] what the last two commands before this rung differ by: the motion that position commands run on with"""
         self._to_pose: bool | None = None
         """Which rungs are gone down: those to the pose, or the ladder's; None: none are."""
-        self._rung: Rung | None = None
+        self._rung_number = -1
+        """Index in the rungs that are gone down, of the one that it is on; -1: on none."""
         self.entered: Counter[Motion] = Counter()
         """How often each motion was begun."""
         self._began_s = math.inf
@@ -142,7 +159,12 @@ class FallbackLadder:
 
     @staticmethod
     def upgraded(recorded: dict[str, Any]) -> dict[str, Any]:
-        """Return the attributes as this version has them; before, all columns were of one type."""
+        """Return the attributes as this version has them; before, all columns were of one type, and the rung was kept itself."""
+        if "_rung" in recorded:
+            rung, to_pose = recorded["_rung"], recorded["_to_pose"]
+            rungs = recorded["_pose_rungs"] if to_pose else recorded["_rungs"]
+            number = rungs.index(rung) if to_pose is not None and rung in rungs else -1
+            recorded = {name: value for name, value in recorded.items() if name != "_rung"} | {"_rung_number": number}
         if "_kind" not in recorded:
             return recorded
         kept = {name: value for name, value in recorded.items() if name not in ("_kind", "_stop")}
@@ -156,7 +178,12 @@ class FallbackLadder:
 
     def motion(self) -> Motion | None:
         """Of the rung that it is on; None: on none."""
-        return self._rung.motion if self._to_pose is not None and self._rung is not None else None
+        if self._to_pose is None or self._rung_number < 0:
+            return None
+        return self._rungs_down(self._to_pose)[self._rung_number].motion
+
+    def _rungs_down(self, to_pose: bool) -> tuple[Rung, ...]:
+        return self._pose_rungs if to_pose else self._rungs
 
     def go_on_from(self, before: FallbackLadder) -> None:
         """Takes the place of another one: a robot that is going down that begins this one anew, from where it is."""
@@ -183,7 +210,10 @@ class FallbackLadder:
         self._last = self._now = command
         if self._keeps:
             self._kept_last = command
-        self._to_pose = self._rung = None
+        self._end_descent()
+
+    def _end_descent(self) -> None:
+        self._to_pose, self._rung_number = None, -1
 
     def _keep(self, command: Array) -> None:
         if self._keeps:
@@ -217,25 +247,27 @@ class FallbackLadder:
 
     def rest(self) -> None:
         """The robot stands: nothing more is to be said."""
-        self._before = self._last = self._now = self._to_pose = self._rung = None
+        self._before = self._last = self._now = None
+        self._end_descent()
         self._will_set_out = True
 
     def command(self, positions: Array | None, now_s: float, to_pose: bool = False) -> Array | None:
         """[A] for this control period; None: nothing. positions: [A] measured, for the safe pose."""
         if self._now is None and not to_pose:
-            self._to_pose = None
+            self._end_descent()
             return self._stands_on()  # no rung makes it move
         to_pose = to_pose and self.has_pose
-        rungs = self._pose_rungs if to_pose else self._rungs
+        rungs = self._rungs_down(to_pose)
         if self._to_pose is not to_pose:
-            self._to_pose, self._began_s, self._reached, self._rung = to_pose, now_s, False, None
+            self._to_pose, self._began_s, self._reached, self._rung_number = to_pose, now_s, False, -1
             self._last, self._will_set_out = self._now, True
         elapsed_s = now_s - self._began_s
-        for rung in rungs[:-1] if len(rungs) > 1 else ():
-            if elapsed_s < rung.duration_s:
-                return self._on(rung, elapsed_s, positions)
-            elapsed_s -= rung.duration_s
-        return self._on(rungs[-1], elapsed_s, positions)
+        last = len(rungs) - 1
+        for number in range(last):
+            if elapsed_s < rungs[number].duration_s:
+                return self._on(rungs[number], number, elapsed_s, positions)
+            elapsed_s -= rungs[number].duration_s
+        return self._on(rungs[last], last, elapsed_s, positions)
 
     def _stands_on(self) -> Array | None:
         """[A] what a robot that stands is told. One that also keeps columns has been told all of it: to say it again after people
@@ -271,7 +303,7 @@ class FallbackLadder:
     def stands(self, now_s: float, *, to_pose: bool = False) -> bool:
         """The last rung has been reached, and the pose where there is one: the robot is in its safe state."""
         to_pose = to_pose and self.has_pose
-        rungs = self._pose_rungs if to_pose else self._rungs
+        rungs = self._rungs_down(to_pose)
         if self._to_pose is not to_pose:
             return False
         last = rungs[-1]
@@ -282,9 +314,9 @@ class FallbackLadder:
             lasts_s = AT_REST_AFTER_S if self._reached else STANDS_AFTER_S
         return now_s - self._began_s >= sum(rung.duration_s for rung in rungs[:-1]) + lasts_s
 
-    def _on(self, rung: Rung, elapsed_s: float, positions: Array | None) -> Array | None:
-        if self._rung is not rung:
-            self._rung = rung
+    def _on(self, rung: Rung, number: int, elapsed_s: float, positions: Array | None) -> Array | None:
+        if self._rung_number != number:
+            self._rung_number = number
             self.entered[rung.motion] += 1
             known = self._last is not None and self._before is not None
             self._step = self._columns.change(self._last, self._before) if known else NO_STEP  # type: ignore[arg-type]

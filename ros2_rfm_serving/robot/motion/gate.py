@@ -8,7 +8,7 @@ A continuous joint goes the shortest way from row to row. A binary column may ch
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from ros2_rfm_serving.robot.config import CommandType, RobotConfig
 from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.types import Array
+from ros2_rfm_serving.types.state import kept
 
 FIRST_CHUNKS = 100
 """From whose values the units of a model are judged."""
@@ -34,6 +35,10 @@ NO_VALUES: Values = np.empty((0, 0))
 
 class ChunkGate:
     """Of one robot. `admit` is asked once per chunk, with the rows that would be executed."""
+
+    KEPT: ClassVar = kept(
+        num_chunks="_chunks", num_values="_values", num_clamped="_clamped", training_mean="_mean", training_std="_std"
+    )
 
     def __init__(
         self,
@@ -60,6 +65,10 @@ class ChunkGate:
         self.units = ""
         """What people should know about the units of the model's actions; empty: nothing."""
         self._mean, self._std = np.array(config.action_mean), np.array(config.action_std)
+
+    def restored(self) -> None:
+        """Judge the units by what has been counted."""
+        self._judge_units()
 
     @classmethod
     def of(cls, config: RobotConfig) -> ChunkGate:

@@ -6,7 +6,7 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from ros2_rfm_serving.robot.motion.trail import CommandTrail
 from ros2_rfm_serving.robot.why import By, Origin
 from ros2_rfm_serving.types import Array, Chunk, ExecutionReport
 from ros2_rfm_serving.types.histogram import Histogram
+from ros2_rfm_serving.types.state import kept
 
 NOTHING, ROW, PART, RUNG, STAND = By.NOTHING, By.ROW, By.PART, By.RUNG, By.STAND
 _SHAPE = ("limits", "fallback", "safe_pose", "safe_pose_gain")
@@ -38,6 +39,30 @@ class Motor:
         *("chunk_began_s", "by", "obstacle", "pace", "_trained", "_began_s", "_config", "_refused", "_period_s", "_step_s"),
         *("_parts", "_interpolator", "_shaper", "_observed_s", "_at_seam", "_eased_steps", "_last", "_at_rest", "_held"),
         *("_interrupted", "_seen", "_is_steady", "_owed_s", "_wanted", "_columns", "_trail"),
+    )
+
+    KEPT: ClassVar = kept(
+        *("queue", "ladder", "gate", "gate_warnings", "smoothness", "staleness_s", "step_ends_s", "chunk_began_s", "obstacle"),
+        *("pace",),
+        stalenesses_s="stalenesses",
+        horizons_s="horizons",
+        command_source="by",
+        training_statistics="_trained",
+        action_began_s="_began_s",
+        interpolator="_interpolator",
+        limiter="_shaper",
+        observed_s="_observed_s",
+        begins_chunk="_at_seam",
+        blended_steps="_eased_steps",
+        last_command="_last",
+        is_at_rest="_at_rest",
+        was_held="_held",
+        may_have_been_moved="_interrupted",
+        last_reading="_seen",
+        is_reading_steady="_is_steady",
+        time_owed_s="_owed_s",
+        wanted_command="_wanted",
+        recent_commands="_trail",
     )
 
     def __init__(self, config: RobotConfig, refused: Counter[str]) -> None:
@@ -116,6 +141,8 @@ class Motor:
             ladder.go_on_from(self.ladder)
             self.ladder, self._shaper, self._columns = ladder, shaper, columns
             self._interpolator.describe(columns)
+            self.smoothness.describe(columns)
+            self._trail.describe(columns)
             unfit = shaper.unfit(self.queue.rows) if shaper else np.zeros(self.queue.depth, bool)
             self.queue.refuse(unfit)
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
+from typing import ClassVar
+
+from ros2_rfm_serving.types.state import kept
 
 EARLY = 0.5
 """Periods by which one may begin before its time, so that neither jitter nor a state rate that is no multiple costs a period."""
@@ -28,6 +31,8 @@ class Pace:
     The grid keeps its place however ticks jitter, so that as many periods pass as time does. It begins anew after a gap, and when a
     robot sets out from rest.
     """
+
+    KEPT: ClassVar = kept(due_s="_due_s", began_s="_began_s", intervals_s="_intervals_s")
 
     def __init__(self, period_s: float) -> None:
         self.period_s = period_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from ros2_rfm_serving.robot.columns import ActionColumns, as_columns, rounded_do
 from ros2_rfm_serving.robot.config import CommandType, RobotConfig
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.types import Array
+from ros2_rfm_serving.types.state import kept
 
 Values = npt.NDArray[np.float64]
 
@@ -35,6 +36,16 @@ class CommandShaper:
     before it, whatever time lies between the commands that follow. A continuous joint has no limit to brake before, and goes the
     shortest way. Binary columns are only kept between their limits.
     """
+
+    KEPT: ClassVar = kept(
+        last_command="_last",
+        velocity="_velocity",
+        target="_target",
+        position_doubt="_doubt",
+        doubtful_commands="_doubtful",
+        ahead="_ahead",
+        average="_average",
+    )
 
     def __init__(self, limits: Limits, kind: CommandType | ActionColumns, num_actions: int, period_s: float) -> None:
         """kind: the columns, or the type of all of them. Raises: `ConfigurationError` when the limits are not those of
@@ -321,6 +332,8 @@ class MovingAverage:
     assumed; where they vary, velocities and accelerations are still kept by the shaper that follows.
     """
 
+    KEPT: ClassVar = kept(commands="_rows", newest_command="_newest")
+
     def __init__(self, limits: Limits, columns: ActionColumns, period_s: float) -> None:
         self._columns, self._period_s = columns, period_s
         num = len(columns)
@@ -374,6 +387,8 @@ class Interpolator:
 
     A continuous joint goes the shortest way. A binary column keeps its value until the last part, which has the next one.
     """
+
+    KEPT: ClassVar = kept("pending", set_out_from="_from", target="_target")
 
     def __init__(self, steps: int, columns: ActionColumns | None = None) -> None:
         """columns: None where each is a plain number."""

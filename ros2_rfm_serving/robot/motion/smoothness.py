@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ros2_rfm_serving.robot.columns import ActionColumns, as_columns
 from ros2_rfm_serving.robot.config import CommandType
 from ros2_rfm_serving.types import Array
+from ros2_rfm_serving.types.state import kept
 
 
 class Smoothness:
@@ -18,11 +19,17 @@ class Smoothness:
     robot, no motion elsewhere. The step of a continuous joint is the shortest one. A binary column is not smooth, and has zeros.
     """
 
+    KEPT: ClassVar = kept("seam_jump", jerk_sum="_jerk_sum", num_jerks="_num_jerks", last_commands="_before")
+
     def __init__(self, kind: CommandType | ActionColumns, num_actions: int) -> None:
         """kind: the columns, or the type of all of them."""
         self._columns = as_columns(kind, num_actions)
         self._zero = np.zeros(num_actions, np.float32)
         self.begin()
+
+    def describe(self, columns: ActionColumns) -> None:
+        """Another description of the same columns, such as other limits of a continuous joint."""
+        self._columns = columns
 
     @staticmethod
     def upgraded(recorded: dict[str, Any]) -> dict[str, Any]:
@@ -60,10 +67,11 @@ class Smoothness:
         columns = self._columns
         if at_seam and before:
             jump = np.abs(columns.change(command, before[0]))
-            np.maximum(self.seam_jump, np.where(columns.is_binary, 0.0, jump) if columns.has_binary else jump, out=self.seam_jump)
+            jump = np.where(columns.is_binary, np.float32(0.0), jump) if columns.has_binary else jump
+            self.seam_jump = np.maximum(self.seam_jump, jump)
         if len(before) == 3:
             jerk = np.square(self._third_difference(command, *before))
-            self._jerk_sum += np.where(columns.is_binary, 0.0, jerk) if columns.has_binary else jerk
+            self._jerk_sum = self._jerk_sum + (np.where(columns.is_binary, 0.0, jerk) if columns.has_binary else jerk)
             self._num_jerks += 1
             before.pop()
         before.insert(0, command)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import ClassVar
 
 import numpy as np
 
 from ros2_rfm_serving.robot.columns import ActionColumns
 from ros2_rfm_serving.types import Array
+from ros2_rfm_serving.types.state import kept
 
 FOLLOWS_S = 0.2
 """An arm reaches a position within this time after the control period of its command. People do not move it by hand so soon."""
@@ -21,9 +23,15 @@ class CommandTrail:
     Invariant: ascending in time; all that an arm may still be following at the oldest reading that is used, and one before.
     """
 
+    KEPT: ClassVar = kept(commands="_commands")
+
     def __init__(self, columns: ActionColumns) -> None:
         self._columns = columns
         self._commands: deque[tuple[float, Array]] = deque()
+
+    def describe(self, columns: ActionColumns) -> None:
+        """Another description of the same columns, such as other limits of a continuous joint."""
+        self._columns = columns
 
     @property
     def last(self) -> Array | None:

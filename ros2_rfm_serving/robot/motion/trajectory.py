@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,7 @@ from ros2_rfm_serving.robot.config import RobotConfig, Trajectory
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.robot.motion.shaping import CommandShaper
 from ros2_rfm_serving.types import Array
+from ros2_rfm_serving.types.state import kept
 
 Values = npt.NDArray[np.float64]
 
@@ -57,6 +59,16 @@ class TrajectoryPlanner:
     commanded and reaches far enough. Times are those of the robot's clock. Limits count from control point to control point, also
     where commands set out anew from a measured position.
     """
+
+    KEPT: ClassVar = kept(
+        *("is_outdated", "is_under_way"),
+        begins_s="_origin_s",
+        control_points="_points",
+        lead_s="_lead_s",
+        commands="_commands",
+        commands_begin_s="_commands_s",
+        is_whole="_is_whole",
+    )
 
     def __init__(self, config: RobotConfig) -> None:
         self._period_s = 1.0 / config.control_rate_hz
