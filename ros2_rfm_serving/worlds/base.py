@@ -13,6 +13,8 @@ Array = npt.NDArray[np.float32]
 Image = npt.NDArray[np.uint8]
 SQUARE_PX = 96
 """Width and height of the embedded policies' images."""
+FRAME_EVERY = 4
+"""Control steps per camera frame: cameras of 5 Hz at a control rate of 20 Hz."""
 
 
 @dataclass(frozen=True, kw_only=True)

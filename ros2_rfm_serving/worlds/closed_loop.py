@@ -30,7 +30,7 @@ from ros2_rfm_serving.types import (
     Schedule,
     SessionRequest,
 )
-from ros2_rfm_serving.worlds.demonstrations import FRAME_EVERY
+from ros2_rfm_serving.worlds.base import FRAME_EVERY
 from ros2_rfm_serving.worlds.metaworld import MetaworldArm
 
 ROBOT = "robot_1"

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ros2_rfm_serving.worlds.base import Array, Teaching
+from ros2_rfm_serving.worlds.base import FRAME_EVERY, Array, Teaching
 from ros2_rfm_serving.worlds.metaworld import TASKS, MetaworldArm
 
 ONGOING, DONE, FAILED = 0, 1, 2
-FRAME_EVERY = 4  # steps per camera frame: 5 Hz cameras at 20 Hz control
 
 
 @dataclass(frozen=True, kw_only=True)

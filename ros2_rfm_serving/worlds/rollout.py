@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import InferenceRequest, RequestId, empty
-from ros2_rfm_serving.worlds.base import SimulatedRobot
-from ros2_rfm_serving.worlds.demonstrations import FRAME_EVERY
+from ros2_rfm_serving.worlds.base import FRAME_EVERY, SimulatedRobot
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ros2_rfm_serving.worlds.demonstrations import DONE, FRAME_EVERY, ONGOING, Demonstrations, Disturbance, Recipe, Rows, show_step
+from ros2_rfm_serving.worlds.base import FRAME_EVERY
+from ros2_rfm_serving.worlds.demonstrations import DONE, ONGOING, Demonstrations, Disturbance, Recipe, Rows, show_step
 from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, TASKS, VISIT_THEN_PUSH, MetaworldArm
 from ros2_rfm_serving.worlds.stages import STAGES, stage_expert
 

@@ -11,7 +11,7 @@ from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.robot import RobotConfig, TaskGoal
 from ros2_rfm_serving.types import Array
 from ros2_rfm_serving.worlds.closed_loop import Loop, schedule_of
-from ros2_rfm_serving.worlds.demonstrations import FRAME_EVERY
+from ros2_rfm_serving.worlds.base import FRAME_EVERY
 from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, MetaworldArm
 
 GRIPPER = ACTION_NAMES.index("gripper")
