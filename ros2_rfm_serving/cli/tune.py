@@ -35,8 +35,8 @@ from ros2_rfm_serving.reports.charts import require_matplotlib
 from ros2_rfm_serving.types import SYSTEM1, Pipelining
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.benchmarks.pipelines.tuning import MeasuredBench
     from ros2_rfm_serving.factory import Task
+    from ros2_rfm_serving.operate.pipeline_tuning import MeasuredBench
 
 EPISODES = 52
 _BATCHING_WRITTEN = f", and {CLUSTER}.batching: {CONTINUOUS}, without which no server takes pipelined sessions"
@@ -145,8 +145,8 @@ def _lacks_batching(file: Path) -> bool:
 def _bench(inputs: Inputs, name: str, task: Task, *, episodes: int, seed: int, slower: float, gpu: str) -> MeasuredBench:
     """Raises: `ConfigurationError`, `ModelError`."""
     try:
-        from ros2_rfm_serving.benchmarks.pipelines.tuning import MeasuredBench, Place, law_of
         from ros2_rfm_serving.engines.embedded.options import BundleOptions
+        from ros2_rfm_serving.operate.pipeline_tuning import MeasuredBench, Place, law_of
     except ImportError as error:
         fix = "pip install 'ros2-rfm-serving[torch,metaworld]'"
         raise ConfigurationError(f"tuning needs {error.name}", fix=fix) from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from statistics import median
 from typing import Protocol
 
 from ros2_rfm_serving.types import Pipelining
@@ -60,12 +61,54 @@ class Tried:
     """None: it was not run."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Measured times of one mode of execution, from when its pipeline is full."""
+
+    interval_s: float
+    """Mean time between answers; of a pipeline, the frame."""
+    interval_cv: float
+    """Standard deviation of the time between answers over its mean."""
+    latency_s: float
+    """Job completion time: mean, from observation to answer."""
+    perception_s: float
+    """Mean, of one observation, beside what else the mode does."""
+    first_s: float
+    """From the first observation to the first answer."""
+    cpu_share: float
+    """CPU time of the process over the time that passed; 1: one core."""
+    memory_mb: float
+    """That it added to a process which has loaded the model and answered once."""
+    answers: int
+    speedups: tuple[float, ...] = ()
+    """Throughput over that of SEQ, measured just before, by round."""
+
+    @property
+    def speedup(self) -> float:
+        return median(self.speedups) if self.speedups else 1.0
+
+    @property
+    def rate_hz(self) -> float:
+        return 1.0 / self.interval_s
+
+    def scaled(self, factor: float) -> Timing:
+        """Return the times of a machine that takes `factor` times as long."""
+        times = {key: factor * getattr(self, key) for key in ("interval_s", "latency_s", "perception_s", "first_s")}
+        return replace(self, **times)
+
+
 class Bench(Protocol):
     """Where configurations are tried."""
 
     def rate_hz(self, pipelining: Pipelining) -> float: ...
 
     def success(self, pipelining: Pipelining, rate_hz: float) -> Success: ...
+
+
+def pipeline_name(own: Pipelining) -> str:
+    """Return the name that tables and messages use: `AURAS`, the stages, and the skew and offset where they are not 0."""
+    skew = f" alpha {own.alpha:g}" if own.alpha else ""
+    return f"AURAS {own.pp_perception}+{own.pp_generation}{skew}{f' offset {own.fetch_offset}' if own.fetch_offset else ''}"
 
 
 def staleness_s(pipelining: Pipelining, rate_hz: float) -> float:

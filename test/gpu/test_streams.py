@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ros2_rfm_serving.benchmarks.pipelines.executors import Policy, measure, stream_of
+from ros2_rfm_serving.benchmarks.pipelines.executors import measure
 from ros2_rfm_serving.benchmarks.pipelines.modes import DEC, auras, par
 from ros2_rfm_serving.engines.embedded.engine import load_embedded
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
@@ -17,6 +17,7 @@ from ros2_rfm_serving.engines.flow.aside import Here
 from ros2_rfm_serving.engines.flow.device import Stopwatch, settle
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.operate.pipeline_tuning import Policy, stream_of
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, Pipelining
 from test.gpu import rig

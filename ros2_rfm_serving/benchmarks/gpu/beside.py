@@ -9,11 +9,11 @@ from statistics import median
 
 from ros2_rfm_serving.benchmarks.gpu.child import Task
 from ros2_rfm_serving.benchmarks.gpu.networks import engine_of, recorded
-from ros2_rfm_serving.benchmarks.pipelines.executors import clock_of
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.flow.aside import Here
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.operate.pipeline_tuning import clock_of
 
 ENTERING, TOY_ENTERING = (1, 2, 4), (1,)
 """Rows at once"""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from ros2_rfm_serving.benchmarks.gpu.child import Task
 from ros2_rfm_serving.benchmarks.gpu.networks import engine_of
-from ros2_rfm_serving.benchmarks.pipelines.executors import Policy, measure
+from ros2_rfm_serving.benchmarks.pipelines.executors import measure
 from ros2_rfm_serving.benchmarks.pipelines.modes import DEC, SEQ, Mode, auras, par
 from ros2_rfm_serving.engines.bundles import load_bundle
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
+from ros2_rfm_serving.operate.pipeline_tuning import Policy
 from ros2_rfm_serving.shipped import shipped
 
 SHIPPED = {"flow": "metaworld_flow"}

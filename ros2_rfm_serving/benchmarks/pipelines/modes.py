@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
-from statistics import median
 
+from ros2_rfm_serving.profiles.tuner import Timing, pipeline_name
 from ros2_rfm_serving.types import Pipelining
 from ros2_rfm_serving.worlds import flights
 from ros2_rfm_serving.worlds.flights import Flight
@@ -38,9 +38,7 @@ class Mode:
             return f"PAR {self.workers}"
         if self.kind is not Kind.AURAS:
             return str(self.kind.value)
-        own = self.pipelining
-        skew = f" alpha {own.alpha:g}" if own.alpha else ""
-        return f"AURAS {own.pp_perception}+{own.pp_generation}{skew}{f' offset {own.fetch_offset}' if own.fetch_offset else ''}"
+        return pipeline_name(self.pipelining)
 
     @property
     def in_flight(self) -> int:
@@ -57,42 +55,6 @@ def par(workers: int) -> Mode:
 def auras(pp_generation: int, pp_perception: int = 1, alpha: float = 0.0, fetch_offset: int = 0) -> Mode:
     pipelining = Pipelining(pp_generation=pp_generation, pp_perception=pp_perception, alpha=alpha, fetch_offset=fetch_offset)
     return Mode(kind=Kind.AURAS, pipelining=pipelining)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """Of one mode, measured; the pipeline is full."""
-
-    interval_s: float
-    """Mean, between answers; of AURAS: the frame."""
-    interval_cv: float
-    """Standard deviation over mean."""
-    latency_s: float
-    """Job completion time: mean, from observation to answer."""
-    perception_s: float
-    """Mean, of one observation, beside what else the mode does."""
-    first_s: float
-    """From the first observation to the first answer."""
-    cpu_share: float
-    """CPU time of the process over the time that passed; 1: one core."""
-    memory_mb: float
-    """That it added to a process which has loaded the model and answered once."""
-    answers: int
-    speedups: tuple[float, ...] = ()
-    """Throughput over that of SEQ, measured just before, by round."""
-
-    @property
-    def speedup(self) -> float:
-        return median(self.speedups) if self.speedups else 1.0
-
-    @property
-    def rate_hz(self) -> float:
-        return 1.0 / self.interval_s
-
-    def scaled(self, factor: float) -> Timing:
-        """As on a machine that takes so many times as long."""
-        times = {key: factor * getattr(self, key) for key in ("interval_s", "latency_s", "perception_s", "first_s")}
-        return replace(self, **times)
 
 
 def flights_of(mode: Mode, timing: Timing, num_steps: int, step_s: float) -> Iterator[Flight]:

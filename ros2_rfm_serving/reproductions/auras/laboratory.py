@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ros2_rfm_serving.benchmarks.pipelines.executors import Policy as Executed
-from ros2_rfm_serving.benchmarks.pipelines.executors import measure, on_one_core
-from ros2_rfm_serving.benchmarks.pipelines.modes import SEQ, Timing, flights_of
+from ros2_rfm_serving.benchmarks.pipelines.executors import measure
+from ros2_rfm_serving.benchmarks.pipelines.modes import SEQ, flights_of
 from ros2_rfm_serving.engines.base import SamplingConfig
 from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy, sampling_of
@@ -20,6 +19,9 @@ from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.operate.pipeline_tuning import Policy as Executed
+from ros2_rfm_serving.operate.pipeline_tuning import on_one_core
+from ros2_rfm_serving.profiles.tuner import Timing
 from ros2_rfm_serving.reproductions.auras.measured import Measured, Success
 from ros2_rfm_serving.reproductions.auras.points import Point, Policy, aligned
 from ros2_rfm_serving.worlds.flights import parallel

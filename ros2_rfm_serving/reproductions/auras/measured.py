@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ros2_rfm_serving.benchmarks.pipelines.modes import Timing
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.board import wilson_interval
 from ros2_rfm_serving.operate.inputs import write_text
+from ros2_rfm_serving.profiles.tuner import Timing
 from ros2_rfm_serving.reproductions.auras.points import Point, aligned, in_order
 
 FILE, FRAMES = "measured.json", "frames.json"

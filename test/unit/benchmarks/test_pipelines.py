@@ -7,12 +7,14 @@ from functools import cache
 
 import pytest
 
-from ros2_rfm_serving.benchmarks.pipelines.executors import Answered, Clock, Feed, Policy, Run, frames, measure
-from ros2_rfm_serving.benchmarks.pipelines.modes import DEC, SEQ, Mode, Timing, auras, flights_of, par
+from ros2_rfm_serving.benchmarks.pipelines.executors import measure
+from ros2_rfm_serving.benchmarks.pipelines.modes import DEC, SEQ, Mode, auras, flights_of, par
 from ros2_rfm_serving.engines.base import Predicts, SamplingConfig
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.operate.pipeline_tuning import Answered, Clock, Feed, Policy, Run, frames
+from ros2_rfm_serving.profiles.tuner import Timing
 from test.unit.engines.test_engines import small_policy
 
 CONFIG = SamplingConfig(num_steps=6, predicts=Predicts.CLEAN)
@@ -35,7 +37,7 @@ def test_every_mode_answers_and_is_timed(mode: Mode) -> None:
 def test_a_pipeline_answers_every_frame_and_what_it_observed_depth_frames_ago() -> None:
     clock = Clock()
     began, answers = clock(), list[float]()
-    for observed_s in frames(policy(), auras(3), Feed(policy(), clock)):
+    for observed_s in frames(policy(), auras(3).pipelining, Feed(policy(), clock)):
         answers.append(observed_s)
         if len(answers) == 6:
             break

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ros2_rfm_serving.benchmarks.pipelines.tuning import MeasuredBench, Place
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.errors import ConfigurationError, ModelError
 from ros2_rfm_serving.factory import load_factory
+from ros2_rfm_serving.operate.pipeline_tuning import MeasuredBench, Place
 from ros2_rfm_serving.profiles.tuner import grid
 from ros2_rfm_serving.shipped import shipped
 

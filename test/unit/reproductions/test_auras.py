@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ros2_rfm_serving.benchmarks.pipelines.modes import SEQ, Kind, Timing, auras, par
+from ros2_rfm_serving.benchmarks.pipelines.modes import SEQ, Kind, auras, par
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.profiles.tuner import Timing
 from ros2_rfm_serving.reproductions.auras import data, plots, run
 from ros2_rfm_serving.reproductions.auras.claims import claims_of
 from ros2_rfm_serving.reproductions.auras.measured import Measured, Success, load, load_framed, missing, save
