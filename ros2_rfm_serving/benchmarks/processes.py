@@ -1,4 +1,4 @@
-"""What benchmarks start: a node in a process of its own, and a node in this one."""
+"""Processes that benchmarks start, and a node in this process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from contextlib import contextmanager
 from typing import Any
 
 
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module in a process of its own; one of the lab is found from any folder."""
+    return [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.checkout", module, *arguments]
+
+
 @contextmanager
 def process(module: str, *arguments: str) -> Iterator[int]:
     """A node in a process of its own, until the end of the block; its process id."""
-    command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
+    command = module_command(module, *arguments)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     started = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
     try:

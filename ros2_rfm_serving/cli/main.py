@@ -66,6 +66,7 @@ GROUPS = {
         "simulate": "Run a factory in virtual time",
         "capacity": "Say how many GPUs these robots need, or the reverse",
         "tune": "Find the fastest pipeline of a task that still succeeds",
+        "compile": "Compile virtual time to machine code",
     },
     "Watch": {
         "status": "Show robots, servers and the schedule of a running factory",
@@ -85,13 +86,12 @@ GROUPS = {
         "import": "Make a bundle of a published checkpoint",
         "bundle": "Show, check and compare model bundles",
         "parity": "Compare an engine with its reference, block by block",
-        "train": "Train the embedded models",
         "profile": "Measure latency by batch size and rate",
     },
-    "Measure": {
+    "In a checkout of the repository": {
         "bench": "Run the benchmarks, side by side in one run",
         "reproduce": "Run the figures of the papers again",
-        "compile": "Compile virtual time to machine code",
+        "train": "Train the embedded models",
         "netlink": "Join network namespaces with a switch that delays and loses",
     },
 }

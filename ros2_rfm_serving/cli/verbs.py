@@ -9,6 +9,7 @@ from typing import Any, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from ros2_rfm_serving.checkout import is_in_lab, use_lab
 from ros2_rfm_serving.operate.progress import spinner
 
 
@@ -17,7 +18,8 @@ def verbs_app(verbs: Mapping[str, str], *, help: str, groups: Mapping[str, Mappi
 
     Args:
         verbs: the name that a user types -> "module:name" of a function, or of a `Typer` with verbs of its own. A module
-            keeps its verbs in `VERBS`: there `rfm doctor` finds what is imported, without importing it.
+            keeps its verbs in `VERBS`: there `rfm doctor` finds what is imported, without importing it. A module of the lab is
+            looked for in a checkout; without one the verb raises `ConfigurationError`.
         help: the first line of `--help`.
         groups: title -> verb -> one line about it. `--help` then shows the verbs under these titles and imports none of
             them. Without groups it shows the docstrings in the order of `verbs`.
@@ -57,6 +59,8 @@ def _placeholder(name: str, line: str, group: str) -> TyperCommand:
 def _command(name: str, place: str) -> Any:
     module, _, attribute = place.partition(":")
     with spinner(f"loading {name}"):
+        if is_in_lab(module):
+            use_lab()
         found: typer.Typer | Callable[..., Any] = getattr(import_module(module), attribute)
     app = typer.Typer(add_completion=False)
     app.callback()(_nothing)  # so that it is a group, of one

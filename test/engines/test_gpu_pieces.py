@@ -12,7 +12,7 @@ import pytest
 
 from ros2_rfm_serving.benchmarks.gpu import goals, runner, vlm
 from ros2_rfm_serving.benchmarks.gpu.machine import Machine, machine_of
-from ros2_rfm_serving.benchmarks.gpu.pieces import MODES, PROFILED, TEXTS, Piece, pieces
+from ros2_rfm_serving.benchmarks.gpu.pieces import CHILD, MODES, PROFILED, TEXTS, Piece, pieces
 from ros2_rfm_serving.profiles import read_rows
 
 RUN = ("served-groot_n1_7", "ratios-groot_n1_7", "speed-groot_n1_6", "stages-flow", "profile-groot_n1_6")
@@ -50,7 +50,7 @@ class Here(Piece):
     of: tuple[Piece, ...]
 
     def command(self, machine: Machine, out: Path) -> list[str]:
-        return [sys.executable, "-c", PROGRAM, json.dumps([each.command(machine, out)[3:] for each in self.of])]
+        return [sys.executable, "-c", PROGRAM, json.dumps([each.command(machine, out)[1 + len(CHILD) :] for each in self.of])]
 
 
 @pytest.fixture(scope="module")

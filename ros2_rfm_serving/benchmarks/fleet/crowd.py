@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ros2_rfm_serving.benchmarks.fleet.factory import Shape, robots, server, write
 from ros2_rfm_serving.benchmarks.fleet.notes import Note, NoteFile
+from ros2_rfm_serving.benchmarks.processes import module_command
 from ros2_rfm_serving.benchmarks.robots.report import Usage, usage
 from ros2_rfm_serving.errors import RfmError
 
@@ -122,7 +122,7 @@ class Crowd:
 
         file = self._folder / f"{name}.yaml"
         file.write_text(parameter_file(parameters), encoding="utf-8")
-        command = [sys.executable, "-W", "ignore", "-m", module, "--ros-args", "--params-file", str(file)]
+        command = module_command(module, "--ros-args", "--params-file", str(file))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
         with (self._folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)

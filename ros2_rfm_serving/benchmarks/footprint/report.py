@@ -7,7 +7,6 @@ import csv
 import json
 import os
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +23,7 @@ from rich.table import Table
 
 from ros2_rfm_serving.benchmarks.console import console
 from ros2_rfm_serving.benchmarks.footprint.measured import Footprint, Row
-from ros2_rfm_serving.benchmarks.processes import told_to_end
+from ros2_rfm_serving.benchmarks.processes import module_command, told_to_end
 from ros2_rfm_serving.errors import ConfigurationError, RfmError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.operate.inputs import ChartFile
@@ -167,7 +166,7 @@ def _rows(found: Mapping[tuple[str, str], Sequence[Footprint]]) -> list[Row]:
 def in_a_process(folder: Path, *asked: str, look: Callable[[], None] = lambda: None) -> Footprint:
     """asked: precision, device, solver steps, chunks. Raises: `RfmError` with what it said last; what `look` does."""
     module = "ros2_rfm_serving.benchmarks.footprint.measured"
-    code, out, err = _ended([sys.executable, "-W", "ignore", "-m", module, str(folder), *asked], look)
+    code, out, err = _ended(module_command(module, str(folder), *asked), look)
     lines = out.strip().splitlines()
     if code or not lines:
         said = err.strip().splitlines()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from ros2_rfm_serving.benchmarks.gpu.machine import Machine
-from ros2_rfm_serving.benchmarks.gpu.pieces import Piece
+from ros2_rfm_serving.benchmarks.gpu.pieces import CHILD, Piece
 
 ALONE = ("tests",)
 """Work whose own process imports nothing"""
@@ -62,7 +62,7 @@ class Launcher:
             if self._parent is None or not self._parent.is_alive:
                 self.close()
                 self._parent = Parent(self._environment(piece), log)
-            return self._parent.start(piece.command(self._machine, self._out)[3:], log)
+            return self._parent.start(piece.command(self._machine, self._out)[1 + len(CHILD) :], log)
         with log.open("ab") as output:
             process = subprocess.Popen(
                 piece.command(self._machine, self._out),
@@ -90,7 +90,7 @@ class Launcher:
             self._parent = None
 
     def _forks(self, piece: Piece) -> bool:
-        own = piece.command(self._machine, self._out)[:3] == [sys.executable, "-m", f"{_HERE}.child"]
+        own = piece.command(self._machine, self._out)[: 1 + len(CHILD)] == [sys.executable, *CHILD]
         return own and not self._machine.on_gpu and piece.work[0] not in ALONE and not piece.environment
 
     def _environment(self, piece: Piece) -> dict[str, str]:
@@ -105,7 +105,7 @@ class Parent:
         """log: for what it says itself. Raises: `OSError`."""
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"{_HERE}.launching"],
+                [sys.executable, "-m", "ros2_rfm_serving.checkout", f"{_HERE}.launching"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,

@@ -30,7 +30,8 @@ BATCHED = ("pi05", "groot_n1_6", "smolvla")
 STAGED = ("pi05", "flow")
 TEXTS: Mapping[Size, tuple[str, ...]] = {"full": ("qwen2_5_vl_7b", "qwen2_5_vl_3b"), "toy": ("qwen2_5_vl_3b",)}
 """Text models with a profile of their own: ROSA's two, or a tiny one"""
-_HERE = "ros2_rfm_serving.benchmarks.gpu.child"
+CHILD = ("-m", "ros2_rfm_serving.checkout", "ros2_rfm_serving.benchmarks.gpu.child")
+"""What an interpreter is given to do a piece."""
 
 EXPECTED_S: Mapping[Size, Mapping[str, float]] = {
     "full": {
@@ -91,7 +92,7 @@ class Piece:
 
     def command(self, machine: Machine, out: Path) -> list[str]:
         given = ["--machine", json.dumps(machine.columns()), "--out", str(out), "--seconds", str(ENOUGH * self.limit_s)]
-        return [self.python, "-m", _HERE, self.name, *given, *self.work]
+        return [self.python, *CHILD, self.name, *given, *self.work]
 
 
 def pieces(size: Size, vllm_python: str = "") -> list[Piece]:

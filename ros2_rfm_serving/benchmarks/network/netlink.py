@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from ros2_rfm_serving.benchmarks.network.switch import Switch, check_machine, control_address, namespace, shared_memory
+from ros2_rfm_serving.benchmarks.processes import module_command
 from ros2_rfm_serving.errors import ConfigurationError, RfmError
 
 ANSWER_S, START_S = 2.0, 15.0
@@ -78,7 +79,7 @@ class EmulatedNetwork:
 def emulated_network(hosts: dict[str, str], net: str) -> Iterator[EmulatedNetwork]:
     """A network for the time of the block. hosts: name -> address with prefix length. Raises: `ConfigurationError`."""
     check_machine()
-    command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.benchmarks.network.netlink", "up", "--net", net]
+    command = module_command("ros2_rfm_serving.benchmarks.network.netlink", "up", "--net", net)
     command += [f"{host}={address}" for host, address in hosts.items()]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     network = EmulatedNetwork(net)

@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import numpy as np
 import yaml
 
 from ros2_rfm_serving.benchmarks.network.netlink import EmulatedNetwork, emulated_network
+from ros2_rfm_serving.benchmarks.processes import module_command
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.ros.node.process import SUPERVISED
 from ros2_rfm_serving.shipped import shipped
@@ -231,7 +231,7 @@ def _processes(scenario: Scenario, network: EmulatedNetwork, folder: Path) -> It
 
 
 def module_of(executable: str) -> str:
-    return f"ros2_rfm_serving.{'benchmarks.network' if executable == STAND_IN else 'ros'}.{executable}"
+    return f"{'ros2_rfm_serving.benchmarks.network' if executable == STAND_IN else 'ros2_rfm_serving.ros'}.{executable}"
 
 
 def _nodes(scenario: Scenario, folder: Path) -> list[tuple[str, str, dict[str, Any]]]:
@@ -270,7 +270,7 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     file = folder / f"{executable}.yaml"
     file.write_text(yaml.safe_dump({"/**": {"ros__parameters": parameters}}), encoding="utf-8")
-    command = [sys.executable, "-W", "ignore", "-m", module_of(executable), "--ros-args", "--params-file", str(file)]
+    command = module_command(module_of(executable), "--ros-args", "--params-file", str(file))
     environment = os.environ | {
         "ROS_DOMAIN_ID": str(scenario.domain),
         "ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET",

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import yaml
 
+from ros2_rfm_serving.benchmarks.processes import module_command
 from ros2_rfm_serving.benchmarks.serving.environments import LEROBOT, OPENPI, RAY, PeerEnvironment, python_of
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
-from ros2_rfm_serving.shipped import PACKAGE, shipped
+from ros2_rfm_serving.shipped import shipped
 
 SERVER, MODEL, GPU_TYPE = "bench", "bench/sleep", "EMULATED"
 MAX_BATCH_SIZE = 32
-RUN = str(PACKAGE / "benchmarks" / "serving" / "peers" / "run.py")
+RUN = str(Path(__file__).resolve().parent / "peers" / "run.py")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +129,7 @@ def _ours(
         "gateway_port": port,
     }
     (folder / "server.yaml").write_text(parameter_file(parameters), encoding="utf-8")
-    robots = (sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.benchmarks.serving.clients", "--server", SERVER)
+    robots = module_command("ros2_rfm_serving.benchmarks.serving.clients", "--server", SERVER)
     node = (sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.ros.model_server_node")
     return System(
         title=title,

@@ -8,10 +8,13 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from ros2_rfm_serving.checkout import is_in_lab
+
 PACKAGE = Path(__file__).resolve().parents[2]
 """The folder of ros2_rfm_serving."""
 VERBS = "VERBS"
-"""A module's table of verbs -> "module:name", each imported when it is asked for."""
+"""A module's table of verbs -> "module:name", each imported when it is asked for. Those of the lab are not followed, because only a
+checkout has them."""
 
 
 def nodes() -> list[str]:
@@ -65,7 +68,8 @@ def _imported(body: Iterable[ast.stmt]) -> Iterator[str]:
             if statement.module.partition(".")[0] == PACKAGE.name:
                 yield from (f"{statement.module}.{alias.name}" for alias in statement.names)  # a module, or a name in one
         elif isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == VERBS:
-            yield from (place.partition(":")[0] for place in ast.literal_eval(statement.value).values())
+            modules = (place.partition(":")[0] for place in ast.literal_eval(statement.value).values())
+            yield from (module for module in modules if not is_in_lab(module))
         elif isinstance(statement, ast.ClassDef) or (isinstance(statement, ast.If) and not _is_for_type_checkers(statement)):
             yield from _imported([*statement.body, *getattr(statement, "orelse", [])])
         elif isinstance(statement, ast.With) or (isinstance(statement, ast.Try) and not _may_fail(statement)):

@@ -17,7 +17,7 @@ from ros2_rfm_serving.benchmarks.gpu import runner, tested
 from ros2_rfm_serving.benchmarks.gpu.adopting import adopt
 from ros2_rfm_serving.benchmarks.gpu.child import MORE, SKIPPED, Skip, Task
 from ros2_rfm_serving.benchmarks.gpu.machine import Machine, gpu_type_of, machine_of
-from ros2_rfm_serving.benchmarks.gpu.pieces import LIMIT_S, Piece, pieces
+from ros2_rfm_serving.benchmarks.gpu.pieces import CHILD, LIMIT_S, Piece, pieces
 from ros2_rfm_serving.benchmarks.gpu.report import gpu
 from ros2_rfm_serving.benchmarks.gpu.rows import Rows
 from ros2_rfm_serving.errors import ConfigurationError, ProfileError
@@ -290,11 +290,7 @@ def test_every_piece_has_a_name_of_its_own_and_less_than_ten_minutes(size: str) 
     assert len(set(names)) == len(names) and all(piece.limit_s <= LIMIT_S < 600 for piece in known)
     for i, piece in enumerate(known):
         assert set(piece.needs) <= set(names[:i]), "what it needs comes before"
-    assert json.loads(json.dumps(known[0].command(CPU, Path("out"))))[:3] == [
-        sys.executable,
-        "-m",
-        "ros2_rfm_serving.benchmarks.gpu.child",
-    ]
+    assert json.loads(json.dumps(known[0].command(CPU, Path("out"))))[: 1 + len(CHILD)] == [sys.executable, *CHILD]
     assert os.sep not in "".join(names)
 
 

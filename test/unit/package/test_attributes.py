@@ -29,7 +29,7 @@ def imported(tree: ast.Module) -> set[str]:
 
 def test_every_private_attribute_that_a_class_reads_is_somewhere_assigned(repository: Path) -> None:
     unknown = []
-    for file in (repository / "ros2_rfm_serving").rglob("*.py"):
+    for file in [file for folder in ("ros2_rfm_serving", "lab") for file in (repository / folder).rglob("*.py")]:
         tree = ast.parse(file.read_text())
         bases = {node.name: own(node) for node in tree.body if isinstance(node, ast.ClassDef)}
         for cls in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):

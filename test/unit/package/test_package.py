@@ -104,7 +104,8 @@ def test_every_extra_that_is_named_exists(repository: Path) -> None:
     from ros2_rfm_serving.engines.registry import EXTRAS
 
     extras = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    sources = [*documents(repository), *(repository / "ros2_rfm_serving").rglob("*.py"), *(repository / "launch").glob("*.py")]
+    code = [file for folder in ("ros2_rfm_serving", "lab", "launch") for file in (repository / folder).rglob("*.py")]
+    sources = [*documents(repository), *code]
     named = {
         extra.strip(): source
         for source in sources

@@ -6,6 +6,6 @@ from pathlib import Path
 
 
 def test_no_timer_follows_the_wall_clock_or_a_simulated_one(repository: Path) -> None:
-    sources = (repository / "ros2_rfm_serving").rglob("*.py")
+    sources = [file for folder in ("ros2_rfm_serving", "lab") for file in (repository / folder).rglob("*.py")]
     makers = {file.name for file in sources if ".create_timer(" in file.read_text() or ".create_rate(" in file.read_text()}
     assert makers == {"timers.py"}

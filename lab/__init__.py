@@ -1,0 +1,1 @@
+"""Benchmarks, reproductions of papers and training: programs about the package, which no installation contains."""
