@@ -28,7 +28,7 @@ ifndef PARTS_BEGAN_S
 export PARTS_BEGAN_S := $(shell date +%s)
 endif
 
-.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu gpu-dry-run wheel wheel-test ray operate shift recorded-faults soak soak-short soak-ci in-turn between strangers beside alone patient fuzz mutants optimum audit doctor bench clean
+.PHONY: run test install lint unit thorough ros system colcon engines compiled compiled-rooms gpu gpu-dry-run wheel wheel-test ray operate shift recorded-faults soak soak-short soak-ci in-turn between strangers beside alone patient fuzz mutants optimum audit doctor house bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
@@ -206,6 +206,10 @@ optimum: install
 audit: install
 	test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && build/audit/bin/pip install -q --disable-pip-version-check 'pip-audit>=2.7'; }
 	$(BIN)/python scripts/audit.py pyproject.toml build/audit/bin/pip-audit
+
+# Names, docstrings and sizes beside their targets. Nothing is installed for it; it needs PyYAML.
+house:
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m test.language
 
 doctor: install
 	$(BIN)/rfm doctor
