@@ -48,8 +48,8 @@ between: install
 	nice -n 10 $(MAKE) --no-print-directory -j 2 --output-sync=none --keep-going unit compiled UNIT="test/unit --ignore=test/unit/security"
 
 lint: install
-	$(BIN)/ruff check ros2_rfm_serving test launch
-	$(BIN)/ruff format --check ros2_rfm_serving test launch
+	$(BIN)/ruff check ros2_rfm_serving lab test launch
+	$(BIN)/ruff format --check ros2_rfm_serving lab test launch
 	$(PART) $(BIN)/mypy
 	$(BIN)/lint-imports
 

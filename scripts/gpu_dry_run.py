@@ -120,7 +120,7 @@ def undone(states: dict[str, str], listed: Sequence[str]) -> list[str]:
 
 
 def pieces(given: argparse.Namespace) -> list[str]:
-    program = "from ros2_rfm_serving.benchmarks.gpu.pieces import pieces; print(*(piece.name for piece in pieces('toy')))"
+    program = "from lab.benchmarks.gpu.pieces import pieces; print(*(piece.name for piece in pieces('toy')))"
     site = {**os.environ, "PYTHONPATH": str(given.folder / "site")}
     found = subprocess.run(
         [str(given.python), "-c", program], cwd=given.folder / "there", env=site, check=True, capture_output=True, text=True

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ros2_rfm_serving.cli.verbs import verbs_app
 
 VERBS = {
-    "rosa": "ros2_rfm_serving.reproductions.rosa.run:rosa",
-    "kairos": "ros2_rfm_serving.reproductions.kairos.run:kairos",
-    "auras": "ros2_rfm_serving.reproductions.auras.run:auras",
-    "vlacpp": "ros2_rfm_serving.reproductions.vlacpp.run:vlacpp",
+    "rosa": "lab.reproductions.rosa.run:rosa",
+    "kairos": "lab.reproductions.kairos.run:kairos",
+    "auras": "lab.reproductions.auras.run:auras",
+    "vlacpp": "lab.reproductions.vlacpp.run:vlacpp",
 }
 app = verbs_app(VERBS, help="The figures of papers, run anew in the simulated factory and worlds.")

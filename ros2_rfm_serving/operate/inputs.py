@@ -31,7 +31,7 @@ def shipped_if_missing(file: Path | None) -> Path | None:
     if file is None or file.exists() or file.is_absolute():
         return file
     inside = Path(*file.parts[1:]) if file.parts[:1] == ("config",) else file
-    for folder in ("", "rosa", "kairos"):
+    for folder in ("", "rosa"):
         with suppress(ConfigurationError):
             found = shipped("config", folder, *inside.parts)
             if found.is_file():

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from ros2_rfm_serving.benchmarks.footprint.toys import drawn
-from ros2_rfm_serving.benchmarks.gpu import networks
+from lab.benchmarks.footprint.toys import drawn
+from lab.benchmarks.gpu import networks
 from ros2_rfm_serving.engines.architectures import bitnet, bundle, layers
 from ros2_rfm_serving.engines.architectures.base import Observation
 from ros2_rfm_serving.engines.architectures.engine import load_architecture

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ros2_rfm_serving.benchmarks.beside_lerobot import COMPILED, EAGER, OURS, TOGETHER, beside, table_beside
-from ros2_rfm_serving.benchmarks.phases import Peaks
+from lab.benchmarks.beside_lerobot import COMPILED, EAGER, OURS, TOGETHER, beside, table_beside
+from lab.benchmarks.phases import Peaks
 from ros2_rfm_serving.engines.architectures.engine import load_architecture
 from ros2_rfm_serving.engines.lerobot.engine import LeRobotEngine
 from ros2_rfm_serving.errors import ModelError

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ros2_rfm_serving.benchmarks.gpu import goals, runner, vlm
-from ros2_rfm_serving.benchmarks.gpu.machine import Machine, machine_of
-from ros2_rfm_serving.benchmarks.gpu.pieces import CHILD, MODES, PROFILED, TEXTS, Piece, pieces
+from lab.benchmarks.gpu import goals, runner, vlm
+from lab.benchmarks.gpu.machine import Machine, machine_of
+from lab.benchmarks.gpu.pieces import CHILD, MODES, PROFILED, TEXTS, Piece, pieces
 from ros2_rfm_serving.profiles import read_rows
 
 RUN = ("served-groot_n1_7", "ratios-groot_n1_7", "speed-groot_n1_6", "stages-flow", "profile-groot_n1_6")
@@ -20,7 +20,7 @@ RUN += ("profile-qwen2_5_vl_3b", "rosa")
 """Some thirty seconds of a core"""
 PROGRAM = """
 import json, sys, test.engines.operators
-from ros2_rfm_serving.benchmarks.gpu.child import ELSEWHERE, main
+from lab.benchmarks.gpu.child import ELSEWHERE, main
 
 class Missing:
     "What a borrowed machine lacks, and so does an environment in which nobody installed it."

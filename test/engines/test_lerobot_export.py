@@ -12,11 +12,12 @@ import torch
 import typer
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
+from lab.training.recorded import demonstrations, opened
+from lab.training.train import train
 from ros2_rfm_serving.audit.bag_writer import BagWriter
 from ros2_rfm_serving.audit.export.frames import Camera, Episode, Frame, Shape, Source
 from ros2_rfm_serving.audit.export.lerobot import write
 from ros2_rfm_serving.cli.export import export
-from ros2_rfm_serving.cli.train import train
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.engines.embedded.engine import load_embedded
@@ -24,7 +25,6 @@ from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import EncodedImage, EngineReply
-from ros2_rfm_serving.worlds.recorded import demonstrations, opened
 from test.unit.audit import recorded as recorded_bag
 from test.unit.audit import story
 

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from ros2_rfm_serving.benchmarks.gpu import networks
+from lab.benchmarks.gpu import networks
 from ros2_rfm_serving.engines.architectures.base import Architecture, Observation
 from ros2_rfm_serving.engines.architectures.bundle import Unfilled
 from ros2_rfm_serving.engines.architectures.names import ARCHITECTURES, architecture_of

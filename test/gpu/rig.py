@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ros2_rfm_serving.benchmarks.gpu.networks import engine_of
+from lab.benchmarks.gpu.networks import engine_of
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded.options import BundleOptions

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from ros2_rfm_serving.benchmarks.pipelines.executors import measure
-from ros2_rfm_serving.benchmarks.pipelines.modes import DEC, auras, par
+from lab.benchmarks.pipelines.executors import measure
+from lab.benchmarks.pipelines.modes import DEC, auras, par
 from ros2_rfm_serving.engines.embedded.engine import load_embedded
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.aside import Here

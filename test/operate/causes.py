@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from rfm_serving.msg import RobotStatus, ServerStatus
 
-from ros2_rfm_serving.benchmarks.network.run import module_of
+from lab.benchmarks.network.run import module_of
 from ros2_rfm_serving.security.own import ENCLAVE
 from test.enclaves import Enclaves
 from test.unit.engines.chat_server import Turn, says, server

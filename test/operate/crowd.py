@@ -13,7 +13,7 @@ import rclpy
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
-from ros2_rfm_serving.benchmarks.path.sides import camera_image
+from lab.benchmarks.path.sides import camera_image
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import session_request_to
 from ros2_rfm_serving.types import Chunk, EncodedImage, ObservationRequest, RequestId, SessionRequest, Verdict, empty

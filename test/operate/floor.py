@@ -18,7 +18,7 @@ from rfm_serving.action import ExecuteTask
 from rfm_serving.msg import RobotStatus, ServerStatus
 from std_srvs.srv import Trigger
 
-from ros2_rfm_serving.benchmarks.network.run import module_of
+from lab.benchmarks.network.run import module_of
 from test.system.test_clocks import WallClock
 from test.system.test_factory import PlainClient
 

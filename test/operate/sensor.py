@@ -13,7 +13,7 @@ from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage, JointState
 from std_msgs.msg import Float64MultiArray
 
-from ros2_rfm_serving.benchmarks.path.sides import camera_image
+from lab.benchmarks.path.sides import camera_image
 
 STEADY = Clock(clock_type=ClockType.STEADY_TIME)
 CAMERA, JOINTS = "front", ("shoulder", "elbow")

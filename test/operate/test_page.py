@@ -20,8 +20,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from rfm_serving import msg
 from sensor_msgs.msg import Image
 
-from ros2_rfm_serving.benchmarks.dashboard.report import _await_all
-from ros2_rfm_serving.benchmarks.processes import process
+from lab.benchmarks.dashboard.report import _await_all
+from lab.benchmarks.processes import process
 from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.monitoring.dashboard.app import Dashboard
 from ros2_rfm_serving.monitoring.dashboard.serving import serving
@@ -174,7 +174,7 @@ def test_a_refusal_is_shown_in_words_with_a_link_to_what_helps_and_events_are_fi
 def test_thirty_robots_are_above_the_fold_and_every_tile_has_a_tooltip(browser: Browser, ros_domain: int) -> None:
     port = free_port()
     serve = ("ros2_rfm_serving.cli", "dashboard", "--port", str(port), "--domain", str(ros_domain))
-    with process("ros2_rfm_serving.benchmarks.dashboard.stand_in", "30"), process(*serve):
+    with process("lab.benchmarks.dashboard.stand_in", "30"), process(*serve):
         _await_all(port, 30)
         with opened(browser, f"http://127.0.0.1:{port}/", viewport={"width": 1280, "height": 720}) as page:
             tiles = page.locator(".robots .tile")
@@ -373,7 +373,7 @@ def test_a_killed_server_shows_and_a_robot_is_paused_by_whoever_has_the_token(
 def test_three_hundred_robots_leave_the_page_smooth(browser: Browser, ros_domain: int) -> None:
     port = free_port()
     serve = ("ros2_rfm_serving.cli", "dashboard", "--port", str(port), "--domain", str(ros_domain))
-    with process("ros2_rfm_serving.benchmarks.dashboard.stand_in", "300"), process(*serve):
+    with process("lab.benchmarks.dashboard.stand_in", "300"), process(*serve):
         _await_all(port, 300)
         with opened(browser, f"http://127.0.0.1:{port}/") as page:
             expect(page.locator(".dense tbody tr")).to_have_count(300, timeout=60_000)

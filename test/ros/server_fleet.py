@@ -18,7 +18,7 @@ from rclpy.action import ActionClient
 from rclpy.node import Node
 from rfm_serving import action, msg, srv
 
-from ros2_rfm_serving.benchmarks.path.sides import camera_image
+from lab.benchmarks.path.sides import camera_image
 from ros2_rfm_serving.ros.model_server_node import EXIT_HUNG
 from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.wire import convert, qos

@@ -7,8 +7,8 @@ import threading
 from collections import Counter
 from types import SimpleNamespace
 
-from ros2_rfm_serving.benchmarks.serving import clients as program
-from ros2_rfm_serving.benchmarks.serving.peers.run import dues
+from lab.benchmarks.serving import clients as program
+from lab.benchmarks.serving.peers.run import dues
 
 RATE_HZ, SENT = 400.0, 200
 

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 from rfm_serving import msg, srv
 
-from ros2_rfm_serving.benchmarks.neighbour.robots import request, session
-from ros2_rfm_serving.benchmarks.path.sides import ACTION_NAMES, CAMERAS, STATE_SIZE, camera_image
-from ros2_rfm_serving.benchmarks.processes import process, spinning
-from ros2_rfm_serving.benchmarks.robots.report import _num_working, parameters_of, robot_parameters
-from ros2_rfm_serving.benchmarks.robots.world import Surroundings
+from lab.benchmarks.neighbour.robots import request, session
+from lab.benchmarks.path.sides import ACTION_NAMES, CAMERAS, STATE_SIZE, camera_image
+from lab.benchmarks.processes import process, spinning
+from lab.benchmarks.robots.report import _num_working, parameters_of, robot_parameters
+from lab.benchmarks.robots.world import Surroundings
 from ros2_rfm_serving.ros.wire import cdr, qos
 from test.waiting import eventually
 

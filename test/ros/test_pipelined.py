@@ -14,7 +14,7 @@ import pytest
 import rclpy
 from rfm_serving import msg
 
-from ros2_rfm_serving.benchmarks.path.sides import camera_image
+from lab.benchmarks.path.sides import camera_image
 from ros2_rfm_serving.errors import ContractError
 from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.ros.wire.session_messages import session_request_to

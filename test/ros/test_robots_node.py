@@ -18,9 +18,9 @@ from rclpy.parameter import Parameter
 from rfm_serving import action
 from sensor_msgs.msg import CompressedImage
 
-from ros2_rfm_serving.benchmarks.fleet.factory import Shape
-from ros2_rfm_serving.benchmarks.fleet.factory import robots as fleet_robots
-from ros2_rfm_serving.benchmarks.fleet.robots_process import FleetRobots
+from lab.benchmarks.fleet.factory import Shape
+from lab.benchmarks.fleet.factory import robots as fleet_robots
+from lab.benchmarks.fleet.robots_process import FleetRobots
 from ros2_rfm_serving.factory.nodes import parameter_file
 from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.robot.body import RobotBody

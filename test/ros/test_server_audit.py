@@ -19,10 +19,10 @@ from rclpy.serialization import serialize_message
 from rfm_serving import msg
 from typer.testing import CliRunner
 
+from lab.benchmarks.path.sides import camera_image
 from ros2_rfm_serving.audit.bag_writer import BagWriter
 from ros2_rfm_serving.audit.chain import Checked, Page, records
 from ros2_rfm_serving.audit.servers.infer import ALONE_LIMIT
-from ros2_rfm_serving.benchmarks.path.sides import camera_image
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.ros.node.audit import page_from
 from ros2_rfm_serving.ros.wire import convert, qos

@@ -24,8 +24,8 @@ from rfm_serving.msg import RobotStatus
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Float64MultiArray
 
-from ros2_rfm_serving.benchmarks.network.run import module_of
-from ros2_rfm_serving.benchmarks.path.sides import camera_image
+from lab.benchmarks.network.run import module_of
+from lab.benchmarks.path.sides import camera_image
 from test.operate.floor import HEADER
 from test.waiting import eventually
 

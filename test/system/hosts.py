@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ros2_rfm_serving.benchmarks.network.netlink import EmulatedNetwork, emulated_network
+from lab.benchmarks.network.netlink import EmulatedNetwork, emulated_network
 from ros2_rfm_serving.factory import load_factory
 
 STOP_S = 60.0

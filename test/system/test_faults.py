@@ -22,7 +22,7 @@ import yaml
 from rfm_serving.action import ExecuteTask
 from rfm_serving.msg import ActionChunk, RobotStatus
 
-from ros2_rfm_serving.benchmarks.network.run import module_of
+from lab.benchmarks.network.run import module_of
 from ros2_rfm_serving.ros.wire import qos
 from test.system.test_factory import PlainClient
 

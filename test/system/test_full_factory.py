@@ -21,7 +21,7 @@ from rfm_serving.msg import Plan, RobotStatus
 from std_msgs.msg import Float32MultiArray, Float64MultiArray
 from std_srvs.srv import Trigger
 
-from ros2_rfm_serving.benchmarks.network.run import module_of
+from lab.benchmarks.network.run import module_of
 from ros2_rfm_serving.factory import Catalogue, load_factory
 from ros2_rfm_serving.factory.nodes import node_list, write_parameters
 from ros2_rfm_serving.profiles import load_profiles

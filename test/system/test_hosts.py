@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from ros2_rfm_serving.benchmarks.network.netlink import EmulatedNetwork
+from lab.benchmarks.network.netlink import EmulatedNetwork
 from ros2_rfm_serving.factory import Factory, load_factory
 from ros2_rfm_serving.factory.environment import discovery_environment
 from ros2_rfm_serving.shipped import shipped

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ros2_rfm_serving.benchmarks.network.netlink import EmulatedNetwork, emulated_network
+from lab.benchmarks.network.netlink import EmulatedNetwork, emulated_network
 from ros2_rfm_serving.factory import Factory, parse_factory
 from test.system.hosts import IDLE_ARMS
 from test.system.test_hosts import watchers_environment

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from rfm_serving.action import ExecuteTask
 
-from ros2_rfm_serving.benchmarks.network.netlink import EmulatedNetwork, emulated_network
-from ros2_rfm_serving.benchmarks.network.run import Heard, Scenario, run_scenario
-from ros2_rfm_serving.benchmarks.network.switch import check_machine
+from lab.benchmarks.network.netlink import EmulatedNetwork, emulated_network
+from lab.benchmarks.network.run import Heard, Scenario, run_scenario
+from lab.benchmarks.network.switch import check_machine
 from ros2_rfm_serving.errors import ConfigurationError
 
 MAX_ACTION_AGE_S, MAX_OFFLINE_S = 2.0, 3.0
@@ -139,6 +139,6 @@ def test_the_emulated_network_delays_loses_and_cuts() -> None:
     ],
 )
 def test_what_cannot_be_done_is_said(repository: Path, arguments: tuple[str, ...], words: str) -> None:
-    command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.benchmarks.network.netlink", *arguments]
+    command = [sys.executable, "-W", "ignore", "-m", "lab.benchmarks.network.netlink", *arguments]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr, done.stderr

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from ros2_rfm_serving.benchmarks.network.netlink import EmulatedNetwork, emulated_network
-from ros2_rfm_serving.benchmarks.network.switch import check_machine
+from lab.benchmarks.network.netlink import EmulatedNetwork, emulated_network
+from lab.benchmarks.network.switch import check_machine
 from ros2_rfm_serving.factory import load_factory
 from ros2_rfm_serving.operate.zenoh import Options, files
 from test.system.hosts import without_ros

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.benchmarks.dispatch.world import CLOUD, EDGE, World, draw_tasks
 from ros2_rfm_serving.audit.servers import journal
 from ros2_rfm_serving.audit.servers.witness import Witness
-from ros2_rfm_serving.benchmarks.dispatch.world import CLOUD, EDGE, World, draw_tasks
 from ros2_rfm_serving.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, Waiting
 from ros2_rfm_serving.dispatch.batching import BATCHINGS, CONTINUOUS
 from ros2_rfm_serving.dispatch.fifo import Fifo

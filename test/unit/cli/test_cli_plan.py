@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from ros2_rfm_serving.benchmarks import scheduler as bench_scheduler
+from lab.benchmarks import scheduler as bench_scheduler
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.errors import ConfigurationError, ProfileError, RfmError, ScheduleError
 from ros2_rfm_serving.operate.inputs import load_inputs

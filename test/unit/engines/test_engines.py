@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import torch
 
+from lab.training.judge_training import train_judge
+from lab.training.optimizing import TrainingConfig
+from lab.training.policy_training import train_policy
 from ros2_rfm_serving.engines.base import Predicts, SamplingConfig
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded import bundle, instructions
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy, load_embedded
 from ros2_rfm_serving.engines.embedded.judge import Judge
-from ros2_rfm_serving.engines.embedded.judge_training import train_judge
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork, JudgeConfig, JudgeNetwork
-from ros2_rfm_serving.engines.embedded.optimizing import TrainingConfig
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
-from ros2_rfm_serving.engines.embedded.policy_training import train_policy
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.sampling import sample
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine

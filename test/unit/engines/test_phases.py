@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ros2_rfm_serving.benchmarks.phases import Peaks, Phase, Work, counted, peaks_of, phases_of, probe, work_of
+from lab.benchmarks.phases import Peaks, Phase, Work, counted, peaks_of, phases_of, probe, work_of
 from ros2_rfm_serving.engines.answers import checked
 from ros2_rfm_serving.engines.base import SamplingConfig
 from ros2_rfm_serving.engines.blank import blank_request

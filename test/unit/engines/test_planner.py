@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
+from lab.training.lessons import draw_lesson
+from lab.training.optimizing import TrainingConfig
+from lab.training.planner_training import Lesson, train_planner
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded.engine import load_embedded
-from ros2_rfm_serving.engines.embedded.optimizing import TrainingConfig
 from ros2_rfm_serving.engines.embedded.planner import Planner
 from ros2_rfm_serving.engines.embedded.planner_network import END, PlannerConfig, PlannerNetwork
-from ros2_rfm_serving.engines.embedded.planner_training import Lesson, train_planner
 from ros2_rfm_serving.robot.history import ExecutionHistory
 from ros2_rfm_serving.robot.task import SPENT
 from ros2_rfm_serving.types import OutputKind
-from ros2_rfm_serving.worlds.lessons import draw_lesson
 
 REACH, PUSH, SLIDE = "reach the red goal", "push the puck to the green goal", "slide the puck to the green mark"
 TASK = f"{REACH}, then {PUSH}. which subgoals are left? "
@@ -103,7 +103,7 @@ def test_the_shipped_one_tries_what_failed_in_other_words(shipped: Engine) -> No
 
 
 def test_the_shipped_one_takes_a_spent_budget_for_the_failure_that_it_is(shipped: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ros2_rfm_serving.worlds.lessons.FAILED", SPENT)
+    monkeypatch.setattr("lab.training.lessons.FAILED", SPENT)
     rng = np.random.default_rng(5)
     lessons = [(prompt, wanted) for prompt, wanted in (draw_lesson(rng) for _ in range(400)) if SPENT in prompt]
     right = [said == list(wanted) for said, (_, wanted) in zip(plan(shipped, *(p for p, _ in lessons)), lessons, strict=True)]

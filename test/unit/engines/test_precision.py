@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from ros2_rfm_serving.benchmarks.precision import misplaced
+from lab.benchmarks.precision import misplaced
 from ros2_rfm_serving.engines.base import require_parity
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded import bundle
@@ -75,7 +75,7 @@ ROUNDED = """
 import sys
 import torch
 from torch import nn
-from ros2_rfm_serving.benchmarks.footprint.measured import resident_bytes
+from lab.benchmarks.footprint.measured import resident_bytes
 from ros2_rfm_serving.engines.precision import num_bytes, quantize
 before, _ = resident_bytes()
 network = nn.Sequential(*(nn.Linear(960, 2560, bias=False) for _ in range(12)))

@@ -17,15 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lab.training.optimizing import TrainingConfig
+from lab.training.token_training import train_token_policy
 from ros2_rfm_serving.engines.base import Engine, Stepping, TokenSampling, require_parity
 from ros2_rfm_serving.engines.blank import rehearse
 from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.engines.embedded.engine import load_embedded
-from ros2_rfm_serving.engines.embedded.optimizing import TrainingConfig
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyConfig, TokenPolicyNetwork
 from ros2_rfm_serving.engines.embedded.token_policy import TokenPolicy
-from ros2_rfm_serving.engines.embedded.token_training import train_token_policy
 from ros2_rfm_serving.engines.flow.frames import steps_of_stages
 from ros2_rfm_serving.engines.tokens.engine import TokenEngine
 from ros2_rfm_serving.engines.tokens.sampling import confidence_of, noise_of

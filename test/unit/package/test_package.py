@@ -122,7 +122,8 @@ def test_every_path_that_a_document_names_exists(repository: Path) -> None:
     missing = []
     for document in documents(repository):
         for path in set(re.findall(r"(?<![\w/.:<~-])([a-z_]\w*(?:/[\w.-]+)+\.py)\b", document.read_text())):
-            places = (repository, repository / "ros2_rfm_serving", document.parent, *(repository / "ros2_rfm_serving").iterdir())
+            below = [repository / "ros2_rfm_serving", repository / "lab"]
+            places = (repository, *below, document.parent, *(room for folder in below for room in folder.iterdir()))
             if not any((place / path).is_file() for place in places):
                 missing.append(f"{document.relative_to(repository)}: {path}")
     assert not missing

@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ros2_rfm_serving.benchmarks.dispatch.run import OURS, Row, config, measured, regrets
-from ros2_rfm_serving.benchmarks.dispatch.world import CLOUD, EDGE, Outcome, Task, World, arriving, draw_tasks
+from lab.benchmarks.dispatch.run import OURS, Row, config, measured, regrets
+from lab.benchmarks.dispatch.world import CLOUD, EDGE, Outcome, Task, World, arriving, draw_tasks
 from ros2_rfm_serving.dispatch import DISPATCH_POLICIES
 from ros2_rfm_serving.profiles import FixedService
 

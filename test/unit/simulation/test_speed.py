@@ -8,7 +8,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from ros2_rfm_serving.benchmarks.simulation import counting
+from lab.benchmarks.simulation import counting
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.simulation import simulate
 from test.unit.simulation.decisions import KEPT, digests

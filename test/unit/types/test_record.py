@@ -8,7 +8,7 @@ from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
-from ros2_rfm_serving.benchmarks.simulation import counting
+from lab.benchmarks.simulation import counting
 from ros2_rfm_serving.dispatch import Waiting
 from ros2_rfm_serving.dispatch.history import History
 from ros2_rfm_serving.server.tiers import Work

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lab.training import policies
+from lab.training.workshop import Workshop
 from ros2_rfm_serving.engines.bundles import load_bundle
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, load_factory, parse_factory
 from ros2_rfm_serving.factory.nodes import node_list
-from ros2_rfm_serving.operate.training import policies
-from ros2_rfm_serving.operate.training.workshop import Workshop
 from ros2_rfm_serving.worlds.base import WorldSpec
 from ros2_rfm_serving.worlds.registry import build_world, teaching_world
 from ros2_rfm_serving.worlds.rollout import run_episodes

@@ -1,0 +1,1 @@
+"""Robots and servers around simulated arms in lockstep, which benchmarks and reproductions run."""
