@@ -17,6 +17,10 @@ from scripts.rename.typed import ANY, FUNCTION, MODULE, NOTHING, TYPE, Types
 
 BY_STRING = frozenset({"getattr", "setattr", "hasattr", "delattr", "__setattr__", "__getattribute__", "object"})
 """Last names of functions whose second argument names an attribute of the first; `object` is that of `mock.patch`."""
+SERIALISING = frozenset({"dataclasses.asdict", "dataclasses.astuple", "dataclasses.fields", "vars"})
+SERIALISING_METHODS = frozenset({"_asdict", "model_dump", "model_dump_json", "model_validate"})
+"""What turns names of attributes into data: JSON, ROS parameters, keys of a descriptor."""
+PYDANTIC = "pydantic.main.BaseModel"
 REPLACING = frozenset({"dataclasses.replace", "copy.replace"})
 DOTTED = re.compile(rf"(?<![\w./]){PACKAGE}(?:\.[A-Za-z_]\w*)+(?::[A-Za-z_][\w.]*)?")
 PATH = re.compile(rf"(?<!\w){PACKAGE}(?:/\w+)+(?:\.py)?\b")
@@ -152,6 +156,8 @@ class Plan:
         self.to_check: list[str] = []
         self.guessed: list[str] = []
         self.problems: list[str] = []
+        self.serialised: dict[str, list[str]] = defaultdict(list)
+        """Class -> places where the names of its attributes become data."""
         self._read_table()
         self.member_names = {name for _, name in self.members.new}
         self.parameter_names = {name for _, name in self.parameters}
@@ -208,6 +214,13 @@ class Plan:
     def run(self) -> None:
         for module in sorted(self.package.sources):
             _FilePlanner(self, self.package.sources[module]).run()
+        for (owner, name), entry in self.members.entries.items():
+            if PYDANTIC in self.types.bases(owner) and not name.startswith("_") and entry.kind == "attribute":
+                self.problems.append(f"line {entry.line}: {owner}.{name} is a field of a pydantic model: a key that users write")
+            elif entry.kind == "attribute" and (places := self.serialised.get(owner)):
+                self.to_check.append(
+                    f"{places[0]}: {owner}.{name} -> {entry.new}  [its class is made data there, {len(places)} places]"
+                )
 
     def new_of(self, scope: Scope, name: str) -> str:
         """Return what a name that this scope binds is called afterwards."""
@@ -425,12 +438,23 @@ class _FilePlanner:
 
     def _call(self, node: ast.Call) -> None:
         last = node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        self._note_serialised(node, last)
         if last in BY_STRING and len(node.args) >= 2:
             arguments = node.args[-3:] if last == "__setattr__" else node.args
             self._by_string(arguments[0], arguments[1])
         for keyword in node.keywords:
             if keyword.arg:
                 self._keyword(node, keyword, keyword.arg)
+
+    def _note_serialised(self, node: ast.Call, last: str) -> None:
+        full = self._plan.package.full_of(node.func, self._source.scopes[id(node)]) or last
+        value: ast.expr | None = None
+        if full in SERIALISING and node.args:
+            value = node.args[0]
+        elif last in SERIALISING_METHODS and isinstance(node.func, ast.Attribute):
+            value = node.func.value
+        for one in self._types(value) if value is not None else ():
+            self._plan.serialised[one.removeprefix(TYPE)].append(f"{self._source.path}:{node.lineno}")
 
     def _by_string(self, value: ast.expr, name: ast.expr) -> None:
         if not isinstance(name, ast.Constant) or not isinstance(name.value, str) or name.value not in self._plan.old_names:
