@@ -345,6 +345,12 @@ class Package:
     """All files, by module."""
 
     sources: Mapping[str, Source]
+    folders: frozenset[str] = field(init=False)
+    """Modules, and all that they lie in."""
+
+    def __post_init__(self) -> None:
+        paths = (name.split(".") for name in self.sources)
+        self.folders = frozenset(".".join(parts[:size]) for parts in paths for size in range(1, len(parts) + 1))
 
     def is_module(self, full: str) -> bool:
         return full in self.sources
@@ -381,9 +387,4 @@ class Package:
         binding = self.exported(module, name)
         if binding:
             return self.target(binding)
-        if self.is_module(f"{module}.{name}") or any(key.startswith(f"{module}.{name}.") for key in self._near(module)):
-            return f"{module}.{name}"
-        return ""
-
-    def _near(self, module: str) -> Iterator[str]:
-        return (key for key in self.sources if key.startswith(f"{module}."))
+        return f"{module}.{name}" if f"{module}.{name}" in self.folders else ""

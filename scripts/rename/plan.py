@@ -159,6 +159,7 @@ class Plan:
         self.serialised: dict[str, list[str]] = defaultdict(list)
         """Class -> places where the names of its attributes become data."""
         self._read_table()
+        self.owners = {owner for owner, _ in self.members.new}
         self.member_names = {name for _, name in self.members.new}
         self.parameter_names = {name for _, name in self.parameters}
         self.old_names = {entry.last for entry in table.entries if entry.kind != "text"}
@@ -457,6 +458,12 @@ class _FilePlanner:
             self._plan.serialised[one.removeprefix(TYPE)].append(f"{self._source.path}:{node.lineno}")
 
     def _by_string(self, value: ast.expr, name: ast.expr) -> None:
+        """`getattr` and its like: a name in quotes is renamed by the type of the object, one that is computed is reported."""
+        if not isinstance(name, ast.Constant):
+            classes = {base for one in self._types(value) for base in self._plan.types.bases(one.removeprefix(TYPE))}
+            if classes & self._plan.owners:
+                self._report(value, "an attribute by a computed name, of a class some of whose names change")
+            return
         if not isinstance(name, ast.Constant) or not isinstance(name.value, str) or name.value not in self._plan.old_names:
             return
         new, is_known = self._new_attribute(value, name.value, name)
