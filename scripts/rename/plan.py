@@ -163,6 +163,7 @@ class Plan:
         self.member_names = {name for _, name in self.members.new}
         self.parameter_names = {name for _, name in self.parameters}
         self.old_names = {entry.last for entry in table.entries if entry.kind != "text"}
+        self.named_in_strings = {entry.last for entry in table.entries if entry.kind not in ("text", "parameter")}
         self._definers: dict[str, set[tuple[str, str]]] = defaultdict(set)
         for full, known in types.classes.items():
             for name in known.members & self.member_names:
@@ -629,7 +630,7 @@ class _FilePlanner:
         """Return whether a string consists of names of which one is changed, as `getattr` and tables of modules have them."""
         if not re.fullmatch(r"[A-Za-z_][\w.]*(?::[\w.]+)?", text):
             return False
-        return bool(set(re.split(r"[.:]", text)) & self._plan.old_names)
+        return bool(set(re.split(r"[.:]", text)) & self._plan.named_in_strings)
 
     def _texts(self) -> None:
         """Full names and paths in every string and comment, and names in backquotes in docstrings and comments."""
