@@ -520,7 +520,10 @@ class _FilePlanner:
             return
         if full and self._plan.members.is_ours(full):
             binding = self._plan.package.exported(full.rpartition(".")[0], full.rpartition(".")[2])
-            if (binding and binding.kind == "def") or isinstance(function, ast.Name):
+            if isinstance(function, ast.Name):
+                bound = scope.find(function.id)
+                binding = bound.bindings.get(function.id) if bound else None
+            if binding and binding.kind in ("def", "import"):  # `cls` and other values have a type
                 yield f"{FUNCTION}{full}"
                 return
         if isinstance(function, ast.Attribute):

@@ -35,6 +35,10 @@ class Base(ABC):
 class Look:
     told: int = 0
 
+    @classmethod
+    def of(cls) -> Look:
+        return cls(told=1)
+
 
 class Row(NamedTuple):
     heard: int
@@ -130,6 +134,7 @@ def test_names_follow_their_types_and_nothing_else_changes(project: Path, cache:
         "    def receive(self, message: str) -> int: ...",  # the protocol's, which `Base` implements
         '"""Take `message`."""',
         "self._look = snapshot or Snapshot(published=3)",
+        "return cls(published=1)",
         "own = replace(self._look, published=4)",
         "{self._look.published} {message!r:>{MAX_STEPS}} {'x' + f'{own.published}'}",
         "class Other:\n    def take(self)",
