@@ -1,0 +1,3 @@
+from scripts.rename.run import main
+
+raise SystemExit(main())
