@@ -27,7 +27,7 @@ def located(tree: ast.AST, data: bytes, base: int = 0) -> dict[int, tuple[int, i
 
     def visit(node: ast.AST) -> None:
         if hasattr(node, "lineno"):
-            begin = starts[node.lineno - 1] + node.col_offset
+            begin = starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
             end = starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
             found[id(node)] = (base + begin, base + end)
             if isinstance(node, ast.JoinedStr):

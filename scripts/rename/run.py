@@ -13,13 +13,13 @@ from scripts.rename import gate, names, texts, typed
 from scripts.rename.plan import Plan, shadows
 from scripts.rename.table import GLOBALS, KINDS, Entry, Table, TableError, read
 
-FOLDERS = ("ros2_rfm_serving", "test", "scripts", "examples", "launch")
+FOLDERS = ("ros2_rfm_serving", "lab", "test", "scripts", "examples", "launch")
 UNCHECKED = ("launch",)
 """Folders that mypy is not given: their name is that of a library that they import."""
 OWN = Path("scripts/rename")
 RECORDED_ROOMS = ("types", "robot", "server", "dispatch", "scheduler", "profiles", "factory", "engines")
 """Rooms of `audit/codec.py`; of `engines`, `engines.base` alone."""
-FORMATTED = ("ros2_rfm_serving", "test", "launch")
+FORMATTED = ("ros2_rfm_serving", "lab", "test", "launch")
 
 
 def main() -> int:

@@ -18,6 +18,7 @@ from typing import Any
 
 from mypy import build, nodes, types
 from mypy.config_parser import parse_config_file
+from mypy.errors import CompileError
 from mypy.fscache import FileSystemCache
 from mypy.modulefinder import BuildSource
 from mypy.options import Options
@@ -110,7 +111,7 @@ def _built(root: Path, files: Mapping[str, Path], cache: Path) -> Types:
     sources = [BuildSource(str(path), module, path.read_text(encoding="utf-8")) for module, path in files.items()]
     try:
         result = build.build(sources, options, fscache=FileSystemCache())
-    except build.CompileError as error:
+    except CompileError as error:
         raise SystemExit("mypy cannot read the sources:\n" + "\n".join(error.messages[:20])) from error
     return _extracted(result, frozenset(files))
 
