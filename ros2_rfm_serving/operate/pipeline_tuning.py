@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -35,9 +36,11 @@ from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.profiles.tuner import Success, Timing, pipeline_name
 from ros2_rfm_serving.types import InferenceRequest, Pipelining
 from ros2_rfm_serving.worlds.flights import pipelined
-from ros2_rfm_serving.worlds.metaworld import MetaworldArm
 from ros2_rfm_serving.worlds.pipelined import Chunks, run_flights
 from ros2_rfm_serving.worlds.rounds import Blind
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.worlds.metaworld import MetaworldArm
 
 WARM_UP = 3
 """Answers that are not counted, after those that fill the pipeline."""
@@ -363,4 +366,6 @@ class MeasuredBench:
 
     @cache  # noqa: B019 (lives as long as the command)
     def _arms(self) -> list[tuple[str, MetaworldArm]]:
+        from ros2_rfm_serving.worlds.metaworld import MetaworldArm  # machines that only measure time have no simulator
+
         return [(self._place.world_task, MetaworldArm(self._place.world_task)) for _ in range(self._episodes)]

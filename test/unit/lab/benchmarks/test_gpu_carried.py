@@ -24,7 +24,7 @@ PROGRAM = """
 import importlib, pkgutil, sys
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 sys.path.insert(0, sys.argv[1])
-there = set(sys.argv[2].split()) | set(sys.stdlib_module_names) | {"ros2_rfm_serving", "test", "conftest"}
+there = set(sys.argv[2].split()) | set(sys.stdlib_module_names) | {"ros2_rfm_serving", "lab", "test", "conftest"}
 
 class OfTheImage:
     "Finds what the image has; all else is not installed."
