@@ -17,7 +17,7 @@ from ros2_rfm_serving.engines.flow.aside import Here
 from ros2_rfm_serving.engines.flow.device import Stopwatch, settle
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.operate.pipeline_tuning import Policy, stream_of
+from ros2_rfm_serving.operate.pipeline_timing import Policy, stream_of
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, Pipelining
 from test.gpu import rig

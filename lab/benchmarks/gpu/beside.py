@@ -13,7 +13,7 @@ from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.flow.aside import Here
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.operate.pipeline_tuning import clock_of
+from ros2_rfm_serving.operate.pipeline_timing import clock_of
 
 ENTERING, TOY_ENTERING = (1, 2, 4), (1,)
 """Rows at once"""

@@ -9,7 +9,7 @@ from lab.benchmarks.pipelines.modes import DEC, SEQ, Mode, auras, par
 from ros2_rfm_serving.engines.bundles import load_bundle
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
-from ros2_rfm_serving.operate.pipeline_tuning import Policy
+from ros2_rfm_serving.operate.pipeline_timing import Policy
 from ros2_rfm_serving.shipped import shipped
 
 SHIPPED = {"flow": "metaworld_flow"}

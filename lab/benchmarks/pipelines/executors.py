@@ -1,6 +1,6 @@
 """The execution modes of AURAS §6.1 in one process, with one thread of PyTorch per call: their answers, and when they came.
 
-All of them run the same model, solver and noise, as `operate/pipeline_tuning.py` times them.
+All of them run the same model, solver and noise, as `operate/pipeline_timing.py` times them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lab.benchmarks.pipelines.modes import Kind, Mode
 from ros2_rfm_serving.engines.flow.device import settle
 from ros2_rfm_serving.engines.flow.sampling import denoise, held_of, sample, start_of, velocity_of
 from ros2_rfm_serving.engines.flow.solvers import solver_of
-from ros2_rfm_serving.operate.pipeline_tuning import Feed, Policy, Run, measure_execution, measure_pipeline
+from ros2_rfm_serving.operate.pipeline_timing import Feed, Policy, Run, measure_execution, measure_pipeline
 from ros2_rfm_serving.profiles.tuner import Timing
 from ros2_rfm_serving.types import InferenceRequest
 

@@ -21,8 +21,8 @@ from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.operate.pipeline_tuning import Policy as Executed
-from ros2_rfm_serving.operate.pipeline_tuning import on_one_core
+from ros2_rfm_serving.operate.pipeline_timing import Policy as Executed
+from ros2_rfm_serving.operate.pipeline_timing import on_one_core
 from ros2_rfm_serving.profiles.tuner import Timing
 from ros2_rfm_serving.worlds.flights import parallel
 from ros2_rfm_serving.worlds.metaworld import TASKS, MetaworldArm

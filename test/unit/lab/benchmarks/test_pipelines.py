@@ -13,7 +13,7 @@ from ros2_rfm_serving.engines.base import Predicts, SamplingConfig
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.operate.pipeline_tuning import Answered, Clock, Feed, Policy, Run, frames
+from ros2_rfm_serving.operate.pipeline_timing import Answered, Clock, Feed, Policy, Run, frames
 from ros2_rfm_serving.profiles.tuner import Timing
 from test.unit.engines.test_engines import small_policy
 
