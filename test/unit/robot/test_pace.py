@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ros2_rfm_serving.robot.config import LinkConfig
 from ros2_rfm_serving.robot.conversation.link import Link, LinkState
 from ros2_rfm_serving.robot.motion.motion import Motor
-from ros2_rfm_serving.types import RequestId, Route
+from ros2_rfm_serving.types import SAFETY, RequestId, Route
 from ros2_rfm_serving.types.phase import Phase, Spacing, Usual, chunk_slack_s, turn_in_flight
 from test.unit.fakes import SERVED, chunk, grant, observation, schedule
 from test.unit.robot.robots import CONFIG, PERIOD_S
@@ -49,6 +49,16 @@ def test_the_very_next_request_gives_way() -> None:
     assert link.ready_s == pytest.approx(0.5)
     asked(link, 0.5, 0.3, unusual_s=0.2)  # it met another robot's
     assert link.ready_s == link.next_send_s == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize(("unusual_s", "expected_s"), [(0.2, 1.0), (9.0, 1.0), (-0.2, 0.8)])
+def test_a_request_of_safety_comes_earlier_and_never_later(unusual_s: float, expected_s: float) -> None:
+    """Its last pass would last longer than the period and the SLO of docs/safety.md."""
+    link = linked(2.0)
+    link.component = SAFETY
+    asked(link, 0.0, 0.3)
+    asked(link, 0.5, 0.3, unusual_s)
+    assert link.next_send_s == pytest.approx(expected_s)
 
 
 def test_at_another_pace_it_may_be_asked_when_its_place_in_the_period_comes() -> None:
