@@ -14,9 +14,10 @@ from ros2_rfm_serving.simulation import simulate
 from test.unit.simulation.decisions import KEPT, digests
 from test.unit.simulation.simulated import factory, models, schedule
 
-CALLS = {"sync": 367, "async": 652}
+CALLS = {"sync": 367, "async": 655}
 """Of functions, per request: 706 and 1,320 before anybody counted them, 467 and 858 until records went unchecked at run time, 387
-and 684 until what stays frozen was made at once. Two are of decisions that servers and planners share (`types/patience.py`)."""
+and 684 until what stays frozen was made at once. Two are of decisions that servers and planners share (`types/patience.py`), and
+two of another mix: requests of safety come no later where servers are busy."""
 
 
 def counted(num_robots: int, mode: str, seconds: float) -> tuple[int, int]:
