@@ -104,15 +104,15 @@ def check_metadata(bag: Bag, counts: Counts, recorded: Recorded, *, exact: bool)
 
     exact: the recorder wrote it last of all. Otherwise it may be older than the files: fewer messages and a shorter time are right.
     """
-    told = read_information(bag.path / METADATA)
-    if not told:
-        missing = not (bag.path / METADATA).exists()  # which the manifest tells
+    stated = read_information(bag.path / METADATA)
+    if not stated:
+        missing = not (bag.path / METADATA).exists()  # a finding of the manifest
         return [] if missing else [_finding("it cannot be read")]
     expected = _expected(bag, counts)
-    found = list(_exact(told, expected) if exact and not recorded.removed else _older(told, expected, recorded))
-    found += _custom(told.get(CUSTOM), recorded, exact=exact)
-    if recorded.ros_distro is not None and told.get(DISTRO) != recorded.ros_distro:
-        found.append(f"{DISTRO} is {_short(told.get(DISTRO))}, and its recorder had {_short(recorded.ros_distro)}")
+    found = list(_exact(stated, expected) if exact and not recorded.removed else _older(stated, expected, recorded))
+    found += _custom(stated.get(CUSTOM), recorded, exact=exact)
+    if recorded.ros_distro is not None and stated.get(DISTRO) != recorded.ros_distro:
+        found.append(f"{DISTRO} is {_short(stated.get(DISTRO))}, and its recorder had {_short(recorded.ros_distro)}")
     more = [f"and {len(found) - MOST_NAMED} more statements are wrong"] if len(found) > MOST_NAMED else []
     return [_finding(problem) for problem in (*found[:MOST_NAMED], *more)]
 
@@ -143,43 +143,43 @@ def _expected(bag: Bag, counts: Counts) -> dict[str, Any]:
     return information(ended, channels, bag.message_types)
 
 
-def _keys(told: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
-    yield from (f"it has the key {_short(name)}, which no recorder writes" for name in told.keys() - expected.keys())
+def _keys(stated: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"it has the key {_short(name)}, which no recorder writes" for name in stated.keys() - expected.keys())
 
 
-def _exact(told: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
-    yield from _keys(told, expected)
-    yield from _topics(_by_topic(told), _by_topic(expected), exact=True)
+def _exact(stated: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+    yield from _keys(stated, expected)
+    yield from _topics(_by_topic(stated), _by_topic(expected), exact=True)
     for name, value in expected.items():
         if name in (TOPICS, CUSTOM, DISTRO):
             continue
-        if told.get(name) != value:
-            yield f"{name} is {_short(told.get(name))}, and the files have {_short(value)}"
+        if stated.get(name) != value:
+            yield f"{name} is {_short(stated.get(name))}, and the files have {_short(value)}"
 
 
-def _older(told: Mapping[str, Any], expected: Mapping[str, Any], recorded: Recorded) -> Iterator[str]:
+def _older(stated: Mapping[str, Any], expected: Mapping[str, Any], recorded: Recorded) -> Iterator[str]:
     """Yield what could not have been right at any time while the files grew."""
-    yield from _keys(told, expected)
+    yield from _keys(stated, expected)
     for name in FIXED:
-        if told.get(name) != expected[name]:
-            yield f"{name} is {_short(told.get(name))}, and the files have {_short(expected[name])}"
+        if stated.get(name) != expected[name]:
+            yield f"{name} is {_short(stated.get(name))}, and the files have {_short(expected[name])}"
     if not recorded.removed:
-        yield from _topics(_by_topic(told), _by_topic(expected), exact=False)
+        yield from _topics(_by_topic(stated), _by_topic(expected), exact=False)
     files = {one["path"]: one for one in expected[FILES]}
-    paths = told.get("relative_file_paths")
+    paths = stated.get("relative_file_paths")
     for path in paths if isinstance(paths, list) else ():
         if path not in files and path not in recorded.removed and path not in recorded.files:
             yield f"it names {_short(path)}, which is no file of the recording"
-    entries = told.get(FILES)
+    entries = stated.get(FILES)
     for entry in entries if isinstance(entries, list) else ():
         file = files.get(entry.get("path")) if isinstance(entry, dict) and isinstance(entry.get("path"), str) else None
         if file is not None and not _is_within(entry, file):
             yield f"it states more messages or another time for {file['path']} than the file has"
-    counts = [_total(told.get(TOPICS)), _total(entries), told.get("message_count")]
+    counts = [_total(stated.get(TOPICS)), _total(entries), stated.get("message_count")]
     if counts.count(counts[0]) != len(counts):
         by_topic, by_file, in_all = map(_short, counts)
         yield f"its counts of messages differ: {by_topic} by topic, {by_file} by file, {in_all} in all"
-    if not recorded.removed and not _is_within(told, expected):
+    if not recorded.removed and not _is_within(stated, expected):
         yield "it states more messages or another time than the files have"
 
 
@@ -188,11 +188,11 @@ def _total(entries: Any) -> int:
     return sum(count for count in counts if isinstance(count, int))
 
 
-def _is_within(told: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
+def _is_within(stated: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
     try:
-        begins, there_begins = (int(one["starting_time"]["nanoseconds_since_epoch"]) for one in (told, there))
-        lasts, there_lasts = (int(one["duration"]["nanoseconds"]) for one in (told, there))
-        count = int(told["message_count"])
+        begins, there_begins = (int(one["starting_time"]["nanoseconds_since_epoch"]) for one in (stated, there))
+        lasts, there_lasts = (int(one["duration"]["nanoseconds"]) for one in (stated, there))
+        count = int(stated["message_count"])
     except (LookupError, TypeError, ValueError):
         return False
     return (
@@ -216,9 +216,9 @@ def _by_topic(contents: Mapping[str, Any]) -> dict[tuple[str, str], Mapping[str,
 
 
 def _topics(
-    told: Mapping[tuple[str, str], Mapping[str, Any]], expected: Mapping[tuple[str, str], Mapping[str, Any]], *, exact: bool
+    stated: Mapping[tuple[str, str], Mapping[str, Any]], expected: Mapping[tuple[str, str], Mapping[str, Any]], *, exact: bool
 ) -> Iterator[str]:
-    for key, one in told.items():
+    for key, one in stated.items():
         there = expected.get(key)
         if there is None:
             yield f"it names the topic {key[0]} of type {key[1]}, and no file has messages of it"
@@ -230,15 +230,15 @@ def _topics(
             yield f"it counts {_short(count)} messages of {key[0]}, and the files have {has}"
     if exact:
         yield from (
-            f"it does not name the topic {key[0]}, of which the files have messages" for key in expected.keys() - told.keys()
+            f"it does not name the topic {key[0]}, of which the files have messages" for key in expected.keys() - stated.keys()
         )
 
 
-def _custom(told: Any, recorded: Recorded, *, exact: bool) -> Iterator[str]:
+def _custom(stated: Any, recorded: Recorded, *, exact: bool) -> Iterator[str]:
     """Compare the chains that broke off; where the recorder removed files, nobody knows all of them."""
-    facts = told if isinstance(told, dict) else {}
-    if told is not None and not isinstance(told, dict):
-        yield f"{CUSTOM} is {_short(told)}"
+    facts = stated if isinstance(stated, dict) else {}
+    if stated is not None and not isinstance(stated, dict):
+        yield f"{CUSTOM} is {_short(stated)}"
     yield from (f"{CUSTOM} has {_short(name)}, which no recorder writes" for name in facts.keys() - {BROKEN})
     try:
         listed = {str(writer): (int(count), str(why)) for writer, (count, why) in json.loads(facts.get(BROKEN, "{}")).items()}

@@ -1,4 +1,4 @@
-"""Inputs of a robot's core, one class each: `RobotBrain.handle` takes them, and a recording holds them.
+"""Inputs of a robot's core, one class each: `RobotBrain.handle` takes them.
 
 Classes are values: nothing changes one after it was made. The time at which an event happens is no field; it is given with it.
 """

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from ros2_rfm_serving.robot.config import LinkConfig
 from ros2_rfm_serving.robot.conversation.flight import Answered, Flight, InFlight
 from ros2_rfm_serving.robot.conversation.latency import Latencies, steps_of
-from ros2_rfm_serving.types import SAFETY, Chunk, ModelContract, Reply, RequestId, Route, SessionGrant
-from ros2_rfm_serving.types.phase import Phase, chunk_slack_s
+from ros2_rfm_serving.types import Chunk, ModelContract, Reply, RequestId, Route, SessionGrant
+from ros2_rfm_serving.types.phase import Phase, chunk_slack_s, most_later_s
 from ros2_rfm_serving.types.state import keep
 
 
@@ -27,8 +27,6 @@ class LinkState(enum.Enum):
 
 
 OPEN = LinkState.OPEN
-NO_LATER_S = 1e-12
-"""Slack of a request that may come earlier, and no later: 0 would mean that its robot stands anyway."""
 
 
 class ModelIdentity(NamedTuple):
@@ -387,9 +385,9 @@ class Link:
 
     def _give_way(self, unusual_s: float, took_s: float) -> None:
         """Move the next request, as far as actions are left, young enough, for an answer that takes as long as this one, or as is
-        expected. A request of safety moves earlier alone: a pass must not last longer because servers are busy."""
+        expected."""
         cycle_s = max(self._period_s, self.horizon_s) if self.horizon_s else self._period_s
-        slack_s = NO_LATER_S if self.component == SAFETY else math.inf
+        slack_s = most_later_s(self.component)
         if self.lasts_s < math.inf:
             slack_s = chunk_slack_s(self.lasts_s, cycle_s, max(took_s, self.latencies.expected_s()))
         if self.horizon_s:

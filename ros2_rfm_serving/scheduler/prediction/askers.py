@@ -49,6 +49,8 @@ class Member:
     """Of their control, each from its own start on: they ask at these times only; 0: at any."""
     gives_way: bool = False
     """Their phase does (`types/phase.py`): System 1 of those who may wait."""
+    later_s: float = math.inf
+    """By how much their phase may move later at once (`most_later_s`)."""
     chunk_s: float = math.inf
     """That all lasts which may be executed of one chunk, if they execute while they wait."""
     trusted: Trusted | None = None
@@ -290,7 +292,7 @@ class Robot:
         else:
             self.until_s = answered_s + think_s
             if member.gives_way:
-                self.next_s += self.phase.shift_s(unusual_s, member.period_s)
+                self.next_s += self.phase.shift_s(unusual_s, member.period_s, member.later_s)
             sent_s, next_s = answered_s + think_s + (self.elsewhere_s() if member.calls else 0.0), self.next_s
             sent_s = next_s if next_s > sent_s else sent_s
         latest_s = sent_s - member.period_s - self.allowance_s

@@ -22,6 +22,7 @@ from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
 from ros2_rfm_serving.scheduler.seen import declared_type
 from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.scheduler.solution import SLO_SLACK, limit_s
+from ros2_rfm_serving.types.phase import most_later_s
 
 LONGEST_S = 1e4
 """Between two calls of who hardly makes any."""
@@ -220,7 +221,8 @@ class Responses:
         network = self._problem.classes[demand.task].network
         trip_s, jitter_s = network.round_trip_ms / 1e3 + away_s, network.jitter_ms / 1e3
         period_s, gives_way = 1.0 / rate_hz if rate_hz > 0 else LONGEST_S, not demand.goal_coupled
-        return Member(count, period_s, 0.0, gives_way=gives_way, round_trip_s=trip_s, jitter_s=jitter_s)
+        later_s = most_later_s(demand.component)
+        return Member(count, period_s, 0.0, gives_way=gives_way, later_s=later_s, round_trip_s=trip_s, jitter_s=jitter_s)
 
     def _call(self, demand: Demand) -> tuple[float, float, float]:
         """A wait elsewhere: at the slowest server that its class has for it."""
