@@ -48,8 +48,11 @@ EVENNESS = 0.7
 """Of the mean time between two requests at a server, by which those of a crowd are to follow each other next."""
 NEWEST, PAUSED = 0.3, 4.0
 """Weight of the newest interval between two requests of one robot; and times its usual interval from which on it had paused."""
-NO_LATER_S = 1e-12
-"""Slack of a request that may come no later: 0 means that its robot stands anyway (`Phase.shift_s`)."""
+MOST_LATER_S = {SAFETY: 1e-12}
+"""Component -> by how much its requests may move later at once, in s, as far as no actions are waited for; of others: any time.
+
+Requests of safety move earlier alone: the last pass lasts until the next verdict has to have come, and must not last longer because
+servers are busy. It is not 0, which means that its robot stands anyway (`Phase.shift_s`)."""
 LEAST_S = 1e-3
 """Between two requests of one robot: less is a request that takes the place of another."""
 
@@ -65,15 +68,6 @@ def chunk_slack_s(lasts_s: float, cycle_s: float, takes_s: float) -> float:
     A chunk lasts for `lasts_s`, the next request goes out `cycle_s` after the one before, and its answer takes `takes_s`.
     """
     return max(lasts_s - cycle_s - takes_s, 0.0)
-
-
-def most_later_s(component: str) -> float:
-    """Return by how much a request of a component may move later at once, in s, as far as no actions are waited for.
-
-    A request of safety moves earlier alone: the last pass lasts until the next verdict has to have come, and must not last longer
-    because servers are busy.
-    """
-    return NO_LATER_S if component == SAFETY else math.inf
 
 
 def turn_in_flight(num_before: int, num_after: int) -> float:

@@ -16,7 +16,7 @@ from ros2_rfm_serving.robot.config import LinkConfig
 from ros2_rfm_serving.robot.conversation.flight import Answered, Flight, InFlight
 from ros2_rfm_serving.robot.conversation.latency import Latencies, steps_of
 from ros2_rfm_serving.types import Chunk, ModelContract, Reply, RequestId, Route, SessionGrant
-from ros2_rfm_serving.types.phase import Phase, chunk_slack_s, most_later_s
+from ros2_rfm_serving.types.phase import MOST_LATER_S, Phase, chunk_slack_s
 from ros2_rfm_serving.types.state import keep
 
 
@@ -387,7 +387,7 @@ class Link:
         """Move the next request, as far as actions are left, young enough, for an answer that takes as long as this one, or as is
         expected."""
         cycle_s = max(self._period_s, self.horizon_s) if self.horizon_s else self._period_s
-        slack_s = most_later_s(self.component)
+        slack_s = MOST_LATER_S.get(self.component, math.inf)
         if self.lasts_s < math.inf:
             slack_s = chunk_slack_s(self.lasts_s, cycle_s, max(took_s, self.latencies.expected_s()))
         if self.horizon_s:

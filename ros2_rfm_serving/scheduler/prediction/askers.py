@@ -50,7 +50,7 @@ class Member:
     gives_way: bool = False
     """Their phase does (`types/phase.py`): System 1 of those who may wait."""
     later_s: float = math.inf
-    """By how much their phase may move later at once (`most_later_s`)."""
+    """By how much their phase may move later at once (`MOST_LATER_S`)."""
     chunk_s: float = math.inf
     """That all lasts which may be executed of one chunk, if they execute while they wait."""
     trusted: Trusted | None = None

@@ -22,7 +22,7 @@ from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
 from ros2_rfm_serving.scheduler.seen import declared_type
 from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.scheduler.solution import SLO_SLACK, limit_s
-from ros2_rfm_serving.types.phase import most_later_s
+from ros2_rfm_serving.types.phase import MOST_LATER_S
 
 LONGEST_S = 1e4
 """Between two calls of who hardly makes any."""
@@ -221,7 +221,7 @@ class Responses:
         network = self._problem.classes[demand.task].network
         trip_s, jitter_s = network.round_trip_ms / 1e3 + away_s, network.jitter_ms / 1e3
         period_s, gives_way = 1.0 / rate_hz if rate_hz > 0 else LONGEST_S, not demand.goal_coupled
-        later_s = most_later_s(demand.component)
+        later_s = MOST_LATER_S.get(demand.component, math.inf)
         return Member(count, period_s, 0.0, gives_way=gives_way, later_s=later_s, round_trip_s=trip_s, jitter_s=jitter_s)
 
     def _call(self, demand: Demand) -> tuple[float, float, float]:
