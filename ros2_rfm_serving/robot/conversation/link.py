@@ -387,7 +387,9 @@ class Link:
         """Move the next request, as far as actions are left, young enough, for an answer that takes as long as this one, or as is
         expected."""
         cycle_s = max(self._period_s, self.horizon_s) if self.horizon_s else self._period_s
-        slack_s = MOST_LATER_S.get(self.component, math.inf)
+        slack_s = math.inf
+        if self.component in MOST_LATER_S:
+            slack_s = MOST_LATER_S[self.component]
         if self.lasts_s < math.inf:
             slack_s = chunk_slack_s(self.lasts_s, cycle_s, max(took_s, self.latencies.expected_s()))
         if self.horizon_s:
