@@ -44,6 +44,8 @@ ROOMS = ("types", "robot", "server", "dispatch", "scheduler", "profiles", "facto
 MOVED = {"server.history": "dispatch.history", "server.dispatch": "dispatch"}
 """Name in recordings -> module, or package with all that is in it. A name of a recording stays when a module moves: the same
 decision is then written alike by every version."""
+ADDED_TO = {"Usual": ("spacing",)}
+"""What classes that are compiled, and have no `ADDED` for that reason, were given later."""
 SHORT_BYTES = 64
 """As many stand in the record itself."""
 CONTAINERS: dict[str, type] = {kind.__name__: kind for kind in (list, deque, set, frozenset)}
@@ -315,7 +317,7 @@ def _defaults(kind: type, names: Set[str]) -> dict[str, Any]:
     """Of a value (a frozen dataclass) that was recorded before it had all its fields: those that it lacks and that have a default.
     What a brain consists of has to be there, but for what nobody could ask for (`ADDED`: names of attributes, whose default a plain
     class has as an attribute of its own)."""
-    added = getattr(kind, "ADDED", ())
+    added = ADDED_TO.get(kind.__name__, getattr(kind, "ADDED", ()))
     if not dataclasses.is_dataclass(kind):
         return {name: getattr(kind, name) for name in added if name not in names}
     is_value = _is_value(kind)

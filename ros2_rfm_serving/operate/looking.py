@@ -26,9 +26,16 @@ UNDATED_S = 5.0
 
 
 def look_at(namespace: str, seconds: float, wait_s: float, disk: Path, stop: threading.Event) -> Look:
-    """Of `seconds`, from when somebody was found. wait_s: looks for a factory for so long.
+    """Watch a factory for `seconds`, from when one of its processes was found.
 
-    Raises: `ConfigurationError` when there is none.
+    The watch lasts longer, by at most as long again, where a busy machine subscribes to the last robot or server later: each is
+    watched for `seconds`, so that a silent one is reported.
+
+    Args:
+        wait_s: how long a factory is looked for, s.
+
+    Raises:
+        ConfigurationError: no factory was found.
     """
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.monitoring.disk import disk_usage
@@ -41,6 +48,7 @@ def look_at(namespace: str, seconds: float, wait_s: float, disk: Path, stop: thr
         node.heard.begun_s = time.monotonic()
         with spinner(f"watching the factory for {seconds:g} s"):
             stop.wait(seconds)
+            stop.wait(min(seconds, node.newest_s + seconds - time.monotonic()))
         found = node.finish()
     usage = disk_usage(disk)
     found.disk = Disk(folder=str(disk), size_bytes=usage.total, free_bytes=usage.free)

@@ -33,7 +33,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from ros2_rfm_serving.types.arrays import SAFETY
 from ros2_rfm_serving.types.state import keep
@@ -122,8 +121,6 @@ class Spacing:
 @dataclass(slots=True)
 class Usual:
     """What one server's answers take, of all its robots together."""
-
-    ADDED: ClassVar = ("spacing",)
 
     mean_s: float = 0.0
     num_answers: int = 0

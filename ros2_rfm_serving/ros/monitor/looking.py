@@ -50,6 +50,11 @@ class LookingNode(DiscoveringNode):
         """A node is there that could not be configured: nothing else shows it."""
         return any(_is_own(name, ()) for name in tuple(self.heard.diagnoses))
 
+    @property
+    def newest_s(self) -> float:
+        """When the node began to watch the robot or server that it found last, on its clock, s."""
+        return max(tuple(self.heard.expected_s.values()), default=self.heard.begun_s)
+
     def watch_robot(self, robot: str) -> Any:
         self.heard.expected_s[robot] = clock()
         return super().watch_robot(robot)
