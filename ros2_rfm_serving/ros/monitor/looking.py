@@ -47,7 +47,7 @@ class LookingNode(DiscoveringNode):
 
     @property
     def has_unconfigured(self) -> bool:
-        """Whether there is a node that could not be configured, which nothing else shows."""
+        """True if there is a node that could not be configured, which nothing else shows."""
         return any(_is_own(name, ()) for name in tuple(self.heard.diagnoses))
 
     @property

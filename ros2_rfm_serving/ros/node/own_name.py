@@ -76,7 +76,7 @@ class OwnName:
 
     @property
     def awaits_word(self) -> bool:
-        """Whether another process is on the topic and was not received yet: it is busy, or was killed a moment ago."""
+        """True if another process is on the topic and was not received yet: it is busy, or was killed a moment ago."""
         return not self._heard and self._node.count_publishers(self._publisher.topic_name) > 1
 
     def look(self) -> None:

@@ -29,7 +29,7 @@ def fleet_root(node: Node) -> str:
 
 
 class ProcessStatus:
-    """Publishes `<node>: process` every `PERIOD_S` while somebody subscribes. One per process."""
+    """Publisher of `<node>: process`, every `PERIOD_S` while there is a subscriber. A process has one."""
 
     def __init__(self, node: Node) -> None:
         self._node, self._published_s, self._speaker = node, 0.0, Speaker()

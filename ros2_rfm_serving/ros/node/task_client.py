@@ -72,12 +72,12 @@ class TaskClient:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the robot can be given a goal."""
+        """True if the robot can be given a goal."""
         return self._action.server_is_ready() and (self._orders is None or self._orders.service_is_ready())
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is a goal: from `start` until its end was reported, or the goal abandoned."""
+        """True while there is a goal: from `start` until its end was reported, or the goal abandoned."""
         return self._wanted is not None
 
     @property

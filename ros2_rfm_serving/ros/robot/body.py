@@ -481,7 +481,7 @@ class RobotBody:
         self.errors += 1
         self._node.get_logger().error(f"{self.name}: a callback failed:\n{traceback.format_exc()}", throttle_duration_sec=1.0)
 
-    # --- what it tells ---
+    # --- its status ---
 
     def _tell(self, now_s: float) -> None:
         """Publish the status twice a second while it has a subscriber, and at once when it changes.

@@ -131,7 +131,7 @@ class Servers:
         for robot in self._robots:
             robot.refuse(error)
 
-    # --- what the schedule says ---
+    # --- the schedule ---
 
     def _on_schedule(self, message: Any) -> None:
         self._unvouched.pop(message.scheduler, None)
@@ -208,7 +208,7 @@ class Servers:
             calls={service: self.faults.calling(client.call_async) for service, client in clients.items()},
         )
 
-    # --- what servers say of themselves ---
+    # --- statuses of servers ---
 
     def _on_status(self, message: Any) -> None:
         server, now_s = message.header.frame_id, clock()

@@ -96,7 +96,7 @@ class TaskDoor:
 
     @property
     def busy(self) -> bool:
-        """Whether a goal is accepted and its client has not received the result."""
+        """True from the acceptance of a goal until its client has received the result."""
         return self._goal is not None or self._next is not None or self._untold > 0
 
     @property

@@ -145,12 +145,12 @@ class EngineThreads:
 
     @property
     def is_called(self) -> bool:
-        """Whether a `call` of any length is in progress; no batch runs meanwhile."""
+        """True while a `call` of any length is in progress; no batch runs meanwhile."""
         return self._tiers[0].called_s == math.inf
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits or runs, and every reply was handed over."""
+        """True if nothing waits or runs, and every reply was handed over."""
         return self._server.is_idle and not any(tier.is_telling for tier in self._tiers)
 
     def stalled_s(self, now_s: float) -> float:

@@ -124,7 +124,7 @@ class Intake:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is to be decoded."""
+        """True if nothing is to be decoded."""
         return self._light.is_idle and self._heavy.is_idle
 
     def stalled_s(self, now_s: float) -> float:

@@ -56,7 +56,7 @@ class Serving:
 
     @property
     def drained(self) -> bool:
-        """Whether every request is answered, or the time is up."""
+        """True if every request is answered, or the time is up."""
         return not self.is_open and (self.is_idle or clock() > self._drain_ends_s)
 
     @property

@@ -127,7 +127,7 @@ class GraphSnapshotNode(Node):
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other node has been discovered so far."""
+        """True if no other node has been discovered so far."""
         return len(self.get_node_names()) < 2
 
     def snapshot(self) -> GraphSnapshot:
