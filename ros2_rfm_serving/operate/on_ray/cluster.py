@@ -59,13 +59,8 @@ def _connect(address: str, layout: Layout) -> str:
         reach(address, KNOCK_S)  # Ray itself would wait for minutes, and then end this process
         context = ray.init(address, log_to_driver=False, logging_level="warning", **(own if address == LOCAL else {}))
         return str(context.address_info["gcs_address"])
-    except (
-        RuntimeError,
-        ValueError,
-        OverflowError,
-        OSError,
-        SystemExit,
-    ) as error:  # Ray ends the process when something else listens there
+    # SystemExit: Ray ends the process when something else listens there.
+    except (RuntimeError, ValueError, OverflowError, OSError, SystemExit) as error:
         fix = (
             f"name a cluster that runs (`ray status`), or neither give --ray-address nor set {ADDRESS}: then a local one is started"
         )

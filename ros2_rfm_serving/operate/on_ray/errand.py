@@ -67,9 +67,8 @@ def errand(
     keeps the `CUDA_VISIBLE_DEVICES` of its machine, and would use a GPU that Ray gave to another.
 
     Raises: `ConfigurationError`."""
-    told = {name: environment.get(name, "") for name in CARRIED} | node_environment(
-        environment
-    )  # Ray sets numbers of threads of its own
+    # `node_environment`: Ray sets numbers of threads of its own.
+    told = {name: environment.get(name, "") for name in CARRIED} | node_environment(environment)
     told |= {} if num_gpus else {VISIBLE: NO_GPU}
     profile = _profile(environment)
     return Errand(

@@ -158,9 +158,7 @@ def _drain(spinner: Any, node: Any, watch: HangWatch) -> None:
 def _spin(spinner: Any, node: Node, seconds: float) -> None:
     """Spin for a while. An exception of a callback costs its message, not the process: it is logged and the node continues."""
     try:
-        spinner.spin_until_future_complete(
-            Future(), timeout_sec=seconds
-        )  # unlike `spin_once` it handles everything that arrives meanwhile
+        spinner.spin_until_future_complete(Future(), timeout_sec=seconds)  # unlike `spin_once` it handles all that arrives
     except Exception:
         node.get_logger().error(f"a callback failed:\n{traceback.format_exc()}", throttle_duration_sec=1.0)
 

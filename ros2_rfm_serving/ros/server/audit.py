@@ -21,9 +21,8 @@ class ServerAudit:
     def __init__(self, node: Node, server: str, topic: str) -> None:
         self._topic = AuditTopic(node, f"server/{server}", topic)
         self._journal = ServerJournal(self._topic.journal, clock)
-        self._turn = turns_of(node).every(
-            PAGE_PERIOD_S, self._journal.write
-        )  # runs before the topic's own timer, so that a page has every decision
+        # before the topic's own timer, so that a page has every decision
+        self._turn = turns_of(node).every(PAGE_PERIOD_S, self._journal.write)
         self._topic.open()
 
     def follow(self, server: ModelServer | None, engine: Mapping[str, Any]) -> None:

@@ -34,10 +34,8 @@ class InterpreterWatch:
 
     def beat(self, limit_s: float) -> None:
         """Report that the interpreter runs, and has to report again within this time; 0: at any time."""
-        with (
-            self._lock,
-            contextlib.suppress(BlockingIOError),
-        ):  # the watcher is stopped itself, and will read the beats that are in the pipe
+        # BlockingIOError: the watcher is stopped itself, and will read the beats that are in the pipe.
+        with self._lock, contextlib.suppress(BlockingIOError):
             if self._process is None and not limit_s:
                 return
             try:
@@ -86,10 +84,8 @@ def watch_over(pid: int, beats: int) -> None:
     while os.getppid() == pid:
         ready, _, _ = select.select([beats], [], [], PERIOD_S)
         now_s = time.monotonic()
-        passed_s, looked_s = (
-            min(now_s - looked_s, 2.0 * PERIOD_S),
-            now_s,
-        )  # a longer time means that this process was stopped as well
+        # A longer time means that this process was stopped as well.
+        passed_s, looked_s = min(now_s - looked_s, 2.0 * PERIOD_S), now_s
         if ready:
             told = os.read(beats, 1 << 16)
             if not told:
