@@ -144,8 +144,7 @@ def _contracts(inputs: Inputs, *, load: bool) -> dict[str, ModelContract | None]
 
 
 def has_robots(factory: Factory, task: str) -> bool:
-    """Return whether the descriptor declares the robots of a task, by a file or a simulator; other tasks are planned, and not
-    run."""
+    """Return whether the descriptor declares the robots of a task, by a file or a simulator; others are planned, but not run."""
     return factory.tasks[task].world is not None or "robot" in factory.tasks[task].model_fields_set
 
 

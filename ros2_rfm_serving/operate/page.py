@@ -82,8 +82,7 @@ def dashboard_page(
 
 
 def show_in_browser(url: str) -> None:
-    """Open a page in the browser of this desktop; without a desktop do nothing: a browser for terminals would take over this
-    one."""
+    """Open a page in the browser of this desktop, if there is one: a browser for terminals would take over this terminal."""
     if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         webbrowser.open(url)
 

@@ -219,8 +219,7 @@ def _incomplete(recording: Path | None) -> list[str]:
 
 
 def _await_recorder(observer: ObserverNode, supervisor: Supervisor, wanted: bool) -> None:
-    """Wait until the recorder runs, so that the first tick of every robot is recorded; a factory is worth more than its
-    recording."""
+    """Wait until the recorder runs, so that every robot's first tick is recorded; without it the factory starts all the same."""
     end_s = time.monotonic() + RECORDER_S
     while wanted and time.monotonic() < end_s and supervisor.is_around:
         if any(name == "recorder" for name in observer.get_node_names()):

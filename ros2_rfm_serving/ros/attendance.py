@@ -25,8 +25,7 @@ from ros2_rfm_serving.types import Admission
 
 LEAF, TYPE = "rfm/status", "rfm_serving/msg/RobotStatus"
 MAX_SHARE = 0.02
-"""Share of the executor's computing time that discovery may take: a topic costs some 30 us, and a large factory has tens of
-thousands."""
+"""Share of the executor's computing time for discovery: a topic costs some 30 us, and a large factory has tens of thousands."""
 SAID_FOR_S = 60.0
 """Time for which diagnostics show that a lease has ended."""
 NAMED = 20
@@ -53,8 +52,7 @@ class Attendance:
         """Robots that were admitted again since the last poll, because their status says that they are admitted."""
         self._misnamed = self._unreadable = self._unsaid = self._untimely = 0
         self.unproven = 0
-        """Requests without a valid signature, or from a process without permission; includes those that were first sent a
-        challenge."""
+        """Requests without a valid signature or permission, including those that were first sent a challenge."""
         every(node, LOOK_PERIOD_S, self._look)
 
     def count_unproven(self) -> None:

@@ -94,8 +94,7 @@ class ShownScheduler:
         """Time at which another scheduler than the board's was last received."""
 
     def is_rivals(self, scheduler: int, now_s: float) -> bool:
-        """Return whether this scheduler's schedule is not shown, because alternating figures of two schedulers would help no
-        reader."""
+        """Return whether this scheduler's schedule is not shown: alternating figures of two schedulers would help no reader."""
         board = self._board
         is_another = board.scheduler not in (0, scheduler) and scheduler != self._dated.scheduler
         if is_another and now_s - board.schedule_seen_s <= SUCCEEDED_AFTER_S:

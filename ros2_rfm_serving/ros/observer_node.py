@@ -130,8 +130,7 @@ class ObserverNode(Node):
         self._take_routes(message)
 
     def _take_routes(self, message: Any) -> None:
-        """Read the placements and routes of a schedule that a robot would follow, once per epoch: it is repeated and may be
-        large."""
+        """Read placements and routes of a schedule that a robot would follow, once per epoch: it is repeated and may be large."""
         board = self._board
         if (board.scheduler, board.placed_epoch) == (message.scheduler, message.epoch):
             return

@@ -143,8 +143,7 @@ def _differs(file: Path, text: str) -> bool:
 
 
 def open_to_readers(folder: Path, names: Iterable[str]) -> None:
-    """Make the files readable: units and containers read them as users of their own, whatever the writer's umask; they have no
-    secret."""
+    """Make the files readable, whatever the writer's umask: units and containers read them as other users. They have no secret."""
     files = {Path(name) for name in names}
     modes = dict.fromkeys(files, 0o644) | {parent: 0o755 for file in files for parent in file.parents if parent.name}
     for path, mode in modes.items():

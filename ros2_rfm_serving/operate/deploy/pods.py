@@ -17,8 +17,7 @@ HOST_LABEL, GPU_LABEL = "rfm-serving/host", "rfm-serving/gpu-type"
 """Labels of nodes."""
 GPU = "nvidia.com/gpu"
 STARTS_WITHIN_S, PROBE_PERIOD_S = 1800, 10
-"""Startup time of a server, which loads its model within half an hour (`load_timeout_s`), and of a scheduler, which plans for a
-quarter."""
+"""Startup time of a server, which loads its model within 30 min (`load_timeout_s`), and of a scheduler, which plans for 15 min."""
 PROBED = (Role.SCHEDULER, Role.SERVER)
 
 

@@ -60,8 +60,8 @@ def _is_foreign(module: str) -> bool:
 
 
 def _imported(body: Iterable[ast.stmt]) -> Iterator[str]:
-    """Yield the modules that are imported at import: not in bodies of functions, for type checkers, or where a failure is
-    handled."""
+    """Yield the modules that are imported at import, except in bodies of functions, for type checkers, or with a handled
+    failure."""
     for statement in body:
         if isinstance(statement, ast.Import):
             yield from (alias.name for alias in statement.names)

@@ -16,8 +16,7 @@ from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 
 PREFIX = "rfm_ray_"
 RESTART_S = 2.0
-"""Time from the end of the node's process to this one's, after which Ray starts another: it prevents a loop, and leaves time to
-report."""
+"""Time from the node's end to this process', after which Ray starts another: it prevents a loop, and leaves time to report."""
 LOOK_S = 0.2
 """Period of polling whether the process, and the parent of this one, are alive."""
 MOST_BYTES = 1 << 18

@@ -122,7 +122,7 @@ class Gate:
         return self._doorkeeper.challenge(clock()) if self._doorkeeper else b""
 
     def shut(self) -> None:
-        """Close ROS' own services by which the node could be changed, where there are certificates; done before anything else can
+        """Close ROS' own services by which the node could be changed, where there are certificates; done before other steps can
         fail."""
         for service in self._node.services if self.is_kept else ():
             if refused := REFUSED.get(service.srv_type):

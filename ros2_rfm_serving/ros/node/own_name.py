@@ -80,8 +80,7 @@ class OwnName:
         return not self._heard and self._node.count_publishers(self._publisher.topic_name) > 1
 
     def look(self) -> None:
-        """Publish the claim again, and read what has arrived without an executor; at most a full queue, so that a flood cannot
-        block it."""
+        """Publish the claim again, and read arrivals without an executor; at most a full queue, so that a flood cannot block it."""
         self._tell()
         for _ in range(qos.NAME_CLAIM_HEARD.depth):
             if (taken := self._subscription.handle.take_message(msg.NameClaim, True)) is None:
@@ -146,8 +145,7 @@ class OwnName:
         self._publisher.publish(self._speaker.signed(convert.stamped(message, self._node)))
 
     def _check(self, message: msg.NameClaim, data: memoryview) -> None:
-        """Raise `BadMessageError` unless the claim is signed with the name's certificate, or by a gateway, which acts for
-        robots."""
+        """Raise `BadMessageError` unless the claim is signed by the name's owner, or by a gateway, which acts for robots."""
         if message.process == self._claim.process or (who := self._hearer.who(message, data)) is None:
             return
         if who.name != self.name and who.role != DOOR:

@@ -12,8 +12,7 @@ from rclpy.task import Future
 
 
 class Awaited(Future):
-    """Future for the coroutine of a patient service to await; once done, it resumes the coroutine on the next executor
-    iteration."""
+    """Future for the coroutine of a patient service to await; once done, it resumes the coroutine on the next iteration."""
 
     def __await__(self) -> Generator[Any, None, Any]:
         yield self

@@ -115,7 +115,7 @@ def _refused(error: Exception) -> int:
 
 
 def _serve(node: Any, ending: Ending, watch: HangWatch) -> None:
-    """Spin, and tear down from the outside in: the executor, which calls into the node, ends before the node, the node before
+    """Spin, and tear down from the outside in: the executor, which calls into the node, ends before it, and the node before
     rclpy."""
     spinner = executor()
     spinner.add_node(node)

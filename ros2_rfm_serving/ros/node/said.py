@@ -96,7 +96,7 @@ class Hearer:
             self._check(self._numbers[self.is_of_now(status, scheduler)], robot, status, data)
 
     def check_own(self, name: str, status: Any, data: memoryview) -> None:
-        """Check a status as `check_status` does, whichever scheduler it answers: for servers, and for receivers that follow no
+        """Check a status as `check_status` does, whichever scheduler it answers: for servers, or receivers that follow no
         scheduler."""
         if self.demands:
             self._check(self._numbers[0], name, status, data)

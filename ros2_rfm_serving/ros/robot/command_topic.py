@@ -219,8 +219,7 @@ class CommandTopic:
         return f"commands have stamps of the wall clock, while /clock is published: by that no command is ever too old: {fix}"
 
     def _refusal(self, name: str, found: Mapping[str, Any]) -> str:
-        """Return what a joint_trajectory_controller with these parameters refuses; empty: nothing (read at ros2_controllers
-        94e74de)."""
+        """Return what a joint_trajectory_controller with these parameters refuses; empty: nothing (ros2_controllers 94e74de)."""
         config, wrong = self._config, []
         if not isinstance(found.get("joints"), (list, tuple)):
             return ""  # another kind of node

@@ -125,8 +125,7 @@ class Proofs:
         return sign(prover, request, server, challenge) if prover and challenge else None
 
     def is_alive(self, server: str, process: int, request: Any, asking: Asking, answer: Any) -> bool:
-        """Return whether the reply to `ask` shows that the process is alive: it has checked the signature, so the challenge was its
-        own."""
+        """Return whether the reply to `ask` shows that the process is alive: it has checked the signature of its own challenge."""
         if self._verifier is None or answer.error_code != SessionError.code:
             return False
         try:

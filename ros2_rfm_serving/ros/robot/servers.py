@@ -63,8 +63,7 @@ class _Server(NamedTuple):
 
 
 class Servers:
-    """Distributor of schedule and server status to the robots of this process, and of their observations and calls to the
-    servers."""
+    """Distributor of schedule and server status to this process' robots, and of their observations and calls to the servers."""
 
     def __init__(
         self,
@@ -151,8 +150,7 @@ class Servers:
             self._origin.hear(message)
 
     def _hold_back(self, message: Any) -> None:
-        """Keep a schedule until a server vouches for its scheduler, such as one that the schedule assigns to robots of this
-        process."""
+        """Keep a schedule until a server vouches for its scheduler, such as one that it assigns to robots of this process."""
         for robot in self._robots:
             robot.brain.refused["untimely_schedule"] += 1
         if not self._unvouched:

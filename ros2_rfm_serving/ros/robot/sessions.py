@@ -78,7 +78,7 @@ class Sessions:
             future.add_done_callback(lambda done: self._robot.safely(self._on_reset, reset, done.result()))
 
     def close_all(self) -> None:
-        """Close all sessions, best effort: an absent server has none, and a server that misses it replaces the session at the next
+        """Close all sessions, best effort: an absent server has none, and one that misses it replaces the session at the next
         `open`."""
         for server, component in list(self._epochs):
             self._close(server, component)

@@ -175,8 +175,7 @@ class TopicSink:
 
 
 class ArraySink(TopicSink):
-    """`std_msgs/Float64MultiArray` for ros2_control's forward command controllers, which have their own joints in their own
-    order."""
+    """`std_msgs/Float64MultiArray` for ros2_control's forward command controllers, which have their own order of joints."""
 
     message = Float64MultiArray
 

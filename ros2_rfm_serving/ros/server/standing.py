@@ -99,8 +99,7 @@ class Standing:
         self._tried(lambda: self._status.publish(self._speaker.numbered(convert.stamped(self._message(), self._node))))
 
     def _tried(self, publish: Callable[[], None]) -> None:
-        """Publish; an error of the middleware must not keep the server from its transition, and a later status repeats the
-        content."""
+        """Publish; an error of the middleware must not keep the server from its transition, and a later status repeats it."""
         try:
             publish()
         except RuntimeError as error:  # rclpy's own errors are such

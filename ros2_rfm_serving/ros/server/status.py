@@ -92,8 +92,7 @@ def diagnosis(status: Any, followed: Following, now_s: float, server: ModelServe
 
 
 def _figures_of_engine(server: ModelServer) -> dict[str, object]:
-    """Return figures that no message has: drift of the engine from its profile, sessions over quota, and answers without
-    content."""
+    """Return figures that no message has: drift of the engine from its profile, sessions over quota, and empty answers."""
     drift = server.drift
     figures: dict[str, object] = {f"drift_{name}": value for name, value in drift._asdict().items()} if drift else {}
     figures |= {f"answered {kind}": count for kind, count in server.answers.items()}

@@ -134,8 +134,7 @@ def _read(data: bytes, read: Callable[[Reader], T], message: type, convert_from:
 
 
 def ends_in_itself(data: bytes) -> bool:
-    """Return False when the data is shorter than its header and the padding that this announces; Fast CDR would read past the
-    end."""
+    """Return False for data shorter than its header and the padding that this announces: Fast CDR would read past its end."""
     return len(data) >= len(HEADER) and len(data) >= len(HEADER) + (data[3] & 3)
 
 

@@ -56,8 +56,7 @@ SCORE = _profile(ReliabilityPolicy.RELIABLE, 8)
 AUDIT = _profile(ReliabilityPolicy.RELIABLE, 64)
 SENSOR = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
 JOINTS = _profile(ReliabilityPolicy.BEST_EFFORT, 16)
-"""QoS with a queue: an arm and its gripper may publish on one topic, each its own joints, and the newest message alone has only
-one's."""
+"""QoS with a queue: an arm and its gripper may publish on one topic, each its own joints; the newest message has only one's."""
 COMMAND = _profile(ReliabilityPolicy.RELIABLE, 1)
 CONTROL = _profile(ReliabilityPolicy.RELIABLE, 4096)
 """QoS of services that a whole fleet calls at once, and of their clients, each of which receives the replies to all.

@@ -9,8 +9,7 @@ from ros2_rfm_serving.types import Schedule
 
 
 class ScheduleReader:
-    """Reader that converts a repeated schedule once: `bounded.Repeated` returns the same object for it, so no comparison is
-    needed."""
+    """Reader that converts a repeated schedule once; `bounded.Repeated` returns the same object, so no comparison is needed."""
 
     def __init__(self) -> None:
         self._message: Any = None

@@ -305,8 +305,7 @@ class Client:
         return bool(self._there) and self._session is not None and self._session.connected
 
     def call_async(self, request: Any) -> Future:
-        """Send a request and return the future of the reply, which stays pending without one: the caller has a timeout of its
-        own."""
+        """Send a request and return the future of the reply, which stays pending without one: the caller has its own timeout."""
         future = Future()
         data = serialize_message(request)
         data = bytes(data[: bounded.check(data, self._kind.Request)])

@@ -18,8 +18,7 @@ from ros2_rfm_serving.ros.zenoh.inbox import MAX_WAITING_TOKENS, NOBODY, TOKENS,
 from ros2_rfm_serving.security.own import enclave_of_environment
 
 CLIENT = {"mode": "client", "scouting/multicast/enabled": False, "connect/timeout_ms": 10_000, "connect/exit_on_failure": True}
-"""Configuration of a client of one address: it searches for no other, and a failed attempt ends, so that it is logged and
-repeated."""
+"""Configuration of a client of one address: it searches for no other, and a failed attempt ends, to be logged and repeated."""
 AGAIN_S = 1.0
 """Time between two attempts to reach a router for the first time."""
 KEPT = {"timestamping/enabled": True}
