@@ -103,7 +103,7 @@ class Horizon(Section):
 
 
 class Pipelining(Section):
-    """Several requests of a robot in flight, one per action period, on one public context (AURAS §4). Ours."""
+    """Execution of several requests of a robot at once, one per action period, on one public context (AURAS §4). Ours."""
 
     pp_perception: int = Field(default=1, ge=1, le=MAX_STAGES)
     """Action periods until an observation is in the public context (§4.3.2)."""

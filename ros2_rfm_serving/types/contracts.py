@@ -85,7 +85,7 @@ class Horizon:
 
 @dataclass(frozen=True, kw_only=True)
 class Pipelining:
-    """Several requests of one session in flight, all of which read its freshest context (AURAS §4).
+    """Execution of several requests of one session at once, all of which read its freshest context (AURAS §4).
 
     A frame begins with each observation: it is perceived, every request in flight advances by one stage, and the one in its last
     stage is answered.

@@ -41,7 +41,7 @@ AXES = {1: ("linear.x",), 2: ("linear.x", "angular.z"), 3: ("linear.x", "linear.
 
 
 class UndecidedError(ConfigurationError):
-    """Several answers are possible, so an option has to decide."""
+    """A choice between several possible answers that an option has to make."""
 
     def __init__(self, option: str, problem: str, choices: Sequence[str], example: str) -> None:
         """Describe the choice. option: name without dashes. example: a possible value."""
