@@ -35,7 +35,7 @@ class Cut:
     start_s: float
     end_s: float
     direction: Direction | None = None
-    """None: both."""
+    """Direction of the cut; None: both."""
 
     def __post_init__(self) -> None:
         if not self.start_s < self.end_s:

@@ -87,10 +87,10 @@ class Standby(Section):
     num_servers: int = Field(default=0, ge=0)
     """Number of servers of the cluster that are kept ready with a model loaded, and out of the normal routes."""
     peers: bool = True
-    """Where no reserved server covers a loss, another one with the same model does, if it still meets every SLO."""
+    """Use another server with the same model where no reserved server covers a loss, if it still meets every SLO."""
     same_host: bool = False
-    """Where there are several `hosts`, a standby may be on the host of the server that it covers, if no other can. That helps when
-    a process ends, but not when the host is lost."""
+    """Allow a standby on the host of the server that it covers, where there are several `hosts` and no other can cover it. That
+    helps when a process ends, but not when the host is lost."""
 
 
 class Stragglers(Section):

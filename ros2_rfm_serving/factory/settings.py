@@ -46,7 +46,7 @@ class RobotSettings:
     horizon: Horizon
     """Without a policy, `action_period_s` of every chunk is executed."""
     pipelining: Pipelining | None
-    """None: one request in flight."""
+    """Pipelining of the robot's requests; None: one request in flight."""
     num_steps: int
     """Solver steps of each chunk; 0: the model's own number"""
     max_task_retries: int

@@ -119,7 +119,7 @@ class Execution(Section):
     mode: ExecutionMode = ExecutionMode.SYNC
     horizon: Horizon = Horizon()
     pipelining: Pipelining | None = None
-    """None: one request of a robot in flight."""
+    """Pipelining of the robot's requests; None: one request in flight."""
     accept_other_rate: bool = False
     """Accept a model that was demonstrated at another rate than that of its robots' steps; its motions are accordingly faster or
     slower. Ours."""

@@ -58,7 +58,7 @@ class Tried:
     """Age, at the answer, of the observation that the last steps read."""
     verdict: Verdict
     success: Success | None = None
-    """None: it was not run."""
+    """Result of its episodes; None: it was not run."""
 
 
 @dataclass(frozen=True, kw_only=True)

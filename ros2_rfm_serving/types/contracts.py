@@ -182,7 +182,7 @@ class SessionRequest:
     expected_model_hash: str = ""
     """The server refuses any other model; empty: accept whichever it has."""
     conditioning: Conditioning | None = Conditioning.NONE
-    """None: the best that the model supports (`agreed_conditioning`)."""
+    """Conditioning that the session asks for; None: the best that the model supports (`agreed_conditioning`)."""
     guidance: Guidance = Guidance()
     horizon: Horizon = Horizon()
     instruction: str = ""
@@ -190,7 +190,7 @@ class SessionRequest:
     slo_s: float = 0.0
     """Latency from request to reply that the schedule promises; 0: no requirement."""
     pipelining: Pipelining | None = None
-    """None: one request in flight."""
+    """Pipelining of the session; None: one request in flight."""
     num_steps: int = 0
     """Solver steps of each chunk; 0: the model's own number. With fewer steps a chunk is ready sooner, but coarser."""
     schema_version: int = SCHEMA_VERSION

@@ -26,7 +26,7 @@ from ros2_rfm_serving.virtual_time.events import Events
 from ros2_rfm_serving.virtual_time.rounds import Answers, Rounds
 
 Clock = Callable[[], float]
-"""Returns seconds."""
+"""Function that returns seconds."""
 UNLIMITED = 65_535
 ALONE, CROWD, FULL = 160, 2, 800
 """Number of requests whose median is the unloaded latency; sources per slot, and number of their answers, by which the highest

@@ -112,7 +112,7 @@ class Teaching(SimulatedRobot, Protocol):
 
 
 Build = Callable[[WorldSpec], Any]
-"""Returns a `SimulatedRobot`. Raises: `ConfigurationError` for a task that it does not have."""
+"""Function that returns a `SimulatedRobot`. Raises: `ConfigurationError` for a task that it does not have."""
 MEMBERS = (
     *("action_names", "cameras", "step_s", "state", "success", "joint_names", "joint_positions", "joint_velocities"),
     *("reset", "step", "idle", "render", "close"),

@@ -151,7 +151,7 @@ class MetaworldArm:
         self.task = ALL_TASKS[task]
         self.success = False
         self.visited = self.at_goal = False
-        """Whether the first of two stages is done, and Meta-World's own success."""
+        """`visited`: the first of two stages is done. `at_goal`: Meta-World's own success."""
         self.obstacle: Obstacle | None = None
         """Foreign object that cameras see, but that has no physics."""
         self.distance_m = float("nan")

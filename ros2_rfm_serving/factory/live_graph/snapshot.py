@@ -87,7 +87,7 @@ class Topic:
     publishers: tuple[Endpoint, ...] = ()
     subscribers: tuple[Endpoint, ...] = ()
     sample: TopicSample | None = None
-    """None: it was not subscribed to."""
+    """Messages that arrived on it; None: it was not subscribed to."""
 
     @property
     def types(self) -> tuple[str, ...]:
