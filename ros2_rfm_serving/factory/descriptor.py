@@ -50,7 +50,7 @@ class Factory(Section):
     standby: Standby = Standby()
     planning: Planning = Planning()
     hosts: dict[str, Host] = Field(default_factory=dict)
-    """Empty: everything runs on one machine."""
+    """Host -> its machine; empty: everything runs on one machine."""
     discovery: Discovery = Discovery()
     robot_fleet: tuple[FleetEntry, ...]
     tasks: dict[str, Task]

@@ -100,7 +100,7 @@ class ServerSettings:
     dispatch: str
     batching: str
     refetch_after_s: float
-    """inf: never."""
+    """Age above which a server requests an observation again; inf: never."""
     overflow: Overflow | None
     check_parity: bool
     image_size_px: tuple[int, int]

@@ -112,7 +112,7 @@ class Pipelining(Section):
     alpha: float = Field(default=0.0, ge=-MAX_ALPHA, le=MAX_ALPHA)
     """Skew of that spread: stage i has a share of e^(i alpha)."""
     fetch_offset: Literal[0, -1] = 0
-    """0: generation reads the context of this action period's observation; -1: of the one before (§4.3.1)."""
+    """Context of the generation; 0: that of this action period's observation; -1: the one before (§4.3.1)."""
 
 
 class Execution(Section):

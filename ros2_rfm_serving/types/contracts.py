@@ -98,7 +98,7 @@ class Pipelining:
     alpha: float = 0.0
     """Skew of that spread: stage i has a share of e^(i alpha); 0: equal shares."""
     fetch_offset: int = 0
-    """0: a frame generates from the context that it has perceived itself; -1: from that of the frame before (§4.3.1)."""
+    """Context of a frame's generation; 0: the one that it has perceived itself; -1: that of the frame before (§4.3.1)."""
 
     @property
     def depth(self) -> int:

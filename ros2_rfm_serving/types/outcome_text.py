@@ -12,7 +12,7 @@ from ros2_rfm_serving.types.states import TaskOutcome
 class OutcomeText(NamedTuple):
     meaning: str
     remedy: str
-    """Empty: nothing needs to be done."""
+    """Action for the operator; empty: nothing needs to be done."""
 
 
 OUTCOME_TEXTS: Mapping[TaskOutcome, OutcomeText] = MappingProxyType(

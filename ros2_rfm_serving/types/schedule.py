@@ -33,7 +33,7 @@ class Route:
     component: str
     server: str
     max_rate_hz: float
-    """inf: as soon as it can"""
+    """Largest rate of its requests; inf: unlimited"""
     slo_s: float
     predicted_rate_hz: float = 0.0
     """Rate that the schedule expects of it. The scheduler keeps it for itself; it is not transmitted."""

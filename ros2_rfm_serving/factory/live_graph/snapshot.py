@@ -26,7 +26,7 @@ class EndpointQos:
     durability: str = "unknown"
     """volatile, transient_local or unknown."""
     depth: int = 0
-    """0: the middleware does not report it."""
+    """Depth of the history; 0: the middleware does not report it."""
     deadline_s: float = float("inf")
     liveliness: str = "unknown"
     """automatic, manual_by_topic or unknown."""
