@@ -55,8 +55,8 @@ Goes = Callable[[str, bool], None]
 
 
 class Guests:
-    """Dynamic robots of one factory. `comes` is called as soon as one is admitted, `goes` before its scheduler learns that it
-    left."""
+    """Dynamic robots of one factory. `comes` is called as soon as one is admitted, `goes` before its scheduler learns that it left,
+    if it does."""
 
     def __init__(
         self,

@@ -133,7 +133,7 @@ class Host:
             self._server.collect_sessions(absent, self._events.now_s)
             self._traffic.dropped += waiting - self._server.num_waiting
 
-    # --- what arrives ---
+    # --- received messages ---
 
     def receive(self, request: ObservationRequest) -> None:
         if not self._up:

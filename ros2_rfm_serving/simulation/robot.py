@@ -190,7 +190,7 @@ class SimulatedRobot:
             kept={name: Kept(part.in_time, part.late) for name, part in brain.figures.items()},
         )
 
-    # --- what arrives ---
+    # --- received messages ---
 
     def receive(self, reply: Reply) -> None:
         traffic, now_s = self._traffic, self._events.now_s

@@ -107,7 +107,7 @@ SEEN_TASKS: dict[str, ArmTask] = {
     "handle-press-side": _scene("handle-press-side", "press the handle at the side", "push the handle at the side down"),
     "coffee-button": _scene("coffee-button", "press the button of the coffee machine", "make coffee"),
 }
-"""Tasks that the policy without a state, which acts on images alone, was trained on."""
+"""Tasks that the policy which acts on images alone was trained on."""
 
 VISIT_THEN_PUSH = "visit-then-push"
 STAGED_TASKS: dict[str, ArmTask] = {

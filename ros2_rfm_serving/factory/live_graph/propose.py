@@ -41,7 +41,7 @@ AXES = {1: ("linear.x",), 2: ("linear.x", "angular.z"), 3: ("linear.x", "linear.
 
 
 class UndecidedError(ConfigurationError):
-    """A choice between several possible answers that an option has to make."""
+    """A choice that an option has to make, since several answers are possible."""
 
     def __init__(self, option: str, problem: str, choices: Sequence[str], example: str) -> None:
         """Describe the choice. option: name without dashes. example: a possible value."""
@@ -446,7 +446,7 @@ class _Proposer:
         able = self._contract.conditionings if self._contract else (Conditioning.NONE,)
         return next((one.value for one in (Conditioning.PREFIX, Conditioning.GUIDED) if one in able), Conditioning.NONE.value)
 
-    # --- what a command may be ---
+    # --- limits and fallbacks ---
 
     def _motion(self, command_type: str, actions: tuple[str, ...], joints: tuple[str, ...]) -> None:
         if command_type == "position":
