@@ -52,7 +52,7 @@ class LookingNode(DiscoveringNode):
 
     @property
     def newest_s(self) -> float:
-        """When the node began to watch the robot or server that it found last, on its clock, s."""
+        """Time at which the node began to watch the most recently found robot or server, on its clock, s."""
         return max(tuple(self.heard.expected_s.values()), default=self.heard.begun_s)
 
     def watch_robot(self, robot: str) -> Any:
