@@ -65,7 +65,7 @@ class Following:
         return self.schedule.scheduler if self.schedule else 0
 
     def hear(self, schedule: Schedule, now_s: float) -> Heard:
-        """Follow a schedule if the result is `taken`. `now_s` never decreases."""
+        """Return the result of receiving a schedule, and follow it if that is `taken`. `now_s` never decreases."""
         heard = self._judge(schedule, now_s)
         if heard.taken:
             self.takeovers += heard is Heard.TAKEOVER

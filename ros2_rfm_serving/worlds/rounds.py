@@ -95,9 +95,9 @@ class Episode:
 def run_rounds(
     arms: Sequence[MetaworldArm], engine: Engine, jobs: Iterable[Job], *, noise: float = 0.0, max_steps: int = MAX_STEPS
 ) -> Iterator[Episode]:
-    """Run all jobs, as many at once as there are arms, and yield episodes as they end. No episode depends on those run in parallel.
+    """Run all jobs, as many at once as there are arms of their task, and yield episodes as they end.
 
-    noise: standard deviation of the addition to every executed action, full scale 1.
+    No episode depends on those run in parallel. noise: standard deviation of the addition to every executed action, full scale 1.
     """
     pending = iter(jobs)
     free, busy = [Stage(arm, noise, max_steps) for arm in arms], list[Stage]()
