@@ -21,10 +21,10 @@ def settle(device: str) -> None:
 
 
 class Stopwatch:
-    """Stopwatch of the phases of one batch. `mark` is called at the beginning and the end of perception, then of the denoising
-    steps.
+    """Stopwatch of the phases of one batch.
 
-    On a GPU, marks are events in its queue, so that nothing waits for them before the batch has ended.
+    `mark` is called at the beginning and the end of perception, then of the denoising steps. On a GPU, marks are events in its
+    queue, so that nothing waits for them before the batch has ended.
     """
 
     def __init__(self, clock: Callable[[], float] | None, device: str) -> None:

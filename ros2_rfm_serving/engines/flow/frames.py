@@ -36,20 +36,17 @@ def steps_of_stages(num_steps: int, pipelining: Pipelining) -> tuple[int, ...]:
 
 
 def require_spread(num_steps: int, pipelining: Pipelining) -> None:
-    """Check that denoising steps can be spread over the stages of a pipeline.
-
-    Raises: `ModelError` for a pipeline that is impossible with this number of steps, or with any.
-    """
+    """Check that denoising steps can be spread over the stages of a pipeline. Raises: `ModelError` for a pipeline that is
+    impossible with this number of steps, or with any."""
     steps_of_stages(num_steps, pipelining)
     if pipelining.problem:
         raise ModelError(pipelining.problem)
 
 
 def blocks_of_stages(costs: Sequence[float], stages: int) -> tuple[range, ...]:
-    """Return the blocks of each perception stage, in order, so that the most expensive stage is as cheap as possible (AURAS
-    §4.3.2).
+    """Return the blocks of each perception stage, in order.
 
-    Raises: `ModelError` if there are more stages than blocks.
+    The most expensive stage is as cheap as possible (AURAS §4.3.2). Raises: `ModelError` if there are more stages than blocks.
     """
     if not 1 <= stages <= len(costs):
         raise ModelError(f"pp_perception is {stages}; the model's perception has {len(costs)} blocks to spread over frames")

@@ -70,11 +70,8 @@ class StagedPerception:
         self._stages(pipelining.pp_perception)
 
     def frame(self, requests: Sequence[InferenceRequest]) -> list[Observed | None]:
-        """Run one frame of several sessions, each with a new observation.
-
-        Returns, for each session, the observation whose perception is complete, or None. Raises: `ModelError` if the model's
-        perception cannot be split as asked.
-        """
+        """Run one frame of several sessions, each with a new observation. Returns, for each session, the observation whose
+        perception is complete, or None. Raises: `ModelError` if the model's perception cannot be split as asked."""
         by_depth: dict[int, list[int]] = {}
         for i, request in enumerate(requests):
             assert request.pipelining is not None
