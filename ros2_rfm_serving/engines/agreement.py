@@ -38,8 +38,8 @@ def require_agreement(model: str, engine: Engine) -> None:
 
 
 def require_compared(model: str, engine: Engine, checks: Sequence[Parity]) -> None:
-    """Check that all blocks pass. checks: those of `engine`. Raises: `ModelError`, as `require_parity` does, and if the engine
-    `must_agree` and nothing was compared."""
+    """Check that all blocks pass. checks: those of `engine`.
+    Raises: `ModelError`, as `require_parity` does, and if the engine `must_agree` and nothing was compared."""
     if engine.must_agree and not checks:
         fix = "give it something to be compared with (`check_precision`, or its model a `reference()`), or serve it in float32"
         raise ModelError(f"{model!r} computes in less than float32, and nothing says that it computes what it should: {fix}")
@@ -47,8 +47,8 @@ def require_compared(model: str, engine: Engine, checks: Sequence[Parity]) -> No
 
 
 def _file(engine: Engine) -> Path | None:
-    """Return the file of the figures, or None if they are not stored. Its name follows from all inputs of the figures: weights and
-    options, hardware and libraries, and the source of this package."""
+    """Return the file of the figures, or None if they are not stored.
+    Its name follows from all inputs of the figures: weights and options, hardware and libraries, and the source of this package."""
     if not engine.computed_by:
         return None
     try:
@@ -75,8 +75,8 @@ def _passed(file: Path) -> bool:
 
 
 def _write(file: Path, checks: Sequence[Parity]) -> None:
-    """Write the file atomically, as another server may start meanwhile. Figures are for people; their seal says that they
-    passed."""
+    """Write the file atomically, as another server may start meanwhile.
+    Figures are for people; their seal says that they passed."""
     part = file.with_suffix(f".{os.getpid()}.{threading.get_native_id()}")
     figures = json.dumps([asdict(check) for check in checks])
     try:

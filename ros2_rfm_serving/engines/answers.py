@@ -140,8 +140,8 @@ def _check_shapes(model: Array, robot: Array, updates: Array, confidence: Array,
 
 
 def _array(name: str, values: Any) -> Array:
-    """Return values as they are, or copied from any type that NumPy understands, which a tensor on a device is not. Raises:
-    `EngineError` if NumPy cannot convert them."""
+    """Return values as they are, or copied from any type that NumPy understands, which a tensor on a device is not.
+    Raises: `EngineError` if NumPy cannot convert them."""
     if isinstance(values, np.ndarray) and values.dtype == np.float32:
         return values
     try:

@@ -47,20 +47,20 @@ class Engine(Protocol):
     images at once and concurrently with `infer`. It is idempotent, as an image may also arrive untransformed."""
 
     decode_image: Callable[[EncodedImage], Image | None] | None = None
-    """Decoder of a JPEG whose header has been checked, which includes all that `fit_image` would do. It runs on the same threads.
-    If this is None, or returns None, the server decodes the image."""
+    """Decoder of a JPEG whose header has been checked, which includes all that `fit_image` would do.
+    It runs on the same threads. If this is None, or returns None, the server decodes the image."""
 
     clock: Callable[[], float] | None = None
-    """Clock that returns seconds, for `EngineReply.phases`. The process that serves the engine sets it; None disables the
-    measurement."""
+    """Clock that returns seconds, for `EngineReply.phases`.
+    The process that serves the engine sets it; None disables the measurement."""
 
     on_check: Callable[[int, int], None] | None = None
-    """Callback (completed parts of a check, number of parts). The caller of the check sets it; it is called on the thread that
-    checks."""
+    """Callback (completed parts of a check, number of parts).
+    The caller of the check sets it; it is called on the thread that checks."""
 
     timeout_s: float = 0.0
-    """Seconds after which the engine gives up a batch by itself; 0 if there is no limit. A server counts it as hung only beyond
-    this limit."""
+    """Seconds after which the engine gives up a batch by itself; 0 if there is no limit.
+    A server counts it as hung only beyond this limit."""
 
     @property
     def is_dead(self) -> bool:
@@ -103,24 +103,24 @@ class Engine(Protocol):
 
     @property
     def must_agree(self) -> bool:
-        """True if the engine must agree with its reference to be served, whatever the descriptor's `parity` is. This holds for an
-        engine that computes in less than float32, or whose weights are not those that were trained."""
+        """True if the engine must agree with its reference to be served, whatever the descriptor's `parity` is.
+        This holds for an engine that computes in less than float32, or whose weights are not those that were trained."""
         return False
 
     @property
     def computed_by(self) -> str:
-        """Options and hardware that determine parity figures, beside the model's hash. If it is empty, figures are measured at
-        every start."""
+        """Options and hardware that determine parity figures, beside the model's hash.
+        If it is empty, figures are measured at every start."""
         return ""
 
     def check_precision(self) -> list[Parity]:
-        """Run the check that an engine with `must_agree` has to pass at start. It is `check_parity`, or the part of it that
-        rounding can change."""
+        """Run the check that an engine with `must_agree` has to pass at start.
+        It is `check_parity`, or the part of it that rounding can change."""
         return self.check_parity()
 
     def check_parity(self) -> list[Parity]:
-        """Compare the engine with its reference, block by block if it is split (vla.cpp §4.6). Returns nothing if there is no
-        reference."""
+        """Compare the engine with its reference, block by block if it is split (vla.cpp §4.6).
+        Returns nothing if there is no reference."""
         return []
 
 
@@ -199,8 +199,8 @@ class Parity:
 
 
 def require_parity(model: str, checks: Sequence[Parity]) -> None:
-    """Check that all blocks pass. Raises: `ModelError` that names every block outside its tolerance, with error and tolerance, and
-    a precision that may pass."""
+    """Check that all blocks pass.
+    Raises: `ModelError` that names every block outside its tolerance, with error and tolerance, and a precision that may pass."""
     failed = [f"{p.block} is off by {p.error:.2g}, it may be by {p.tolerance:.2g}" for p in checks if not p.passes]
     if failed:
         finer = {"int4": "int8", "int8": "bfloat16", "bfloat16": "float32", "float16": "float32"}
@@ -325,13 +325,13 @@ class Relative(Anchored, Protocol):
 
     @abstractmethod
     def placed(self, actions: npt.NDArray[np.float32], states: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
-        """Return actions in robot space, [B, T, A]. actions: output of `denormalize`, relative to the position of each row's robot.
-        states: [S] of each row."""
+        """Return actions in robot space, [B, T, A].
+        actions: output of `denormalize`, relative to the position of each row's robot. states: [S] of each row."""
 
 
 class Predicts(enum.Enum):
-    """Quantity that a network predicts from noisy actions. It decides how our loop gets to clean actions
-    (engines/flow/solvers.py)."""
+    """Quantity that a network predicts from noisy actions.
+    It decides how our loop gets to clean actions (engines/flow/solvers.py)."""
 
     VELOCITY = "velocity"
     """Flow matching: noise - actions."""
@@ -344,8 +344,8 @@ class Predicts(enum.Enum):
 
 
 def offered(contract: ModelContract, predicts: Predicts) -> ModelContract:
-    """Return the contract with the conditionings that our loop offers for this kind of model. A regression model offers no
-    real-time chunking, and only flow-matching models can be guided."""
+    """Return the contract with the conditionings that our loop offers for this kind of model.
+    A regression model offers no real-time chunking, and only flow-matching models can be guided."""
     if predicts is Predicts.CHUNK:
         return replace(contract, conditionings=(Conditioning.NONE,), max_inference_delay_steps=0)
     trained = (Conditioning.PREFIX,) if contract.max_inference_delay_steps else ()
@@ -369,8 +369,8 @@ class SamplingConfig:
     noise: Literal["normal", "uniform"] = "normal"
     """Distribution of the noise; `uniform` is in [-1, 1) before it is scaled."""
     ramp_rate: float = 0.0
-    """Ramp rate of a model that departs from a prefix gradually (engines/flow/ramp.py). With 0, all steps after the delay are the
-    model's own."""
+    """Ramp rate of a model that departs from a prefix gradually (engines/flow/ramp.py).
+    With 0, all steps after the delay are the model's own."""
     seed: int = 0
     """Seed of the noise, together with the request's session and sequence number: a re-run gives the same chunk."""
     num_columns: int = 0
@@ -378,11 +378,11 @@ class SamplingConfig:
     device: str = "cpu"
     """PyTorch device of the loop's tensors."""
     true_jacobian: bool = False
-    """True if sessions may ask for guidance through the model's Jacobian. It is compiled at warm-up and slows down the whole
-    batch."""
+    """True if sessions may ask for guidance through the model's Jacobian.
+    It is compiled at warm-up and slows down the whole batch."""
     fixed_shapes: tuple[int, ...] = ()
-    """Batch sizes, rising, that are compiled or captured at warm-up. A batch is padded to the next size; if empty, any size
-    runs."""
+    """Batch sizes, rising, that are compiled or captured at warm-up.
+    A batch is padded to the next size; if empty, any size runs."""
     warm_sizes: tuple[int, ...] = ()
     """Batch sizes that warm up an engine that runs any size. If empty, they are one row and the largest batch."""
     max_rows: int = 0

@@ -100,8 +100,8 @@ def as_it_is(request: InferenceRequest, reply: EngineReply) -> EngineReply:
 
 
 class EmulatedEngine(Engine):
-    """Engine without a model that spends the time of each batch. service: a law, or the seconds of one batch by its size. wait:
-    spends them, with a sleep or in virtual time."""
+    """Engine without a model that spends the time of each batch.
+    service: a law, or the seconds of one batch by its size. wait: spends them, with a sleep or in virtual time."""
 
     def __init__(
         self,
@@ -194,8 +194,8 @@ class EmulatedEngine(Engine):
 
 
 class EmulatedSteps(EmulatedEngine, Stepping):
-    """Emulated engine that can also advance one denoising step at a time, with a law for that, in pipelined sessions too. Steps
-    always succeed, as they compute nothing."""
+    """Emulated engine that can also advance one denoising step at a time, with a law for that, in pipelined sessions too.
+    Steps always succeed, as they compute nothing."""
 
     def __init__(
         self,
@@ -227,8 +227,8 @@ class EmulatedSteps(EmulatedEngine, Stepping):
         steps_of_stages(self._steps.num_steps, pipelining)
 
     def _spend(self, num_requests: int) -> None:
-        """Spend the time of a batch. A server whose rows advance one by one follows the law of steps, not that of a single compiled
-        size."""
+        """Spend the time of a batch.
+        A server whose rows advance one by one follows the law of steps, not that of a single compiled size."""
         if self._steps_on:
             self._wait(self._steps.draw_s(num_requests, self._rng))
         else:

@@ -25,7 +25,7 @@ def model_hash(content_hash: str, changes: Mapping[str, Any]) -> str:
 
 
 def generator_of(id: RequestId, seed: int) -> np.random.Generator:
-    """Return the generator of a request's noise. It follows from the request's identity, so that a recorded request can be replayed
-    bit for bit."""
+    """Return the generator of a request's noise.
+    It follows from the request's identity, so that a recorded request can be replayed bit for bit."""
     who = zlib.crc32(f"{id.robot}/{id.component}".encode())
     return np.random.default_rng([seed, who, id.episode, id.sequence])

@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 
 
 def keep_kernels() -> None:
-    """Keep kernels in a folder of this user from now on, unless the user has set one. The content of the folder is executed. So
-    kernels stay in PyTorch's own folder if no folder can be made that belongs to this user alone and can be written to."""
+    """Keep kernels in a folder of this user from now on, unless the user has set one. The content of the folder is executed.
+    So kernels stay in PyTorch's own folder if no folder can be made that belongs to this user alone and can be written to."""
     said = os.environ.get(VARIABLE)
     if said and said != _of_pytorch():
         return
@@ -38,8 +38,8 @@ def keep_kernels() -> None:
 
 
 def _require_room(folder: Path) -> None:
-    """Check that kernels can be written, as PyTorch compiles nothing otherwise. Raises: `OSError` if the disk is full or
-    read-only."""
+    """Check that kernels can be written, as PyTorch compiles nothing otherwise.
+    Raises: `OSError` if the disk is full or read-only."""
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, "cannot be written to", str(folder))
     if (free := shutil.disk_usage(folder).free) < LEAST_FREE_BYTES:

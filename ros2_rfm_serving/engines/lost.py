@@ -6,8 +6,8 @@ import sys
 from typing import Any
 
 CUDA_ERROR = "CUDA error: "
-"""Beginning of PyTorch's message for a CUDA error (c10/cuda/CUDAException.cpp). Since 2.8 it is an `AcceleratorError`, before that
-a plain `RuntimeError`."""
+"""Beginning of PyTorch's message for a CUDA error (c10/cuda/CUDAException.cpp).
+Since 2.8 it is an `AcceleratorError`, before that a plain `RuntimeError`."""
 OF_THE_DEVICE = ("CUDA", "cuDNN")
 """Words in the messages of libraries: `Triton Error [CUDA]: ...` from a compiled kernel, `cuDNN error: ...`."""
 

@@ -28,8 +28,8 @@ class NvJpeg:
     """
 
     def __init__(self, uploads: Uploads, stream: Device, device: str, first: Fit = as_it_is, library: Any = None) -> None:
-        """Create the decoder and decode a probe. first: transformation of a decoded image before it is returned. library:
-        `torchvision.io`. Raises: `ModelError` if torchvision decodes no JPEG on the device."""
+        """Create the decoder and decode a probe. first: transformation of a decoded image before it is returned.
+        library: `torchvision.io`. Raises: `ModelError` if torchvision decodes no JPEG on the device."""
         self._uploads, self._stream, self._first, self._lock = uploads, stream, first, threading.Lock()
         try:
             library = library or importlib.import_module("torchvision.io")
@@ -40,8 +40,8 @@ class NvJpeg:
             raise ModelError(f"{problem}; install one with nvJPEG for this PyTorch, or leave it out") from error
 
     def __call__(self, image: EncodedImage) -> Image | None:
-        """Return the decoded image, or None if the host is to decode it and report the problem. That is the case for an incomplete
-        image, or one that nvJPEG does not accept."""
+        """Return the decoded image, or None if the host is to decode it and report the problem.
+        That is the case for an incomplete image, or one that nvJPEG does not accept."""
         if bytes(image.data[-2:]) != END:
             return None
         try:

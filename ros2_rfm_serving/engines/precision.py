@@ -36,8 +36,8 @@ class EightBits(nn.Module):
 
 
 class FourBits(nn.Module):
-    """Parametrization with 4 bits per weight and a scale per group of a row. A byte has two weights, the first in its lower
-    half."""
+    """Parametrization with 4 bits per weight and a scale per group of a row.
+    A byte has two weights, the first in its lower half."""
 
     def forward(self, packed: Tensor, scale: Tensor) -> Tensor:
         halves = torch.stack([packed & 15, packed >> 4], dim=-1).to(scale.dtype) - 8
@@ -109,8 +109,8 @@ def num_bytes(network: nn.Module) -> int:
 
 
 def _layers(network: nn.Module, exact: tuple[str, ...]) -> Iterator[nn.Linear]:
-    """Yield the linear layers that multiply by their weight themselves. Code of other modules reads the weights of, for example,
-    nn.MultiheadAttention, so these are left out."""
+    """Yield the linear layers that multiply by their weight themselves.
+    Code of other modules reads the weights of, for example, nn.MultiheadAttention, so these are left out."""
     for name, module in list(network.named_modules()):
         plain = type(module) is nn.Linear or (isinstance(module, nn.Linear) and not module.__module__.startswith("torch."))
         if plain and not any(name == beginning or name.startswith(f"{beginning}.") for beginning in exact):

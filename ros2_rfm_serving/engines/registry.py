@@ -50,8 +50,8 @@ WHOLE = ("lerobot", "jax", "remote")
 
 
 def answers_whole(entry: CatalogueEntry, gpu_type: str) -> bool:
-    """Return whether an engine answers whole batches, as far as this is known without loading it. Text models answer requests
-    concurrently, whatever batching is asked for."""
+    """Return whether an engine answers whole batches, as far as this is known without loading it.
+    Text models answer requests concurrently, whatever batching is asked for."""
     if OutputKind(entry.output) is not OutputKind.ACTION_CHUNK:
         return False
     footprint = entry.gpus.get(gpu_type)
@@ -106,8 +106,8 @@ def checked_options(kind: type[Options], spec: EngineSpec) -> Options:
 
 
 def _find(name: str) -> Build:
-    """Return the build function of an engine. Raises: `ModelError` if there is none, `ImportError` if its module cannot be
-    imported."""
+    """Return the build function of an engine.
+    Raises: `ModelError` if there is none, `ImportError` if its module cannot be imported."""
     path = ENGINES.get(name) or next((e.value for e in entry_points(group=ENTRY_POINTS) if e.name == name), name)
     module, colon, function = path.partition(":")
     if not colon:

@@ -96,8 +96,8 @@ class Ring:
 
     @contextmanager
     def slot(self, num_bytes: int) -> Iterator[Slot]:
-        """Enter a slot with room for `num_bytes`. Buffers grow to the largest image so far. Waits while other threads fill all
-        slots."""
+        """Enter a slot with room for `num_bytes`.
+        Buffers grow to the largest image so far. Waits while other threads fill all slots."""
         slot = self._slots.get()
         try:
             if slot.done is not None:
@@ -120,8 +120,8 @@ class Twin(NamedTuple):
 
 
 class Sent(np.ndarray[tuple[int, ...], np.dtype[np.uint8]]):
-    """`Image` for computation on the host, with a twin on the device. Arrays that are cut out of it or made from it have no
-    twin."""
+    """`Image` for computation on the host, with a twin on the device.
+    Arrays that are cut out of it or made from it have no twin."""
 
     twin: Twin | None = None
 
@@ -134,8 +134,8 @@ class Uploads:
         self._ring = Ring(device.buffer, num_slots)
 
     def send(self, image: Image) -> Image:
-        """Return the same image with its upload under way. It has no twin if the device refuses; the image is then sent with its
-        batch."""
+        """Return the same image with its upload under way.
+        It has no twin if the device refuses; the image is then sent with its batch."""
         try:
             twin = self._copied(image, torch.uint8, self._fit)
         except RuntimeError:  # out of memory, a lost device, or a size that cannot be fitted
@@ -156,8 +156,8 @@ class Uploads:
             return beside(pixels.cpu().numpy(), twin)
 
     def batch(self, images: Sequence[Image]) -> Tensor:
-        """Return the inputs of a batch, [N, ...], on the device, for the caller's next work. Raises: `RuntimeError` if the device
-        fails."""
+        """Return the inputs of a batch, [N, ...], on the device, for the caller's next work.
+        Raises: `RuntimeError` if the device fails."""
         twins = [self._twin(image) for image in images]
         return torch.stack([self._device.received(twin.pixels, twin.there) for twin in twins])
 

@@ -10,8 +10,8 @@ from typing import Any
 from ros2_rfm_serving.errors import ModelError
 
 MOST_BYTES = 4 << 20
-"""Largest header in bytes. The library's own limit is 100 MB, a million tensors. One tensor takes 100 to 150 bytes; published
-models have up to thousands."""
+"""Largest header in bytes.
+The library's own limit is 100 MB, a million tensors. One tensor takes 100 to 150 bytes; published models have up to thousands."""
 
 
 def check_header(file: Path) -> None:

@@ -21,8 +21,8 @@ MAX_CHUNK = 10_000
 
 
 class Observation(NamedTuple):
-    """Tensors of B requests, made by `Processing`. C: cameras, including those that are never present; L: tokens, padded; S: state
-    columns."""
+    """Tensors of B requests, made by `Processing`.
+    C: cameras, including those that are never present; L: tokens, padded; S: state columns."""
 
     images: Tensor
     """Normalised images, [B, C, 3, height, width] float32."""
@@ -85,8 +85,8 @@ class Architecture(nn.Module, ABC):
 
     @abstractmethod
     def image_tokens(self, images: Tensor) -> Tensor:
-        """Return the tokens that the language model reads, positions included, [B, C, tokens, width]. images: [B, C, 3, height,
-        width]."""
+        """Return the tokens that the language model reads, positions included, [B, C, tokens, width].
+        images: [B, C, 3, height, width]."""
 
     @abstractmethod
     def perceive(self, observation: Observation) -> Tensors:
@@ -104,8 +104,8 @@ class Architecture(nn.Module, ABC):
         """
 
     def round_activations(self, on: bool) -> None:
-        """Turn the quantisation of activations on or off, if there is any. With rounding, two kernels differ by a whole step if a
-        value lies between two steps."""
+        """Turn the quantisation of activations on or off, if there is any.
+        With rounding, two kernels differ by a whole step if a value lies between two steps."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -113,8 +113,8 @@ class Architecture(nn.Module, ABC):
         return self.computes_in or next(parameter.dtype for parameter in self.parameters() if parameter.is_floating_point())
 
     def cast(self, dtype: torch.dtype) -> None:
-        """Cast weights one by one from the dtype in which they were saved. Buffers, which are positions and statistics, become
-        float32."""
+        """Cast weights one by one from the dtype in which they were saved.
+        Buffers, which are positions and statistics, become float32."""
         for parameter in self.parameters():
             parameter.data = parameter.data.to(dtype)
         for buffer in self.buffers():

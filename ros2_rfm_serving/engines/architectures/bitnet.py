@@ -81,8 +81,8 @@ class BitNet(nn.Module):
 
 
 def mixed_by(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """Return attended values, [B, N, heads size], from [B, heads, N, size], without a fused kernel. A fused kernel would round
-    differently from its authors' code."""
+    """Return attended values, [B, N, heads size], from [B, heads, N, size], without a fused kernel.
+    A fused kernel would round differently from its authors' code."""
     key, value = (each.repeat_interleave(query.shape[1] // each.shape[1], dim=1) for each in (key, value))
     scores = (query @ key.transpose(2, 3) / math.sqrt(query.shape[-1])).masked_fill(~mask, -math.inf)
     shares = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(query.dtype)

@@ -100,8 +100,8 @@ def load(folder: Path, *, as_saved: bool = False) -> Loaded:
 
 
 def save(folder: Path, manifest: Manifest, weights: dict[str, Tensor], tokenizer: str) -> str:
-    """Write a bundle and return its hash. tokenizer: content of its file. Raises: `ModelError` if the weights are not the
-    network's."""
+    """Write a bundle and return its hash.
+    tokenizer: content of its file. Raises: `ModelError` if the weights are not the network's."""
     require_whole(folder, manifest, weights, tokenizer)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(manifest.model_dump(mode="json"), indent=1) + "\n")
@@ -242,8 +242,8 @@ class Unfilled(TorchFunctionMode):
 
 
 class Weightless(TorchFunctionMode):
-    """Context in which layers have shapes and no memory. Code that draws a weight from the values of others would touch all of
-    their memory in vain."""
+    """Context in which layers have shapes and no memory.
+    Code that draws a weight from the values of others would touch all of their memory in vain."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **{**(kwargs or {}), **({"device": "meta"} if func is torch.empty else {})})

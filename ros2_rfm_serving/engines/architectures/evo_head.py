@@ -96,8 +96,8 @@ class EvoHead(nn.Module):
         return tuple(tensor for block in blocks for tensor in block.keys_values(read))
 
     def velocity(self, x: Tensor, time: Tensor, context: Tensors) -> Tensor:
-        """Return the velocity in the convention of our loop: time 1 is noise, and velocity is noise - actions. Evo-1's time is 1 -
-        time, and its velocity has the opposite sign."""
+        """Return the velocity in the convention of our loop: time 1 is noise, and velocity is noise - actions.
+        Evo-1's time is 1 - time, and its velocity has the opposite sign."""
         real = torch.arange(x.shape[-1], device=x.device) < self.config.actions
         tokens = self.action_encoder((x * real).to(context[0]))
         times = sinusoids(time_index(time), tokens.shape[-1]).to(tokens)

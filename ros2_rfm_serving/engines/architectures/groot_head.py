@@ -74,8 +74,8 @@ class GrootHead(nn.Module):
         self.model = ActionTransformer(config.layers, config.heads, width, config.prefix_width, config.hidden)
 
     def context(self, prefix: Prefix, state: Tensor) -> Tensors:
-        """Return masks, the tokens that no step changes, then keys and values of each block that reads the prefix. state: [B,
-        columns]."""
+        """Return masks, the tokens that no step changes, then keys and values of each block that reads the prefix.
+        state: [B, columns]."""
         features = self.vl_self_attention(self.vlln(prefix.features), prefix.words)
         tokens = self.state_encoder(state[:, None], self.config.embodiment)
         if self.config.future_tokens:
@@ -84,8 +84,8 @@ class GrootHead(nn.Module):
         return prefix.words, prefix.images, tokens, *(tensor for pair in pairs for tensor in pair)
 
     def velocity(self, x: Tensor, time: Tensor, context: Tensors) -> Tensor:
-        """Return the velocity in the convention of our loop: time 1 is noise, and velocity is noise - actions. GR00T's time is 1 -
-        time, and its velocity has the opposite sign."""
+        """Return the velocity in the convention of our loop: time 1 is noise, and velocity is noise - actions.
+        GR00T's time is 1 - time, and its velocity has the opposite sign."""
         words, images, tokens, *kept = context
         bucket = bucket_of(time, self.config.buckets)
         actions = self.action_encoder(x.to(tokens), bucket, self.config.embodiment)

@@ -52,7 +52,7 @@ class GrootN17Config(GrootN16Config):
     chunk_length: int = Field(default=40, ge=1, le=MAX_CHUNK)
     action_columns: int = Field(default=132, ge=1)
     state_columns: int = Field(default=132, ge=0)
-    vision: QwenVisionConfig = QwenVisionConfig()  # elsewhere only its common fields are read
+    vision: QwenVisionConfig = QwenVisionConfig()  # type: ignore[assignment] # elsewhere only fields that both have are read
     language: DecoderConfig = QWEN3.model_copy(update={"layers": 16, "rope_theta": 5e6})
     vocabulary: int = Field(default=151936, ge=1)
     image_token: int = Field(default=151655, ge=0)
@@ -107,8 +107,8 @@ class GrootN17(GrootN16):
         return Prefix(self.language(joined.embedded, rotation=rotation, added=added), joined.words, joined.images)
 
     def _seen(self, images: Tensor) -> list[Tensor]:
-        """Return image tokens, then the features that are added layer by layer, [B, C, tokens, width] each. images: [B, C, 3,
-        height, width]."""
+        """Return image tokens, then the features that are added layer by layer, [B, C, tokens, width] each.
+        images: [B, C, 3, height, width]."""
         vision = self.config.vision
         assert isinstance(vision, QwenVisionConfig)
         flat, grid = images.flatten(0, 1), 2 * vision.side
@@ -118,8 +118,8 @@ class GrootN17(GrootN16):
         return [each.reshape(*images.shape[:2], vision.side**2, -1) for each in (tokens, *deep)]
 
     def _rotation(self, joined: Joined) -> Rotation:
-        """Return the rotation by time, height and width. A word has the same position in all three. An image's patches have
-        positions of their own, from the image's beginning."""
+        """Return the rotation by time, height and width.
+        A word has the same position in all three. An image's patches have positions of their own, from the image's beginning."""
         config = self.config
         assert isinstance(config, GrootN17Config)
         side = config.vision.side
@@ -144,8 +144,8 @@ def turns_of(parts: tuple[int, int, int]) -> list[int]:
 
 
 def patches_of(images: Tensor, patch_px: int) -> Tensor:
-    """Return patches, [N patches, 3 x frames x patch x patch], in which the patches of a square are contiguous. images: [N, 3,
-    height, width]."""
+    """Return patches, [N patches, 3 x frames x patch x patch], in which the patches of a square are contiguous.
+    images: [N, 3, height, width]."""
     count, channels, height, width = images.shape
     rows, columns = height // patch_px // SHUFFLE, width // patch_px // SHUFFLE
     cut = images.reshape(count, channels, rows, SHUFFLE, patch_px, columns, SHUFFLE, patch_px)

@@ -11,8 +11,8 @@ from ros2_rfm_serving.engines.architectures.layers import DecoderBlock, DecoderC
 
 
 class CausalLanguage(nn.Module):
-    """Causal language model. No token attends to a later one, so padding goes to the end and needs no mask. The layers may be the
-    first ones of a longer model."""
+    """Causal language model. No token attends to a later one, so padding goes to the end and needs no mask.
+    The layers may be the first ones of a longer model."""
 
     def __init__(self, config: DecoderConfig, vocabulary: int, *, normed: bool = True) -> None:
         super().__init__()

@@ -54,8 +54,8 @@ def rotated(heads: Tensor, rotation: Rotation) -> Tensor:
 
 
 def attended(query: Tensor, keys_values: KeysValues, mask: Tensor | None) -> Tensor:
-    """Return attended values, [B, N, heads size], of queries, [B, heads, N, size]. A key and value serve heads / kv heads queries.
-    mask: [B or 1, 1, N, keys]."""
+    """Return attended values, [B, N, heads size], of queries, [B, heads, N, size].
+    A key and value serve heads / kv heads queries. mask: [B or 1, 1, N, keys]."""
     key, value = (each.repeat_interleave(query.shape[1] // each.shape[1], dim=1) for each in keys_values)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
 
@@ -66,8 +66,8 @@ def in_heads(x: Tensor, head_size: int) -> Tensor:
 
 
 def unread(context: Tensors, count: int, behind: int = 0) -> Tensors:
-    """Insert `count` tokens that no other token reads, `behind` places before the end. context: masks [B, N], keys and values [B,
-    heads, N, size]."""
+    """Insert `count` tokens that no other token reads, `behind` places before the end.
+    context: masks [B, N], keys and values [B, heads, N, size]."""
 
     def longer(tensor: Tensor) -> Tensor:
         tokens = tensor.dim() // 2
@@ -156,8 +156,8 @@ class DecoderBlock(nn.Module):
         *,
         crossing: bool = False,
     ) -> tuple[Tensor, KeysValues]:
-        """Run the block, and return the tokens with the keys and values that it read. known: keys and values before its own,
-        already rotated. crossing: `known` replaces its own."""
+        """Run the block, and return the tokens with the keys and values that it read.
+        known: keys and values before its own, already rotated. crossing: `known` replaces its own."""
         normed, gate = self.norm1(x, condition)
         query = rotated(self.query_norm(in_heads(self.query(normed), self.head_size)), rotation)
         if crossing:
@@ -198,8 +198,8 @@ class LanguagePrefix(nn.Module):
         self.last = KeysValuesBlock(config)
 
     def forward(self, tokens: Tensor, rotation: Rotation, mask: Tensor) -> list[KeysValues]:
-        """Return keys and values of each layer. tokens: [B, N, width]; mask: [B, 1, N or 1, N], the keys that a token attends
-        to."""
+        """Return keys and values of each layer.
+        tokens: [B, N, width]; mask: [B, 1, N or 1, N], the keys that a token attends to."""
         read = []
         for block in self.blocks:
             tokens, keys_values = block(tokens, rotation, mask)

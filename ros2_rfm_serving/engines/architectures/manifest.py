@@ -37,8 +37,8 @@ class Affine(_Part):
     """True for a column that is scaled as a range; if empty, no column is. The lowest value and the width are kept because the
     middle of a narrow range loses its digits, and the lowest value would no longer be -1 exactly."""
     constant: tuple[bool, ...] = ()
-    """True for a number whose column is 0 for the model whatever its value is, but is scaled on its way back. If it is empty, no
-    column is. There are as many flags as `scale` has numbers."""
+    """True for a number whose column is 0 for the model whatever its value is, but is scaled on its way back.
+    If it is empty, no column is. There are as many flags as `scale` has numbers."""
     unscaled: tuple[bool, ...] = ()
     """True for a number whose column the model reads unscaled, and whose scale counts on its way back alone. If it is empty, no
     column is. There are as many flags as `scale` has numbers. Some columns of GR00T N1.5 that never moved are examples."""
@@ -159,8 +159,8 @@ class Processing(_Part):
     state: Affine = Affine()
     action: Affine = Affine()
     relative: tuple[NonNegativeInt | None, ...] = ()
-    """Column of the observed state, as the robot sends it, that each action is relative to; null if it is absolute. If empty, all
-    actions are absolute."""
+    """Column of the observed state, as the robot sends it, that each action is relative to; null if it is absolute.
+    If empty, all actions are absolute."""
 
 
 class Sampling(_Part):

@@ -33,8 +33,8 @@ class Normaliser:
         self._limit, self._limit_back = (_limits(clip, affine.unclipped, columns) for clip in (affine.clip, affine.clip_back))
 
     def normalized(self, values: Array) -> Numbers:
-        """Return normalised values in the precision of the statistics. values: [A], or [N, A] with a line of statistics for each of
-        N."""
+        """Return normalised values in the precision of the statistics.
+        values: [A], or [N, A] with a line of statistics for each of N."""
         lines = self._lines_of(values)
         offset, scale, varies = self._offset[lines], self._scale[lines], self._varies[lines]
         moved = self._gain * (values.astype(self._dtype) - offset)

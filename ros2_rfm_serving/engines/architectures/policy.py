@@ -47,8 +47,8 @@ class ArchitecturePolicy:
         self.decode_image = decoder_for(self.processor.uploads, options.device) if options.device_decoding else None
         self._contract = contract
         self._any_shape = not options.fixed_shapes
-        """True if shapes are not fixed. A row without a fixed prefix then has one time, and prompts are padded to the longest, not
-        further."""
+        """True if shapes are not fixed.
+        A row without a fixed prefix then has one time, and prompts are padded to the longest, not further."""
         fast = partial(accelerated, compiled=options.compiles)
         self._perceive = fast(self._context_of, recorded=options.records and network.RECORDS_PERCEPTION)
         self._velocity = fast(self._velocity_of, recorded=options.records)
@@ -87,8 +87,8 @@ class ArchitecturePolicy:
         return self.processor.placed(actions, states)
 
     def anchored(self, requests: Sequence[InferenceRequest]) -> Sequence[InferenceRequest]:
-        """Return the requests with prefixes in their own model space. A prefix that is not known in robot space is dropped, as its
-        place in the current model space is unknown."""
+        """Return the requests with prefixes in their own model space.
+        A prefix that is not known in robot space is dropped, as its place in the current model space is unknown."""
         if not self.is_relative:
             return requests
         return [
@@ -122,8 +122,8 @@ class ArchitecturePolicy:
 
     @contextmanager
     def unrounded(self) -> Iterator[None]:
-        """Disable the rounding of activations, in the reference too, within the block. Values that are rounded to 8 bits differ by
-        whole steps after the last of 24 layers."""
+        """Disable the rounding of activations, in the reference too, within the block.
+        Values that are rounded to 8 bits differ by whole steps after the last of 24 layers."""
         self._rounds = False
         self._network.round_activations(self._rounds)
         try:
@@ -140,8 +140,8 @@ class ArchitecturePolicy:
         return self._with(network)
 
     def whole_reference(self) -> ArchitecturePolicy:
-        """Return a reference with all weights in float64. It serves to count operations and bytes, as no tensor is widened in
-        between."""
+        """Return a reference with all weights in float64.
+        It serves to count operations and bytes, as no tensor is widened in between."""
         return self._with(self._as_saved().double())
 
     def _as_saved(self) -> Architecture:

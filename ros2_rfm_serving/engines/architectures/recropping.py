@@ -26,8 +26,8 @@ class Axis(NamedTuple):
 
 
 def recropped(image: Tensor, recrop: Recrop) -> Tensor:
-    """Return an image, [3, side, side] float32 with whole numbers of 0 to 255. image: [H, W, 3] uint8. Raises: `BadMessageError`
-    for an aspect ratio that the network was not trained for."""
+    """Return an image, [3, side, side] float32 with whole numbers of 0 to 255.
+    image: [H, W, 3] uint8. Raises: `BadMessageError` for an aspect ratio that the network was not trained for."""
     height, width = image.shape[:2]
     if recrop.shape == "square" and height != width:
         raise BadMessageError(

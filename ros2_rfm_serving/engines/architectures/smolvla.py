@@ -125,8 +125,8 @@ class SmolVla(Architecture):
         return bool(self.config.self_every) and layer % self.config.self_every == 0
 
     def _prefix(self, observation: Observation) -> tuple[Tensor, Tensor, Tensor]:
-        """Return tokens and two masks. Tokens are [B, N, width]. The masks are True for tokens that are present, [B, N], and for
-        the state's token, [N], which earlier tokens do not see."""
+        """Return tokens and two masks. Tokens are [B, N, width].
+        The masks are True for tokens that are present, [B, N], and for the state's token, [N], which earlier tokens do not see."""
         images = self.image_tokens(observation.images.to(self.dtype))
         words = self.word(observation.tokens)
         state = self.state_in(observation.state.to(self.dtype))[:, None]
@@ -139,8 +139,8 @@ class SmolVla(Architecture):
         return tokens, known, later
 
     def _read(self, block: nn.Module, keys: Tensor, values: Tensor) -> KeysValues:
-        """Return the keys and values that a block of the expert reads, computed once for all denoising steps. They are those of the
-        language model, or projections of them."""
+        """Return the keys and values that a block of the expert reads, computed once for all denoising steps.
+        They are those of the language model, or projections of them."""
         assert isinstance(block, DecoderBlock)
         if block.reads:
             keys, values = (part.transpose(1, 2).flatten(2) for part in (keys, values))
@@ -149,8 +149,8 @@ class SmolVla(Architecture):
 
 
 def shuffled(patches: Tensor, factor: int) -> Tensor:
-    """Merge neighbouring patches into one token (pixel shuffle). Shapes: [N, side side, width] -> [N, (side / factor)^2, factor^2
-    width]."""
+    """Merge neighbouring patches into one token (pixel shuffle).
+    Shapes: [N, side side, width] -> [N, (side / factor)^2, factor^2 width]."""
     side = int(patches.shape[1] ** 0.5)
     square = patches.view(len(patches), side // factor, factor, side // factor, factor, -1)
     return square.transpose(2, 3).flatten(3).flatten(1, 2)

@@ -78,7 +78,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Return all weights, which are finite. Raises: `ModelError` if they cannot be read, or are not numbers."""
+    """Return all weights. Raises: `ModelError` if they cannot be read, have an unknown dtype, or are not finite."""
     try:
         check_header(folder / WEIGHTS)
         weights: dict[str, Tensor] = load_file(folder / WEIGHTS)

@@ -69,8 +69,8 @@ class ImageTokens(nn.Module):
         return out
 
     def patches(self, images: Tensor) -> Tensor:
-        """Return patches, [B, patches, 3 p p], from [B, C, H, W, 3]; patch i belongs to `position` i. It only reshapes: no index is
-        computed."""
+        """Return patches, [B, patches, 3 p p], from [B, C, H, W, 3]; patch i belongs to `position` i.
+        It only reshapes: no index is computed."""
         p = self.patch_px
         b, c, h, w, _ = images.shape
         return images.view(b, c, h // p, p, w // p, p, 3).transpose(3, 4).reshape(b, self.position.shape[0], 3 * p * p)
@@ -159,8 +159,8 @@ class ContextEncoder(nn.Module):
         return torch.cat([state_tokens, image_tokens, self.word(words)], dim=1) + self.kind
 
     def take_over(self, other: ContextEncoder) -> None:
-        """Copy weights and statistics of the same name and shape from another policy. This policy's configuration was made from
-        that of the other one."""
+        """Copy weights and statistics of the same name and shape from another policy.
+        This policy's configuration was made from that of the other one."""
         own = self.state_dict()
         same = {name: value for name, value in other.state_dict().items() if name in own and own[name].shape == value.shape}
         self.load_state_dict(own | same)

@@ -190,8 +190,8 @@ class FlowPolicy(Embedded[FlowPolicyNetwork]):
         return (self._network.velocity_at(x, modulation, _pairs(context)),)
 
     def _modulation(self, time: Tensor) -> Tensor:
-        """Return the modulation of a batch's times, which are few: those of denoising steps, and 0 of fixed chunk steps. So each is
-        computed once, not per token and call."""
+        """Return the modulation of a batch's times, which are few: those of denoising steps, and 0 of fixed chunk steps.
+        So each is computed once, not per token and call."""
         if torch.equal(time, time[:, :1].expand_as(time)):
             time = time[:, :1]  # nothing is fixed: a row's tokens share its time, and values that broadcast need not be read
         times, which = time.unique(return_inverse=True)  # type: ignore[no-untyped-call]

@@ -21,8 +21,8 @@ from ros2_rfm_serving.types import EncodedImage, Image, InferenceRequest
 
 
 class Inputs:
-    """Inputs of the embedded networks. Each batch gets memory of its own: an image is copied once, to memory that the device
-    reads."""
+    """Inputs of the embedded networks.
+    Each batch gets memory of its own: an image is copied once, to memory that the device reads."""
 
     def __init__(self, cameras: Sequence[str], size_px: int, vocabulary: Sequence[str], max_words: int, device: str) -> None:
         self._cameras, self._size_px, self._max_words, self._device = cameras, size_px, max_words, device
@@ -63,8 +63,7 @@ class Inputs:
 
 
 def resized(image: Image, size_px: int) -> Image:
-    """Return an image as [size_px, size_px, 3]; one of this shape is returned unchanged. Takes no lock, and releases the
-    interpreter."""
+    """Return an image as [size_px, size_px, 3]; one of this shape is returned unchanged. It takes no lock, and releases the GIL."""
     if image.shape == (size_px, size_px, 3):
         return image
     planes = torch.from_numpy(np.require(image, requirements="W")).permute(2, 0, 1)[None]

@@ -21,14 +21,14 @@ def _many_on_cpu(tokens: Tensor) -> bool:
 
 
 def kernels_of(rows: int, tokens_of_a_row: Sequence[int]) -> tuple[bool, ...]:
-    """Return the choice of kernels for `rows` rows, for each number of tokens of a row. Graphs keep the choice that they were
-    traced with."""
+    """Return the choice of kernels for `rows` rows, for each number of tokens of a row.
+    Graphs keep the choice that they were traced with."""
     return tuple(rows * tokens >= MANY_TOKENS for tokens in tokens_of_a_row)
 
 
 class Linear(nn.Linear):
-    """Linear layer that runs many tokens with oneDNN and few with BLAS. On processors for which MKL was not written, either is up
-    to twice as fast in its range."""
+    """Linear layer that runs many tokens with oneDNN and few with BLAS.
+    On processors for which MKL was not written, either is up to twice as fast in its range."""
 
     activation = "none"
 
@@ -94,8 +94,8 @@ class Attention(nn.Module):
 
 
 def attended(query: Tensor, key: Tensor, value: Tensor, size: int, seen: Tensor | None = None) -> Tensor:
-    """Return attended values, [B, heads, T, size], from query, key and value of this form. Written out, it takes a CPU half as long
-    for many short sequences."""
+    """Return attended values, [B, heads, T, size], from query, key and value of this form.
+    Without a fused kernel, many short sequences take a CPU half as long."""
     if seen is not None or not _many_on_cpu(query[:, 0]):
         return F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
     weights = torch.matmul(query, key.transpose(-2, -1)).mul_(size**-0.5).softmax(dim=-1)

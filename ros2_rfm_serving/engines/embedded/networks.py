@@ -25,8 +25,8 @@ class FlowPolicyConfig(ContextConfig):
     num_steps: int = 5
     """Euler steps of our sampling loop: 5 are as good as 10 (models/metaworld_flow/MODEL_CARD.md)."""
     noise_scale: float = 1.0
-    """Standard deviation of the noise that sampling starts from. With 0 it starts from their mean, for demonstrations that do not
-    differ for the same state: chunks then do not differ either."""
+    """Standard deviation of the noise that sampling starts from. It is 0, so that sampling starts from the mean, if demonstrations
+    do not differ for the same state: chunks do not differ either then."""
     predicts: str = "velocity"
     """Quantity that the head was trained to predict (`Predicts`): flow matching, diffusion or regression."""
     train_steps: int = 100
@@ -35,8 +35,8 @@ class FlowPolicyConfig(ContextConfig):
     """Limit of a diffusion model's estimates of the actions, which are clipped to +- this in model space; None if they are not."""
     head_blocks: int = 3
     told_columns: tuple[int, ...] = ()
-    """Columns of the state that it learns to predict from images and never gets as an input: positions of objects. Training
-    only."""
+    """Columns of the state that it learns to predict from images and never gets as an input: positions of objects.
+    Training only."""
 
     @property
     def tokens_of_a_row(self) -> tuple[int, ...]:
@@ -120,8 +120,8 @@ class FlowPolicyNetwork(ContextEncoder):
 
 
 def time_embedding(time: Tensor) -> Tensor:
-    """Return the embedding, [..., 64], of times in [0, 1], [...]. It has the precision of `time`, which is at least float32, as
-    angles reach 1000."""
+    """Return the embedding, [..., 64], of times in [0, 1], [...].
+    It has the precision of `time`, which is at least float32, as angles reach 1000."""
     frequency = torch.exp(torch.linspace(0.0, math.log(1000.0), 32, device=time.device, dtype=time.dtype))
     angle = time[..., None] * frequency
     return torch.cat([angle.sin(), angle.cos()], dim=-1)
@@ -137,8 +137,8 @@ class JudgeConfig:
     channels: int = 48
     width: int = 128
     reads_in_order: bool = False
-    """True if the text is read as a sequence, whose end counts most: an execution history. False for a bag of words: an
-    instruction."""
+    """True if the text is read as a sequence, whose end counts most: an execution history.
+    False for a bag of words: an instruction."""
 
 
 class JudgeNetwork(nn.Module):

@@ -38,8 +38,8 @@ class BundleOptions(BaseModel):
     trace: bool | None = None
     """Whether networks run as traced graphs of PyTorch's own operations; by default on a CPU where nothing is compiled."""
     batch_sizes: tuple[int, ...] = Field(default=(1, 2, 4, 8, 16, 32), min_length=1)
-    """Batch sizes, rising, that are compiled or captured at warm-up; a batch is padded to the next one. Otherwise any size runs
-    unpadded."""
+    """Batch sizes, rising, that are compiled or captured at warm-up; a batch is padded to the next one.
+    Otherwise any size runs unpadded."""
     max_rows: int | None = Field(default=None, ge=1, le=1024)
     """Largest number of rows in flight with `batching: continuous`; by default as many as the largest batch."""
     num_steps: int | None = Field(default=None, ge=1, le=1000)
@@ -51,8 +51,8 @@ class BundleOptions(BaseModel):
     seed: int = Field(default=0, ge=0)
     """Seed of the noise."""
     scaled_decoding: bool = False
-    """True if JPEGs are decoded at a half, a quarter or an eighth where that is no smaller than the network's images. It is less
-    work, and gives pixels that differ slightly from those in training (docs/engines.md)."""
+    """True if JPEGs are decoded at a half, a quarter or an eighth where that is no smaller than the network's images.
+    It is less work, and gives pixels that differ slightly from those in training (docs/engines.md)."""
     device_decoding: bool = False
     """True if JPEGs are decoded on the GPU, by torchvision; their pixels differ slightly from the host's, too."""
     true_jacobian: bool = False

@@ -103,8 +103,8 @@ class TokenPolicyNetwork(ContextEncoder):
         return out
 
     def prefill(self, tokens: Tensor, context: list[KeysValues]) -> Tensor:
-        """Return the logits of each token given those before it, [B, l_a, bins], without a cache, as in training. tokens: [B,
-        l_a]."""
+        """Return the logits of each token given those before it, [B, l_a, bins], without a cache, as in training.
+        tokens: [B, l_a]."""
         dimension = torch.arange(tokens.shape[1] - 1, device=tokens.device) % self.config.num_actions
         before = self.token(tokens[:, :-1] + dimension * self.config.num_bins)
         hidden = torch.cat([self.begin.expand(len(tokens), 1, -1), before], dim=1) + self.position
@@ -119,8 +119,8 @@ class TokenPolicyNetwork(ContextEncoder):
     # --- actions and bins ---
 
     def place(self, actions: Tensor) -> Tensor:
-        """Return the place of actions among the bins, [..., A] in [0, num_bins - 1], before rounding. actions: robot space, [...,
-        A]."""
+        """Return the place of actions among the bins, [..., A] in [0, num_bins - 1], before rounding.
+        actions: robot space, [..., A]."""
         share = (actions - self.bin_low) / (self.bin_high - self.bin_low)
         return share.clamp(0, 1) * (self.config.num_bins - 1)
 

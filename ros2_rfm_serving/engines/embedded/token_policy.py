@@ -60,8 +60,8 @@ class TokenPolicy(Embedded[TokenPolicyNetwork], TokenModel):
             memory[:, :, :, : tokens.shape[1]] = keys_values.permute(0, 2, 3, 1, 4)
 
     def generate(self, before: Tensor, first: Sequence[int], cache: Cache) -> Tensor:
-        """Return logits, [B, N, num_bins]. One program serves a prefill, and decodes at one position or at many; rows at one
-        position need no index."""
+        """Return logits, [B, N, num_bins].
+        One program serves a prefill, and decodes at one position or at many; rows at one position need no index."""
         at = self._at(before.shape[1], first)
         hidden = F.embedding(before + self._place[at.positions], self._words) + self._network.position[at.positions]
         for block, memory in zip(self._blocks, cache, strict=True):

@@ -27,8 +27,8 @@ class Aside(Protocol):
     """True if perception runs concurrently with the thread's own work."""
 
     def perceiving(self) -> AbstractContextManager[Event | None]:
-        """Enqueue perception behind all earlier work. The context manager gives the event behind all of it, or None if perception
-        is part of the thread's own work."""
+        """Enqueue perception behind all earlier work.
+        The context manager gives the event behind all of it, or None if perception is part of the thread's own work."""
 
     def received(self, tensors: Tensors, there: Event) -> None:
         """Let the thread's own work wait for `there` before it reads `tensors`."""

@@ -113,8 +113,8 @@ class FlowEngine(Rounded):
                 give_back()  # frees the memory of the reference
 
     def _answers(self, requests: Mapping[int, InferenceRequest]) -> Mapping[int, EngineReply | ModelError]:
-        """Answer the requests of a mixed batch that ask for the same number of denoising steps. A failure becomes the answer of
-        each of these requests, so that the rest of the batch still runs."""
+        """Answer the requests of a mixed batch that ask for the same number of denoising steps.
+        A failure becomes the answer of each of these requests, so that the rest of the batch still runs."""
         try:
             return dict(zip(requests, in_halves(self._infer, list(requests.values())), strict=True))
         except ModelError as error:
@@ -143,8 +143,8 @@ class FlowEngine(Rounded):
 
     @property
     def _warm_steps(self) -> int:
-        """Number of denoising steps at warm-up; 0 selects the model's own number. Every step is the same program, so a few steps
-        cover all of it."""
+        """Number of denoising steps at warm-up; 0 selects the model's own number.
+        Every step is the same program, so a few steps cover all of it."""
         may_choose = most_steps(self._config) >= WARM_STEPS
         return WARM_STEPS if may_choose and self._config.num_steps > WARM_STEPS else 0
 

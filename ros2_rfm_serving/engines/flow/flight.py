@@ -46,8 +46,8 @@ class Coming(NamedTuple):
 
 
 class Flight:
-    """Rows in flight and the batches that advance them. One thread makes all calls. A row is identified by the number that its
-    server assigned."""
+    """Rows in flight and the batches that advance them.
+    One thread makes all calls. A row is identified by the number that its server assigned."""
 
     def __init__(self, model: SteppedModel, config: SamplingConfig, slots: Slots, max_batch_size: int, aside: Aside) -> None:
         self._model, self._config, self._aside = model, config, aside
@@ -122,8 +122,8 @@ class Flight:
                     self._slots.read([slot], seen.row(i))
 
     def advance(self, rows: Collection[int]) -> dict[int, Done]:
-        """Advance rows by one denoising step and return those that are done, which leave. Raises: `OutOfMemoryError` if memory does
-        not suffice for half a batch."""
+        """Advance rows by one denoising step and return those that are done, which leave.
+        Raises: `OutOfMemoryError` if memory does not suffice for half a batch."""
         count = len(rows)
         if self._coming:
             self._receive(rows)

@@ -21,8 +21,8 @@ from ros2_rfm_serving.types import Pipelining, RequestId
 def steps_of_stages(num_steps: int, pipelining: Pipelining) -> tuple[int, ...]:
     """Return the denoising steps of each generation stage (AURAS §4.3.2).
 
-    Stage i gets a share proportional to e^(i alpha). Shares are rounded so that they add up, and are at least one step. Raises:
-    `ModelError` if there are more stages than steps.
+    Stage i gets a share proportional to e^(i alpha). Shares are rounded so that they add up, and are at least one step.
+    Raises: `ModelError` if there are more stages than steps.
     """
     stages = pipelining.pp_generation
     if not 1 <= stages <= num_steps:
@@ -36,8 +36,8 @@ def steps_of_stages(num_steps: int, pipelining: Pipelining) -> tuple[int, ...]:
 
 
 def require_spread(num_steps: int, pipelining: Pipelining) -> None:
-    """Check that denoising steps can be spread over the stages of a pipeline. Raises: `ModelError` for a pipeline that is
-    impossible with this number of steps, or with any."""
+    """Check that denoising steps can be spread over the stages of a pipeline.
+    Raises: `ModelError` for a pipeline that is impossible with this number of steps, or with any."""
     steps_of_stages(num_steps, pipelining)
     if pipelining.problem:
         raise ModelError(pipelining.problem)

@@ -64,8 +64,8 @@ class Traced:
 
 
 class _Around(nn.Module):
-    """Module with all weights of a network side by side, so that the trace finds them. For each graph, PyTorch would take longer to
-    build a module for every layer than to trace it."""
+    """Module with all weights of a network side by side, so that the trace finds them.
+    For each graph, PyTorch would take longer to build a module for every layer than to trace it."""
 
     def __init__(self, network: nn.Module, function: Function) -> None:
         super().__init__()

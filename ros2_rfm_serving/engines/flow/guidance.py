@@ -31,8 +31,8 @@ FADES: dict[PrefixSchedule, Callable[[Weights], Weights]] = {
 
 
 def prefix_weights(start: Steps, end: Steps, total: int, schedules: Sequence[PrefixSchedule]) -> Weights:
-    """Return weights, [B, total], that are 1 before step `start`, [B], fade out until step `end`, [B], and are 0 after it. Raises:
-    `ModelError` if a start is negative."""
+    """Return weights, [B, total], that are 1 before step `start`, [B], fade out until step `end`, [B], and are 0 after it.
+    Raises: `ModelError` if a start is negative."""
     start, end = np.minimum(start, end)[:, None], np.minimum(end, total)[:, None]
     if (start < 0).any():
         raise ModelError(f"guidance cannot start at row {start.min()}; inference delay and horizon are at least 0")
@@ -41,8 +41,8 @@ def prefix_weights(start: Steps, end: Steps, total: int, schedules: Sequence[Pre
 
 
 def guidance_weight(tau: float | Weights, max_weight: Weights) -> Weights:
-    """Return (1 - tau) / tau * ((1 - tau)^2 + tau^2) / (1 - tau)^2, at most `max_weight`. max_weight: any shape that broadcasts
-    with that of tau."""
+    """Return (1 - tau) / tau * ((1 - tau)^2 + tau^2) / (1 - tau)^2, at most `max_weight`.
+    max_weight: any shape that broadcasts with that of tau."""
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         tau = np.asarray(tau)
         time = 1.0 - tau
@@ -52,8 +52,8 @@ def guidance_weight(tau: float | Weights, max_weight: Weights) -> Weights:
 
 
 def previous_chunk(prefix: Array, length: int, num_actions: int, *, zero_padded: bool) -> Array:
-    """Return the previous chunk, [length, num_actions], that belongs to a prefix, [P, up to A]. A longer prefix is cut; a shorter
-    one is continued by its last action, or by zeros (LeRobot's older way)."""
+    """Return the previous chunk, [length, num_actions], that belongs to a prefix, [P, up to A].
+    A longer prefix is cut; a shorter one is continued by its last action, or by zeros (LeRobot's older way)."""
     rows = np.zeros((length, num_actions), np.float32)
     columns = rows[:, : prefix.shape[1]]
     columns[: len(prefix)] = prefix[:length]
@@ -134,8 +134,8 @@ def guided_velocity(velocity: Callable[[Tensor], Tensor], x: Tensor, tau: float 
 def _through_model(
     velocity: Callable[[Tensor], Tensor], x: Tensor, time: float | Tensor, target: Target, rows: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return velocity and correction. The correction is the vector-Jacobian product of error and clean estimate for `rows`, and the
-    error itself for all others."""
+    """Return velocity and correction.
+    The correction is the vector-Jacobian product of error and clean estimate for `rows`, and the error itself for all others."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         v = velocity(x)

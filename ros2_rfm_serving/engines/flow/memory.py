@@ -35,8 +35,8 @@ def in_halves(run: Callable[[Sequence[Row]], list[Answer]], rows: Sequence[Row])
 
 
 def in_batches(run: Callable[[Sequence[Row]], list[Answer]], rows: Sequence[Row], largest: int) -> list[Answer]:
-    """Run rows in order, in batches of at most `largest`. Raises: `OutOfMemoryError` if memory does not suffice for half a
-    batch."""
+    """Run rows in order, in batches of at most `largest`.
+    Raises: `OutOfMemoryError` if memory does not suffice for half a batch."""
     return [answer for start in range(0, len(rows), largest) for answer in in_halves(run, rows[start : start + largest])]
 
 
@@ -54,8 +54,8 @@ def not_entered(run: Callable[[Rows], list[None]], rows: Rows, inside: Container
 
 
 def _attempt(run: Callable[[Sequence[Row]], list[Answer]], rows: Sequence[Row]) -> list[Answer] | None:
-    """Return the answers of `run`, or None if memory does not suffice. Cached memory is freed only when the error is gone, as its
-    traceback holds the tensors."""
+    """Return the answers of `run`, or None if memory does not suffice.
+    Cached memory is freed only when the error is gone, as its traceback holds the tensors."""
     try:
         return run(rows)
     except (torch.OutOfMemoryError, MemoryError):

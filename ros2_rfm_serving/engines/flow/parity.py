@@ -57,8 +57,8 @@ class Referenced(Protocol):
         """Return the output of the image encoder, position embeddings included."""
 
     def reference(self) -> Any:
-        """Return the model as it was saved. It is a `Referenced` `VelocityModel` in float64 on the CPU, without caches, compilation
-        or padding."""
+        """Return the model as it was saved.
+        It is a `Referenced` `VelocityModel` in float64 on the CPU, without caches, compilation or padding."""
 
 
 class ReferencedModel(VelocityModel, Referenced, Protocol):

@@ -22,8 +22,8 @@ def strengths(count: int, rate: float) -> Array:
 
 
 def begun(start: Tensor, requests: Sequence[InferenceRequest], rate: float) -> Tensor:
-    """Replace noise by the prefixes, as far as they reach, and return it. start: noise, [B, T, W], changed in place. rate: ramp
-    rate; 0 leaves the noise unchanged."""
+    """Replace noise by the prefixes, as far as they reach, and return it.
+    start: noise, [B, T, W], changed in place. rate: ramp rate; 0 leaves the noise unchanged."""
     for row, request in zip(start, requests, strict=True):
         _, overlap = span_of(request, len(row), rate)
         if overlap:
@@ -33,8 +33,8 @@ def begun(start: Tensor, requests: Sequence[InferenceRequest], rate: float) -> T
 
 
 def ramped(free: Tensor, requests: Sequence[InferenceRequest], rate: float) -> Tensor:
-    """Set the strength of the chunk steps after the kept ones, and return it. free: [B, T], 0 for kept chunk steps, else 1; changed
-    in place. rate: ramp rate; 0 changes nothing."""
+    """Set the strength of the chunk steps after the kept ones, and return it.
+    free: [B, T], 0 for kept chunk steps, else 1; changed in place. rate: ramp rate; 0 changes nothing."""
     for row, request in zip(free, requests, strict=True):
         delay, overlap = span_of(request, len(row), rate)
         if overlap > delay:
@@ -43,8 +43,8 @@ def ramped(free: Tensor, requests: Sequence[InferenceRequest], rate: float) -> T
 
 
 def span_of(request: InferenceRequest, length: int, rate: float) -> tuple[int, int]:
-    """Return the number of chunk steps that are kept, and of those that the prefix covers. The last step of a chunk is always the
-    model's own."""
+    """Return the number of chunk steps that are kept, and of those that the prefix covers.
+    The last step of a chunk is always the model's own."""
     if not rate or request.conditioning is not Conditioning.PREFIX:
         return 0, 0
     overlap = min(len(request.prefix_model), length - 1)

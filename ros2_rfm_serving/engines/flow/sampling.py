@@ -113,8 +113,8 @@ def denoise(predict: Predict, x: Tensor, held: Held, solver: Solver) -> tuple[Te
 
 
 def stepped(predict: Predict, x: Tensor, held: Held, numbers: Numbers, solver: Solver) -> tuple[Tensor, Tensor]:
-    """Run one denoising step of each row, and return `x`, [B, T, W], after it with the change. solver: that of any row; all rows
-    have the same kind."""
+    """Run one denoising step of each row, and return `x`, [B, T, W], after it with the change.
+    solver: that of any row; all rows have the same kind."""
     x, time = kept(x, held), numbers[0]
     moving = (held.free > 0).to(held.free)
     strength = (held.free + (1 - moving))[..., None]  # given steps have 1 here, as `kept` restores them
@@ -136,8 +136,8 @@ Row = TypeVar("Row")
 
 
 def filled(rows: Sequence[Row], sizes: Sequence[int]) -> Sequence[Row]:
-    """Return `rows` with the last one repeated up to the next of `sizes`, which rise. Rows are returned unchanged beyond the
-    largest size, or without any sizes."""
+    """Return `rows` with the last one repeated up to the next of `sizes`, which rise.
+    Rows are returned unchanged beyond the largest size, or without any sizes."""
     return [*rows, *[rows[-1]] * (padded(len(rows), sizes) - len(rows))]
 
 
@@ -154,8 +154,8 @@ def velocity_of(model: VelocityModel, context: object, time: Tensor, x: Tensor) 
 
 
 def held_of(requests: Sequence[InferenceRequest], contract: ModelContract, config: SamplingConfig, start: Tensor) -> Held:
-    """Return the conditioning of a batch. start: start of sampling, [B, T, W]. Raises: `ModelError` for a conditioning that the
-    model does not support."""
+    """Return the conditioning of a batch.
+    start: start of sampling, [B, T, W]. Raises: `ModelError` for a conditioning that the model does not support."""
     able = contract if config.predicts is not Predicts.CHUNK else offered(contract, config.predicts)
     prefix, fixed = fixed_prefixes(requests, able, start)
     target = target_of(requests, start)
@@ -166,8 +166,8 @@ def held_of(requests: Sequence[InferenceRequest], contract: ModelContract, confi
 
 
 def fixed_prefixes(requests: Sequence[InferenceRequest], contract: ModelContract, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the prefixes, [B, T, W] as `like`, and the mask of the chunk steps that are fixed to them, [B, T]. Only requests with
-    `Conditioning.PREFIX` have any. Raises: `ModelError` for a delay that the model was not trained for."""
+    """Return the prefixes, [B, T, W] as `like`, and the mask of the chunk steps that are fixed to them, [B, T].
+    Only requests with `Conditioning.PREFIX` have any. Raises: `ModelError` for a delay that the model was not trained for."""
     prefix = np.zeros(like.shape, np.float32)
     fixed = np.zeros(prefix.shape[:2], bool)
     for i, request in enumerate(requests):

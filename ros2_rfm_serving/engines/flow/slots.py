@@ -98,8 +98,8 @@ class Slots:
             raise ModelError(f"this request's context has the shapes {shapes}, those of the rows in flight {known}")
 
     def read(self, rows: Sequence[int], seen: Seen) -> None:
-        """Set the context that slots read from now on. seen: one row for all slots, or as many rows as there are slots. Raises:
-        `ModelError` if no slot can hold it."""
+        """Set the context that slots read from now on.
+        seen: one row for all slots, or as many rows as there are slots. Raises: `ModelError` if no slot can hold it."""
         self.require(seen)
         held, index = seen.held, _index(rows)
         for own, given in zip((*self._held, *self._context), (held.prefix, held.fixed, held.free, *seen.context), strict=True):
@@ -121,8 +121,8 @@ class Slots:
         return bool(self._jacobian)
 
     def batch(self, start: int, count: int, padded: int) -> Batch:
-        """Return views of `count` slots from `start` on, padded with other slots, which a step leaves unchanged. The views are
-        kept, so that the same slots always give the same views."""
+        """Return views of `count` slots from `start` on, padded with other slots, which a step leaves unchanged.
+        The views are kept, so that the same slots always give the same views."""
         guided, jacobian = bool(self._guided), self.asks_jacobian
         key = (start, count, padded, guided, jacobian)
         if key not in self._batches:

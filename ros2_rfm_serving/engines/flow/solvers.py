@@ -46,8 +46,8 @@ class Solver(Protocol):
         """Return the values that `step` calculates with."""
 
     def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, numbers: Numbers, target: Target | None) -> Tensor:
-        """Return the change of x by one step, [B, T, A]. predict(x): the model's output, [B, T, A]. target: guidance target of the
-        rows."""
+        """Return the change of x by one step, [B, T, A].
+        predict(x): the model's output, [B, T, A]. target: guidance target of the rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +71,8 @@ class Euler:
 
 @dataclass(frozen=True, kw_only=True)
 class Ddim:
-    """DDIM solver: diffusion without fresh noise, with trailing steps and cosine noise levels. Source: Song et al., "Denoising
-    Diffusion Implicit Models"."""
+    """DDIM solver: diffusion without fresh noise, with trailing steps and cosine noise levels.
+    Source: Song et al., "Denoising Diffusion Implicit Models"."""
 
     predicts: Predicts
     num_steps: int
@@ -134,8 +134,8 @@ def _column(number: Number, like: Tensor) -> float | Tensor:
 
 @cache
 def cosine_levels(train_steps: int) -> tuple[float, ...]:
-    """Return the share of the actions' variance that each noise level keeps, in [0, 1]. This is alpha bar of Nichol and Dhariwal,
-    with betas of at most 0.999."""
+    """Return the share of the actions' variance that each noise level keeps, in [0, 1].
+    This is alpha bar of Nichol and Dhariwal, with betas of at most 0.999."""
 
     def level(time: float) -> float:
         return math.cos((time + 0.008) / 1.008 * math.pi / 2) ** 2
@@ -145,8 +145,8 @@ def cosine_levels(train_steps: int) -> tuple[float, ...]:
 
 
 def most_steps(config: SamplingConfig) -> int:
-    """Return the largest number of denoising steps that a request may ask for, or 0 if it may not choose. The limit is twice the
-    model's own number, as a request with more steps delays the others of its batch."""
+    """Return the largest number of denoising steps that a request may ask for, or 0 if it may not choose.
+    The limit is twice the model's own number, as a request with more steps delays the others of its batch."""
     if config.predicts is Predicts.CHUNK:
         return 0
     most = MOST * config.num_steps
@@ -164,8 +164,8 @@ def steps_for(request: InferenceRequest, config: SamplingConfig) -> int:
 
 @lru_cache(maxsize=256)
 def solver_of(config: SamplingConfig, num_steps: int = 0) -> Solver:
-    """Return the solver of a configuration. num_steps: replaces the configuration's number unless it is 0. Raises: `ModelError` for
-    a number of steps that is out of range."""
+    """Return the solver of a configuration. num_steps: replaces the configuration's number unless it is 0.
+    Raises: `ModelError` for a number of steps that is out of range."""
     config = replace(config, num_steps=num_steps or config.num_steps)
     if config.predicts is Predicts.CHUNK:
         return Direct()

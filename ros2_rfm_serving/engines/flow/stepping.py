@@ -196,8 +196,8 @@ class SteppingEngine(FlowEngine, Stepping):
         return observed.request.id.sequence, Seen(held=held, context=observed.tensors, there=there)
 
     def _checked(self, rows: Rows) -> list[InferenceRequest]:
-        """Return the requests of these rows. Raises: `ModelError` if one of them asks for a number of steps or a pipeline that the
-        model cannot run."""
+        """Return the requests of these rows.
+        Raises: `ModelError` if one of them asks for a number of steps or a pipeline that the model cannot run."""
         for _, request in rows:
             steps_for(request, self._config)
             if request.pipelining is not None:
@@ -240,8 +240,8 @@ class SteppingEngine(FlowEngine, Stepping):
                 self.leave(rows)
 
     def _all_kinds(self) -> list[InferenceRequest]:
-        """Return one blank request for each program. Rows at different steps, or with a fixed prefix, have a time per token, which
-        takes a program of its own."""
+        """Return one blank request for each program.
+        Rows at different steps, or with a fixed prefix, have a time per token, which takes a program of its own."""
         blank = blank_request(self.contract)
         if Conditioning.PREFIX not in self.contract.conditionings:
             return super()._all_kinds()

@@ -268,8 +268,8 @@ def _require_statistics(folder: Path, before: Any, after: Any) -> None:
 
 
 def _config(model: str, options: LeRobotOptions, folder: Path) -> Any:
-    """Return the saved configuration, changed by the options. LeRobot never fetches weights that the checkpoint has. Raises:
-    `ModelError` for a policy that cannot be served, or options that it does not have."""
+    """Return the saved configuration, changed by the options. LeRobot never fetches weights that the checkpoint has.
+    Raises: `ModelError` for a policy that cannot be served, or options that it does not have."""
     config = _saved_config(model, folder)
     if config.use_peft:
         raise ModelError(f"{folder}: holds an adapter only; merge it into its policy and save that")
@@ -293,8 +293,8 @@ def _config(model: str, options: LeRobotOptions, folder: Path) -> Any:
 
 
 def _saved_config(model: str, folder: Path) -> Any:
-    """Return the saved configuration. Raises: `ModelError` that says which part serves a type or a release that the installed
-    LeRobot does not know."""
+    """Return the saved configuration.
+    Raises: `ModelError` that says which part serves a type or a release that the installed LeRobot does not know."""
     saved = read_json(folder / CONFIG)
     kind = str(saved.get("type"))
     if kind in CHUNKLESS:
@@ -328,8 +328,8 @@ def _names_and_rate(model: str, options: LeRobotOptions, num_actions: int) -> tu
 
 
 def _load_weights(policy: Any, file: Path) -> None:
-    """Load all weights, strictly: LeRobot's own loaders continue without those that are missing. Precision is the checkpoint's,
-    except if the policy's configuration has a `dtype`. Raises: `ValueError`, `ModelError`."""
+    """Load all weights, strictly: LeRobot's own loaders continue without those that are missing.
+    Precision is the checkpoint's, except if the policy's configuration has a `dtype`. Raises: `ValueError`, `ModelError`."""
     check_header(file)
     weights = load_file(file)
     if hasattr(policy, "_fix_pytorch_state_dict_keys"):  # pi0 and pi0.5 with openpi's names of their parts

@@ -51,8 +51,8 @@ class LeRobotEngine(FlowEngine):
 
 
 def space_of(processing: Processing, contract: ModelContract) -> tuple[bool, bool]:
-    """Return whether model space is relative to the robot's state, and whether the way to robot space is linear. In a relative
-    model space, equal chunks mean different motions for robots in different states."""
+    """Return whether model space is relative to the robot's state, and whether the way to robot space is linear.
+    In a relative model space, equal chunks mean different motions for robots in different states."""
     shape = (1, contract.chunk_length, len(contract.action_names))
     blank = blank_request(contract)
     moved = replace(blank, state=np.ones(contract.state_size, np.float32))

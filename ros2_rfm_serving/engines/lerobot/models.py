@@ -46,8 +46,8 @@ class LeRobotModel:
         return self._contract
 
     def denormalize(self, actions: Array) -> Array:
-        """Return chunks in robot space. They belong to the batch that was perceived last, as its observations may influence
-        them."""
+        """Return chunks in robot space.
+        They belong to the batch that was perceived last, as its observations may influence them."""
         return self.processing.to_robot(torch.from_numpy(actions))
 
 
@@ -74,8 +74,8 @@ class SplitModel(LeRobotModel):
         return self.split.velocity(x, time[:, 0], context)  # no prefix is ever fixed: a row has one time
 
     def anchored(self, requests: Sequence[InferenceRequest]) -> Sequence[InferenceRequest]:
-        """Return the requests with prefixes in the current model space. A prefix that is relative to an earlier observation would
-        point to the wrong place."""
+        """Return the requests with prefixes in the current model space.
+        A prefix that is relative to an earlier observation would point to the wrong place."""
         if not self.relative or not any(len(request.prefix_model) for request in requests):
             return requests
         robot = np.zeros((len(requests), self._contract.chunk_length, len(self._contract.action_names)), np.float32)

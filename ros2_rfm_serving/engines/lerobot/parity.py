@@ -99,8 +99,8 @@ def _check_whole(model: WholeModel, requests: Sequence[InferenceRequest]) -> lis
 
 
 def own_answer(model: LeRobotModel, request: InferenceRequest, noise: Array | None = None, **guidance: Any) -> Own:
-    """Return LeRobot's own answer: its preprocessing, its policy's chunk, its postprocessing. guidance: arguments of its real-time
-    chunking."""
+    """Return LeRobot's own answer: its preprocessing, its policy's chunk, its postprocessing.
+    guidance: arguments of its real-time chunking."""
     policy, batch = model.checkpoint.policy, own_input(model, request)
     if noise is None:
         return _own_whole(model, batch, request)

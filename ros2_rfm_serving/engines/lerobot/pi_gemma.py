@@ -31,8 +31,8 @@ CHECK.check_whether_transformers_replace_is_installed_correctly = lambda: True  
 
 
 def provide(kind: str) -> None:
-    """Add these changes to LeRobot 0.4's code of a policy. A transformers that has them, and LeRobot 0.5, which brings its own, are
-    left unchanged."""
+    """Add these changes to LeRobot 0.4's code of a policy.
+    A transformers that has them, and LeRobot 0.5, which brings its own, are left unchanged."""
     if (
         kind not in PI
         or find_spec("lerobot.policies.pi_gemma")
@@ -99,8 +99,8 @@ class PiGemmaModel(GemmaModel):  # type: ignore[misc]
         use_cache: bool | None = None,
         adarms_cond: Tensor | None = None,
     ) -> BaseModelOutputWithPast:
-        """Run the model. inputs_embeds: [B, L, width]; attention_mask: [B, 1, L, prefix + L], to add; adarms_cond: [B, condition
-        width]."""
+        """Run the model.
+        inputs_embeds: [B, L, width]; attention_mask: [B, 1, L, prefix + L], to add; adarms_cond: [B, condition width]."""
         cache = (past_key_values or DynamicCache()) if use_cache else past_key_values and Prefix(past_key_values)
         x = inputs_embeds.to(self.layers[0].self_attn.q_proj.weight.dtype)
         rotation = self.rotary_emb(x, position_ids)

@@ -26,8 +26,8 @@ CHUNK_STATELESS = (*SPLIT, "act", "groot", "pi0_fast")
 QUEUED = ("diffusion", "vqbet", "tdmpc")
 """Policies that read queues of past observations, which only `select_action` fills."""
 DETERMINISTIC = ("act",)
-"""Policies whose whole chunks do not depend on noise. All others draw their noise themselves, for a whole batch: they run one row
-at a time."""
+"""Policies whose whole chunks do not depend on noise.
+All others draw their noise themselves, for a whole batch: they run one row at a time."""
 
 
 def serving_of(kind: str) -> Serving:
@@ -52,8 +52,8 @@ class Split(Protocol):
     """Flow-matching policy in two parts. T: chunk length; W: columns of the model, at least the actions."""
 
     def fit(self, image: Tensor) -> Tensor:
-        """Return an image, [1, 3, H, W], resized as in the policy's first operation. So robots with other cameras can share a
-        batch."""
+        """Return an image, [1, 3, H, W], resized as in the policy's first operation.
+        So robots with other cameras can share a batch."""
 
     def perceive(self, batch: Batch) -> Observed: ...
 

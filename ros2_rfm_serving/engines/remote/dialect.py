@@ -25,8 +25,8 @@ from ros2_rfm_serving.types import (
 
 
 class Dialect(Protocol):
-    """Messages of one server. `link.said` belongs to the dialect: the information sent over a connection that holds until other
-    information is sent."""
+    """Messages of one server.
+    `link.said` belongs to the dialect: the information sent over a connection that holds until other information is sent."""
 
     contract: ModelContract
     takes_encoded: bool

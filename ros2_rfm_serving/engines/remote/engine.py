@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 
 class RemoteEngine(Engine):
-    """Engine for a remote server. Each robot keeps its connection. One thread owns all connections, and keeps them alive between
-    batches."""
+    """Engine for a remote server.
+    Each robot keeps its connection. One thread owns all connections, and keeps them alive between batches."""
 
     def __init__(self, model: str, options: RemoteOptions, token: str, trusted: ssl.SSLContext | None = None) -> None:
         """Connect to the server. trusted: None for the authorities that this machine trusts.

@@ -30,8 +30,8 @@ class RemoteLink:
     """Connection to a server. It belongs to one event loop and carries one request at a time."""
 
     def __init__(self, url: str, authorization: str, trusted: ssl.SSLContext | None = None) -> None:
-        """Create the link, without a connection. authorization: value of that header, empty for none. trusted: for a wss:// server;
-        None for the authorities that this machine trusts."""
+        """Create the link, without a connection. authorization: value of that header, empty for none.
+        trusted: for a wss:// server; None for the authorities that this machine trusts."""
         self.expected: Mapping[str, Any] | None = None
         """Metadata that a server of ours must send at each connection; None for any."""
         self._url, self._trusted = url, trusted

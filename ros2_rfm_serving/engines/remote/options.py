@@ -91,8 +91,8 @@ class RemoteOptions(BaseModel):
 
 
 def token_of(model: str, options: RemoteOptions) -> str:
-    """Return the token; empty if none is needed. Errors say where it should be, never its value. Raises: `ConfigurationError` if it
-    cannot be read."""
+    """Return the token; empty if none is needed.
+    Errors say where it should be, never its value. Raises: `ConfigurationError` if it cannot be read."""
     if options.token_file:
         return _read_token(Path(options.token_file), f"models.{model}.options.token_file")
     token = os.environ.get(options.token_env, "") if options.token_env else ""
@@ -122,8 +122,8 @@ def _is_header(token: str) -> bool:
 
 
 def trusted_by(model: str, options: RemoteOptions) -> ssl.SSLContext | None:
-    """Return the TLS context; None for the authorities that this machine trusts. Raises: `ConfigurationError` if the file cannot be
-    used."""
+    """Return the TLS context; None for the authorities that this machine trusts.
+    Raises: `ConfigurationError` if the file cannot be used."""
     if not options.ca_file:
         return None
     try:

@@ -107,8 +107,8 @@ class TextOptions(BaseModel):
         return verdicts
 
     def words(self, component: str) -> tuple[str, ...]:
-        """Return the words of a judge. component: empty for a blank request. Raises: `ModelError` if no words are declared for the
-        component."""
+        """Return the words of a judge.
+        component: empty for a blank request. Raises: `ModelError` if no words are declared for the component."""
         words = self.verdicts.get(component or next(iter(self.verdicts), "")) or self.verdicts.get("*")
         if not words:
             raise ModelError(f"no verdicts are declared for component {component!r}: add them to the model's `verdicts`")
@@ -139,8 +139,8 @@ def contract_of(spec: EngineSpec, options: TextOptions, *, apart_from: frozenset
 
 
 def max_concurrent(spec: EngineSpec, options: TextOptions) -> int:
-    """Return the number of concurrent requests, the same for the live server and for the simulated one. Raises:
-    `ConfigurationError` if the descriptor has two numbers."""
+    """Return the number of concurrent requests, the same for the live server and for the simulated one.
+    Raises: `ConfigurationError` if the descriptor has two numbers."""
     footprint = spec.entry.gpus.get(spec.gpu_type)
     law = footprint.service.law() if footprint and footprint.service else None
     simulated = law.max_concurrent if isinstance(law, ContinuousService) else None
@@ -182,8 +182,8 @@ def messages(
     *,
     as_json: bool,
 ) -> list[dict[str, Any]]:
-    """Return a chat: each image, in the contract's order, after its camera's name, then the question. picture: makes a content part
-    of an image."""
+    """Return a chat: each image, in the contract's order, after its camera's name, then the question.
+    picture: makes a content part of an image."""
     content: list[dict[str, Any]] = []
     for camera in contract.cameras:
         content += [{"type": "text", "text": f"Camera {camera}:"}, picture(request.images[camera])]
@@ -202,8 +202,8 @@ def first_request(contract: ModelContract, *, encoded: bool) -> InferenceRequest
 
 
 def reply_of(options: TextOptions, component: str, completion: Completion, *, as_json: bool = False) -> EngineReply:
-    """Return the meaning of a completion. as_json: plans are asked for by schema. Raises: `UnusableAnswerError` for a text that is
-    no plan."""
+    """Return the meaning of a completion.
+    as_json: plans are asked for by schema. Raises: `UnusableAnswerError` for a text that is no plan."""
     answer, problem = _answer_in(completion)
     if plans(component):
         return EngineReply(text="\n".join(_plan_in(answer, problem, as_json=as_json)))
@@ -269,8 +269,8 @@ _ENDINGS = (".", ",", ";", ":", "!")
 
 
 def plainly(text: str) -> str:
-    """Return a text in lower case with single spaces, without quotes or brackets around it and one mark at its end. `!safe`,
-    `safe?` and `safe*` stay unchanged."""
+    """Return a text in lower case with single spaces, without quotes or brackets around it and one mark at its end.
+    `!safe`, `safe?` and `safe*` stay unchanged."""
     while True:
         text = text.strip()
         text = text[:-1].rstrip() if text.endswith(_ENDINGS) else text

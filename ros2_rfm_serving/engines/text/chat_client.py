@@ -127,8 +127,8 @@ class ChatClient:
         await self._http.aclose()
 
     async def complete(self, body: Mapping[str, Any], timeout_s: float) -> Completion:
-        """Return the completion of a request. timeout_s: limit for everything, retries included. Raises: `ModelError`; `Refused` is
-        one."""
+        """Return the completion of a request.
+        timeout_s: limit for everything, retries included. Raises: `ModelError`; `Refused` is one."""
         return completion_of(await self.post("chat/completions", body, timeout_s))
 
     async def post(self, path: str, body: Mapping[str, Any], timeout_s: float) -> bytes:
@@ -182,8 +182,8 @@ class _Busy(Exception):
 
 
 def proxy_variable(base_url: str) -> str:
-    """Return the environment variable whose proxy is used for a server. It is empty if there is none, if the server is on this
-    machine, or if NO_PROXY exempts it."""
+    """Return the environment variable whose proxy is used for a server.
+    It is empty if there is none, if the server is on this machine, or if NO_PROXY exempts it."""
     url = httpx.URL(base_url)
     if is_loopback(url.host) or urllib.request.proxy_bypass_environment(url.netloc.decode()):  # type: ignore[attr-defined]
         return ""

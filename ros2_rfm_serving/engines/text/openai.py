@@ -130,8 +130,8 @@ class OpenAIEngine(Engine):
         return self.max_concurrent
 
     def warm_up(self) -> None:
-        """Send requests with images until it is known which features the server accepts and honours. Raises: `ModelError` if that
-        is too little, or if the model gave no usable answer at all."""
+        """Send requests with images until it is known which features the server accepts and honours.
+        Raises: `ModelError` if that is too little, or if the model gave no usable answer at all."""
         request = text.first_request(self._contract, encoded=True)
         problems: list[str] = []
         ignored: set[Constraint] = set()
@@ -158,8 +158,8 @@ class OpenAIEngine(Engine):
         raise UnusableAnswerError(self._not_ready(request.id.component, problems))
 
     def _with_a_fix(self, refused: Refused, request: InferenceRequest, dialect: Dialect) -> Refused:
-        """Return a refusal with the options that would have helped, if its text names none. The options are tried, each by itself
-        and two at a time, whatever the server's text is."""
+        """Return a refusal with the options that would have helped, if its text names none.
+        The options are tried, each by itself and two at a time, whatever the server's text is."""
         remedies = [] if refused.fix else [remedy for remedy in _REMEDIES if remedy.changes(self._options, self._contract)]
         deadline_s = time.monotonic() + self._options.warm_up_timeout_s
         for chosen in itertools.chain(itertools.combinations(remedies, 1), itertools.combinations(remedies, 2)):
@@ -197,8 +197,8 @@ class OpenAIEngine(Engine):
             )
 
     def _problem_with(self, dialect: Dialect, component: str, completion: Completion) -> str:
-        """Return the reason why a first answer rules out a dialect; empty if it does not. Some servers accept a constraint and
-        ignore it."""
+        """Return the reason why a first answer rules out a dialect; empty if it does not.
+        Some servers accept a constraint and ignore it."""
         problem, shown = "", completion.text
         try:
             problem = text.reply_of(self._options, component, completion).violation
@@ -376,8 +376,8 @@ def _client(spec: EngineSpec, config: ClientConfig) -> ChatClient:
 
 
 def _address(spec: EngineSpec, base_url: str) -> str:
-    """Return the server's address if it is valid. Errors do not repeat it, as it may hold a password. Raises: `ConfigurationError`
-    if it is not valid."""
+    """Return the server's address if it is valid.
+    Errors do not repeat it, as it may hold a password. Raises: `ConfigurationError` if it is not valid."""
     key = f"models.{spec.model}.options.base_url"
     try:
         url = httpx.URL(base_url)

@@ -205,8 +205,8 @@ def _subgoals(value: Any, depth: int) -> list[str]:
 
 
 def _other_list(value: dict[Any, Any], plan: object) -> str:
-    """Return a key beside a plan that may hold another plan, such as that of a second arm; empty if there is none. The key that was
-    asked for (`KEY`) holds the plan, whatever other keys there are."""
+    """Return a key beside a plan that may hold another plan, such as that of a second arm; empty if there is none.
+    The key that was asked for (`KEY`) holds the plan, whatever other keys there are."""
     for key, other in value.items():
         plain = _plain_key(key)
         about = plain in _ABOUT or plain.startswith(_BEHIND)

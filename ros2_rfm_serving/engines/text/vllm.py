@@ -87,8 +87,8 @@ class Vllm:
         self._ids = itertools.count()
 
     async def say(self, chat: list[dict[str, Any]], words: Sequence[str], priority: int, **settings: Any) -> Completion:
-        """Return the completion of a chat. words: those of a judge; empty for a planner. priority: the lowest is served first.
-        Raises: `Refused` for a request that does not fit; any other error of vLLM."""
+        """Return the completion of a chat. words: those of a judge; empty for a planner.
+        priority: the lowest is served first. Raises: `Refused` for a request that does not fit; any other error of vLLM."""
         _, (prompt,) = await self._renderer.render_chat_async([chat], self._chat, self._tokens)
         sampling, output = self._sampling(words, **settings), None
         async for output in self._llm.generate(prompt, sampling, str(next(self._ids)), priority=priority):  # noqa: B007 (the last)
@@ -113,7 +113,7 @@ class VllmEngine(Engine):
         self._contract, self._options, self.max_concurrent = contract, options, max_concurrent
         self.timeout_s = options.timeout_s
         self._thinks = False
-        """True once the log has a warning about it."""
+        """True once the log has a warning that the model thinks."""
         self._thread = LoopThread(contract.model)
         before = set(multiprocessing.active_children())
         try:
@@ -136,8 +136,8 @@ class VllmEngine(Engine):
         return self._vllm.is_dead
 
     def warm_up(self) -> None:
-        """Run a first request, which also compiles a grammar. Raises: `ModelError`, also if a judge's first answer is none of its
-        words."""
+        """Run a first request, which also compiles a grammar.
+        Raises: `ModelError`, also if a judge's first answer is none of its words."""
         request = text.first_request(self._contract, encoded=False)
         answer = self._thread.call(self._answer(request, WARMS_UP_WITHIN_S), WARMS_UP_WITHIN_S + SLACK_S)
         if isinstance(answer, UnusableAnswerError) and not answer.is_cut_off:

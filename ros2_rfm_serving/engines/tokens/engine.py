@@ -51,8 +51,8 @@ class TokenEngine(Rounded, Stepping):
 
     @property
     def max_rows(self) -> int:
-        """Largest number of rows in flight. Rows of a pipelined session take little memory: with one token per frame, l_a + 1 of
-        them are in flight."""
+        """Largest number of rows in flight.
+        Rows of a pipelined session take little memory: with one token per frame, l_a + 1 of them are in flight."""
         return self._sampling.max_rows or max(self.max_batch_size, self._num_tokens + 1)
 
     def prepare(self, batch_size: int) -> None:
@@ -134,8 +134,8 @@ class TokenEngine(Rounded, Stepping):
         return prefix_of(request, self.contract)
 
     def _perceive(self, rows: Rows) -> list[None]:
-        """Perceive all rows at once, in free slots; a context that becomes public is copied from there. Raises: `ModelError` if a
-        request asks for something that the model cannot do."""
+        """Perceive all rows at once, in free slots; a context that becomes public is copied from there.
+        Raises: `ModelError` if a request asks for something that the model cannot do."""
         rows = sorted(rows, key=lambda each: each[1].pipelining is not None)
         prefixes = [self._examined(request) for _, request in rows]
         num_alone = sum(request.pipelining is None for _, request in rows)

@@ -26,8 +26,8 @@ class _Row:
 
 
 class Flight:
-    """Rows in flight and the batches that advance them. One thread makes all calls. A row is identified by the number that its
-    server assigned."""
+    """Rows in flight and the batches that advance them.
+    One thread makes all calls. A row is identified by the number that its server assigned."""
 
     def __init__(self, model: TokenModel, sampling: TokenSampling, num_slots: int) -> None:
         self._model, self._max_batch_size = model, model.max_batch_size
@@ -54,8 +54,8 @@ class Flight:
         return slots
 
     def enter(self, numbers: Sequence[int], requests: Sequence[InferenceRequest], prefixes: Sequence[Array]) -> None:
-        """Add rows whose context is in the `free` slots. The tokens of their prefixes are given, so one prefill covers all of
-        them."""
+        """Add rows whose context is in the `free` slots.
+        The tokens of their prefixes are given, so one prefill covers all of them."""
         start, end = len(self._rows), len(self._rows) + len(numbers)
         entering = []
         for slot, number, request, prefix in zip(range(start, end), numbers, requests, prefixes, strict=True):
@@ -66,8 +66,8 @@ class Flight:
         self._rows += entering
 
     def advance(self, numbers: Collection[int]) -> dict[int, EngineReply | ModelError]:
-        """Advance rows by one token each, and return the replies of those that are complete, which leave. Raises:
-        `OutOfMemoryError` if memory does not suffice for half a batch."""
+        """Advance rows by one token each, and return the replies of those that are complete, which leave.
+        Raises: `OutOfMemoryError` if memory does not suffice for half a batch."""
         self._to_front(set(numbers))
         in_batches(self._decode, range(len(numbers)), self._max_batch_size)
         rows = self._rows[: len(numbers)]

@@ -35,8 +35,8 @@ class Referenced(Protocol):
 
 
 def check(model: TokenModel, sampling: TokenSampling) -> list[Parity]:
-    """Check each block in the order of computation; the first that fails is the culprit. A model without a reference is its own
-    reference, row by row."""
+    """Check each block in the order of computation; the first that fails is the culprit.
+    A model without a reference is its own reference, row by row."""
     exact: TokenModel = model.reference() if isinstance(model, Referenced) else model
     dtype = model.weights_dtype if isinstance(model, Referenced) else torch.float32
     requests = probes(model.contract, model.probe_instruction if isinstance(model, Referenced) else "")
@@ -78,8 +78,8 @@ def _decoded(model: TokenModel, requests: Sequence[InferenceRequest], tokens: Te
 
 
 def _mixed(model: TokenModel, requests: Sequence[InferenceRequest], tokens: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
-    """Decode rows at different positions, after prefills of different lengths. Returns the logits and those of the reference, both
-    [B, V]."""
+    """Decode rows at different positions, after prefills of different lengths.
+    Returns the logits and those of the reference, both [B, V]."""
     cache, before = tuple(_context(model, requests)), _before(tokens)
     first = [(row + 1) * tokens.shape[1] // (len(requests) + 1) for row in range(len(requests))]
     model.generate(before[:, : max(first)], [0] * len(requests), cache)

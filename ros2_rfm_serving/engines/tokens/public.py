@@ -44,8 +44,8 @@ class _Public:
 
 
 class PublicContexts:
-    """Public contexts of pipelined sessions. One thread makes all calls. A row is identified by the number that its server
-    assigned."""
+    """Public contexts of pipelined sessions.
+    One thread makes all calls. A row is identified by the number that its server assigned."""
 
     def __init__(self, model: TokenModel, sampling: TokenSampling, num_sessions: int) -> None:
         self._model = model
@@ -120,8 +120,8 @@ class PublicContexts:
             self._free.append(public.slot)
 
     def _fronts(self, known: list[_Public]) -> Cache:
-        """Return the contexts that these sessions read: a view for one session, a copy for several. A copy suffices, as keys and
-        values of the tokens are computed anew in each turn."""
+        """Return the contexts that these sessions read: a view for one session, a copy for several.
+        A copy suffices, as keys and values of the tokens are computed anew in each turn."""
         places = [public.front.place for public in known]
         index = slice(places[0], places[0] + 1) if len(places) == 1 else places
         return tuple(values[index] for values in self._contexts)

@@ -28,8 +28,8 @@ def noise_of(request: InferenceRequest, num_tokens: int, num_bins: int, sampling
 
 
 def confidence_of(logits: Tensor, tokens: Tensor, num_actions: int) -> Array:
-    """Return the model's probability, [T], that all dimensions of an action are right to within a bin. logits: [T A, V]. tokens: [T
-    A]."""
+    """Return the model's probability, [T], that all dimensions of an action are right to within a bin.
+    logits: [T A, V]. tokens: [T A]."""
     likelihood = logits.softmax(-1)
     near = tokens[:, None] + torch.tensor([-1, 0, 1], device=tokens.device)
     known = (near >= 0) & (near < logits.shape[1])
@@ -39,8 +39,8 @@ def confidence_of(logits: Tensor, tokens: Tensor, num_actions: int) -> Array:
 
 
 def prefix_of(request: InferenceRequest, contract: ModelContract) -> Array:
-    """Return the actions, [d, A], that are executed meanwhile and that the chunk is to continue. Raises: `ModelError` if the model
-    cannot continue them, or they are not finite."""
+    """Return the actions, [d, A], that are executed meanwhile and that the chunk is to continue.
+    Raises: `ModelError` if the model cannot continue them, or they are not finite."""
     columns = len(contract.action_names)
     if request.conditioning is Conditioning.GUIDED:
         raise ModelError(f"{contract.model!r} predicts tokens; only flow-matching models can be guided")

@@ -75,8 +75,8 @@ Rule = tuple[str, str]
 
 
 def renamed(weights: Mapping[str, Tensor], rules: Sequence[Rule], file: Path) -> dict[str, Tensor]:
-    """Return weights by our names; the first rule that matches counts. Raises: `ModelError` that names all weights without a
-    rule."""
+    """Return weights by our names; the first rule that matches counts.
+    Raises: `ModelError` that names all weights without a rule."""
     compiled = [(re.compile(pattern), ours) for pattern, ours in rules]
     found: dict[str, Tensor] = {}
     unknown: list[str] = []

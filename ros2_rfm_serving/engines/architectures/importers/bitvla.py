@@ -205,8 +205,8 @@ def spans(statistics: Mapping[str, Any], platform: Platform) -> Affine:
 
 
 def _network(config: Json, theirs: Mapping[str, Tensor], robot: Robot, tokenizer: str) -> BitVlaConfig:
-    """Return the sizes of the network; those that its JSON lacks have the defaults of its authors' classes. Raises:
-    `ModelError`."""
+    """Return the sizes of the network; those that its JSON lacks have the defaults of its authors' classes.
+    Raises: `ModelError`."""
     text, eyes = config.map("text_config"), config.map("vision_config")
     vision = VisionConfig(
         image_px=eyes.get("image_size", 224),

@@ -67,8 +67,8 @@ def siglip_sizes(weights: dict[str, Tensor], heads: int, name: str = "vision") -
 
 
 def decoder_sizes(weights: dict[str, Tensor], blocks: str, head_size: int, **told: Any) -> dict[str, Any]:
-    """Return the sizes of a decoder from its weights, by our names. blocks: name of the stack. Raises: `KeyError` for a weight that
-    is missing."""
+    """Return the sizes of a decoder from its weights, by our names.
+    blocks: name of the stack. Raises: `KeyError` for a weight that is missing."""
     query, key = weights[f"{blocks}.0.query.weight"], weights[f"{blocks}.0.key.weight"]
     return {
         "width": query.shape[1],

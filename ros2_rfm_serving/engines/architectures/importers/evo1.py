@@ -135,8 +135,8 @@ class Robot(NamedTuple):
 
 
 def robot_of(statistics: Json, wished: str, normalisation: str = BOUNDS) -> Robot:
-    """Return the statistics of one robot. wished: `ROBOT`, or `ROBOT/DATASET`. normalisation: `normalization_type` of its
-    configuration. Raises: `ModelError`."""
+    """Return the statistics of one robot.
+    wished: `ROBOT`, or `ROBOT/DATASET`. normalisation: `normalization_type` of its configuration. Raises: `ModelError`."""
     known: dict[str, dict[str, Any]] = {}
     for arm, own in statistics.content.items():
         known |= {arm: own} if "action" in own else {f"{arm}/{dataset}": each for dataset, each in own.items()}

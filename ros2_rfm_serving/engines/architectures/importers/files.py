@@ -73,8 +73,8 @@ def is_of_type(folder: Path, model_type: str) -> bool:
 
 
 def read_tensors(file: Path, packed: str = "") -> dict[str, Tensor]:
-    """Return the tensors of a file, which are finite. packed: end of the names of weights whose bytes are read unchanged. Raises:
-    `ModelError` if they cannot be read, or have another dtype."""
+    """Return the tensors of a file, which are finite. packed: end of the names of weights whose bytes are read unchanged.
+    Raises: `ModelError` if they cannot be read, or have another dtype."""
     try:
         check_header(file)
         tensors: dict[str, Tensor] = load_file(file)
@@ -93,8 +93,8 @@ def read_tensors(file: Path, packed: str = "") -> dict[str, Tensor]:
 
 
 def tokenizer_file(folder: Path, wished: Path | None, published: str) -> Path:
-    """Return the file of the tokenizer. published: its repository on the hub, or a folder. Raises: `ModelError` if there is
-    none."""
+    """Return the file of the tokenizer.
+    published: its repository on the hub, or a folder. Raises: `ModelError` if there is none."""
     if wished is not None:
         file = wished / TOKENIZER if wished.is_dir() else wished
         if not file.is_file():

@@ -208,8 +208,8 @@ def _listed(keys: Sequence[Key]) -> str:
 
 
 def _network(config: Json, weights: dict[str, Tensor], robot: Robot, tokenizer: str) -> GrootN15Config:
-    """Return the sizes of the network; those of the backbone follow from its weights, as the checkpoint has no others. Raises:
-    `ModelError` if one is missing or impossible."""
+    """Return the sizes of the network; those of the backbone follow from its weights, as the checkpoint has no others.
+    Raises: `ModelError` if one is missing or impossible."""
     try:
         head, dit = config.map("action_head_cfg"), config.map("action_head_cfg", "diffusion_model_cfg")
         prefix, head_size = (

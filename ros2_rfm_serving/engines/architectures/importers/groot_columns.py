@@ -46,8 +46,8 @@ class Statistics:
     """Validated statistics of one key of a file. Raises: `ModelError` that names file, key and statistic."""
 
     def __init__(self, file: Path, where: str, told: Any, precision: Precision, *, close: bool) -> None:
-        """Check that there are statistics. where: the key's place in the file. close: whether bounds that are nearly equal count as
-        equal (N1.6 and later)."""
+        """Check that there are statistics.
+        where: the key's place in the file. close: whether bounds that are nearly equal count as equal (N1.6 and later)."""
         self._file, self._where, self._precision, self._close = file, where, precision, close
         if not isinstance(told, Mapping):
             raise ModelError(f"{file}: {where}: statistics are expected, it is {told!r}")

@@ -61,8 +61,8 @@ def image_px_of(recrop: Recrop) -> int:
 
 
 def by_our_names(theirs: dict[str, Tensor], file: Path, image_px: int) -> dict[str, Tensor]:
-    """Return the weights by our names, with patches in our order of columns and positions for images of this size. Raises:
-    `ModelError` for an unknown weight."""
+    """Return the weights by our names, with patches in our order of columns and positions for images of this size.
+    Raises: `ModelError` for an unknown weight."""
     weights = renamed(theirs, RULES, file)
     patch_px, side = SIGLIP2.patch_px, image_px // SIGLIP2.patch_px
     weights[PATCH] = weights[PATCH].reshape(-1, patch_px, patch_px, 3).permute(0, 3, 1, 2).contiguous()

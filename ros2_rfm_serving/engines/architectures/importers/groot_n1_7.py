@@ -54,8 +54,8 @@ def image_px_of(recrop: Recrop) -> int:
 
 
 def _network(config: Json, weights: dict[str, Tensor], embodiment: int, tokenizer: str, image_px: int) -> GrootN17Config:
-    """Return the sizes of the network. Raises: `ModelError` if one is missing or unsupported. Those of the backbone follow from its
-    weights, or are those of Qwen3-VL with 2 B parameters."""
+    """Return the sizes of the network. Raises: `ModelError` if one is missing or unsupported.
+    Those of the backbone follow from its weights, or are those of Qwen3-VL with 2 B parameters."""
     told, published = config.content, QwenVisionConfig()
     wanted = {"use_alternate_vl_dit": True, "state_history_length": 1, "strict_action_padding_mask": False}
     other = [key for key, value in wanted.items() if told.get(key, value) != value]

@@ -99,8 +99,8 @@ def read(folder: Path, wishes: Wishes) -> Imported:
 
 
 def _tokenizer(folder: Path, config: Json, processors: Processors, wishes: Wishes) -> Path:
-    """Return the tokenizer's file: the one in the options, else the checkpoint's, else that of its language model. Raises:
-    `ModelError`."""
+    """Return the tokenizer's file: the one in the options, else the checkpoint's, else that of its language model.
+    Raises: `ModelError`."""
     step = processors.tokenizer()
     own = step.get("folder")
     if wishes.tokenizer is None and own is not None and (own / TOKENIZER).is_file():
@@ -178,8 +178,8 @@ def _promise(config: Json, processors: Processors, wishes: Wishes) -> Promise:
 def _own_names(config: Json, columns: int) -> tuple[str, ...]:
     """Return the names of the actions in the data set, or nothing if they are not one per column.
 
-    LeRobot takes `list(names)` of them, which keeps only the groups' names of grouped ones (`make_policy`, 0.5.1 to 0.6.1). Raises:
-    `ModelError` if they have no known form.
+    LeRobot takes `list(names)` of them, which keeps only the groups' names of grouped ones (`make_policy`, 0.5.1 to 0.6.1).
+    Raises: `ModelError` if they have no known form.
     """
     own = config.get("action_feature_names")
     if isinstance(own, str):

@@ -153,8 +153,8 @@ class Processors:
     def _line(
         self, name: str, steps: dict[str, Any], step: str, feature: str, kind: str, *, forward: bool, raw_units: bool
     ) -> Affine:
-        """Return the scaling of a feature. forward: into the model. raw_units: also without statistics, where LeRobot leaves
-        numbers unchanged. Raises: `ModelError`."""
+        """Return the scaling of a feature. forward: into the model.
+        raw_units: also without statistics, where LeRobot leaves numbers unchanged. Raises: `ModelError`."""
         told = steps.get(step, NO_STEP)
         mode = _mode_of(self._folder / name, step, told, kind)
         if mode == "IDENTITY" or (forward and feature not in _normalised(told)):

@@ -92,8 +92,8 @@ def _require_weights(folder: Path) -> None:
 
 
 def _config(folder: Path, wishes: Wishes) -> Json:
-    """Return the content of `config.json`, with the length of a chunk. Raises: `ModelError` if neither it nor an option gives
-    that."""
+    """Return the content of `config.json`, with the length of a chunk.
+    Raises: `ModelError` if neither it nor an option gives that."""
     file = folder / CONFIG
     config = read_json(file) if file.is_file() else Json(folder / WEIGHTS, {})
     told = config.count("action_horizon", wishes.chunk_length)
