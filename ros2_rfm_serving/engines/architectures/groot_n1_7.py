@@ -52,7 +52,7 @@ class GrootN17Config(GrootN16Config):
     chunk_length: int = Field(default=40, ge=1, le=MAX_CHUNK)
     action_columns: int = Field(default=132, ge=1)
     state_columns: int = Field(default=132, ge=0)
-    vision: QwenVisionConfig = QwenVisionConfig()  # type: ignore[assignment] # elsewhere only fields that both have are read
+    vision: QwenVisionConfig = QwenVisionConfig()  # type: ignore[assignment]  # elsewhere only fields that both have are read
     language: DecoderConfig = QWEN3.model_copy(update={"layers": 16, "rope_theta": 5e6})
     vocabulary: int = Field(default=151936, ge=1)
     image_token: int = Field(default=151655, ge=0)
