@@ -1,1 +1,1 @@
-"""The models behind one interface, and our sampling loop around them."""
+"""Models behind one interface, and our sampling loop around them."""

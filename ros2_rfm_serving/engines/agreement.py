@@ -1,4 +1,4 @@
-"""No reduced precision is served unchecked (vla.cpp §4.6): measured at the first start, read again at the next ones."""
+"""Agreement with a reference, required of reduced precision (vla.cpp §4.6): measured at the first start, and read again later."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from ros2_rfm_serving.engines.base import Engine, Parity, require_parity
 from ros2_rfm_serving.errors import ModelError
 
 FOLDER = "parity"
-"""Of the cache: a file for each model on each kind of hardware."""
+"""Folder of the cache with a file for each model on each kind of hardware."""
 _log = logging.getLogger(__name__)
 
 
 def require_agreement(model: str, engine: Engine) -> None:
-    """Of an engine that `must_agree`. What passes is kept: of a large model a reference in float64 takes minutes. What fails
-    is not: nothing keeps a model from being served that agrees when it is tried again.
+    """Check an engine that `must_agree` against its reference, unless an earlier check passed.
+
+    A passed check is stored, as a reference in float64 takes minutes for a large model. A failed one is not, so that a model is
+    served as soon as it agrees at a later start.
 
     Raises: `ModelError`, as `require_compared` does.
     """
@@ -36,7 +38,8 @@ def require_agreement(model: str, engine: Engine) -> None:
 
 
 def require_compared(model: str, engine: Engine, checks: Sequence[Parity]) -> None:
-    """checks: of `engine`. Raises: `ModelError`, as `require_parity` does, and where it `must_agree` and nothing was compared."""
+    """Check that all blocks pass. checks: those of `engine`.
+    Raises: `ModelError`, as `require_parity` does, and if the engine `must_agree` and nothing was compared."""
     if engine.must_agree and not checks:
         fix = "give it something to be compared with (`check_precision`, or its model a `reference()`), or serve it in float32"
         raise ModelError(f"{model!r} computes in less than float32, and nothing says that it computes what it should: {fix}")
@@ -44,8 +47,8 @@ def require_compared(model: str, engine: Engine, checks: Sequence[Parity]) -> No
 
 
 def _file(engine: Engine) -> Path | None:
-    """None: nothing is kept. Named after all that the figures follow from: weights and options, hardware and libraries, and the
-    very source of this package."""
+    """Return the file of the figures, or None if they are not stored.
+    Its name follows from all inputs of the figures: weights and options, hardware and libraries, and the source of this package."""
     if not engine.computed_by:
         return None
     try:
@@ -57,7 +60,7 @@ def _file(engine: Engine) -> Path | None:
 
 
 def _passed(file: Path) -> bool:
-    """What `_write` wrote, to the last digit."""
+    """Return whether the file holds exactly the text that `_write` wrote."""
     try:
         figures, _, seal = file.read_text(encoding="utf-8").partition("\n")
     except FileNotFoundError:
@@ -72,7 +75,8 @@ def _passed(file: Path) -> bool:
 
 
 def _write(file: Path, checks: Sequence[Parity]) -> None:
-    """All of it or nothing: another server may start meanwhile. Figures are for people; their seal says that they passed."""
+    """Write the file atomically, as another server may start meanwhile.
+    Figures are for people; their seal says that they passed."""
     part = file.with_suffix(f".{os.getpid()}.{threading.get_native_id()}")
     figures = json.dumps([asdict(check) for check in checks])
     try:
@@ -84,7 +88,7 @@ def _write(file: Path, checks: Sequence[Parity]) -> None:
 
 
 def _seal(file: Path, figures: str) -> str:
-    """Of another model's file it is another one."""
+    """Return the seal of figures, which also depends on the file's name, so that the file of another model does not match."""
     return hashlib.sha256(f"{file.stem}\n{figures}".encode()).hexdigest() + "\n"
 
 

@@ -1,4 +1,7 @@
-"""The one way to ask an engine. Engines are foreign code: whatever they raise or return, only what is documented leaves here."""
+"""Calls of an engine with validation of its answers.
+
+Engines are foreign code: whatever they raise or return, only documented results leave this module.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ from ros2_rfm_serving.types import NO_PHASES, SYSTEM2, Array, EngineReply, Infer
 
 Answer = EngineReply | ModelError
 FOREIGN = (Exception, SystemExit)
-"""What foreign code may raise. `SystemExit` would end the thread that asks, and nothing else."""
+"""Exceptions that foreign code may raise. `SystemExit` would end the calling thread, and nothing else."""
 ARRAYS = ("chunk_model", "chunk_robot", "updates", "confidence")
 FLOAT32 = np.dtype(np.float32)
 
 
 def answers_of(engine: Engine, requests: Sequence[InferenceRequest]) -> list[Answer]:
-    """One per request, in order: a reply that the model's contract promises, or what is wrong with that row alone.
+    """Return one answer per request, in order: a reply that keeps to the model's contract, or the error of that row alone.
 
-    Raises: `ModelError` when no row has an answer: the engine's own, or `EngineError` for anything else that it did.
+    Raises: `ModelError` if no row has an answer: the engine's own, or `EngineError` for any other misbehaviour.
     """
     answers = _asked(engine, requests)
     if computes_nothing(engine):
@@ -37,7 +40,7 @@ def answers_of(engine: Engine, requests: Sequence[InferenceRequest]) -> list[Ans
 
 
 def _without_thoughts(component: str, answer: Answer) -> Answer:
-    """Return a text model's answer, or what is wrong with it: whatever engine runs it, thoughts are neither plan nor verdict."""
+    """Return a text model's answer, or an error if it holds thoughts: with any engine, they are neither plan nor verdict."""
     if isinstance(answer, ModelError):
         return answer
     if component == SYSTEM2:
@@ -48,12 +51,12 @@ def _without_thoughts(component: str, answer: Answer) -> Answer:
 
 
 def computes_nothing(engine: Engine) -> bool:
-    """An emulated one, so that nothing can be wrong with its answers."""
+    """Return whether the engine is an emulated one, whose answers cannot be wrong."""
     return getattr(engine, "computes_nothing", False)
 
 
 def _asked(engine: Engine, requests: Sequence[InferenceRequest]) -> list[Any]:
-    """Raises: `ModelError`."""
+    """Return the unchecked answers of an engine. Raises: `ModelError` if it fails or gives another number of answers."""
     try:
         answers = list(engine.infer(requests))
     except ModelError:
@@ -67,7 +70,7 @@ def _asked(engine: Engine, requests: Sequence[InferenceRequest]) -> list[Any]:
 
 
 def checked(contract: ModelContract, answer: Any) -> Answer:
-    """One row's answer, or what is wrong with it."""
+    """Return one row's answer, or the error that describes what is wrong with it."""
     if isinstance(answer, ModelError):
         return answer
     if not isinstance(answer, EngineReply):
@@ -79,7 +82,7 @@ def checked(contract: ModelContract, answer: Any) -> Answer:
 
 
 def _can_be_sent(text: str) -> bool:
-    """Whether a text can be written to a message: JSON may name half a character (`\\ud800`), which Python keeps."""
+    """Return whether a text can be sent in a message: JSON may name half a character (`\\ud800`), which Python keeps."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -88,7 +91,7 @@ def _can_be_sent(text: str) -> bool:
 
 
 def _as_promised(contract: ModelContract, answer: EngineReply) -> EngineReply:
-    """Raises: `EngineError`."""
+    """Return an answer with arrays of float32. Raises: `EngineError` if it does not keep to the contract."""
     if not (isinstance(answer.verdict, str) and isinstance(answer.text, str) and isinstance(answer.violation, str)):
         raise EngineError(f"verdict and text are words, not {type(answer.verdict).__name__} and {type(answer.text).__name__}")
     if not all(map(_can_be_sent, (answer.verdict, answer.text))):
@@ -110,13 +113,13 @@ def _as_promised(contract: ModelContract, answer: EngineReply) -> EngineReply:
 
 
 def _check_horizon(rows: Any) -> None:
-    """Raises: `EngineError`."""
+    """Check an execution horizon. Raises: `EngineError` if it is not a number of chunk steps."""
     if not isinstance(rows, Integral) or int(rows) < 0:
         raise EngineError(f"execution_horizon is {rows!r}, not a number of rows")
 
 
 def _check_phases(phases: Any) -> None:
-    """Raises: `EngineError`."""
+    """Check the durations of phases. Raises: `EngineError` if they are not finite, or not `Phases`."""
     if isinstance(phases, Phases) and isinstance(phases.solver_steps, int) and phases.solver_steps >= 0:
         seconds = (phases.perception_s, phases.solver_s)
         if all(isinstance(took, float) and 0 <= took < float("inf") for took in seconds):
@@ -125,7 +128,7 @@ def _check_phases(phases: Any) -> None:
 
 
 def _check_shapes(model: Array, robot: Array, updates: Array, confidence: Array, columns: int) -> None:
-    """Raises: `EngineError`."""
+    """Check shapes: chunks [T, A], updates [K, T, A] or empty, confidence [T] or empty. Raises: `EngineError` for any other."""
     chunk = robot.shape
     if columns and (len(chunk) != 2 or chunk[1] != columns or not chunk[0] or model.shape != chunk):
         raise EngineError(f"a chunk of shape {chunk} (model space {model.shape}) for {columns} actions")
@@ -137,11 +140,12 @@ def _check_shapes(model: Array, robot: Array, updates: Array, confidence: Array,
 
 
 def _array(name: str, values: Any) -> Array:
-    """As it is, or copied from what NumPy understands; a tensor on a device is not that. Raises: `EngineError`."""
+    """Return values as they are, or copied from any type that NumPy understands, which a tensor on a device is not.
+    Raises: `EngineError` if NumPy cannot convert them."""
     if isinstance(values, np.ndarray) and values.dtype == np.float32:
         return values
     try:
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
+        with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused as such
             return np.asarray(values, np.float32)
     except FOREIGN as error:
         where = f" on {device}" if (device := getattr(values, "device", None)) is not None else ""
@@ -149,7 +153,7 @@ def _array(name: str, values: Any) -> Array:
 
 
 def _number(score: Any) -> float:
-    """Raises: `EngineError`."""
+    """Return a score as a float. Raises: `EngineError` if it is not a number."""
     try:
         return float(score)
     except FOREIGN as error:

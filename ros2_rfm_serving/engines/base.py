@@ -1,9 +1,9 @@
-"""What a model offers to be served. The loop around it (`sampling.py`) is ours.
+"""Interfaces of models that can be served. The loop around them (`sampling.py`) is ours.
 
-Lifecycle: an engine is built once per server process, warmed up, then called from one thread only (the server's worker), unless
-`max_concurrent` says that several may call `infer` at once; closed when its model leaves the process.
-Calls are pure with respect to sessions: nothing of one request may be visible to another session's, or in another episode. An
-engine for which that does not hold says so in its contract (`Serving.EXCLUSIVE`), gets one session, `reset` with each episode.
+Lifecycle: an engine is built once per server process, warmed up, and then called from one thread only (the server's worker), unless
+`max_concurrent` allows several concurrent calls of `infer`. It is closed when its model leaves the process. Calls are pure with
+respect to sessions: nothing of one request may be visible to another session's request, or in another episode. An engine that
+cannot guarantee this says so in its contract (`Serving.EXCLUSIVE`); it gets one session, and a `reset` with each episode.
 """
 
 from __future__ import annotations
@@ -23,152 +23,159 @@ from ros2_rfm_serving.types import Conditioning, EncodedImage, EngineReply, Imag
 
 @runtime_checkable
 class Engine(Protocol):
-    """Anything that answers a batch of requests. This is all that `server/` sees."""
+    """Interface of everything that answers a batch of requests, and the only one that `server/` uses."""
 
     @property
     @abstractmethod
     def contract(self) -> ModelContract:
-        """What a session must agree with (action names and order, cameras, state size, chunk length, hash)."""
+        """Agreement that a session must match: action names and order, cameras, state size, chunk length, hash."""
 
     @property
     @abstractmethod
     def max_batch_size(self) -> int:
-        """Largest batch `infer` accepts."""
+        """Largest batch that `infer` accepts."""
 
     max_concurrent: int = 1
-    """Calls of `infer` that may be under way at once. More than one where the engine batches continuously: then each call has one
-    request, which is answered as soon as it is done."""
+    """Largest number of concurrent calls of `infer`. More than one is for an engine with continuous batching: each call then has
+    one request, which is answered as soon as it is done."""
 
     takes_encoded: bool = False
-    """It wants images as they travelled, to pass them on; else they are decoded before."""
+    """True if the engine takes images as they were encoded for transport, to pass them on; otherwise they are decoded first."""
 
     fit_image: Callable[[Image], Image] | None = None
-    """What it does to each decoded image before anything else, such as making it smaller: on a decoder's thread, any of several at
-    once, beside `infer`. Idempotent: an image may also come as it is."""
+    """Transformation of each decoded image before anything else, such as a resize. It runs on a decoder's thread, for several
+    images at once and concurrently with `infer`. It is idempotent, as an image may also arrive untransformed."""
 
     decode_image: Callable[[EncodedImage], Image | None] | None = None
-    """How it makes pixels of a JPEG whose header has been checked, and all that `fit_image` would do, on the same threads.
-    None, also as its answer: the server does it."""
+    """Decoder of a JPEG whose header has been checked, which includes all that `fit_image` would do.
+    It runs on the same threads. If this is None, or returns None, the server decodes the image."""
 
     clock: Callable[[], float] | None = None
-    """Reads seconds, for `EngineReply.phases`; given by who serves it. None: nothing is measured."""
+    """Clock that returns seconds, for `EngineReply.phases`.
+    The process that serves the engine sets it; None disables the measurement."""
 
     on_check: Callable[[int, int], None] | None = None
-    """Hears how many parts of a check are done, and of how many, on the thread that checks; given by who waits for it."""
+    """Callback (completed parts of a check, number of parts).
+    The caller of the check sets it; it is called on the thread that checks."""
 
     timeout_s: float = 0.0
-    """After which it gives up a batch by itself, s; 0: it has no such limit. A server counts it as hung only beyond it."""
+    """Seconds after which the engine gives up a batch by itself; 0 if there is no limit.
+    A server counts it as hung only beyond this limit."""
 
     @property
     def is_dead(self) -> bool:
-        """It will never answer again: only a new process helps. Asked at any time, from any thread."""
+        """True if the engine will never answer again, so that only a new process helps. Any thread may read it at any time."""
         return False
 
     def prepare(self, batch_size: int) -> None:
-        """Called at start and whenever the server's batch size changes, before `infer`.
+        """Prepare batches of a size. Called at start-up and whenever the server's batch size changes, before `infer`.
 
-        Raises: `ModelError` when the model cannot run batches of this size.
+        Raises: `ModelError` if the model cannot run batches of this size.
         """
         if not 1 <= batch_size <= self.max_batch_size:
             raise ModelError(f"{self.contract.model!r} runs batches of 1 to {self.max_batch_size}, not {batch_size}")
 
     def warm_up(self) -> None:
-        """Runs what the first request would otherwise pay for."""
-        return  # mypy takes an empty body for an abstract one
+        """Run all work that the first request would otherwise have to wait for."""
+        return  # mypy takes an empty body for an abstract method
 
     @abstractmethod
     def infer(self, requests: Sequence[InferenceRequest]) -> Sequence[EngineReply | ModelError]:
-        """One reply per request, in order; the error of a row that failed alone, in its place.
+        """Return one reply per request, in order, with the error of a row that failed alone in its place.
 
-        Rows are independent: a batched row equals the row run alone. Raises: `ModelError` when no row has an answer.
+        Rows are independent: a row in a batch equals the same row alone. Raises: `ModelError` if no row has an answer.
         """
 
     def reset(self) -> None:
-        """A new episode of the one session of an engine with `Serving.EXCLUSIVE`. Shared engines have nothing to reset."""
+        """Begin a new episode in the single session of an engine with `Serving.EXCLUSIVE`. Shared engines have nothing to reset."""
         return
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
-        """What is kept for this session, if anything, may be forgotten. Comes from any thread, also while a batch runs.
+        """Allow the engine to forget its state of this session, if there is any. Any thread may call it, also while a batch runs.
 
-        A session is known by its requests' `id`; with another episode in it, an engine that keeps something begins anew.
+        The `id` of a request tells its session. An engine that keeps state starts anew when the episode of a session changes.
         """
         return
 
     def close(self) -> None:
-        """Gives back what outlives it: processes, connections, threads. Nothing is called afterwards."""
+        """Release all resources that outlive the engine: processes, connections, threads. It is the last call."""
         return
 
     @property
     def must_agree(self) -> bool:
-        """With its reference, or it is not served, whatever the descriptor says of `parity`: it computes in less than float32, or
-        its weights are not those that were trained."""
+        """True if the engine must agree with its reference to be served, whatever the descriptor's `parity` is.
+        This holds for an engine that computes in less than float32, or whose weights are not those that were trained."""
         return False
 
     @property
     def computed_by(self) -> str:
-        """What its figures follow from beside its model's hash: options and hardware. Empty: they are measured at every start."""
+        """Options and hardware that determine parity figures, beside the model's hash.
+        If it is empty, figures are measured at every start."""
         return ""
 
     def check_precision(self) -> list[Parity]:
-        """What an engine that `must_agree` is asked at start: `check_parity`, or the part of it that rounding can change."""
+        """Run the check that an engine with `must_agree` has to pass at start.
+        It is `check_parity`, or the part of it that rounding can change."""
         return self.check_parity()
 
     def check_parity(self) -> list[Parity]:
-        """Block by block where the engine is split, against its reference (vla.cpp §4.6). Empty: nothing to compare with."""
+        """Compare the engine with its reference, block by block if it is split (vla.cpp §4.6).
+        Returns nothing if there is no reference."""
         return []
 
 
 @runtime_checkable
 class Stepping(Protocol):
-    """An `Engine` whose rows go on one solver step at a time: they join a running batch and leave it, each when it is done.
+    """`Engine` whose rows advance one denoising step at a time: they join a running batch, and leave it when they are done.
 
-    One thread calls `enter`, `turn` and `leave`, never together with `infer`. A row is known by a number that its server draws and
-    never uses again. A row's answer equals that of `infer` with it alone: bit for bit alone, to rounding in company.
+    One thread calls `enter`, `turn` and `leave`, never concurrently with `infer`. A row is identified by a number that its server
+    draws and never reuses. The answer of a row equals that of `infer` for this row: bit for bit alone, up to rounding in a batch.
     """
 
     @property
     @abstractmethod
     def max_rows(self) -> int:
-        """In flight at once. What they need is allocated at warm-up and does not grow."""
+        """Largest number of rows in flight. Their memory is allocated at warm-up and does not grow."""
 
     @abstractmethod
     def num_turns(self, request: InferenceRequest) -> int:
-        """Solver steps from perception to answer of such a request."""
+        """Return the number of denoising steps from perception to answer of a request."""
 
     def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None:
-        """Asked when such a session opens; num_steps: that it asks for, 0: the model's own number.
+        """Check that a session can be pipelined, when it opens. num_steps: number that it asks for; 0 is the model's own.
 
-        Raises: `ModelError` that says what of it this model cannot do.
+        Raises: `ModelError` that names the part that this model cannot do.
         """
         raise ModelError("this model serves no pipelined sessions")
 
     @abstractmethod
     def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
-        """Perceives new rows, together. The errors of those that did not enter.
+        """Perceive new rows together, and return the errors of those that did not enter.
 
-        With a row of a pipelined session a frame of that session begins: its rows in flight read the new context from here on (or
-        from the next frame on, `fetch_offset` -1) and may go on by their stage's share of steps. Rows of its former episodes and
-        epochs are answered with an error in the next turn.
+        A row of a pipelined session begins a frame of that session: the session's rows in flight read the new context from here on
+        (or from the next frame on, with `fetch_offset` -1) and may advance by their stage's share of steps. Rows of its earlier
+        episodes and epochs are answered with an error in the next turn.
         """
 
     @abstractmethod
     def ready(self) -> Collection[int]:
-        """Rows in flight that a turn may advance: all but those that wait for their session's next frame."""
+        """Return the rows in flight that a turn may advance: all except those that wait for their session's next frame."""
 
     @abstractmethod
     def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
-        """Advances these of the `ready` rows by one solver step, in one batch. Answers of those that are done, which have left.
+        """Advance these of the `ready` rows by one denoising step, in one batch.
 
-        Raises: `ModelError` when the step failed for all of them: they have left too.
+        Returns the answers of rows that are done, which have left. Raises: `ModelError` if the step failed for all rows, which have
+        left too.
         """
 
     @abstractmethod
     def leave(self, rows: Collection[int]) -> None:
-        """They are not wanted any more. Numbers that are not in flight are passed over."""
+        """Remove rows that are no longer needed. Numbers that are not in flight are ignored."""
 
 
 def stepping(engine: Engine) -> Stepping:
-    """Raises: `ModelError` when its rows cannot go on one solver step at a time."""
+    """Return the engine as `Stepping`. Raises: `ModelError` if its rows cannot advance one denoising step at a time."""
     if isinstance(engine, Stepping):
         return engine
     why = "its engine answers whole batches, so that no request can join a running one"
@@ -177,14 +184,14 @@ def stepping(engine: Engine) -> Stepping:
 
 @dataclass(frozen=True, kw_only=True)
 class Parity:
-    """How far one block is from its reference."""
+    """Distance of one block from its reference."""
 
     block: str
     error: float
     """Largest absolute difference relative to the largest absolute reference value; NaN never passes."""
     tolerance: float
     precision: str = "float32"
-    """That the tolerance is for."""
+    """Precision that the tolerance belongs to."""
 
     @property
     def passes(self) -> bool:
@@ -192,8 +199,8 @@ class Parity:
 
 
 def require_parity(model: str, checks: Sequence[Parity]) -> None:
-    """Raises: `ModelError` naming every block that is further from its reference than it may be, its error and tolerance, and a
-    precision that may do."""
+    """Check that all blocks pass.
+    Raises: `ModelError` that names every block outside its tolerance, with error and tolerance, and a precision that may pass."""
     failed = [f"{p.block} is off by {p.error:.2g}, it may be by {p.tolerance:.2g}" for p in checks if not p.passes]
     if failed:
         finer = {"int4": "int8", "int8": "bfloat16", "bfloat16": "float32", "float16": "float32"}
@@ -203,13 +210,13 @@ def require_parity(model: str, checks: Sequence[Parity]) -> None:
 
 
 Context = Any
-"""What `perceive` computes once per batch (encoded prefix, cross-attention keys and values); opaque to the loop."""
+"""Result of `perceive`, computed once per batch (encoded prefix, cross-attention keys and values); opaque to the loop."""
 
 
 class VelocityModel(Protocol):
-    """A policy, split so that our loop can condition, guide and pipeline it (vla.cpp §3).
+    """Policy that is split so that our loop can condition, guide and pipeline it (vla.cpp §3).
 
-    A diffusion or regression policy gives, as `velocity`, what `SamplingConfig.predicts` says.
+    The `velocity` of a diffusion or regression policy is the quantity that `SamplingConfig.predicts` names.
     """
 
     @property
@@ -222,28 +229,28 @@ class VelocityModel(Protocol):
 
     @abstractmethod
     def perceive(self, requests: Sequence[InferenceRequest]) -> Context:
-        """Encodes observations and instructions of B requests once."""
+        """Encode observations and instructions of B requests once."""
 
     @abstractmethod
     def velocity(self, x: Any, time: Any, context: Context) -> Any:
-        """v(x, t | context). x: [B, T, A] in model space; time: [B, T], 1 = noise, 0 = clean. Returns [B, T, A].
+        """Return v(x, t | context), [B, T, A]. x: [B, T, A] in model space; time: [B, T], 1 = noise, 0 = clean.
 
-        PyTorch, row by row independent and differentiable in x: guidance may ask for its Jacobian.
+        It is written in PyTorch, independent row by row, and differentiable in x: guidance may need its Jacobian.
         """
 
     def denormalize(self, actions: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Model space to robot space, [..., A]; the same unless said otherwise."""
+        """Return actions, [..., A], in robot space from those in model space; the two are the same unless overridden."""
         return actions
 
 
 Cache = tuple[Any, ...]
-"""Keys and values of rows, as `TokenModel.cache` made it: tensors [rows, ...], whose rows are moved, copied and cut by our loop."""
+"""Keys and values of rows, made by `TokenModel.cache`: tensors [rows, ...], whose rows our loop moves, copies and cuts."""
 
 
 class TokenModel(Protocol):
-    """An autoregressive policy, split so that our loop can decode, continue and pipeline it (AURAS §4.2.1). PyTorch.
+    """Autoregressive policy that is split so that our loop can decode, continue and pipeline it (AURAS §4.2.1). PyTorch.
 
-    A chunk is l_a = T A tokens: those of an action follow one another, each is one of `num_bins` bins. N: positions; B: rows.
+    A chunk is l_a = T A tokens; those of an action are contiguous, and each is one of `num_bins` bins. N: positions; B: rows.
     """
 
     @property
@@ -260,56 +267,57 @@ class TokenModel(Protocol):
 
     @abstractmethod
     def cache(self, num_rows: int) -> Cache:
-        """Memory for the keys and values of so many rows: of their context and of all their tokens."""
+        """Allocate keys and values for `num_rows` rows: of their context and of all their tokens."""
 
     @abstractmethod
     def perceive(self, requests: Sequence[InferenceRequest], cache: Cache) -> None:
-        """Encodes observations and instructions (X_V, X_L) of B requests into the B rows of `cache`."""
+        """Encode observations and instructions (X_V, X_L) of B requests into the B rows of `cache`."""
 
     @abstractmethod
     def generate(self, before: Any, first: Sequence[int], cache: Cache) -> Any:
-        """Logits, [B, N, num_bins], of the tokens at positions first[i] .. first[i] + N - 1 of row i, given those before them.
+        """Return logits of tokens, [B, N, num_bins], given the tokens before them.
 
-        before: [B, N], for each position the token that stands before it; 0 before the first. Keys and values of earlier
-        positions are read from `cache`, those of these are written there. A position sees the context and nothing that comes
-        later: so N > 1, a prefill, says at each position what N = 1, a decode, says there.
+        The positions of row i are first[i] .. first[i] + N - 1. before: [B, N], for each position the token before it; 0 before the
+        first. Keys and values of earlier positions are read from `cache`, and those of these positions are written there. A
+        position sees the context and no later position. So a prefill of several positions gives the same logits at each of them as
+        a decode of that position alone.
         """
 
     @abstractmethod
     def tokens(self, actions: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-        """[..., A] robot space -> [..., A], the nearest bins."""
+        """Return the nearest bins, [..., A], of actions in robot space, [..., A]."""
 
     @abstractmethod
     def actions(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """[..., A] -> [..., A] robot space, what the bins stand for."""
+        """Return the actions in robot space, [..., A], that bins, [..., A], stand for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSampling:
-    """How tokens are chosen from logits."""
+    """Choice of tokens from logits."""
 
     temperature: float = 0.0
-    """0: the likeliest one, greedy."""
+    """Temperature; 0 selects the most likely token (greedy decoding)."""
     seed: int = 0
-    """Of the noise, together with the request's session and sequence number: a re-run gives the same chunk."""
+    """Seed of the noise, together with the request's session and sequence number: a re-run gives the same chunk."""
     device: str = "cpu"
-    """Where the loop's tensors live, PyTorch's name."""
+    """PyTorch device of the loop's tensors."""
     max_rows: int = 0
-    """In flight at once; 0: as many as its largest batch, or one more than a chunk has tokens."""
+    """Largest number of rows in flight; 0 for the larger of the largest batch and one more than a chunk has tokens."""
 
 
 @runtime_checkable
 class Anchored(Protocol):
-    """A `VelocityModel` whose model space may be relative to what the robot observes, so that a prefix has to be expressed anew."""
+    """`VelocityModel` whose model space may be relative to the robot's observation, so that a prefix has to be expressed anew."""
 
     @abstractmethod
     def anchored(self, requests: Sequence[InferenceRequest]) -> Sequence[InferenceRequest]:
-        """The batch that was perceived last, with prefixes in its own model space, from `prefix_robot`."""
+        """Return the batch that was perceived last, with prefixes in its own model space, from `prefix_robot`."""
 
 
 @runtime_checkable
 class Relative(Anchored, Protocol):
-    """One whose actions may be counted from the state alone: rows of other calls of `perceive` may share a batch."""
+    """Anchored model whose actions may be relative to the state alone: rows of other calls of `perceive` may share a batch."""
 
     @property
     @abstractmethod
@@ -317,11 +325,13 @@ class Relative(Anchored, Protocol):
 
     @abstractmethod
     def placed(self, actions: npt.NDArray[np.float32], states: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
-        """[B, T, A], as `denormalize` gave them, from where each row's robot was to robot space; states: [S] of each."""
+        """Return actions in robot space, [B, T, A].
+        actions: output of `denormalize`, relative to the position of each row's robot. states: [S] of each row."""
 
 
 class Predicts(enum.Enum):
-    """What a network was trained to say about noisy actions, and so how our loop gets to clean ones (engines/flow/solvers.py)."""
+    """Quantity that a network predicts from noisy actions.
+    It decides how our loop gets to clean actions (engines/flow/solvers.py)."""
 
     VELOCITY = "velocity"
     """Flow matching: noise - actions."""
@@ -334,7 +344,8 @@ class Predicts(enum.Enum):
 
 
 def offered(contract: ModelContract, predicts: Predicts) -> ModelContract:
-    """Regression offers no real-time chunking; nothing but flow matching can be guided."""
+    """Return the contract with the conditionings that our loop offers for this kind of model.
+    A regression model offers no real-time chunking, and only flow-matching models can be guided."""
     if predicts is Predicts.CHUNK:
         return replace(contract, conditionings=(Conditioning.NONE,), max_inference_delay_steps=0)
     trained = (Conditioning.PREFIX,) if contract.max_inference_delay_steps else ()
@@ -344,32 +355,35 @@ def offered(contract: ModelContract, predicts: Predicts) -> ModelContract:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """Our sampling loop's settings."""
+    """Settings of our sampling loop."""
 
     predicts: Predicts = Predicts.VELOCITY
     num_steps: int = 10
-    """Solver steps from noise (time 1) to action (time 0); regression takes one, whatever is said here."""
+    """Denoising steps from noise (time 1) to action (time 0); a regression takes one, whatever this is."""
     train_steps: int = 100
-    """Of a diffusion: noise levels in training. Index i is time (i + 1) / train_steps; its model finds it by `round`."""
+    """Noise levels in the training of a diffusion model. Index i is time (i + 1) / train_steps; the model finds it by `round`."""
     clean_limit: float | None = None
-    """Of a diffusion: its estimates of the actions are cut to +- this, model space; None: not cut."""
+    """Limit of a diffusion model's estimates of the actions, which are clipped to +- this in model space; None if they are not."""
     noise_scale: float = 1.0
-    """Standard deviation of the noise; 0: sampling starts from its mean."""
+    """Standard deviation of the noise; 0 starts sampling from its mean."""
     noise: Literal["normal", "uniform"] = "normal"
-    """`uniform`: in [-1, 1), before it is scaled"""
+    """Distribution of the noise; `uniform` is in [-1, 1) before it is scaled."""
     ramp_rate: float = 0.0
-    """Of a model that leaves a prefix little by little (engines/flow/ramp.py); 0: rows behind the delay are the model's own."""
+    """Ramp rate of a model that departs from a prefix gradually (engines/flow/ramp.py).
+    With 0, all steps after the delay are the model's own."""
     seed: int = 0
-    """Of the noise, together with the request's session and sequence number: a re-run gives the same chunk."""
+    """Seed of the noise, together with the request's session and sequence number: a re-run gives the same chunk."""
     num_columns: int = 0
-    """Of x, W: more than the A actions for a model that pads them; 0: as many."""
+    """Columns W of x, more than the A actions for a model that pads them; 0 for as many as there are actions."""
     device: str = "cpu"
-    """Where the loop's tensors live, PyTorch's name."""
+    """PyTorch device of the loop's tensors."""
     true_jacobian: bool = False
-    """Sessions may ask for guidance through the model's Jacobian, which is compiled at warm-up and slows a whole batch then."""
+    """True if sessions may ask for guidance through the model's Jacobian.
+    It is compiled at warm-up and slows down the whole batch."""
     fixed_shapes: tuple[int, ...] = ()
-    """Batch sizes that are compiled or captured at warm-up, rising; a batch is filled up to the next one. Empty: any size runs."""
+    """Batch sizes, rising, that are compiled or captured at warm-up.
+    A batch is padded to the next size; if empty, any size runs."""
     warm_sizes: tuple[int, ...] = ()
-    """Where any size runs: those that are run at warm-up for all others. Empty: one row, and the largest batch."""
+    """Batch sizes that warm up an engine that runs any size. If empty, they are one row and the largest batch."""
     max_rows: int = 0
-    """In flight at once in an engine that is `Stepping`; 0: as many as its largest batch."""
+    """Largest number of rows in flight in a `Stepping` engine; 0 for as many as the largest batch."""

@@ -1,4 +1,4 @@
-"""A request that fits a contract and means nothing: for warming up and measuring."""
+"""Requests that fit a contract and have no meaning, for warm-up and measurement."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ros2_rfm_serving.types import (
 )
 
 SMALL_PX = (96, 96)
-"""Width and height of an image, where its size does not matter."""
+"""Width and height of an image, if its size does not matter."""
 
 
 def rehearse(engine: Engine, batch_size: int, size_px: tuple[int, int] = SMALL_PX) -> EngineReply | None:
-    """Runs a batch of an action model, and returns its last answer; None: it is no action model.
+    """Run a batch on an action model and return its last answer, or None if it is no action model.
 
-    Raises: `ModelError` when what it answers is not what its contract says.
+    Raises: `ModelError` if its answer does not keep to its contract.
     """
     contract = engine.contract
     if not contract.chunk_length:
@@ -48,7 +48,7 @@ def rehearse(engine: Engine, batch_size: int, size_px: tuple[int, int] = SMALL_P
 
 
 def blank_request(contract: ModelContract, size_px: tuple[int, int] = SMALL_PX, *, encoded: bool = False) -> InferenceRequest:
-    """size_px: width and height of its images. encoded: as they travel, for an engine with `takes_encoded`."""
+    """Return a blank request. size_px: width and height of its images. encoded: for an engine with `takes_encoded`."""
     return InferenceRequest(
         id=RequestId(robot="", component="", session_epoch=0, episode=0, sequence=0),
         instruction="",
@@ -60,7 +60,7 @@ def blank_request(contract: ModelContract, size_px: tuple[int, int] = SMALL_PX, 
 
 
 def guided(request: InferenceRequest, *, true_jacobian: bool) -> InferenceRequest:
-    """The same, continuing one row of zeros."""
+    """Return the request with guidance and a prefix of one chunk step of zeros."""
     prefix = empty(1, request.prefix_model.shape[1])
     guidance = Guidance(true_jacobian=true_jacobian)
     return replace(request, prefix_model=prefix, conditioning=Conditioning.GUIDED, guidance=guidance)

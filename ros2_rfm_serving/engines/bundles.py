@@ -1,4 +1,4 @@
-"""The engine `bundle`: whichever kind of bundle a folder holds."""
+"""Engine `bundle`, for any kind of bundle that a folder holds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ros2_rfm_serving.engines.embedded.options import ON_CPU, BundleOptions
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
 
 ARCHITECTURES = "ros2_rfm_serving.engines.architectures.engine"
-"""What the embedded models do without."""
+"""Module that is imported only for architectures: embedded models do not need it."""
 
 
 def build(spec: EngineSpec) -> Engine:
-    """The bundle that the catalogue names. Raises: `ModelError`, `ConfigurationError`."""
+    """Build the engine of the bundle that the catalogue names. Raises: `ModelError`, `ConfigurationError`."""
     torch.set_num_threads(spec.threads)
     options = checked_options(BundleOptions, spec)
     if options.device == "auto" and spec.gpu_type == "CPU":
@@ -27,7 +27,7 @@ def build(spec: EngineSpec) -> Engine:
 
 
 def load_bundle(model: str, folder: Path, options: BundleOptions = ON_CPU) -> Engine:
-    """Raises: `ModelError`; `ImportError` where an architecture's extra is missing."""
+    """Load the bundle in a folder. Raises: `ModelError`; `ImportError` if an architecture's extra is missing."""
     if read_config(folder).get("kind") != "architecture":
         return load_embedded(model, folder, options)
     engine: Engine = import_module(ARCHITECTURES).load_architecture(model, folder, options)

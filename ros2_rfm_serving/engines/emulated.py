@@ -1,4 +1,4 @@
-"""A stand-in for a GPU: answers after the time that a service law or a profile gives. What it says means nothing.
+"""Emulated engine that answers after the time that a service law or a profile gives. Its answers have no meaning.
 
 It is always marked as emulated.
 """
@@ -32,7 +32,7 @@ from ros2_rfm_serving.types import (
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatedSpec:
-    """What the stand-in pretends to be."""
+    """Model that an emulated engine imitates."""
 
     model: str
     output: OutputKind = OutputKind.ACTION_CHUNK
@@ -41,13 +41,13 @@ class EmulatedSpec:
     state_size: int = 0
     chunk_length: int = 16
     batch_sizes: tuple[int, ...] = (64,)
-    """That it has been "compiled" for, rising; a batch is filled up to the next one. Only the largest counts without a law."""
+    """Batch sizes, rising, that it is "compiled" for; a batch is padded to the next one. Without a law, only the largest counts."""
     seed: int = 0
-    """Of the law's jitter."""
+    """Seed of the law's jitter."""
 
 
 def contract_of(spec: EmulatedSpec) -> ModelContract:
-    """Return what the stand-in promises: everything that its kind of model can do."""
+    """Return the contract of an emulated engine: everything that its kind of model can do."""
     acts = spec.output is OutputKind.ACTION_CHUNK
     return ModelContract(
         model=f"emulated {spec.model}",
@@ -66,7 +66,7 @@ def contract_of(spec: EmulatedSpec) -> ModelContract:
 
 
 def spec_of(model: str, entry: CatalogueEntry, seed: int = 0) -> EmulatedSpec:
-    """Return what the catalogue says of a stand-in."""
+    """Return the specification of an emulated engine from the catalogue."""
     return EmulatedSpec(
         model=model,
         output=OutputKind(entry.output),
@@ -79,20 +79,20 @@ def spec_of(model: str, entry: CatalogueEntry, seed: int = 0) -> EmulatedSpec:
 
 
 VERDICTS = {SAFETY: "safe"}
-"""What an emulated judge says, by component; all others that the task goes on."""
+"""Answer of an emulated judge, by component; all others answer that the task goes on."""
 ANSWERS = {component: EngineReply(verdict=verdict, text="emulated") for component, verdict in VERDICTS.items()}
 ONGOING = EngineReply(verdict="ongoing", text="emulated")
 
 SHARE = 1 / 8
-"""Of a request's work, after which it looks again how many are in service with it."""
+"""Share of a request's work after which the number of concurrent requests is evaluated again."""
 
 
 Amend = Callable[[InferenceRequest, EngineReply], EngineReply]
-"""What becomes of an answer."""
+"""Function that changes an answer."""
 
 
 MAX_NUM_STEPS = 1000
-"""Solver steps that sessions may ask for. No matter how many: a law knows the time of the model's own number alone."""
+"""Denoising steps that sessions may ask for. Any number is possible, as a law knows the time of the model's own number alone."""
 
 
 def as_it_is(request: InferenceRequest, reply: EngineReply) -> EngineReply:
@@ -100,7 +100,8 @@ def as_it_is(request: InferenceRequest, reply: EngineReply) -> EngineReply:
 
 
 class EmulatedEngine(Engine):
-    """`service` is a law, or gives the seconds of one batch by its size. `wait` spends them, with a sleep or in virtual time."""
+    """Engine without a model that spends the time of each batch.
+    service: a law, or the seconds of one batch by its size. wait: spends them, with a sleep or in virtual time."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class EmulatedEngine(Engine):
         amend: Amend = as_it_is,
     ) -> None:
         self.computes_nothing = amend is as_it_is and type(self).infer is EmulatedEngine.infer
-        """Its answers are always the same."""
+        """True if its answers are always the same."""
         self._amend = amend
         self._spec, self._service, self._wait = spec, service, wait
         self._batch_size = 1
@@ -119,11 +120,11 @@ class EmulatedEngine(Engine):
         self._rng = np.random.default_rng(spec.seed)
         jitter = service.jitter if isinstance(service, FixedService) else 0.0
         self._factors = unit_mean_factors(jitter, np.random.default_rng(spec.seed))
-        """By which its batches take longer than the law's mean, or less long."""
+        """Factors by which its batches take longer or less long than the law's mean."""
         self._contract = contract_of(spec)
         self._acts = spec.output is OutputKind.ACTION_CHUNK
         still = np.zeros((spec.chunk_length, len(spec.action_names)), np.float32)
-        still.flags.writeable = False  # every request is answered with it
+        still.flags.writeable = False  # it answers every request
         self._still = EngineReply(chunk_model=still, chunk_robot=still)
 
     @property
@@ -136,7 +137,7 @@ class EmulatedEngine(Engine):
 
     @property
     def service(self) -> ServiceLaw | None:
-        """The law it follows, for bodies that compute time instead of spending it; None: it follows a profile."""
+        """Law that the engine follows, for adapters that compute time instead of spending it; None if it follows a profile."""
         return self._service if isinstance(self._service, ServiceLaw) else None
 
     def prepare(self, batch_size: int) -> None:
@@ -144,7 +145,7 @@ class EmulatedEngine(Engine):
         self._batch_size = batch_size
 
     def warm_up(self) -> None:
-        """Nothing to warm."""
+        """Do nothing, as there is no model."""
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         self._spend(len(requests))
@@ -168,7 +169,7 @@ class EmulatedEngine(Engine):
             self._wait(self._batch_s(num_requests, service) if isinstance(service, FixedService) else service(num_requests))
 
     def _share(self, num_requests: int, law: ContinuousService) -> None:
-        """As in virtual time (`ProcessorSharing`): the more are in service, the slower is each."""
+        """Spend time as in virtual time (`ProcessorSharing`): the more requests are in service, the slower is each."""
         with self._lock:
             self._in_service += num_requests
             left = law.draw_work(self._rng)
@@ -185,7 +186,7 @@ class EmulatedEngine(Engine):
         return law.mean_s(self.padded(num_requests)) * next(self._factors)
 
     def padded(self, num_requests: int) -> int:
-        """Rows that it pretends to compute for a batch of so many: by a law, one compiled size serves all."""
+        """Return the number of rows that it pretends to compute for a batch; with a law, one compiled size serves all."""
         if not isinstance(self._service, FixedService):
             return num_requests
         wanted = max(num_requests, self._batch_size)
@@ -193,8 +194,8 @@ class EmulatedEngine(Engine):
 
 
 class EmulatedSteps(EmulatedEngine, Stepping):
-    """Can also go on one solver step at a time, by the law of that, in pipelined sessions too. Steps that nobody computes always
-    succeed."""
+    """Emulated engine that can also advance one denoising step at a time, with a law for that, in pipelined sessions too.
+    Steps always succeed, as they compute nothing."""
 
     def __init__(
         self,
@@ -208,12 +209,12 @@ class EmulatedSteps(EmulatedEngine, Stepping):
         self._contract = replace(self._contract, pipelines=True)
         self._steps, self._frames = steps, Frames()
         self._observed: dict[SessionKey, deque[int]] = {}
-        """Sequence numbers of a pipelined session's latest frames, while rows of it are in flight."""
+        """Sequence numbers of the latest frames of each pipelined session that has rows in flight."""
         self._rows: dict[int, InferenceRequest] = {}
         self._left: Counter[int] = Counter()
-        """Steps that a row still needs."""
+        """Steps that each row still needs."""
         self._steps_on = False
-        """Rows have gone on one solver step at a time."""
+        """True once rows have advanced one denoising step at a time."""
 
     @property
     def max_rows(self) -> int:
@@ -226,7 +227,8 @@ class EmulatedSteps(EmulatedEngine, Stepping):
         steps_of_stages(self._steps.num_steps, pipelining)
 
     def _spend(self, num_requests: int) -> None:
-        """A batch of a server that lets rows go on one by one: by the same law, unlike what has one compiled size."""
+        """Spend the time of a batch.
+        A server whose rows advance one by one follows the law of steps, not that of a single compiled size."""
         if self._steps_on:
             self._wait(self._steps.draw_s(num_requests, self._rng))
         else:
@@ -272,7 +274,7 @@ class EmulatedSteps(EmulatedEngine, Stepping):
 
 
 def build(spec: EngineSpec) -> EmulatedEngine:
-    """By the catalogue's service law, or else by the profile."""
+    """Build an emulated engine from the catalogue's service law, or else from the profile."""
     entry = spec.entry
     footprint = entry.gpus.get(spec.gpu_type)
     service = footprint.service if footprint else None
@@ -287,7 +289,7 @@ def build(spec: EngineSpec) -> EmulatedEngine:
 
 
 def _service_time(model: str, profile: Profile, gpu_type: str) -> Callable[[int], float]:
-    """Seconds of one batch: the measured median at the lowest rate, where nothing queues."""
+    """Return the seconds of one batch: the measured median at the lowest rate, where no request waits in a queue."""
     sizes = profile.batch_sizes(model, gpu_type)
 
     def service_s(batch_size: int) -> float:

@@ -1,4 +1,4 @@
-"""Memory that was freed and is kept nevertheless."""
+"""Return of freed memory to the operating system."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import ctypes
 
 
 def give_back() -> None:
-    """To the system. glibc keeps pieces of up to 32 MB, once such were freed, and all that lies between used ones: a
-    network that was rounded layer by layer would go on taking what it took before. Elsewhere nothing is done."""
+    """Return freed memory to the system.
+
+    glibc keeps freed pieces of up to 32 MB, and all that lies between used ones. A network that was rounded layer by layer would
+    continue to occupy its former size. Other C libraries have no such call, and nothing is done.
+    """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,7 +1,7 @@
-"""A policy given as JAX functions, and our sampling loop as one compiled program around them.
+"""Policies written as JAX functions, with our sampling loop around them as one compiled program.
 
 `sampling.py` has the same loop for PyTorch and stays the reference: `check_parity` compares the two. B: rows of a batch; T: chunk
-length; A: number of actions; K: solver steps.
+length; A: number of actions; K: denoising steps.
 """
 
 from __future__ import annotations
@@ -33,40 +33,40 @@ from ros2_rfm_serving.types import Array, Conditioning, Guidance, InferenceReque
 
 
 class Observation(NamedTuple):
-    """A batch, as arrays."""
+    """Observations of a batch, as arrays."""
 
     state: Any
-    """[B, S] float32"""
+    """Robot states, [B, S] float32."""
     images: Any
-    """[B, cameras, size, size, 3] uint8, in the contract's order"""
+    """Camera images, [B, cameras, size, size, 3] uint8, in the contract's order."""
     tokens: Any
-    """What `tokens` gave"""
+    """Result of `JaxPolicy.tokens`."""
 
 
 class JaxPolicy(Protocol):
-    """What `options: {policy: package.module:function}` returns.
+    """Policy that the function in `options: {policy: package.module:function}` returns.
 
-    All but `tokens` are traced: pure, of fixed shapes, row by row independent. Weights are an argument, so that a compiled
-    program does not hold them as constants.
+    All methods except `tokens` are traced: pure, of fixed shapes, independent row by row. Weights are an argument, so that a
+    compiled program does not hold them as constants.
     """
 
     contract: ModelContract
-    """`model` is filled in, and `model_hash` where it is empty."""
+    """Contract; the engine sets `model`, and `model_hash` if it is empty."""
     weights: Any
-    """Arrays, nested in any way that JAX knows"""
+    """Arrays, nested in any way that JAX supports."""
     image_size_px: int
 
     def tokens(self, instructions: Sequence[str]) -> Any:
-        """NumPy arrays with B rows, nested in any way, always of the same shapes."""
+        """Return NumPy arrays with B rows, nested in any way, always of the same shapes."""
 
     def perceive(self, weights: Any, observation: Observation) -> Any:
-        """Once per batch: what all solver steps share."""
+        """Return the context that all denoising steps share, computed once per batch."""
 
     def velocity(self, weights: Any, x: Any, time: Any, context: Any) -> Any:
-        """[B, T, A]. x: [B, T, A] model space; time: [B, T], 1 = noise, 0 = clean."""
+        """Return the velocity, [B, T, A]. x: [B, T, A] model space; time: [B, T], 1 = noise, 0 = clean."""
 
     def denormalize(self, weights: Any, actions: Any) -> Any:
-        """Model space to robot space, [..., A]."""
+        """Return actions, [..., A], in robot space from those in model space."""
 
 
 class JaxOptions(BaseModel):
@@ -74,19 +74,20 @@ class JaxOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     policy: str = Field(pattern=r"^[\w.]+:\w+$")
-    """package.module:function"""
+    """Function that returns the policy, as package.module:function."""
     device: str = ""
-    """`cpu`, `gpu` or `tpu`; empty: the best that JAX finds."""
+    """`cpu`, `gpu` or `tpu`; if empty, the best device that JAX finds."""
     num_steps: int = Field(default=10, ge=1)
     noise_scale: float = Field(default=1.0, ge=0.0)
     seed: int = 0
     true_jacobian: bool = False
-    """Sessions may ask for guidance through the model's Jacobian: 2 to 4 times as long, for all robots of a batch."""
+    """True if sessions may ask for guidance through the model's Jacobian, which takes 2 to 4 times as long for all robots of a
+    batch."""
     batch_sizes: tuple[int, ...] = (1, 4, 16)
-    """For which a program is compiled at start; a batch is filled up to the next one."""
+    """Batch sizes for which a program is compiled at start; a batch is padded to the next one."""
 
     def changes(self) -> dict[str, Any]:
-        """What shapes an answer beside the policy itself."""
+        """Return the options that shape an answer, beside the policy itself."""
         return {key: value for key in ("num_steps", "noise_scale") if (value := getattr(self, key)) != _default(key)}
 
     @field_validator("batch_sizes")
@@ -102,24 +103,24 @@ def _default(option: str) -> Any:
 
 
 class Conditions(NamedTuple):
-    """What continues earlier actions, per row: fixed rows, and what guidance pulls to (engines/flow/guidance.py)."""
+    """Conditioning of each row: fixed chunk steps, and the target of guidance (engines/flow/guidance.py)."""
 
     prefix: Any
-    """[B, T, A]"""
+    """Given chunk steps, [B, T, A]."""
     fixed: Any
-    """[B, T, 1] bool"""
+    """True for given chunk steps, [B, T, 1] bool."""
     target: Any
-    """[B, T, A]"""
+    """Actions that guidance pulls to, [B, T, A]."""
     weights: Any
-    """[B, T, 1]; 0: not guided"""
+    """Weights of guidance, [B, T, 1]; 0 where a row is not guided."""
     strength: Any
-    """[K, B, 1, 1]: `guidance_weight` of every step"""
+    """`guidance_weight` of every denoising step, [K, B, 1, 1]."""
     through_model: Any
-    """[B, 1, 1] bool; None: no row's error goes through the model's Jacobian"""
+    """True for rows whose error goes through the model's Jacobian, [B, 1, 1] bool; None if there are no such rows."""
 
 
 class Bridge:
-    """A JAX policy as a `VelocityModel` for PyTorch: tensors and arrays share their memory on the CPU. Not compiled."""
+    """JAX policy as a `VelocityModel` for PyTorch. Tensors and arrays share their memory on the CPU, and nothing is compiled."""
 
     def __init__(self, policy: JaxPolicy, contract: ModelContract, options: JaxOptions) -> None:
         self.policy, self._contract, self._options = policy, contract, options
@@ -153,7 +154,7 @@ class Bridge:
 
 
 class JaxEngine(FlowEngine):
-    """One program per batch size, compiled in `warm_up`; and another for guidance by a true Jacobian, if that is served."""
+    """Engine with one program per batch size, compiled in `warm_up`, and another one if guidance by a true Jacobian is served."""
 
     def __init__(self, bridge: Bridge, config: SamplingConfig) -> None:
         super().__init__(bridge, config)
@@ -162,7 +163,7 @@ class JaxEngine(FlowEngine):
         self._run = jax.jit(partial(run, bridge.policy))
 
     def check_parity(self) -> list[Parity]:
-        """The compiled loop, in a batch, against PyTorch's loop around the same functions, one request at a time."""
+        """Compare the compiled loop, in a batch, with PyTorch's loop around the same functions, one request at a time."""
         with self._lock:
             free = parity.probes(self.contract, "")
             guided = [_guided(request, 1 + i, len(self.contract.action_names)) for i, request in enumerate(free)]
@@ -183,11 +184,11 @@ class JaxEngine(FlowEngine):
 
 
 def conditions_of(requests: Sequence[InferenceRequest], noise: Array, contract: ModelContract, num_steps: int) -> Conditions:
-    """Raises: `ModelError` for an inference delay that the model was not trained for."""
+    """Return the conditioning of a batch. Raises: `ModelError` for an inference delay that the model was not trained for."""
     start = torch.from_numpy(noise)
     prefix, fixed = fixed_prefixes(requests, contract, start)
     target = target_of(requests, start)
-    if target is None:  # the same program, pulled nowhere
+    if target is None:  # the same program, without guidance
         nothing = np.zeros((*noise.shape[:2], 1), np.float32)
         pull: tuple[Any, Any, Any, Any] = (np.zeros_like(noise), nothing, np.zeros((num_steps, len(noise), 1, 1), np.float32), None)
     else:
@@ -198,7 +199,7 @@ def conditions_of(requests: Sequence[InferenceRequest], noise: Array, contract: 
 
 
 def run(policy: JaxPolicy, weights: Any, observation: Observation, noise: Any, conditions: Conditions) -> tuple[Any, Any]:
-    """Chunks [B, T, A] from `noise`, [B, T, A], and what each step changed, [B, K, T, A]; model space."""
+    """Return chunks, [B, T, A], from `noise`, [B, T, A], and the change by each step, [B, K, T, A], in model space."""
     context = policy.perceive(weights, observation)
     prefix, fixed = conditions.prefix, conditions.fixed
     num_steps = conditions.strength.shape[0]
@@ -218,7 +219,7 @@ def run(policy: JaxPolicy, weights: Any, observation: Observation, noise: Any, c
 
 
 def _guided_step(velocity: Any, x: Any, tau: Any, conditions: Conditions) -> tuple[Any, Any]:
-    """Velocity and correction, as `guidance.guided_velocity` has them."""
+    """Return velocity and correction, as in `guidance.guided_velocity`."""
 
     def clean(x: Any) -> tuple[Any, Any]:
         v = velocity(x)
@@ -233,7 +234,7 @@ def _guided_step(velocity: Any, x: Any, tau: Any, conditions: Conditions) -> tup
 
 
 def build(spec: EngineSpec) -> JaxEngine:
-    """Raises: `ModelError`, `ConfigurationError`."""
+    """Build the engine. Raises: `ModelError`, `ConfigurationError`."""
     options = checked_options(JaxOptions, spec)
     policy = _policy(spec.model, options)
     contract = replace(policy.contract, model=spec.model)

@@ -1,6 +1,6 @@
-"""Where kernels that `torch.compile` made are found again by the next start.
+"""Cache folder of the kernels that `torch.compile` makes, so that the next start finds them.
 
-PyTorch's own place is in /tmp, which a container, a pod or a unit finds empty.
+PyTorch's own folder is in /tmp, which is empty at the start of a container, a pod or a unit.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 from ros2_rfm_serving.compiled import own_folder
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
-"""PyTorch's and, below it, Triton's."""
+"""Environment variable of PyTorch and, below its folder, of Triton."""
 LEAST_FREE_BYTES = 256 << 20
-"""Some times what a model's kernels take: a disk that is full ends the compilation."""
+"""Least free disk space in bytes, several times the size of a model's kernels: a full disk ends the compilation."""
 _log = logging.getLogger(__name__)
 
 
 def keep_kernels() -> None:
-    """From now on, unless the user has said where. What lies there is executed: it stays in PyTorch's place where no folder can be
-    made that is this user's alone, nor written to."""
+    """Keep kernels in a folder of this user from now on, unless the user has set one. The content of the folder is executed.
+    So kernels stay in PyTorch's own folder if no folder can be made that belongs to this user alone and can be written to."""
     said = os.environ.get(VARIABLE)
     if said and said != _of_pytorch():
         return
@@ -38,7 +38,8 @@ def keep_kernels() -> None:
 
 
 def _require_room(folder: Path) -> None:
-    """PyTorch compiles nothing where it cannot write what comes of it. Raises: `OSError`."""
+    """Check that kernels can be written, as PyTorch compiles nothing otherwise.
+    Raises: `OSError` if the disk is full or read-only."""
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, "cannot be written to", str(folder))
     if (free := shutil.disk_usage(folder).free) < LEAST_FREE_BYTES:
@@ -46,13 +47,16 @@ def _require_room(folder: Path) -> None:
 
 
 def _forget_torn(folder: Path) -> None:
-    """A machine that lost its power leaves empty files of what was written last, and with one of them each start fails alike. With
-    it goes what lies beside it and is as old: parts of one kernel. What others write meanwhile is younger. Raises: `OSError`."""
+    """Remove kernels that a power failure left incomplete.
+
+    Files that were written last are empty then, and with one of them each start fails alike. Files beside it that are as old are
+    parts of the same kernel, and are removed too. Files that other processes write meanwhile are younger. Raises: `OSError`.
+    """
     booted_s = time.clock_gettime(time.CLOCK_REALTIME) - time.clock_gettime(time.CLOCK_BOOTTIME)
     for place, _, names in os.walk(folder):
         sizes: dict[Path, int] = {}
         for file in (Path(place, name) for name in names if not name.endswith(".lock")):
-            with suppress(FileNotFoundError):  # others' scratch
+            with suppress(FileNotFoundError):  # temporary files of other processes
                 about = file.stat()
                 if about.st_mtime < booted_s:
                     sizes[file] = about.st_size
@@ -62,7 +66,7 @@ def _forget_torn(folder: Path) -> None:
 
 
 def _of_pytorch() -> str:
-    """Which PyTorch writes into the variable itself as soon as its compiler is imported."""
+    """Return PyTorch's own folder, which it writes into the variable itself as soon as its compiler is imported."""
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
     return str(Path(default_cache_dir()).absolute())

@@ -1,6 +1,6 @@
 """Rules of LeRobot's files: names of features, cameras, policy types, and the folders of a training run.
 
-Read in LeRobot 0.4.0, 0.4.4, 0.5.0, 0.5.1, 0.6.0 and 0.6.1 as they are on the package index, and at 7427f31.
+They were read in LeRobot 0.4.0, 0.4.4, 0.5.0, 0.5.1, 0.6.0 and 0.6.1 as they are on the package index, and at 7427f31.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ NAMELESS = "its names of features have a form that LeRobot does not know"
 # --- policy types ----------------------------------------------------------------------------------------------------------
 
 IMPORTED = ("smolvla", "pi0", "pi05")
-"""Types of which `rfm import` makes a bundle"""
+"""Types of which `rfm import` makes a bundle."""
 CHUNKLESS = frozenset({"sac", "gaussian_actor", "sarm", "reward_classifier", "classifier", "topreward", "robometer"})
-"""Types without action chunks: reinforcement learning's actors, which 0.6 calls `gaussian_actor`, and reward models"""
+"""Types without action chunks: actors of reinforcement learning, which 0.6 calls `gaussian_actor`, and reward models."""
 SINCE = {
     **dict.fromkeys(("act", "diffusion", "groot", "pi0_fast", "tdmpc", "vqbet", "wall_x", "xvla"), "0.4.4"),
     "multi_task_dit": "0.5.1",
     **dict.fromkeys(("eo1", "evo1", "fastwam", "lingbot_va", "molmoact2", "vla_jepa"), "0.6.0"),
 }
-"""Other types -> the first release that has them, of those from 0.4.4 on"""
+"""First release that has a type, of those from 0.4.4 on, by type."""
 
 
 def served_by(kind: str) -> str:
-    """Return which part of this package serves a policy type."""
+    """Return the part of this package that serves a policy type."""
     if kind in CHUNKLESS:
         return "it predicts no action chunks, so nothing here serves it"
     if kind in IMPORTED:
@@ -45,16 +45,17 @@ def served_by(kind: str) -> str:
 
 
 RUN = "train_config.json"
-"""File that a training run writes beside a checkpoint"""
+"""File that a training run writes beside a checkpoint."""
 PADDED_STATE = 32
 """Columns of the state in pi0.5's prompt up to 0.4.4: the default of its step, which saves no configuration in checkpoints."""
 RELEASES = ("0.4", "0.5", "0.6")
 
 
 def is_of_0_4(config: Mapping[str, Any], run: Mapping[str, Any] | None) -> bool | None:
-    """Return whether LeRobot 0.4 trained a pi0 or pi0.5; None: nothing tells it from 0.5.0. run: `train_config.json`, if any.
+    """Return whether LeRobot 0.4 trained a pi0 or pi0.5, or None if it cannot be told from 0.5.0.
 
-    Configurations have `use_relative_actions` from 0.5.1 on, and `train_config.json` has `cudnn_deterministic` from 0.5.0 on.
+    Configurations have `use_relative_actions` from 0.5.1 on, and `train_config.json` has `cudnn_deterministic` from 0.5.0 on. run:
+    `train_config.json`, if there is one.
     """
     if "use_relative_actions" in config:
         return False
@@ -65,10 +66,10 @@ def is_of_0_4(config: Mapping[str, Any], run: Mapping[str, Any] | None) -> bool 
 
 
 def names_of(names: Any) -> tuple[str, ...]:
-    """Return the names of a feature's columns, in order, whatever form they have; none: it has no names.
+    """Return the names of a feature's columns, in order, from any form of names; empty if it has none.
 
-    Data sets have lists, lists of lists, groups (`{"motors": [...]}`, `{"axes": ...}`, also one within another) and numbers by
-    name (`{"x": 0, "y": 1}`). Names that several groups have are told apart by their group. Raises: `ValueError`.
+    Data sets have lists, lists of lists, groups (`{"motors": [...]}`, `{"axes": ...}`, also nested) and numbers by name (`{"x": 0,
+    "y": 1}`). A name that several groups have gets its group as a prefix. Raises: `ValueError` for any other form.
     """
     flat = list(_flat(names, ""))
     bare = [name for _, name in flat]
@@ -78,7 +79,7 @@ def names_of(names: Any) -> tuple[str, ...]:
 
 
 def _flat(names: Any, group: str) -> Iterator[tuple[str, str]]:
-    """Yield group and name of each column."""
+    """Yield the group and the name of each column."""
     if names is None:
         return
     if isinstance(names, Mapping):
@@ -109,14 +110,14 @@ def _of_groups(names: Mapping[str, Any], group: str) -> Iterator[tuple[str, str]
 # --- cameras ---------------------------------------------------------------------------------------------------------------
 
 _EMPTY = re.compile(r"(?:^|\.)empty_camera_\d+$")
-"""Features that `empty_cameras` adds, which no robot has"""
+"""Features that `empty_cameras` adds, which no robot has."""
 
 
 class Camera(NamedTuple):
     feature: str
-    """As the policy calls it"""
+    """Name of the feature in the policy."""
     source: str
-    """As a robot of LeRobot calls it: what its pipeline renames to `feature`"""
+    """Name of the feature on a LeRobot robot, which the policy's pipeline renames to `feature`."""
 
     @property
     def name(self) -> str:
@@ -128,10 +129,10 @@ def cameras_of(
 ) -> tuple[Camera, ...]:
     """Return the cameras that the robot has, in the policy's order.
 
-    features: image features of the policy. A fine-tune keeps those of its base, which may be more than its data set had, and
-    names them by its rename map. statistics: features of the data set that has trained it, which its normaliser keeps
+    features: image features of the policy. A fine-tuned policy keeps those of its base, which may be more than its data set had,
+    and names them by its rename map. statistics: features of the data set that trained it, which its normaliser keeps
     (lerobot_train.py: `dataset.meta.stats`). Without statistics of images, a rename map names all cameras. wished: names that the
-    user gives. Raises: `ModelError`.
+    user gives. Raises: `ModelError` if the cameras are ambiguous, or the user's names do not fit.
     """
     images = [feature for feature in features if not _EMPTY.search(feature)]
     renamed = {feature: [source for source, own in rename_map.items() if own == feature] for feature in images}
@@ -153,7 +154,7 @@ def cameras_of(
 
 
 def _wished(images: Sequence[str], renamed: Mapping[str, Sequence[str]], wished: Sequence[str]) -> tuple[Camera, ...]:
-    """Return known cameras by their names, others by their places in the policy's order."""
+    """Return known cameras by their names, and others by their place in the policy's order."""
     names = [name.removeprefix("observation.").removeprefix("images.") for name in wished]
     if len(names) > len(images):
         raise ModelError(f"{len(names)} cameras ({', '.join(names)}) for a policy with {len(images)}: {_listed(images)}")
@@ -179,9 +180,10 @@ def _listed(features: Sequence[str]) -> str:
 
 
 def without_statistics(feature: str, mode: str, known: Collection[str]) -> str:
-    """Return the problem of a feature that is to be normalised and has no statistics, which LeRobot then leaves as it is.
+    """Return the problem of a feature that is to be normalised and has no statistics, which LeRobot then leaves unchanged.
 
-    Published bases have statistics by data set (`so100.buffer.action`), which nothing reads since 0.4 (huggingface/lerobot#4415).
+    Published bases have statistics by data set (`so100.buffer.action`), which LeRobot does not read since 0.4
+    (huggingface/lerobot#4415).
     """
     endings = (feature, feature.replace(".", "_"))
     found = (name for name in known if name != feature and name.endswith(endings))
@@ -198,7 +200,7 @@ def without_statistics(feature: str, mode: str, known: Collection[str]) -> str:
 
 
 def require_checkpoint(folder: Path) -> None:
-    """Accept a folder with the files of a checkpoint. Raises: `ModelError` with the one line that helps."""
+    """Check that a folder has the files of a checkpoint. Raises: `ModelError` with the one line that helps."""
     for name in (CONFIG, WEIGHTS, PREPROCESSOR, POSTPROCESSOR):
         if (folder / name).is_file():
             continue
@@ -212,7 +214,7 @@ def require_checkpoint(folder: Path) -> None:
 
 
 def checkpoint_below(folder: Path) -> Path | None:
-    """Return the newest checkpoint of a training run, or of its `checkpoints`, or of one step; None: it is no such folder."""
+    """Return the newest checkpoint of a training run, of its `checkpoints`, or of one step; None if it is no such folder."""
     places = [folder / "pretrained_model"]
     for run in (folder / "checkpoints", folder):
         steps = [place for place in run.iterdir() if place.name.isdigit()] if run.is_dir() else []

@@ -1,4 +1,4 @@
-"""JPEGs decoded on a GPU, by torchvision's `decode_jpeg`, which is nvJPEG."""
+"""Decoding of JPEGs on a GPU with torchvision's `decode_jpeg`, which uses nvJPEG."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import EncodedImage, Image
 
 END = b"\xff\xd9"
-"""Of a JPEG that is whole"""
+"""End marker of a complete JPEG."""
 PROBE: bytes = simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8))
 
 
 class NvJpeg:
-    """`Engine.decode_image`. Any thread; one image at a time, as torchvision has it.
+    """Callable for `Engine.decode_image`. Any thread may call it; images are decoded one at a time, as torchvision requires.
 
-    torchvision lets nvJPEG write to memory that work of the calling stream may still read (pytorch/vision#9606). So that is a
-    stream for nothing else, one thread at a time, and nothing is under way on it when its lock is let go.
+    torchvision lets nvJPEG write to memory that work of the calling stream may still read (pytorch/vision#9606). So this stream
+    serves nothing else, one thread uses it at a time, and no work is pending on it when its lock is released.
     """
 
     def __init__(self, uploads: Uploads, stream: Device, device: str, first: Fit = as_it_is, library: Any = None) -> None:
-        """first: what a decoded image becomes before it comes back. library: `torchvision.io`. Raises: `ModelError`, it cannot."""
+        """Create the decoder and decode a probe. first: transformation of a decoded image before it is returned.
+        library: `torchvision.io`. Raises: `ModelError` if torchvision decodes no JPEG on the device."""
         self._uploads, self._stream, self._first, self._lock = uploads, stream, first, threading.Lock()
         try:
             library = library or importlib.import_module("torchvision.io")
@@ -39,7 +40,8 @@ class NvJpeg:
             raise ModelError(f"{problem}; install one with nvJPEG for this PyTorch, or leave it out") from error
 
     def __call__(self, image: EncodedImage) -> Image | None:
-        """None: the host is to decode it, and says what is wrong: it is not whole, or nvJPEG does not take it."""
+        """Return the decoded image, or None if the host is to decode it and report the problem.
+        That is the case for an incomplete image, or one that nvJPEG does not accept."""
         if bytes(image.data[-2:]) != END:
             return None
         try:
@@ -57,5 +59,5 @@ class NvJpeg:
 
 
 def decoder_for(uploads: Uploads | None, device: str, first: Fit = as_it_is) -> NvJpeg | None:
-    """None: nothing is sent there. Raises: `ModelError`."""
+    """Return a decoder, or None if no images are sent to the device. Raises: `ModelError` if torchvision cannot decode there."""
     return NvJpeg(uploads, Gpu(device), device, first) if uploads else None

@@ -1,7 +1,7 @@
-"""Weights of 8 and 4 bits: stored as integers, and made numbers again when a layer reads them (vla.cpp §4.6, Appendix E).
+"""Weights of 8 and 4 bits: stored as integers, and converted to floats when a layer reads them (vla.cpp §4.6, Appendix E).
 
-Activations stay in float32, and so does what a network names `exact`: times, actions, states, a head's last layer. Positions,
-statistics and embeddings are no linear layers, and are left alone, too.
+Activations stay in float32, and so do the parts that a network names `exact`: times, actions, states, a head's last layer.
+Positions, statistics and embeddings are no linear layers, and stay unchanged too.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ros2_rfm_serving.engines.heap import give_back
 
 INT8, INT4 = "int8", "int4"
 STORED: dict[str, torch.dtype] = {INT8: torch.int8, INT4: torch.uint4}  # type: ignore[attr-defined]
-"""What stands for each where weights have a dtype."""
+"""Dtype that represents each precision where weights have a dtype."""
 REDUCED = frozenset({torch.float16, torch.bfloat16, *STORED.values()})
-"""Weights that are not those that were trained, unless nothing was rounded: never served unchecked."""
+"""Dtypes of weights that may differ from those that were trained: such weights are never served unchecked."""
 GROUP = 32
-"""Weights of 4 bits that share a scale, along a row."""
+"""Number of weights of 4 bits that share a scale, along a row."""
 
 
 class EightBits(nn.Module):
-    """A scale per output channel."""
+    """Parametrization with 8 bits per weight and a scale per output channel."""
 
     def forward(self, whole: Tensor, scale: Tensor) -> Tensor:
         return whole.to(scale.dtype) * scale
@@ -36,7 +36,8 @@ class EightBits(nn.Module):
 
 
 class FourBits(nn.Module):
-    """A scale per group of a row; two weights in a byte, the first in its lower half."""
+    """Parametrization with 4 bits per weight and a scale per group of a row.
+    A byte has two weights, the first in its lower half."""
 
     def forward(self, packed: Tensor, scale: Tensor) -> Tensor:
         halves = torch.stack([packed & 15, packed >> 4], dim=-1).to(scale.dtype) - 8
@@ -50,16 +51,17 @@ class FourBits(nn.Module):
 
 
 class Widened(nn.Module):
-    """As it was saved; float64 when it is read."""
+    """Parametrization that keeps a tensor as it was saved and gives float64 when it is read."""
 
     def forward(self, saved: Tensor) -> Tensor:
         return saved.double()
 
 
 def quantize(network: nn.Module, precision: str, exact: tuple[str, ...]) -> None:
-    """In place, layer by layer: what a layer had before is freed. exact: names, or beginnings of names, of what stays as it is.
+    """Quantize a network in place, layer by layer, so that the former weights of a layer are freed.
 
-    What stays is float32 and in memory of its own: a file that it was mapped from need not stay mapped.
+    precision: `int8` or `int4`. exact: names, or beginnings of names, of modules that stay unchanged. All other tensors become
+    float32 in memory of their own: a file that they were mapped from need not stay mapped.
     """
     kind = EightBits if precision == INT8 else FourBits
     with torch.no_grad():
@@ -74,9 +76,9 @@ def quantize(network: nn.Module, precision: str, exact: tuple[str, ...]) -> None
 
 
 def widen(network: nn.Module) -> None:
-    """In place: computes in float64, one tensor of which is in memory at a time; the others stay as they were saved.
+    """Make a network compute in float64, in place, with one tensor in float64 at a time; the others stay as they were saved.
 
-    A table's rows are widened, not the table, where no more than rows are read.
+    Of an embedding table only the rows that are read are widened, not the whole table.
     """
     for module in list(network.modules()):
         if type(module) is nn.Embedding:
@@ -91,23 +93,24 @@ def widen(network: nn.Module) -> None:
 
 
 def precision_of(network: nn.Module, otherwise: torch.dtype) -> torch.dtype:
-    """As `STORED` says, of a network that was quantized."""
+    """Return the dtype, as in `STORED`, of a quantized network, or else `otherwise`."""
     kinds = {type(module) for module in network.modules()}
     return STORED[INT4] if FourBits in kinds else STORED[INT8] if EightBits in kinds else otherwise
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """As `options.dtype` says it."""
+    """Return the name of a dtype as in `options.dtype`."""
     return {stored: name for name, stored in STORED.items()}.get(dtype, str(dtype).removeprefix("torch."))
 
 
 def num_bytes(network: nn.Module) -> int:
-    """Of parameters and buffers, each once."""
+    """Return the bytes of parameters and buffers, each counted once."""
     return sum(tensor.numel() * tensor.element_size() for tensor in (*network.parameters(), *network.buffers()))
 
 
 def _layers(network: nn.Module, exact: tuple[str, ...]) -> Iterator[nn.Linear]:
-    """Those alone that multiply by their weight themselves: others' code reads the weights of, say, nn.MultiheadAttention."""
+    """Yield the linear layers that multiply by their weight themselves.
+    Code of other modules reads the weights of, for example, nn.MultiheadAttention, so these are left out."""
     for name, module in list(network.named_modules()):
         plain = type(module) is nn.Linear or (isinstance(module, nn.Linear) and not module.__module__.startswith("torch."))
         if plain and not any(name == beginning or name.startswith(f"{beginning}.") for beginning in exact):
@@ -116,5 +119,5 @@ def _layers(network: nn.Module, exact: tuple[str, ...]) -> Iterator[nn.Linear]:
 
 
 def _scale(weight: Tensor, largest: int) -> Tensor:
-    """[..., 1]: of the last dimension; never zero."""
+    """Return scales, [..., 1], of the last dimension; never zero."""
     return (weight.abs().amax(dim=-1, keepdim=True) / largest).clamp(min=torch.finfo(weight.dtype).tiny)

@@ -1,15 +1,15 @@
-"""Separation of what a model thinks from what it answers, for every form in which thoughts are published.
+"""Separation of a model's thoughts from its answer, for every form in which thoughts are published.
 
-A server with a reasoning parser puts thoughts into fields or content parts of their own (`chat_client.py`). Without one they
-stand in the text, between marks that differ from model to model. The marks were read in the parsers of vLLM 0.33.0
-(`vllm/reasoning`, `vllm/parser`), SGLang 002e9bf (`srt/parser/reasoning_parser.py`) and LMDeploy 1263d5c
-(`docs/en/llm/api_server_reasoning.md`), and in the chat templates of models without a parser there. `<details type="reasoning">`
-is Open WebUI's, and one public client drops `<antthinking>`: both were read in public code, not in their makers'. Other names of
-tags (`<rationale>`, `<begin_think>`) are here for what they mean; no model was seen to write them.
+A server with a reasoning parser puts thoughts into fields or content parts of their own (`chat_client.py`). Without one they are in
+the text, between marks that differ from model to model. The marks were read in the parsers of vLLM 0.33.0 (`vllm/reasoning`,
+`vllm/parser`), SGLang 002e9bf (`srt/parser/reasoning_parser.py`) and LMDeploy 1263d5c (`docs/en/llm/api_server_reasoning.md`), and
+in the chat templates of models without a parser there. `<details type="reasoning">` is Open WebUI's, and one public client drops
+`<antthinking>`: both were read in public code, not in that of their makers. Other names of tags (`<rationale>`, `<begin_think>`)
+are included because of their meaning; no model was seen to write them.
 
-Four rules hold for all of them. A closing mark without an opening one ends thoughts that the chat template has opened: what
-stands before it is no answer. An opening mark without its closing one begins thoughts that were cut off. Of two answers, the last
-counts. Thoughts behind an answer may take it back, so that it is none.
+Four rules hold for all of them. A closing mark without an opening one ends thoughts that the chat template has opened: the text
+before it is no answer. An opening mark without its closing one begins thoughts that were cut off. The last of two answers counts.
+Thoughts after an answer may take it back, so that there is no answer.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _THOUGHT = (
     r"|deliberation|planning|internal|思考(?:过程)?)"
 )
 _TAG = rf"(?:[a-z]{{1,20}}[:_-]|ant|inner|self|my)?{_THOUGHT}(?:[:_-][\w:.-]{{1,60}}|process)?"
-"""`think`, `seed:think`, `mm:think`, `longcat_think`, `think:opensource`, `thought` (EXAONE Deep), `REASONING` (LLaVA-CoT),
-`antThinking`, `inner_monologue`."""
+"""Names of tags: `think`, `seed:think`, `mm:think`, `longcat_think`, `think:opensource`, `thought` (EXAONE Deep), `REASONING`
+(LLaVA-CoT), `antThinking`, `inner_monologue`."""
 _BEGIN, _END = r"(?:begin|start)(?:_of)?[_ -]", r"(?:end|stop|close)(?:_of)?[_ -]"
 _LEFT, _RIGHT = r"(?:<|&lt;)\s{0,3}", r"\s{0,3}(?:>|&gt;)"
 _OF_THOUGHT = r"(?:think(?:ing)?|thoughts?|reasoning)"
 
 _MARKS = re.compile(
-    "(?=[<&[◁`~Hh])(?:"  # what a mark begins with: elsewhere nothing is tried
+    "(?=[<&[◁`~Hh])(?:"  # characters that begin a mark: nothing is tried elsewhere
     + "|".join(
         (
             # Harmony (gpt-oss): every message has a channel, and `final` alone is the answer.
             r"(?P<final><\|channel\|>\s{0,3}final\b[^<\n]{0,40}(?:<\|constrain\|>\s{0,3}\w{0,20}\s{0,3})?<\|message\|>"
             r"|<\|channel\|>\s{0,3}final\b)",
             r"(?P<channel><\|channel\|>)",
-            # Cohere Command, Open Thoughts, Inkling, Kimi K3, Solar, Granite: marks that begin the answer, whatever was open.
+            # Cohere Command, Open Thoughts, Inkling, Kimi K3, Solar, Granite: marks that begin the answer, whatever is open.
             r"(?P<answer><\|START_(?:RESPONSE|TEXT)\|>|<\|(?:begin|start)_of_(?:solution|answer|response)\|>|<\|content_text\|>|<\|content\|>"
             r"|<\|(?:response|answer|solution|final(?:_answer)?)\|>"
             r"|<\|open\|>\s{0,3}response\s{0,3}<\|sep\|>|\bHere(?: is|['\u2019]s) my response:)",
@@ -65,7 +65,7 @@ _MARKS = re.compile(
 )
 _FENCE_END = re.compile(r"\n[ \t]*(?:```|~~~)")
 _LOOKALIKES = str.maketrans("\uff1c\uff1e⟨⟩〈〉\uff3b\uff3d【】\uff5c▁", "<><><>[][]|_")
-"""Characters that some models write their marks with; each stands for one, so that positions stay."""
+"""Characters with which some models write their marks; each stands for one character, so that positions stay the same."""
 
 _ENDS_OF_TURN = re.compile(
     r"<\|(?:im_end|eot|eot_id|eom|eom_id|endoftext|end_of_text|return|end_of_turn|end_of_msg|end_of_response|endofresponse"
@@ -82,24 +82,24 @@ _BARE_CHANNEL = re.compile(r"\s*(?:assistant)?(?:analysis|commentary)(?=[A-Z\"'(
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """A model's text, taken apart."""
+    """Parts of a model's text."""
 
     answer: str
-    """Without thoughts and special tokens."""
+    """Answer without thoughts and special tokens."""
     has_reasoning: bool
-    """Marks of thoughts stand in it, be they empty."""
+    """True if the text has marks of thoughts, even empty ones."""
     is_cut_off: bool = False
-    """It ends within its thoughts."""
+    """True if the text ends within its thoughts."""
     has_second_thoughts: bool = False
-    """Thoughts stand behind its answer, which they may take back."""
+    """True if thoughts follow the answer, which they may take back."""
 
 
 def parts_of(text: str) -> Parts:
-    """Return a text's answer, and whether thoughts stood before it."""
+    """Return the answer in a text, and whether thoughts stood before it."""
     kept: list[str] = []
-    inside = ""  # the kind of mark that ends what is being skipped; empty: an answer is being read
+    inside = ""  # the kind of mark that ends the skipped text; empty while an answer is read
     has_reasoning = False
-    answered = 0  # pieces of an answer when the last thoughts ended
+    answered = 0  # number of pieces of an answer when the last thoughts ended
     start = position = 0
     plain = text.translate(_LOOKALIKES)
     while found := _MARKS.search(plain, position):
@@ -134,7 +134,7 @@ def parts_of(text: str) -> Parts:
 
 
 def _stem(tag: str) -> str:
-    """`think` of `Thinking`: models mix the two."""
+    """Return the stem of a tag, such as `think` for `Thinking`: models mix the two."""
     return tag.casefold().removesuffix("ing").removesuffix("s")
 
 
@@ -144,7 +144,7 @@ def _end_of_fence(text: str, position: int) -> int:
 
 
 def _plain(text: str) -> str:
-    """Return a text without special tokens; a turn that the model began after its own is no part of its answer."""
+    """Return a text without special tokens. A turn that the model began after its own is no part of its answer."""
     text = text.strip()
     if end := _ENDS_OF_TURN.search(text):
         before = _SPECIAL_TOKENS.sub("", text[: end.start()])
@@ -153,7 +153,7 @@ def _plain(text: str) -> str:
 
 
 def _bare(parts: Parts) -> Parts:
-    """Return the answer behind names of channels whose marks the server left out."""
+    """Return the answer behind the names of channels whose marks the server left out."""
     named = _BARE_CHANNEL.match(parts.answer)
     finals = list(_BARE_FINAL.finditer(parts.answer))
     if finals and (named or finals[0].start() == 0):
@@ -164,7 +164,7 @@ def _bare(parts: Parts) -> Parts:
 
 
 def has_marks(text: str) -> bool:
-    """Whether marks of thoughts stand in a text."""
+    """Return whether a text has marks of thoughts."""
     return any(
         found.lastgroup not in ("box_open", "box_close", "token_end") for found in _MARKS.finditer(text.translate(_LOOKALIKES))
     )

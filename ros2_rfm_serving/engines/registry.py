@@ -1,4 +1,4 @@
-"""Which class runs a model: by the catalogue's `engine`, be it one of ours, an entry point, or `package.module:function`."""
+"""Registry of engines: one of ours, an entry point, or `package.module:function`, by the catalogue's `engine`."""
 
 from __future__ import annotations
 
@@ -42,15 +42,16 @@ EXTRAS = {
     "httpx": "openai",
     "picows": "gateway",
 }
-"""Module that may be missing -> extra of this package that has it."""
+"""Extra of this package that installs a module, for each module that may be missing."""
 
 
 WHOLE = ("lerobot", "jax", "remote")
-"""Whose policies answer whole batches: no request can join a running one."""
+"""Engines whose policies answer whole batches, so that no request can join a running batch."""
 
 
 def answers_whole(entry: CatalogueEntry, gpu_type: str) -> bool:
-    """As far as can be said without loading it. Text models answer side by side, whatever batching is asked for."""
+    """Return whether an engine answers whole batches, as far as this is known without loading it.
+    Text models answer requests concurrently, whatever batching is asked for."""
     if OutputKind(entry.output) is not OutputKind.ACTION_CHUNK:
         return False
     footprint = entry.gpus.get(gpu_type)
@@ -60,7 +61,7 @@ def answers_whole(entry: CatalogueEntry, gpu_type: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSpec:
-    """What an engine is built from."""
+    """Inputs from which an engine is built."""
 
     model: str
     entry: CatalogueEntry
@@ -68,11 +69,11 @@ class EngineSpec:
     profile: Profile
     gpu_type: str
     wait: Callable[[float], None]
-    """How an emulated engine spends seconds."""
+    """Function with which an emulated engine spends seconds."""
     threads: int = 1
-    """Of the CPU."""
+    """Number of CPU threads."""
     seed: int = 0
-    """Of an emulated engine's jitter: give each server its own."""
+    """Seed of an emulated engine's jitter, different for each server."""
 
 
 Build = Callable[[EngineSpec], Engine]
@@ -80,13 +81,13 @@ Options = TypeVar("Options", bound=BaseModel)
 
 
 def build_engine(spec: EngineSpec) -> Engine:
-    """Loads a model. Raises: `ModelError`, `ProfileError`, `ConfigurationError`."""
+    """Load a model. Raises: `ModelError`, `ProfileError`, `ConfigurationError`."""
     name = spec.entry.engine
     try:
         engine: object = _find(name)(spec)
     except ImportError as error:
         missing = (error.name or "").partition(".")[0]
-        if not missing:  # it is there, and broken
+        if not missing:  # the module is there, and broken
             raise ModelError(f"{spec.model!r}: what its engine {name!r} imports cannot be imported: {error}") from error
         extra = EXTRAS.get(missing)
         fix = f"pip install 'ros2-rfm-serving[{extra}]'" if extra else "install it, or put its folder on PYTHONPATH"
@@ -99,13 +100,14 @@ def build_engine(spec: EngineSpec) -> Engine:
 
 
 def checked_options(kind: type[Options], spec: EngineSpec) -> Options:
-    """`options` of the catalogue's entry. Raises: `ConfigurationError` that names the key."""
+    """Return the validated `options` of the catalogue's entry. Raises: `ConfigurationError` that names the key."""
     source = YamlSource("models.yaml", {}, {(): 0})
     return source.validate(kind, ("models", spec.model, "options"), spec.entry.options)
 
 
 def _find(name: str) -> Build:
-    """Raises: `ModelError`, `ImportError`."""
+    """Return the build function of an engine.
+    Raises: `ModelError` if there is none, `ImportError` if its module cannot be imported."""
     path = ENGINES.get(name) or next((e.value for e in entry_points(group=ENTRY_POINTS) if e.name == name), name)
     module, colon, function = path.partition(":")
     if not colon:

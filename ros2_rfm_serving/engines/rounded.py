@@ -1,4 +1,4 @@
-"""Who is held against a reference before it is served: whatever computes in less than float32."""
+"""Base class of engines that must agree with a reference if they compute in less than float32."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ros2_rfm_serving.engines.precision import REDUCED
 
 
 class Rounded(Engine):
-    """Its model, or where it has none itself, may say `weights_dtype` and by which options and hardware it computes."""
+    """Engine whose model, or which itself, may define `weights_dtype` and `computed_by` (its options and hardware)."""
 
     @property
     def must_agree(self) -> bool:
-        """Whether there is a reference or not: without one it is not served."""
+        """True if the weights have reduced precision. Such an engine is not served without a reference."""
         return getattr(self._computes, "weights_dtype", None) in REDUCED
 
     @property

@@ -1,6 +1,6 @@
-"""The model of `rfm bench serving`: every batch takes the same time, however large; nothing runs, and it says so.
+"""Model of `rfm bench serving`: every batch takes the same time, whatever its size. No network runs, and it is marked as emulated.
 
-Its actions begin with the first two numbers of the state, so that a reply which answers another request is noticed.
+Its actions begin with the first two numbers of the state, so that a reply to another request is noticed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_BATCH_SIZE = 64
 
 class SleepingEngine(EmulatedEngine):
     def __init__(self, spec: EngineSpec, *, seconds: float, takes_encoded: bool, image_px: int) -> None:
-        """image_px: width and height of what it would make of its images; 0: it takes them as they are."""
+        """Create the engine. image_px: width and height to which it would resize its images; 0 if it takes any size."""
         entry = spec.entry
         emulated = EmulatedSpec(
             model=spec.model,
@@ -49,7 +49,7 @@ def _repeated(reply: EngineReply, request: InferenceRequest) -> EngineReply:
 
 
 def build(spec: EngineSpec) -> SleepingEngine:
-    """Raises: `ModelError`."""
+    """Build the engine. Raises: `ModelError` for unknown options."""
     known = {"seconds": 0.01, "takes_encoded": True, "image_px": 0}
     options = known | spec.entry.options
     if unknown := options.keys() - known:

@@ -1,8 +1,8 @@
-"""Camera images on their way to a network while it computes something else; to a GPU: buffers in turn, a stream for copies, an
-event each.
+"""Upload of camera images to a network while it computes something else.
 
-A decoder's thread sends an image as soon as it has its pixels (`Engine.fit_image`). The engine's thread waits for nothing but the
-images of its own batch, and it is the GPU that waits. An image that was not sent, or could not be, is sent with its batch.
+For a GPU there are rotating buffers, a copy stream, and an event for each image. A decoder's thread sends an image as soon as it
+has its pixels (`Engine.fit_image`). The engine's thread waits for no images but those of its own batch, and it is the GPU that
+waits. An image that was not sent, or could not be, is sent with its batch.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from torch import Tensor
 from ros2_rfm_serving.types import Image
 
 Fit = Callable[[Tensor], Tensor]
-"""[H, W, 3] uint8 -> what a network takes, of one shape for all images, on the same device."""
+"""Function [H, W, 3] uint8 -> input of a network, of one shape for all images, on the same device."""
 NUM_SLOTS = 8
-"""As many copies are under way at most, each of some 0.1 ms."""
+"""Largest number of concurrent copies, each of which takes about 0.1 ms."""
 
 
 class Event(Protocol):
     def synchronize(self) -> None:
-        """Returns when what was asked of the device before it is done."""
+        """Wait until all work enqueued before the event is done."""
 
 
 class Device(Protocol):
-    """Where images go. What is asked of it within `copying` is done in that order, beside all else."""
+    """Destination of images. Work that is enqueued within `copying` runs in that order, concurrently with all other work."""
 
     def buffer(self, num_bytes: int) -> Tensor:
-        """[num_bytes] uint8, on the host, from where it copies by itself."""
+        """Return host memory, [num_bytes] uint8, that the device copies from by itself."""
 
     def copying(self) -> AbstractContextManager[None]: ...
 
     def copied(self, host: Tensor) -> Tensor:
-        """Begins to; `host` is to stay as it is until the next `event` has come."""
+        """Begin a copy to the device; `host` must stay unchanged until the next `event` has come."""
 
     def event(self) -> Event: ...
 
     def received(self, pixels: Tensor, there: Event) -> Tensor:
-        """For the caller's own work on the device, which waits for `there`."""
+        """Return the pixels for the caller's own work on the device, which waits for `there`."""
 
 
 class Gpu:
-    """`Device`, by CUDA."""
+    """`Device` with a CUDA stream of its own."""
 
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
@@ -70,7 +70,7 @@ class Gpu:
     def received(self, pixels: Tensor, there: Event) -> Tensor:
         own = torch.cuda.current_stream(self._device)
         own.wait_event(there)  # type: ignore[arg-type]  # one of `event`
-        pixels.record_stream(own)  # its memory is the other stream's: nobody else gets it before `own` has read it
+        pixels.record_stream(own)  # the other stream owns the memory, which is not reused before `own` has read it
         return pixels
 
 
@@ -82,11 +82,11 @@ class Slot:
     def __init__(self) -> None:
         self.buffer = torch.empty(0, dtype=torch.uint8)
         self.done: Event | None = None
-        """Nothing reads `buffer` any more; None: nothing did."""
+        """Event after which nothing reads `buffer`; None if nothing did."""
 
 
 class Ring:
-    """Buffers that are used in turn, each again only when what was copied out of it is there. Any thread."""
+    """Buffers in rotation; each is reused only when the copy out of it is complete. Any thread may use it."""
 
     def __init__(self, allocate: Callable[[int], Tensor], num_slots: int = NUM_SLOTS) -> None:
         self._allocate = allocate
@@ -96,7 +96,8 @@ class Ring:
 
     @contextmanager
     def slot(self, num_bytes: int) -> Iterator[Slot]:
-        """With room for so many bytes: as many as the largest image so far. Waits while other threads fill all of them."""
+        """Enter a slot with room for `num_bytes`.
+        Buffers grow to the largest image so far. Waits while other threads fill all slots."""
         slot = self._slots.get()
         try:
             if slot.done is not None:
@@ -110,39 +111,42 @@ class Ring:
 
 
 class Twin(NamedTuple):
-    """What a network takes of an image, on a device."""
+    """Network input made from an image, on a device."""
 
     pixels: Tensor
     there: Event
     owner: object
-    """Whose `Fit` made it"""
+    """Object whose `Fit` made it."""
 
 
 class Sent(np.ndarray[tuple[int, ...], np.dtype[np.uint8]]):
-    """An `Image` for whoever computes here. What is cut out of it or made of it has no twin."""
+    """`Image` for computation on the host, with a twin on the device.
+    Arrays that are cut out of it or made from it have no twin."""
 
     twin: Twin | None = None
 
 
 class Uploads:
-    """To one device, for one network. Any thread."""
+    """Uploads to one device, for one network. Any thread may use it."""
 
     def __init__(self, device: Device, fit: Fit = as_it_is, num_slots: int = NUM_SLOTS) -> None:
         self._device, self._fit = device, fit
         self._ring = Ring(device.buffer, num_slots)
 
     def send(self, image: Image) -> Image:
-        """The same, its twin on its way; without one where the device refuses, which its batch finds out."""
+        """Return the same image with its upload under way.
+        It has no twin if the device refuses; the image is then sent with its batch."""
         try:
             twin = self._copied(image, torch.uint8, self._fit)
-        except RuntimeError:  # no memory; a device that is lost; a size that it cannot fit
+        except RuntimeError:  # out of memory, a lost device, or a size that cannot be fitted
             return image
         return beside(image, twin)
 
     def decoded(self, data: memoryview | bytes, decode: Fit, beside_it: Device) -> Image:
-        """The pixels of `data` here, their twin there. Nothing that was asked of `beside_it`, the same device, is under way then.
+        """Return the pixels of `data` on the host, with their twin on the device. No work is pending on `beside_it` then.
 
-        decode: of [num_bytes] uint8 on the host, which it has read when it returns, [H, W, 3] there. Raises: `RuntimeError`.
+        decode: function from [num_bytes] uint8 on the host, which it has read when it returns, to [H, W, 3] on the device.
+        beside_it: the same device. Raises: `RuntimeError` if the image cannot be decoded.
         """
         with beside_it.copying(), self._ring.slot(len(data)) as slot:
             host = slot.buffer[: len(data)]
@@ -152,7 +156,8 @@ class Uploads:
             return beside(pixels.cpu().numpy(), twin)
 
     def batch(self, images: Sequence[Image]) -> Tensor:
-        """[N, ...] on the device, for what the caller asks of it next. Raises: `RuntimeError`."""
+        """Return the inputs of a batch, [N, ...], on the device, for the caller's next work.
+        Raises: `RuntimeError` if the device fails."""
         twins = [self._twin(image) for image in images]
         return torch.stack([self._device.received(twin.pixels, twin.there) for twin in twins])
 
@@ -168,32 +173,32 @@ class Uploads:
             host = slot.buffer[: image.nbytes].view(dtype).view(image.shape)
             host.numpy()[...] = image
             there = self._device.copied(host)
-            slot.done = self._device.event()  # also where `fit` fails
+            slot.done = self._device.event()  # also if `fit` fails
             return Twin(fit(there), self._device.event(), self)
 
 
 class Done:
-    """`Event`"""
+    """`Event` that has come already."""
 
     def synchronize(self) -> None:
         return
 
 
 class Here:
-    """As `Uploads`, for a network on the host: whoever sends an image makes of it what the network takes. Any thread."""
+    """Counterpart of `Uploads` for a network on the host: the sending thread makes the network's input. Any thread may use it."""
 
     def __init__(self, fit: Fit) -> None:
         self._fit = fit
 
     def send(self, image: Image) -> Image:
-        """The same, its twin beside it; without one where it cannot be fitted, which its batch finds out."""
+        """Return the same image with its twin. It has no twin if it cannot be fitted; its batch then raises the error."""
         try:
             return beside(image, Twin(self._fitted(image), Done(), self))
-        except RuntimeError:  # no memory
+        except RuntimeError:  # out of memory
             return image
 
     def batch(self, images: Sequence[Image]) -> Tensor:
-        """[N, ...]. Raises: `RuntimeError`."""
+        """Return the inputs of a batch, [N, ...]. Raises: `RuntimeError` if an image cannot be fitted."""
         return torch.stack([self._of(image) for image in images])
 
     def _of(self, image: Image) -> Tensor:
@@ -211,5 +216,5 @@ def beside(image: Image, twin: Twin) -> Image:
 
 
 def uploads_to(device: str, fit: Fit = as_it_is) -> Uploads | None:
-    """None: to the host, where images are."""
+    """Return the uploads to a device, or None if it is the host, where images are already."""
     return Uploads(Gpu(device), fit) if torch.device(device).type == "cuda" else None

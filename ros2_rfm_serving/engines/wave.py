@@ -1,4 +1,4 @@
-"""A stand-in for a policy that gives a robot its first motion: each action goes out and back once per chunk. No model runs.
+"""Emulated policy for a robot's first motion: each action goes out and back once per chunk. No model runs.
 
 It is marked as emulated. Robots execute its chunks as a whole (`execution: {mode: sync}`): each begins where the last ended.
 """
@@ -21,13 +21,13 @@ class WaveOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     amplitudes: tuple[float, ...]
-    """Per action: how far a position goes from where it is measured, or the largest velocity."""
+    """Amplitude per action: distance of a position from its measured value, or the largest velocity."""
     positions: tuple[int, ...]
-    """Per action: place in the state of its measured position; -1: the action is a velocity."""
+    """Index of the measured position in the state, per action; -1 if the action is a velocity."""
 
 
 def build(spec: EngineSpec) -> EmulatedEngine:
-    """Raises: `ModelError`, `ConfigurationError`."""
+    """Build the emulated policy. Raises: `ModelError` or `ConfigurationError` for options that do not fit the catalogue's entry."""
     entry, options = spec.entry, checked_options(WaveOptions, spec)
     lengths = {len(entry.action_names), len(options.amplitudes), len(options.positions)}
     if len(lengths) > 1 or any(place >= entry.state_size for place in options.positions):
@@ -48,7 +48,7 @@ def build(spec: EngineSpec) -> EmulatedEngine:
 
 
 def wave_chunk(state: np.ndarray, options: WaveOptions, length: int) -> np.ndarray:
-    """Return [length, A]: positions go out and return to where they are measured, velocities add up to nothing."""
+    """Return a chunk, [length, A]: positions go out and return to their measured values, velocities add up to 0."""
     turn = 2.0 * np.pi * np.arange(1, length + 1) / length
     columns = [
         state[place] + amplitude * 0.5 * (1.0 - np.cos(turn)) if place >= 0 else amplitude * np.sin(turn)

@@ -1,4 +1,4 @@
-"""The header of a safetensors file, before a library reads it: time and memory go with the tensors that it names."""
+"""Checks of a safetensors header before a library reads it: the library's time and memory grow with the tensors that it names."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from typing import Any
 from ros2_rfm_serving.errors import ModelError
 
 MOST_BYTES = 4 << 20
-"""The library's own limit is 100 MB, a million tensors. One takes 100 to 150 bytes; published models have up to thousands."""
+"""Largest header in bytes.
+The library's own limit is 100 MB, a million tensors. One tensor takes 100 to 150 bytes; published models have up to thousands."""
 
 
 def check_header(file: Path) -> None:
-    """Raises: `ModelError` when it is longer than that of any model, or names a tensor twice, which the format forbids and the
-    library lets pass; `OSError`. Of what is no such file, who reads it tells."""
+    """Check the header of a safetensors file. A file of another format passes: its reader reports that.
+
+    Raises: `ModelError` if the header is longer than that of any model, or names a tensor twice, which the format forbids and the
+    library accepts; `OSError`.
+    """
     require_file(file)
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
@@ -31,11 +35,11 @@ def check_header(file: Path) -> None:
 
 
 class TwiceError(ValueError):
-    """A key of a map that is there twice: which of them counts is not the same everywhere."""
+    """Error for a key that occurs twice in a map: readers differ in which of the two values counts."""
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """`object_pairs_hook`. Raises: `TwiceError`."""
+    """Return the pairs as a dict; an `object_pairs_hook`. Raises: `TwiceError` if a key occurs twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         counts = Counter(key for key, _ in pairs)
@@ -44,6 +48,6 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def require_file(file: Path) -> None:
-    """Whoever reads a pipe waits for ever. Raises: `ModelError` where something else is there."""
+    """Check that a path is a regular file if it exists, as the read of a pipe never ends. Raises: `ModelError` if it is not."""
     if file.exists() and not file.is_file():
         raise ModelError(f"{file}: is no file")

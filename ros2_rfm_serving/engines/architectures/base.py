@@ -1,6 +1,7 @@
-"""What an architecture is: a network of PyTorch that perceives once and is asked once per solver step (vla.cpp §3, Algorithm 1).
+"""Architecture: a PyTorch network that perceives once and is evaluated once per denoising step (vla.cpp §3, Algorithm 1).
 
-It knows tensors alone. Requests become tensors in `processor.py`, the loop calls it through `policy.py`; both are the same for all.
+It handles tensors alone. `processor.py` converts requests to tensors, and the loop calls the network through `policy.py`; both are
+the same for all architectures.
 """
 
 from __future__ import annotations
@@ -16,22 +17,23 @@ from ros2_rfm_serving.engines.architectures.manifest import Processing, Sampling
 from ros2_rfm_serving.engines.flow.graphs import Tensors
 
 MAX_CHUNK = 10_000
-"""Actions; beyond any model"""
+"""Largest chunk length, beyond that of any model."""
 
 
 class Observation(NamedTuple):
-    """Of B requests, as `Processing` says. C: cameras, those that are never there included; L: tokens, padded; S: state columns."""
+    """Tensors of B requests, made by `Processing`.
+    C: cameras, including those that are never present; L: tokens, padded; S: state columns."""
 
     images: Tensor
-    """[B, C, 3, height, width] float32, normalised"""
+    """Normalised images, [B, C, 3, height, width] float32."""
     seen: Tensor
-    """[B, C] bool: which cameras are there"""
+    """True for cameras that are present, [B, C] bool."""
     tokens: Tensor
-    """[B, L] int64"""
+    """Tokens, [B, L] int64."""
     words: Tensor
-    """[B, L] bool: which tokens are no padding"""
+    """True for tokens that are no padding, [B, L] bool."""
     state: Tensor
-    """[B, S] float32, normalised, padded with zeros"""
+    """Normalised state, padded with zeros, [B, S] float32."""
 
 
 class ArchitectureConfig(BaseModel):
@@ -39,77 +41,80 @@ class ArchitectureConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     chunk_length: int = Field(ge=1, le=MAX_CHUNK)
-    """T"""
+    """Chunk length, T."""
     action_columns: int = Field(ge=1)
-    """W: of x, padded"""
+    """Columns of x, padded, W."""
     state_columns: int = Field(ge=0)
-    """S: of the state, padded"""
+    """Columns of the state, padded, S."""
     vocabulary: int = Field(default=0, ge=0)
-    """Tokens that it knows; others are left out of a prompt. 0: as many as its tokenizer"""
+    """Number of known tokens; others are left out of a prompt. 0 for as many as its tokenizer has."""
 
 
 class Architecture(nn.Module, ABC):
-    """Of a `config_class`, whose defaults are the full size.
+    """Network of a `config_class`, whose defaults are the full size.
 
-    Both stages are row by row independent. `velocity` is differentiable in x. Weights may be of half precision: what comes from a
-    position, a token or a time is computed in float32 all the same (vla.cpp §4.6).
+    Both stages are independent row by row. `velocity` is differentiable in x. Weights may have half precision: values derived from
+    a position, a token or a time are computed in float32 even so (vla.cpp §4.6).
     """
 
     EXACT: ClassVar[tuple[str, ...]] = ("state_in", "action_in", "action_time", "time", "action_out")
-    """Layers, or what begins like this, that keep their precision where weights are integers."""
+    """Layers, or beginnings of their names, that keep their precision if weights are integers."""
     RECORDS_PERCEPTION: ClassVar[bool] = True
-    """Whether it may be a CUDA graph: nothing in it asks the device for a number, or brings one there."""
+    """True if perception may be a CUDA graph: no part of it reads a number from the device, or copies one there."""
     READS_PADDING: ClassVar[bool] = False
-    """Whether what stands behind a prompt says something, as it did in training: then every prompt is padded to its full length."""
+    """True if the network reads the padding after a prompt, as in training: every prompt is padded to its full length then."""
     config_class: ClassVar[type[ArchitectureConfig]]
     config: ArchitectureConfig
     computes_in: torch.dtype | None = None
-    """None: in the dtype of its weights"""
+    """Dtype of computation; None for that of the weights."""
 
     @classmethod
     @abstractmethod
     def toy(cls) -> ArchitectureConfig:
-        """A few hundred thousand parameters at most, with every kind of block."""
+        """Return a configuration with a few hundred thousand parameters at most and every kind of block."""
 
     @classmethod
     @abstractmethod
     def processing(cls, config: ArchitectureConfig) -> Processing:
-        """As its authors publish it, with statistics that change nothing; for toys, and where a checkpoint does not say."""
+        """Return the published processing, with statistics that change nothing; for toys, and for checkpoints without it."""
 
     @classmethod
     @abstractmethod
     def sampling(cls) -> Sampling:
-        """As its authors sample."""
+        """Return the sampling of the model's authors."""
 
     @abstractmethod
     def image_tokens(self, images: Tensor) -> Tensor:
-        """[B, C, 3, height, width] -> [B, C, tokens, width]: what the language model reads, positions included."""
+        """Return the tokens that the language model reads, positions included, [B, C, tokens, width].
+        images: [B, C, 3, height, width]."""
 
     @abstractmethod
     def perceive(self, observation: Observation) -> Tensors:
-        """The context: tensors [B, ...] of the same shapes for all requests. All that no solver step changes belongs in it."""
+        """Return the context: tensors [B, ...] of the same shapes for all requests, with all that no denoising step changes."""
 
     def lengthened(self, context: Tensors, count: int) -> Tensors:
-        """A context of prompts that are `count` tokens shorter than others may be, in the shapes that it has of those."""
+        """Return the context of prompts that were cut by `count` tokens, in the shapes that it has for prompts of full length."""
         return context
 
     @abstractmethod
     def velocity(self, x: Tensor, time: Tensor, context: Tensors) -> Tensor:
-        """x: [B, T, W]; time: [B, T], 1 = noise, 0 = clean, each action's own, or [B, 1], a row's.
+        """Return the quantity that `Sampling.predicts` names, [B, T, W].
 
-        [B, T, W], of what `Sampling.predicts` says.
+        x: [B, T, W]. time: [B, T], 1 = noise, 0 = clean, with a value for each action, or [B, 1] with one for a row.
         """
 
     def round_activations(self, on: bool) -> None:
-        """Where activations are quantised. Rounded, two kernels are whole steps apart where a value lies between two steps."""
+        """Turn the quantisation of activations on or off, if there is any.
+        With rounding, two kernels differ by a whole step if a value lies between two steps."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights; of those that are numbers, where others are integers."""
+        """Dtype of the weights; if some are integers, that of the others."""
         return self.computes_in or next(parameter.dtype for parameter in self.parameters() if parameter.is_floating_point())
 
     def cast(self, dtype: torch.dtype) -> None:
-        """Weights, one after the other, from what they were saved in. Buffers, which are positions and statistics, are float32."""
+        """Cast weights one by one from the dtype in which they were saved.
+        Buffers, which are positions and statistics, become float32."""
         for parameter in self.parameters():
             parameter.data = parameter.data.to(dtype)
         for buffer in self.buffers():

@@ -1,4 +1,4 @@
-"""The language model of BitVLA: BitNet b1.58, whose tokens all read one another here (OpenVLA-OFT's parallel decoding)."""
+"""Language model of BitVLA: BitNet b1.58, in which all tokens attend to one another (OpenVLA-OFT's parallel decoding)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class BitBlock(nn.Module):
         self.mlp = BitMlp(config)
 
     def forward(self, x: Tensor, rotation: Rotation, mask: Tensor) -> Tensor:
-        """mask: [B, 1, 1, N] bool, which tokens are read."""
+        """Run the block. mask: [B, 1, 1, N] bool, the tokens that are read."""
         normed, _ = self.norm1(x)
         query, key, value = (in_heads(each(normed), self.head_size) for each in (self.query, self.key, self.value))
         mixed = mixed_by(rotated(query, rotation), rotated(key, rotation), value, mask)
@@ -72,7 +72,7 @@ class BitNet(nn.Module):
         return embedded
 
     def forward(self, x: Tensor, positions: Tensor, known: Tensor) -> Tensor:
-        """x: [B, N, D]; positions: [B, N]; known: [B, N] bool, tokens that are no padding."""
+        """Return the hidden states, [B, N, D]. x: [B, N, D]; positions: [B, N]; known: [B, N] bool, tokens that are no padding."""
         rotation = _rotation(positions, self.config.head_size, self.config.rope_theta)
         for block in self.blocks:
             x = block(x, rotation, known[:, None, None])
@@ -81,7 +81,8 @@ class BitNet(nn.Module):
 
 
 def mixed_by(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """[B, heads, N, size] -> [B, N, heads size], by no fused kernel: that would round otherwise than its authors' code."""
+    """Return attended values, [B, N, heads size], from [B, heads, N, size], without a fused kernel.
+    A fused kernel would round differently from its authors' code."""
     key, value = (each.repeat_interleave(query.shape[1] // each.shape[1], dim=1) for each in (key, value))
     scores = (query @ key.transpose(2, 3) / math.sqrt(query.shape[-1])).masked_fill(~mask, -math.inf)
     shares = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(query.dtype)
@@ -89,7 +90,7 @@ def mixed_by(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
 
 
 def _rotation(positions: Tensor, head_size: int, theta: float) -> Rotation:
-    """As `layers.rotation_of`, with a multiplication for its division: the last bit is theirs."""
+    """Return `layers.rotation_of` with a multiplication in place of its division, equal to the authors' result to the last bit."""
     exponents = torch.arange(0, head_size, 2, device=positions.device).float() / head_size
     angles = (positions[..., None].float() * (1.0 / theta**exponents))[:, None]
     return angles.cos(), angles.sin()

@@ -1,4 +1,4 @@
-"""BitVLA: SigLIP and BitNet of ternary weights, all actions decoded at once, a regression head (ustcwhy/BitVLA, MIT)."""
+"""BitVLA: SigLIP and BitNet with ternary weights, all actions decoded at once, a regression head (ustcwhy/BitVLA, MIT)."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class BitVlaConfig(ArchitectureConfig):
     state_columns: int = Field(default=8, ge=1)
     vision: VisionConfig = SIGLIP
     ternary_vision: bool = True
-    """Of SigLIP's linear layers; it is published with bfloat16 ones, too"""
+    """True if SigLIP's linear layers are ternary; it is also published with bfloat16 ones."""
     language: BitNetConfig = BitNetConfig()
     vocabulary: int = Field(default=128_264, ge=1)
     image_token: int = Field(default=128_010, ge=0)
-    """Where an image goes; one for each in our prompts"""
+    """Token at the place of an image; our prompts have one for each image."""
     state_token: int = Field(default=128_011, ge=0)
     stop_token: int = Field(default=128_001, ge=0)
-    """Behind the actions"""
+    """Token after the actions."""
 
 
 class BitSiglip(Siglip):
-    """Patches as its last block leaves them."""
+    """SigLIP without its last norm: patches are the output of its last block."""
 
     def __init__(self, config: VisionConfig, *, ternary: bool) -> None:
         super().__init__(config)
@@ -51,7 +51,7 @@ class BitSiglip(Siglip):
 
 
 class Projector(nn.Module):
-    """Of patches, or of the state, to the language model's width."""
+    """Projection of patches, or of the state, to the language model's width."""
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class HeadBlock(nn.Module):
 
 
 class RegressionHead(nn.Module):
-    """[B, T A, D] -> [B, T, A]"""
+    """Regression head, from tokens [B, T A, D] to actions [B, T, A]."""
 
     def __init__(self, width: int, length: int, actions: int) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class BitVla(Architecture):
         return tokens.reshape(*images.shape[:2], *tokens.shape[1:])
 
     def perceive(self, observation: Observation) -> Tensors:
-        """[B, T A, D]: what the head reads."""
+        """Return the hidden states that the head reads, [B, T A, D]."""
         config, tokens = self.config, observation.tokens
         state = self.state_in(observation.state.to(self.dtype))[:, None]
         embedded = torch.where((tokens == config.state_token)[..., None], state, self.language.embedded(tokens))
@@ -144,7 +144,7 @@ class BitVla(Architecture):
         behind = torch.arange(count + 1, device=tokens.device)
         before = torch.arange(length, device=tokens.device).expand(batch, -1)
         hidden = self.language(x, torch.cat([before, ends + behind], dim=1), known)
-        read = torch.cat([ends - 1, (length + behind[: count - 1]).expand(batch, -1)], dim=1)  # each says the token behind it
+        read = torch.cat([ends - 1, (length + behind[: count - 1]).expand(batch, -1)], dim=1)  # each predicts the next token
         return (hidden.gather(1, read[..., None].expand(-1, -1, width)),)
 
     def round_activations(self, on: bool) -> None:
@@ -153,6 +153,6 @@ class BitVla(Architecture):
                 module.rounds.fill_(on)
 
     def velocity(self, x: Tensor, time: Tensor, context: Tensors) -> Tensor:
-        """The chunk: x and time say nothing."""
+        """Return the chunk, which does not depend on x and time."""
         chunk: Tensor = self.head(context[0])
         return chunk

@@ -1,4 +1,4 @@
-"""Bundles of architectures: the format of the embedded ones (`engines/embedded/bundle.py`) and a tokenizer's file beside it."""
+"""Bundles of architectures: the format of the embedded ones (`engines/embedded/bundle.py`) with a tokenizer's file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ros2_rfm_serving.engines.embedded.bundle import CONFIG, WEIGHTS, content_ha
 from ros2_rfm_serving.errors import ModelError
 
 BY_DEVIATION = frozenset({"pi0", "smolvla"})
-"""Architectures whose checkpoints are scaled by mean and deviation as their authors train them."""
+"""Architectures whose checkpoints their authors scale by mean and deviation."""
 
 PER_NUMBER = frozenset({"constant", "unscaled"})
 """Flags of an `Affine` that each line of a chunk has for itself."""
@@ -37,7 +37,7 @@ class Loaded:
 
 
 def manifest_of(folder: Path) -> Manifest:
-    """Raises: `ModelError` that names the key."""
+    """Return the manifest of a bundle. Raises: `ModelError` that names the key."""
     try:
         return Manifest.model_validate(read_config(folder))
     except ValidationError as error:
@@ -45,7 +45,7 @@ def manifest_of(folder: Path) -> Manifest:
 
 
 def require_current(manifest: Manifest, folder: Path) -> None:
-    """Accept bundles of format 1 where their numbers mean what they meant: those by mean and deviation.
+    """Check that a bundle of format 1 has numbers with the same meaning today: those by mean and deviation.
 
     That format kept the middle and half of each range, which loses columns that hardly moved; only pi0 and SmolVLA are published
     with mean and deviation. Raises: `ModelError` that says how to import the checkpoint again.
@@ -62,7 +62,7 @@ def require_current(manifest: Manifest, folder: Path) -> None:
 
 
 def _lost(affine: Affine) -> bool:
-    """Return whether a column's scale is below the digits that its offset has in float32."""
+    """Return whether a column's scale is below the precision that its offset has in float32."""
     return any(
         scale and np.float32(offset + scale) == np.float32(offset)
         for offset, scale in zip(affine.offset, affine.scale, strict=False)
@@ -70,7 +70,7 @@ def _lost(affine: Affine) -> bool:
 
 
 def network_config(manifest: Manifest, folder: Path) -> ArchitectureConfig:
-    """Raises: `ModelError`."""
+    """Return the sizes of the network. Raises: `ModelError` that names the key."""
     try:
         return architecture_of(manifest.architecture).config_class.model_validate(manifest.network)
     except ValidationError as error:
@@ -78,9 +78,9 @@ def network_config(manifest: Manifest, folder: Path) -> ArchitectureConfig:
 
 
 def load(folder: Path, *, as_saved: bool = False) -> Loaded:
-    """Ready for inference, in float32 or as it was saved.
+    """Load a bundle, ready for inference, in float32 or as it was saved.
 
-    Raises: `ModelError` naming the file, the key and what is wrong with it.
+    Raises: `ModelError` that names the file, the key and its problem.
     """
     manifest = manifest_of(folder)
     require_current(manifest, folder)
@@ -100,7 +100,8 @@ def load(folder: Path, *, as_saved: bool = False) -> Loaded:
 
 
 def save(folder: Path, manifest: Manifest, weights: dict[str, Tensor], tokenizer: str) -> str:
-    """tokenizer: what its file says. Returns the bundle's hash. Raises: `ModelError` when the weights are not the network's."""
+    """Write a bundle and return its hash.
+    tokenizer: content of its file. Raises: `ModelError` if the weights are not the network's."""
     require_whole(folder, manifest, weights, tokenizer)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(manifest.model_dump(mode="json"), indent=1) + "\n")
@@ -110,7 +111,7 @@ def save(folder: Path, manifest: Manifest, weights: dict[str, Tensor], tokenizer
 
 
 def require_whole(folder: Path, manifest: Manifest, weights: dict[str, Tensor], tokenizer: str) -> None:
-    """Before anything is written; folder: for the errors alone. Raises: `ModelError`."""
+    """Check the parts of a bundle before any is written. folder: for the errors alone. Raises: `ModelError`."""
     try:
         Manifest.model_validate(manifest.model_dump(mode="json"))
     except ValidationError as error:
@@ -121,7 +122,7 @@ def require_whole(folder: Path, manifest: Manifest, weights: dict[str, Tensor], 
 
 
 def network_of(manifest: Manifest, weights: dict[str, Tensor], folder: Path) -> Architecture:
-    """Without its weights, which fit it and are to be assigned. Raises: `ModelError` where they do not fit."""
+    """Return the network without its weights, which fit it and are to be assigned. Raises: `ModelError` if they do not fit."""
     config = network_config(manifest, folder)
     _shaped(manifest, config, weights, folder)
     with Weightless():
@@ -129,7 +130,7 @@ def network_of(manifest: Manifest, weights: dict[str, Tensor], folder: Path) -> 
 
 
 def _shaped(manifest: Manifest, config: ArchitectureConfig, weights: dict[str, Tensor], folder: Path) -> None:
-    """Raises: `ModelError` when the parts of a bundle are not of one network."""
+    """Check that the parts of a bundle belong to one network. Raises: `ModelError` if they do not."""
     require_room(manifest, config, folder)
     try:
         with torch.device("meta"):
@@ -140,7 +141,7 @@ def _shaped(manifest: Manifest, config: ArchitectureConfig, weights: dict[str, T
 
 
 def require_room(manifest: Manifest, config: ArchitectureConfig, folder: Path) -> None:
-    """What the contract promises fits into the network's columns. Raises: `ModelError` that names the key."""
+    """Check that the columns of the contract fit into the network. Raises: `ModelError` that names the key."""
     promise, prompt = manifest.contract, manifest.processing.prompt
     sources = [column for column in manifest.processing.relative if column is not None]
     inputs = manifest.processing.state_inputs
@@ -160,7 +161,7 @@ def require_room(manifest: Manifest, config: ArchitectureConfig, folder: Path) -
 
 
 def _require_columns(manifest: Manifest, folder: Path) -> None:
-    """As many statistics as the contract has columns. Raises: `ModelError` that names the key."""
+    """Check that there are as many statistics as the contract has columns. Raises: `ModelError` that names the key."""
     processing, num_actions = manifest.processing, len(manifest.contract.action_names)
     for key, affine, columns in (
         ("state", processing.state, len(processing.state_inputs) or manifest.contract.state_size),
@@ -189,12 +190,12 @@ class _Words(Tokenizer, Protocol):
 
 
 def tokenizer_of(text: str, file: Path) -> _Words:
-    """Raises: `ModelError`."""
+    """Return the tokenizer in the content of a file. Raises: `ModelError` if it cannot be read."""
     from tokenizers import Tokenizer as FastTokenizer
 
     try:
         tokenizer = FastTokenizer.from_str(text)
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # the library raises no narrower type
         raise ModelError(f"{file}: no tokenizer can be read from it: {error}") from error
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -203,8 +204,10 @@ def tokenizer_of(text: str, file: Path) -> _Words:
 
 
 def require_words(tokenizer: _Words, config: ArchitectureConfig, file: Path) -> None:
-    """Added tokens may be beyond the network's rows, and are left out of prompts there (PaliGemma's `<image>`); of another model's
-    tokenizer so would words be, and nobody said it. Raises: `ModelError`.
+    """Check that a tokenizer belongs to the network. Raises: `ModelError` if it does not.
+
+    Added tokens may be beyond the network's rows, and are left out of prompts then (PaliGemma's `<image>`). With the tokenizer of
+    another model words would be left out as well, without any message.
     """
     added = tokenizer.get_added_tokens_decoder().keys()
     most = max((id for id in tokenizer.get_vocab(with_added_tokens=False).values() if id not in added), default=-1)
@@ -213,7 +216,7 @@ def require_words(tokenizer: _Words, config: ArchitectureConfig, file: Path) -> 
 
 
 def require_same(network: Architecture, weights: dict[str, Tensor], file: Path) -> None:
-    """Names, shapes and kinds of all weights, none missing, none more. Raises: `ModelError`."""
+    """Check names, shapes and kinds of all weights, without missing or unknown ones. Raises: `ModelError`."""
     own = network.state_dict()
     told = (("missing", own.keys() - weights.keys()), ("unknown", weights.keys() - own.keys()))
     wrong = [f"{len(names)} {what} ({', '.join(sorted(names)[:3])})" for what, names in told if names]
@@ -230,7 +233,7 @@ def require_same(network: Architecture, weights: dict[str, Tensor], file: Path) 
 
 
 class Unfilled(TorchFunctionMode):
-    """Within it, layers are made without drawing their first weights, which take long and are replaced anyway."""
+    """Context in which layers are created without drawing their first weights, which takes long and is replaced anyway."""
 
     DRAWS = frozenset({"uniform_", "normal_", "trunc_normal_", "kaiming_uniform_", "xavier_uniform_"})
 
@@ -239,7 +242,8 @@ class Unfilled(TorchFunctionMode):
 
 
 class Weightless(TorchFunctionMode):
-    """Within it, layers have shapes and no memory: what draws a weight from others' values would touch all of it, for nothing."""
+    """Context in which layers have shapes and no memory.
+    Code that draws a weight from the values of others would touch all of their memory in vain."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **{**(kwargs or {}), **({"device": "meta"} if func is torch.empty else {})})

@@ -1,4 +1,4 @@
-"""A bundle whose `kind` is `architecture`, as an engine."""
+"""Engine for a bundle whose `kind` is `architecture`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ros2_rfm_serving.engines.identity import model_hash
 
 
 def load_architecture(model: str, folder: Path, options: BundleOptions = ON_CPU) -> SteppingEngine:
-    """Raises: `ModelError`."""
+    """Load a bundle as an engine. Raises: `ModelError`."""
     options = options.on_device(model)
     loaded = bundle.load(folder, as_saved=options.dtype != "float32")
     manifest, network = loaded.manifest, loaded.network

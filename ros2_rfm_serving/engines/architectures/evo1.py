@@ -1,4 +1,4 @@
-"""Evo-1: InternVL3, half of whose language model a flow-matching head reads (MINT-SJTU/Evo-1, MIT)."""
+"""Evo-1: InternVL3 with half of its language model, read by a flow-matching head (MINT-SJTU/Evo-1, MIT)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ros2_rfm_serving.engines.flow.graphs import Tensors
 INTERN_VIT = VisionConfig(image_px=448, patch_px=14, width=1024, layers=24, heads=16, mlp_width=4096)
 QWEN2 = DecoderConfig(width=896, layers=14, heads=14, kv_heads=2, head_size=64, mlp_width=4864, rope_theta=1e6, bias=True)
 CAMERAS = 3
-"""It always sees as many; those that a robot lacks are black, and masked in the language model"""
+"""Number of cameras of the network; those that a robot lacks are black, and masked in the language model."""
 
 
 class Evo1Config(ArchitectureConfig):
@@ -27,13 +27,13 @@ class Evo1Config(ArchitectureConfig):
     state_columns: int = Field(default=24, ge=1)
     vision: VisionConfig = INTERN_VIT
     shuffle: int = Field(default=2, ge=1)
-    """So many patches a side become one token"""
+    """Number of patches per side that become one token."""
     language: DecoderConfig = QWEN2
     vocabulary: int = Field(default=151674, ge=1)
     image_token: int = Field(default=151667, ge=0)
-    """`<IMG_CONTEXT>`: where an image goes; one for each in our prompts"""
+    """Token `<IMG_CONTEXT>` at the place of an image; our prompts have one for each image."""
     text_tokens: int = Field(default=1024, ge=1)
-    """Of a prompt with its images; its head reads padding, too, so that their number is a part of the model"""
+    """Number of tokens of a prompt with its images; the head also reads padding, so that this number is a part of the model."""
     head: EvoHeadConfig = EvoHeadConfig(actions=7)
 
 

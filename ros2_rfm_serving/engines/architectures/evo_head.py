@@ -17,7 +17,7 @@ from ros2_rfm_serving.engines.flow.graphs import Tensors
 
 NUM_TIMES = 1000
 ROUNDING = 1e-3
-"""Of a time's index: times come in float32, and 333 that comes as 332.99999 is 333 all the same."""
+"""Tolerance of a time's index: times are float32, and 333 that arrives as 332.99999 still is 333."""
 
 
 class EvoHeadConfig(BaseModel):
@@ -28,7 +28,7 @@ class EvoHeadConfig(BaseModel):
     hidden: int = Field(default=1024, ge=1)
     state_hidden: int = Field(default=1024, ge=1)
     actions: int = Field(ge=1)
-    """Columns that a robot has; the others are 0 at every step"""
+    """Columns that a robot has; the others are 0 at every step."""
 
 
 class Mlp(nn.Module):
@@ -42,7 +42,7 @@ class Mlp(nn.Module):
 
 
 class EvoActionEncoder(nn.Module):
-    """[B, T, W] -> [B, T, D]"""
+    """Encoder of actions, [B, T, W], into tokens, [B, T, D]."""
 
     def __init__(self, columns: int, width: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class EvoBlock(nn.Module):
         return self._split(self.key(prefix)), self._split(self.value(prefix))
 
     def forward(self, x: Tensor, time: Tensor, read: KeysValues) -> Tensor:
-        """time: [B, D]"""
+        """Run the block. time: [B, D]."""
         x = x + self.out(attended(self._split(self.query(self.norm1(x))), read, None))
         timed = self.norm2(x) + time[:, None]
         forwarded: Tensor = x + self.fc2(F.gelu(self.fc1(timed)))
@@ -90,13 +90,14 @@ class EvoHead(nn.Module):
         self.decoder = Mlp(width, config.hidden, length * columns)
 
     def context(self, prefix: Tensor, state: Tensor) -> Tensors:
-        """prefix: [B, S, D]; state: [B, columns]. Keys and values of each block, of the prefix and a token of the state."""
+        """Return keys and values of each block, of the prefix and a token of the state. prefix: [B, S, D]; state: [B, columns]."""
         read = torch.cat([prefix, self.state_encoder(state)[:, None]], dim=1)
         blocks = [block for block in self.blocks if isinstance(block, EvoBlock)]
         return tuple(tensor for block in blocks for tensor in block.keys_values(read))
 
     def velocity(self, x: Tensor, time: Tensor, context: Tensors) -> Tensor:
-        """As our loop has it: time 1 is noise, velocity is noise - actions. Theirs are 1 - time, and the other way round."""
+        """Return the velocity in the convention of our loop: time 1 is noise, and velocity is noise - actions.
+        Evo-1's time is 1 - time, and its velocity has the opposite sign."""
         real = torch.arange(x.shape[-1], device=x.device) < self.config.actions
         tokens = self.action_encoder((x * real).to(context[0]))
         times = sinusoids(time_index(time), tokens.shape[-1]).to(tokens)
@@ -107,12 +108,12 @@ class EvoHead(nn.Module):
 
 
 def time_index(time: Tensor) -> Tensor:
-    """[B, T] -> [B], the reference's index of a solver step: k of N steps are `int(k / N * 999)`."""
+    """Return the reference's index of a denoising step, [B], from times, [B, T]: step k of N has `int(k / N * 999)`."""
     return ((1 - time.amax(dim=1).double()) * (NUM_TIMES - 1) + ROUNDING).floor()
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:
-    """[N] -> [N, width] float32: sine and cosine by turns."""
+    """Return embeddings of positions, [N, width] float32: sine and cosine, interleaved. positions: [N]."""
     rates = torch.exp(torch.arange(0, width, 2, device=positions.device) * -(math.log(10000.0) / width))
     angles = positions[:, None].float() * rates
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)

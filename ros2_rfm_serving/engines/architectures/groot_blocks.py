@@ -1,6 +1,6 @@
-"""The blocks of GR00T's action head: a transformer over action tokens, modulated by time, that reads an encoded prefix.
+"""Blocks of GR00T's action head: a transformer over action tokens, modulated by time, that reads an encoded prefix.
 
-B: rows; N: tokens of the head; S: tokens of the prefix; D: width. Tensors are named as in the checkpoints, so that weights are
+B: rows; N: tokens of the head; S: tokens of the prefix; D: width. Tensors have the names of the checkpoints, so that weights are
 loaded without a table of names.
 """
 
@@ -18,15 +18,15 @@ from ros2_rfm_serving.engines.architectures.layers import KeysValues, attended
 
 
 class Read(NamedTuple):
-    """What cross-attention reads of the prefix, the same for all solver steps."""
+    """Keys and values of the prefix for cross-attention, the same for all denoising steps."""
 
     keys_values: KeysValues
     mask: Tensor
-    """[B, S] bool: which tokens may be read"""
+    """True for tokens that may be read, [B, S] bool."""
 
 
 class PerEmbodiment(nn.Module):
-    """A linear layer with weights of its own for each kind of robot."""
+    """Linear layer with separate weights for each kind of robot."""
 
     def __init__(self, num_embodiments: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class EmbodimentMlp(nn.Module):
 
 
 class ActionEncoder(nn.Module):
-    """Noisy actions [B, T, A] and the time of each row, as a bucket, [B], to tokens [B, T, D]."""
+    """Encoder of noisy actions, [B, T, A], and the time of each row as a bucket, [B], into tokens, [B, T, D]."""
 
     def __init__(self, num_embodiments: int, columns: int, width: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class TwoLayers(nn.Module):
 
 
 class TimeEncoder(nn.Module):
-    """Buckets [B] to [B, D]."""
+    """Encoder of time buckets, [B], into features, [B, D]."""
 
     COUNT = 128
 
@@ -92,12 +92,12 @@ class TimeEncoder(nn.Module):
 
 
 def frequencies(count: int, span: int, device: torch.device) -> Tensor:
-    """From 1 down to 1 / 10000, which `span` steps would reach; [count]."""
+    """Return frequencies, [count], from 1 down towards 1 / 10000, which `span` steps would reach."""
     return torch.exp(torch.arange(count, dtype=torch.float32, device=device) * (-math.log(10000.0) / span))
 
 
 class TimeNorm(nn.Module):
-    """A layer norm, scaled and shifted by time."""
+    """Layer norm, scaled and shifted by time."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class TimeNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """With `read`, the keys and values come from elsewhere; without, from `x` itself."""
+    """Attention to given keys and values with `read`, otherwise self-attention."""
 
     def __init__(self, heads: int, width: int, source: int) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Attention(nn.Module):
         return self._split(self.to_k(source)), self._split(self.to_v(source))
 
     def forward(self, x: Tensor, read: Read | None = None, mask: Tensor | None = None) -> Tensor:
-        """mask: [B, N] bool, of `x`'s own tokens."""
+        """Attend, and return the result, [B, N, D]. mask: [B, N] bool, of `x`'s own tokens."""
         keys_values, mask = (self.keys_values(x), mask) if read is None else read
         out: Tensor = self.to_out[0](
             attended(self._split(self.to_q(x)), keys_values, None if mask is None else mask[:, None, None])
@@ -173,7 +173,7 @@ class PrefixTransformer(nn.Module):
 
 
 class ActionBlock(nn.Module):
-    """Reads the prefix, or the other tokens of the head where there is nothing to read."""
+    """Block that reads the prefix, or the other tokens of the head if `read` is None."""
 
     def __init__(self, heads: int, width: int, source: int) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class ActionBlock(nn.Module):
 
 
 class ActionTransformer(nn.Module):
-    """Blocks that read the prefix, every other one the head's own tokens."""
+    """Transformer whose blocks alternate between the prefix and the head's own tokens."""
 
     def __init__(self, layers: int, heads: int, width: int, source: int, outputs: int) -> None:
         super().__init__()
@@ -197,12 +197,12 @@ class ActionTransformer(nn.Module):
         self.proj_out_2 = nn.Linear(width, outputs)
 
     def keys_values(self, prefix: Tensor) -> list[KeysValues]:
-        """prefix: [B, S, source]; of each block that reads it."""
+        """Return keys and values for each block that reads the prefix. prefix: [B, S, source]."""
         readers = [block for block in list(self.transformer_blocks)[::2] if isinstance(block, ActionBlock)]
         return [block.attn1.keys_values(prefix) for block in readers]
 
     def forward(self, x: Tensor, bucket: Tensor, reads: Sequence[Read]) -> Tensor:
-        """[B, N, D] and times [B] -> [B, N, outputs]."""
+        """Return the output, [B, N, outputs]. x: [B, N, D]; bucket: times, [B]."""
         time = self.timestep_encoder(bucket)
         for layer, block in enumerate(self.transformer_blocks):
             x = block(x, time, None if layer % 2 else reads[layer // 2])

@@ -1,6 +1,6 @@
 """GR00T's action head: flow matching by a transformer that reads an encoded prefix, with encoders for each kind of robot.
 
-N1.5, N1.6 and N1.7 share it; `HeadConfig` says what each has of it. B: rows; S: tokens of the prefix; T, W: chunk.
+N1.5, N1.6 and N1.7 share it; `HeadConfig` describes their differences. B: rows; S: tokens of the prefix; T, W: chunk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ros2_rfm_serving.engines.architectures.groot_blocks import (
 from ros2_rfm_serving.engines.flow.graphs import Tensors
 
 ROUNDING = 1e-3
-"""Of a bucket: times come in float32, and 200 that comes as 199.99999 is 200 all the same."""
+"""Tolerance of a bucket: times are float32, and 200 that arrives as 199.99999 still is 200."""
 
 
 class HeadConfig(BaseModel):
@@ -30,32 +30,32 @@ class HeadConfig(BaseModel):
     heads: int = Field(default=32, ge=1)
     width: int = Field(default=1536, ge=2)
     hidden: int = Field(default=1024, ge=1)
-    """Of the encoders, and what its transformer says"""
+    """Width of the encoders, and of the transformer's output."""
     prefix_width: int = Field(default=2048, ge=1)
     prefix_layers: int = Field(default=4, ge=0, le=1000)
-    """Self-attention over the prefix before it is read"""
+    """Number of layers of self-attention over the prefix before it is read."""
     prefix_heads: int = Field(default=32, ge=1)
     future_tokens: int = Field(default=32, ge=0)
-    """Between state and actions; only N1.5 has them"""
+    """Number of tokens between state and actions; only N1.5 has them."""
     text_every: int = Field(default=0, ge=0)
-    """Of its blocks that read the prefix, one in so many reads words, the others images; 0: all read all of it"""
+    """Interval of the blocks that read the prefix's words, while the others read its images; 0 if all read all of it."""
     positions: int = Field(default=1024, ge=1)
     embodiments: int = Field(default=32, ge=1)
     embodiment: int = Field(default=31, ge=0)
-    """Whose weights are used; 31 is the one that its authors leave for new robots"""
+    """Index of the robot type whose weights are used; 31 is the one that its authors reserve for new robots."""
     buckets: int = Field(default=1000, ge=1)
-    """Of time"""
+    """Number of buckets of time."""
 
 
 class Prefix(NamedTuple):
-    """What a vision-language model makes of an observation."""
+    """Features of an observation from a vision-language model."""
 
     features: Tensor
-    """[B, S, prefix width]"""
+    """Features, [B, S, prefix width]."""
     words: Tensor
-    """[B, S] bool: tokens that are no padding"""
+    """True for tokens that are no padding, [B, S] bool."""
     images: Tensor
-    """[B, S] bool: tokens that are of images"""
+    """True for tokens of images, [B, S] bool."""
 
 
 class GrootHead(nn.Module):
@@ -74,7 +74,8 @@ class GrootHead(nn.Module):
         self.model = ActionTransformer(config.layers, config.heads, width, config.prefix_width, config.hidden)
 
     def context(self, prefix: Prefix, state: Tensor) -> Tensors:
-        """state: [B, columns]. Masks, tokens that no step changes, then keys and values of each block that reads the prefix."""
+        """Return masks, the tokens that no step changes, then keys and values of each block that reads the prefix.
+        state: [B, columns]."""
         features = self.vl_self_attention(self.vlln(prefix.features), prefix.words)
         tokens = self.state_encoder(state[:, None], self.config.embodiment)
         if self.config.future_tokens:
@@ -83,7 +84,8 @@ class GrootHead(nn.Module):
         return prefix.words, prefix.images, tokens, *(tensor for pair in pairs for tensor in pair)
 
     def velocity(self, x: Tensor, time: Tensor, context: Tensors) -> Tensor:
-        """As our loop has it: time 1 is noise, velocity is noise - actions. Theirs are 1 - time, and the other way round."""
+        """Return the velocity in the convention of our loop: time 1 is noise, and velocity is noise - actions.
+        GR00T's time is 1 - time, and its velocity has the opposite sign."""
         words, images, tokens, *kept = context
         bucket = bucket_of(time, self.config.buckets)
         actions = self.action_encoder(x.to(tokens), bucket, self.config.embodiment)
@@ -95,7 +97,7 @@ class GrootHead(nn.Module):
         return velocity
 
     def _mask(self, block: int, words: Tensor, images: Tensor) -> Tensor:
-        """Of the blocks that read the prefix, counted from 0."""
+        """Return the mask of a block that reads the prefix; such blocks are counted from 0."""
         every = self.config.text_every
         if not every:
             return words
@@ -103,5 +105,5 @@ class GrootHead(nn.Module):
 
 
 def bucket_of(time: Tensor, buckets: int) -> Tensor:
-    """[B, T] -> [B], the reference's index of a solver step: k of N steps are `int(k / N * buckets)`."""
+    """Return the reference's index of a denoising step, [B], from times, [B, T]: step k of N has `int(k / N * buckets)`."""
     return ((1 - time.amax(dim=1).double()) * buckets + ROUNDING).floor()

@@ -1,4 +1,4 @@
-"""GR00T N1.5: SigLIP 2 and Qwen3 as Eagle puts them together, and a head that reads both (NVIDIA/Isaac-GR00T, Apache-2.0)."""
+"""GR00T N1.5: SigLIP 2 and Qwen3 as in Eagle, and a head that reads both (NVIDIA/Isaac-GR00T, Apache-2.0)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class GrootN15Config(ArchitectureConfig):
     state_columns: int = Field(default=64, ge=0)
     vision: VisionConfig = SIGLIP
     language: DecoderConfig = QWEN3
-    """As many layers as are used"""
+    """Language model, with the layers that are used."""
     vocabulary: int = Field(default=151680, ge=1)
     image_token: int = Field(default=151669, ge=0)
-    """`<IMG_CONTEXT>`: where an image goes; one for each in our prompts"""
+    """Token `<IMG_CONTEXT>` at the place of an image; our prompts have one for each image."""
     head: HeadConfig = HeadConfig()
 
 
@@ -102,7 +102,7 @@ class GrootN15(Architecture):
 
 
 def prompt_of(cameras: int) -> str:
-    """Eagle's, of Qwen's chat; an image's tokens go where its `<IMG_CONTEXT>` is."""
+    """Return Eagle's prompt, with Qwen's chat; an image's tokens replace its `<IMG_CONTEXT>`."""
     images = "".join(f"<image {i + 1}><img><IMG_CONTEXT></img>" for i in range(cameras))
     system = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
     return f"{system}<|im_start|>user\n{images}{{instruction}}<|im_end|>\n<|im_start|>assistant\n"

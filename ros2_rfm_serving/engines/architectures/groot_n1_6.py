@@ -1,4 +1,4 @@
-"""GR00T N1.6: N1.5 with another connector and a head that reads words and images by turns (NVIDIA/Isaac-GR00T, Apache-2.0)."""
+"""GR00T N1.6: N1.5 with another connector, and a head that alternates between words and images (NVIDIA/Isaac-GR00T, Apache-2.0)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ros2_rfm_serving.engines.architectures.manifest import Images, Processing, 
 from ros2_rfm_serving.engines.architectures.vision import VisionConfig
 
 SIGLIP2 = VisionConfig(image_px=252, patch_px=14, width=1152, layers=27, heads=16, mlp_width=4304)
-"""Its table of positions is for 16 x 16 patches, and resized once, when it is imported"""
+"""Image encoder. Its table of positions is for 16 x 16 patches, and is resized once, at import."""
 HEAD = HeadConfig(layers=32, prefix_layers=0, future_tokens=0, text_every=2, embodiment=10)
 
 
@@ -24,7 +24,7 @@ class GrootN16Config(GrootN15Config):
     state_columns: int = Field(default=128, ge=0)
     vision: VisionConfig = SIGLIP2
     shuffle: int = Field(default=2, ge=1)
-    """So many patches a side become one token"""
+    """Number of patches per side that become one token."""
     language: DecoderConfig = QWEN3.model_copy(update={"layers": 16})
     head: HeadConfig = HEAD
 
@@ -54,6 +54,6 @@ class GrootN16(GrootN15):
 
 
 def prompt_of(cameras: int) -> str:
-    """Eagle's, of Qwen's chat: the instruction first, then the images, and no word of an answer."""
+    """Return Eagle's prompt, with Qwen's chat: the instruction first, then the images, and no beginning of an answer."""
     images = "".join(f"<image {i + 1}><img><IMG_CONTEXT></img>" for i in range(cameras))
     return f"<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n{{instruction}}{images}<|im_end|>\n"

@@ -18,12 +18,12 @@ from ros2_rfm_serving.engines.architectures.layers import DecoderConfig, Rotatio
 from ros2_rfm_serving.engines.architectures.manifest import Images, Processing, Prompt, Sampling
 
 MAX_DELAY_STEPS = 12
-"""That its chunks bridge; with 24 its users saw an arm swing"""
+"""Longest inference delay that its chunks bridge, in steps; with 24 its users saw an arm swing."""
 HEAD = HeadConfig(layers=32, future_tokens=0, text_every=2, embodiment=10)
 
 
 class QwenVisionConfig(BaseModel):
-    """Of Qwen3-VL's eyes. A patch is seen twice, as if it were a film of two pictures."""
+    """Sizes of Qwen3-VL's image encoder. A patch is given twice, as if it were a video of two frames."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     image_px: int = Field(default=256, ge=1)
@@ -33,18 +33,18 @@ class QwenVisionConfig(BaseModel):
     heads: int = Field(default=16, ge=1)
     mlp_width: int = Field(default=4096, ge=1)
     positions: int = Field(default=2304, ge=1)
-    """In its table, of which an image's own are made"""
+    """Number of positions in its table, from which those of an image are interpolated."""
     deep: tuple[int, ...] = (5, 11, 17)
-    """Layers whose patches are added to the first layers of the language model"""
+    """Layers whose patches are added to the first layers of the language model."""
 
     @property
     def side(self) -> int:
-        """Tokens of an image, in a row"""
+        """Number of tokens per side of an image."""
         return self.image_px // self.patch_px // SHUFFLE
 
 
 SHUFFLE = 2
-"""So many patches a side become one token"""
+"""Number of patches per side that become one token."""
 FRAMES = 2
 
 
@@ -52,25 +52,25 @@ class GrootN17Config(GrootN16Config):
     chunk_length: int = Field(default=40, ge=1, le=MAX_CHUNK)
     action_columns: int = Field(default=132, ge=1)
     state_columns: int = Field(default=132, ge=0)
-    vision: QwenVisionConfig = QwenVisionConfig()  # type: ignore[assignment]  # the same in all that is read of it elsewhere
+    vision: QwenVisionConfig = QwenVisionConfig()  # type: ignore[assignment]  # elsewhere only fields that both have are read
     language: DecoderConfig = QWEN3.model_copy(update={"layers": 16, "rope_theta": 5e6})
     vocabulary: int = Field(default=151936, ge=1)
     image_token: int = Field(default=151655, ge=0)
-    """`<|image_pad|>`: where an image goes; one for each in our prompts"""
+    """Token `<|image_pad|>` at the place of an image; our prompts have one for each image."""
     rope_parts: tuple[int, int, int] = (24, 20, 20)
-    """Of the turned pairs of a head: by time, height and width, in turn"""
+    """Numbers of rotated pairs of a head for time, height and width, interleaved."""
     head: HeadConfig = HEAD
 
 
 class GrootN17(GrootN16):
-    RECORDS_PERCEPTION = False  # `transformers` cuts an image's patches out by numbers that it reads from the device
+    RECORDS_PERCEPTION = False  # `transformers` cuts an image's patches by numbers that it reads from the device
     config_class = GrootN17Config  # type: ignore[assignment]  # as above
 
     def __init__(self, config: GrootN17Config) -> None:
         torch.nn.Module.__init__(self)
         self.config: GrootN17Config = config
         self.vision = qwen_vision(config.vision, config.language.width)
-        self.language = CausalLanguage(config.language, config.vocabulary, normed=False)  # its head was trained on what is before
+        self.language = CausalLanguage(config.language, config.vocabulary, normed=False)  # its head was trained without the norm
         self.head = GrootHead(config.head, config.action_columns, config.state_columns)
 
     @classmethod
@@ -107,7 +107,8 @@ class GrootN17(GrootN16):
         return Prefix(self.language(joined.embedded, rotation=rotation, added=added), joined.words, joined.images)
 
     def _seen(self, images: Tensor) -> list[Tensor]:
-        """[B, C, 3, height, width] -> [B, C, tokens, width] each: what stands for images, and what is added layer by layer."""
+        """Return image tokens, then the features that are added layer by layer, [B, C, tokens, width] each.
+        images: [B, C, 3, height, width]."""
         vision = self.config.vision
         assert isinstance(vision, QwenVisionConfig)
         flat, grid = images.flatten(0, 1), 2 * vision.side
@@ -117,7 +118,8 @@ class GrootN17(GrootN16):
         return [each.reshape(*images.shape[:2], vision.side**2, -1) for each in (tokens, *deep)]
 
     def _rotation(self, joined: Joined) -> Rotation:
-        """By time, height and width: words have one place in all three, an image's patches theirs, from where it begins."""
+        """Return the rotation by time, height and width.
+        A word has the same position in all three. An image's patches have positions of their own, from the image's beginning."""
         config = self.config
         assert isinstance(config, GrootN17Config)
         side = config.vision.side
@@ -134,7 +136,7 @@ class GrootN17(GrootN16):
 
 
 def turns_of(parts: tuple[int, int, int]) -> list[int]:
-    """Which of time (0), height (1) and width (2) turns each pair: by turns, and time what is left."""
+    """Return the axis that rotates each pair, of time (0), height (1) and width (2): interleaved, with the rest for time."""
     turns = [0] * sum(parts)
     for axis in (1, 2):
         turns[axis : 3 * parts[axis] : 3] = [axis] * len(turns[axis : 3 * parts[axis] : 3])
@@ -142,7 +144,8 @@ def turns_of(parts: tuple[int, int, int]) -> list[int]:
 
 
 def patches_of(images: Tensor, patch_px: int) -> Tensor:
-    """[N, 3, height, width] -> [N patches, 3 x frames x patch x patch], squares of patches together."""
+    """Return patches, [N patches, 3 x frames x patch x patch], in which the patches of a square are contiguous.
+    images: [N, 3, height, width]."""
     count, channels, height, width = images.shape
     rows, columns = height // patch_px // SHUFFLE, width // patch_px // SHUFFLE
     cut = images.reshape(count, channels, rows, SHUFFLE, patch_px, columns, SHUFFLE, patch_px)
@@ -169,6 +172,6 @@ def qwen_vision(config: QwenVisionConfig, width: int) -> Qwen3VLVisionModel:
 
 
 def prompt_of(cameras: int) -> str:
-    """Qwen3-VL's chat."""
+    """Return the prompt of Qwen3-VL's chat."""
     images = "<|vision_start|><|image_pad|><|vision_end|>" * cameras
     return f"<|im_start|>user\n{images}{{instruction}}<|im_end|>\n"

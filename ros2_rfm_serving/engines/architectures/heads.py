@@ -1,4 +1,4 @@
-"""What several action experts have in common."""
+"""Parts that several action experts share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ros2_rfm_serving.engines.architectures.layers import time_embedding
 
 
 class ActionTime(nn.Module):
-    """Each noisy action with its own time, as one token."""
+    """Encoder of each noisy action with its own time into one token."""
 
     def __init__(self, columns: int, width: int) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class ActionTime(nn.Module):
         self.time_in, self.time_out = nn.Linear(2 * width, width), nn.Linear(width, width)
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        """x: [B, T, W], time: [B, T] or, where a row has but one, [B, 1] -> [B, T, width]"""
+        """Return tokens, [B, T, width]. x: [B, T, W]; time: [B, T], or [B, 1] if a row has one time."""
         actions = self.action_in(x.to(self.action_in.weight.dtype))
         times = time_embedding(time, actions.shape[-1]).to(actions.dtype).expand_as(actions)
         out: Tensor = self.time_out(F.silu(self.time_in(torch.cat([actions, times], dim=-1))))
@@ -26,13 +26,13 @@ class ActionTime(nn.Module):
 
 
 class TimeCondition(nn.Module):
-    """What adaptive norms follow: of each action's time."""
+    """Condition of adaptive norms, from each action's time."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.time_in, self.time_out = nn.Linear(width, width), nn.Linear(width, width)
 
     def forward(self, time: Tensor) -> Tensor:
-        """[B, T] or [B, 1] -> as many, [..., width]"""
+        """Return the condition, [B, T, width] or [B, 1, width], of times, [B, T] or [B, 1]."""
         times = time_embedding(time, self.time_in.in_features).to(self.time_in.weight.dtype)
         return F.silu(self.time_out(F.silu(self.time_in(times))))

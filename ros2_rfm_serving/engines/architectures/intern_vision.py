@@ -1,4 +1,4 @@
-"""InternViT, the eyes of InternVL, and how its patches become tokens of a language model. N: images."""
+"""InternViT, the image encoder of InternVL, and the connector that turns its patches into tokens of a language model. N: images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EPS = 1e-6
 
 
 class Embeddings(nn.Module):
-    """Position 0 is the class's, i + 1 patch i's."""
+    """Patch embeddings with positions: position 0 belongs to the class token, i + 1 to patch i."""
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class InternVit(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
 
     def forward(self, images: Tensor) -> Tensor:
-        """[N, 3, height, width] -> [N, patches, width]"""
+        """Return the encoded patches, [N, patches, width]. images: [N, 3, height, width]."""
         x: Tensor = self.embeddings(images)
         for block in self.blocks:
             x = block(x)
@@ -59,7 +59,7 @@ class InternVit(nn.Module):
 
 
 class Connector(nn.Module):
-    """`shuffle` x `shuffle` patches become one token of the language model."""
+    """Connector that turns `shuffle` x `shuffle` patches into one token of the language model."""
 
     def __init__(self, config: VisionConfig, shuffle: int, width: int) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Connector(nn.Module):
 
 
 def shuffled(patches: Tensor, side: int) -> Tensor:
-    """[N, h h, width] -> [N, h h / side side, side side width]: squares of patches, row by row."""
+    """Merge squares of patches, row by row: [N, h h, width] -> [N, h h / side side, side side width]."""
     count, length, width = patches.shape
     half = round(length**0.5) // side
     squares = patches.reshape(count, half, side, half, side, width).permute(0, 1, 3, 2, 4, 5)

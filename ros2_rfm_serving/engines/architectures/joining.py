@@ -1,4 +1,4 @@
-"""Images among the words of a prompt, each at the place that one token of it holds."""
+"""Insertion of images into a prompt, each at the place that one token of it holds."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from torch import Tensor
 
 
 class Joined(NamedTuple):
-    """S: tokens of the prompt and of all images, less the places that they take."""
+    """Prompt with images. S: tokens of the prompt and of all images, less the places that they replace."""
 
     embedded: Tensor
-    """[B, S, D]"""
+    """Embedded tokens, [B, S, D]."""
     words: Tensor
-    """[B, S] bool: tokens that are no padding"""
+    """True for tokens that are no padding, [B, S] bool."""
     images: Tensor
-    """[B, S] bool: tokens that are of images"""
+    """True for tokens of images, [B, S] bool."""
     which: Tensor
-    """[B, S] int64: of which image, where they are"""
+    """Index of the image, for tokens of images, [B, S] int64."""
     patch: Tensor
-    """[B, S] int64: which token of it"""
+    """Index of the token in its image, [B, S] int64."""
 
 
 def joined_images(embedded: Tensor, places: Tensor, words: Tensor, images: Tensor) -> Joined:
-    """Image c of a row takes the c-th of its places, and grows there; what is behind it moves back. Shapes alone say the shapes.
+    """Insert image c of a row at the c-th of its places; the tokens after it move back.
 
-    embedded: [B, L, D] of the tokens; places: [B, L] bool, C of them in each row; words: [B, L] bool; images: [B, C, N, D].
+    Output shapes depend on input shapes alone. embedded: [B, L, D] of the tokens; places: [B, L] bool, C of them in each row;
+    words: [B, L] bool; images: [B, C, N, D].
     """
     (batch, length, _), (_, cameras, count, _) = embedded.shape, images.shape
     ends = (1 + places * (count - 1)).cumsum(dim=1)

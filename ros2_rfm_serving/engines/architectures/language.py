@@ -1,4 +1,4 @@
-"""A causal language model of which nothing is asked but its last layer's tokens, as Qwen's."""
+"""Causal language model of which only the output of its last layer is read, such as Qwen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ros2_rfm_serving.engines.architectures.layers import DecoderBlock, DecoderC
 
 
 class CausalLanguage(nn.Module):
-    """No token reads one behind it, so padding goes behind and needs no mask. The first layers of a longer model may be all."""
+    """Causal language model. No token attends to a later one, so padding goes to the end and needs no mask.
+    The layers may be the first ones of a longer model."""
 
     def __init__(self, config: DecoderConfig, vocabulary: int, *, normed: bool = True) -> None:
         super().__init__()
@@ -27,9 +28,10 @@ class CausalLanguage(nn.Module):
     def forward(
         self, x: Tensor, known: Tensor | None = None, rotation: Rotation | None = None, added: Sequence[Tensor] = ()
     ) -> Tensor:
-        """[B, S, D] -> [B, S, D]. known: [B, S] bool, tokens that may be read, the first one among them.
+        """Return the hidden states, [B, S, D], of embedded tokens, [B, S, D].
 
-        rotation: of tokens whose places are not their numbers; added: [B, S, D] each, behind the first layers.
+        known: [B, S] bool, tokens that may be read, the first one among them. rotation: for tokens whose positions are not their
+        indices. added: [B, S, D] each, added after the first layers.
         """
         length = x.shape[1]
         positions = torch.arange(length, device=x.device)

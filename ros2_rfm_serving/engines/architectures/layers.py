@@ -1,4 +1,4 @@
-"""What action experts and language models are made of; one set for all architectures. Positions and times in float32 at least."""
+"""Layers of action experts and language models, shared by all architectures. Positions and times are in float32 at least."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from ros2_rfm_serving.engines.flow.graphs import Tensors
 
 KeysValues = tuple[Tensor, Tensor]
-"""[B, key-value heads, N, head size] each"""
+"""Keys and values, each [B, key-value heads, N, head size]."""
 Rotation = tuple[Tensor, Tensor]
-"""Cosine and sine, [B, 1, N, head size / 2] each, float32"""
+"""Cosine and sine, each [B, 1, N, head size / 2] float32."""
 
 
 class DecoderConfig(BaseModel):
-    """Of a stack of transformer blocks, as Gemma and Llama have them."""
+    """Sizes of a stack of transformer blocks, as in Gemma and Llama."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     width: int = Field(ge=1)
@@ -31,41 +31,43 @@ class DecoderConfig(BaseModel):
     activation: Literal["gelu_tanh", "silu"] = "silu"
     norm_eps: float = Field(default=1e-6, ge=0, le=1)
     norm_offset: float = 0.0
-    """Added to a norm's weights: Gemma saves them without the 1."""
+    """Offset added to a norm's weights: Gemma saves them without the 1."""
     rope_theta: float = Field(default=10_000.0, gt=1)
     head_norm: bool = False
-    """Queries and keys are normed head by head, as in Qwen3"""
+    """True if queries and keys are normalised per head, as in Qwen3."""
     bias: bool = False
-    """Of queries, keys and values, as in Qwen2"""
+    """True if queries, keys and values have a bias, as in Qwen2."""
 
 
 def rotation_of(positions: Tensor, head_size: int, theta: float) -> Rotation:
-    """positions: [B, N]"""
+    """Return the rotation of positions, [B, N]."""
     exponents = torch.arange(0, head_size, 2, dtype=torch.float32, device=positions.device) / head_size
     angles = (positions[..., None].float() / theta**exponents)[:, None]
     return angles.cos(), angles.sin()
 
 
 def rotated(heads: Tensor, rotation: Rotation) -> Tensor:
-    """[B, heads, N, head size], halves of which are turned together (RoPE)."""
+    """Rotate heads, [B, heads, N, head size], whose halves are rotated together (RoPE)."""
     cos, sin = rotation
     one, other = heads.to(torch.promote_types(heads.dtype, cos.dtype)).chunk(2, dim=-1)
     return torch.cat([one * cos - other * sin, other * cos + one * sin], dim=-1).to(heads.dtype)
 
 
 def attended(query: Tensor, keys_values: KeysValues, mask: Tensor | None) -> Tensor:
-    """[B, heads, N, size] -> [B, N, heads size]; a key and value serve heads / kv heads queries. mask: [B or 1, 1, N, keys]."""
+    """Return attended values, [B, N, heads size], of queries, [B, heads, N, size].
+    A key and value serve heads / kv heads queries. mask: [B or 1, 1, N, keys]."""
     key, value = (each.repeat_interleave(query.shape[1] // each.shape[1], dim=1) for each in keys_values)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
 
 
 def in_heads(x: Tensor, head_size: int) -> Tensor:
-    """[B, N, heads size] -> [B, heads, N, size]"""
+    """Return [B, heads, N, size] from [B, N, heads size]."""
     return x.view(*x.shape[:2], -1, head_size).transpose(1, 2)
 
 
 def unread(context: Tensors, count: int, behind: int = 0) -> Tensors:
-    """As many tokens more that nobody reads, `behind` places before the end: masks [B, N], keys and values [B, heads, N, size]."""
+    """Insert `count` tokens that no other token reads, `behind` places before the end.
+    context: masks [B, N], keys and values [B, heads, N, size]."""
 
     def longer(tensor: Tensor) -> Tensor:
         tokens = tensor.dim() // 2
@@ -84,12 +86,12 @@ class RmsNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """The normed x, and the gate of the residual behind it: none here."""
+        """Return the normed x, and the gate of the residual after it, which is None here."""
         return (rms_normed(x, self.eps) * (self.weight + self.offset)).to(x.dtype), None
 
 
 class AdaptiveRmsNorm(nn.Module):
-    """Scale, shift and gate follow from a condition."""
+    """RMSNorm whose scale, shift and gate follow from a condition."""
 
     def __init__(self, width: int, eps: float, condition_width: int) -> None:
         super().__init__()
@@ -97,13 +99,13 @@ class AdaptiveRmsNorm(nn.Module):
         self.dense = nn.Linear(condition_width, 3 * width)
 
     def forward(self, x: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """condition: [B, N, condition width], or [B, 1, condition width] for all tokens."""
+        """Return the normed x and the gate. condition: [B, N, condition width], or [B, 1, condition width] for all tokens."""
         scale, shift, gate = self.dense(condition).chunk(3, dim=-1)
         return (rms_normed(x, self.eps) * (1 + scale) + shift).to(x.dtype), gate
 
 
 def rms_normed(x: Tensor, eps: float) -> Tensor:
-    """In float32 at least."""
+    """Return x divided by its root mean square, in float32 at least."""
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
 
@@ -127,9 +129,10 @@ class GatedMlp(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Self-attention, or cross-attention on keys and values that were computed ahead, and a gated MLP.
+    """Self-attention, or cross-attention to keys and values that were computed ahead, and a gated MLP.
 
-    condition_width: of what its norms follow; 0: none. reads: width of what keys and values are projected from; 0: its own.
+    condition_width: width of the condition of its norms; 0 for none. reads: width of the features from which keys and values are
+    projected; 0 for its own.
     """
 
     def __init__(self, config: DecoderConfig, condition_width: int = 0, reads: int = 0) -> None:
@@ -153,7 +156,8 @@ class DecoderBlock(nn.Module):
         *,
         crossing: bool = False,
     ) -> tuple[Tensor, KeysValues]:
-        """known: keys and values before its own, already rotated; crossing: in place of them. Returns those that it read, too."""
+        """Run the block, and return the tokens with the keys and values that it read.
+        known: keys and values before its own, already rotated. crossing: `known` replaces its own."""
         normed, gate = self.norm1(x, condition)
         query = rotated(self.query_norm(in_heads(self.query(normed), self.head_size)), rotation)
         if crossing:
@@ -170,7 +174,7 @@ class DecoderBlock(nn.Module):
 
 
 class KeysValuesBlock(nn.Module):
-    """The last block of a prefix, of which nothing but keys and values is read."""
+    """Last block of a prefix, of which only keys and values are read."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -186,7 +190,7 @@ class KeysValuesBlock(nn.Module):
 
 
 class LanguagePrefix(nn.Module):
-    """Keys and values of all layers of a language model, of a prefix that no later token changes."""
+    """Keys and values of all layers of a language model, for a prefix that no later token changes."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -194,7 +198,8 @@ class LanguagePrefix(nn.Module):
         self.last = KeysValuesBlock(config)
 
     def forward(self, tokens: Tensor, rotation: Rotation, mask: Tensor) -> list[KeysValues]:
-        """tokens: [B, N, width]; mask: [B, 1, N or 1, N], which keys a token attends to."""
+        """Return keys and values of each layer.
+        tokens: [B, N, width]; mask: [B, 1, N or 1, N], the keys that a token attends to."""
         read = []
         for block in self.blocks:
             tokens, keys_values = block(tokens, rotation, mask)
@@ -207,7 +212,7 @@ def pairs(context: Tensors) -> list[KeysValues]:
 
 
 class HeadNorm(RmsNorm):
-    """Of [B, heads, N, head size], each head alone."""
+    """RMSNorm of [B, heads, N, head size], for each head alone."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         return super().forward(x)[0]
@@ -224,7 +229,7 @@ def norm_of(config: DecoderConfig, condition_width: int = 0) -> RmsNorm | Adapti
 
 
 def time_embedding(time: Tensor, width: int, min_period: float = 4e-3, max_period: float = 4.0) -> Tensor:
-    """[...] -> [..., width]: sine, then cosine, of periods between the two, in float64 (openpi's)."""
+    """Return the embedding of times, [..., width]: sine, then cosine, of periods between the two, in float64 (openpi's)."""
     share = torch.linspace(0.0, 1.0, width // 2, dtype=torch.float64, device=time.device)
     angles = time[..., None].double() * (2 * math.pi / (min_period * (max_period / min_period) ** share))
     return torch.cat([angles.sin(), angles.cos()], dim=-1)

@@ -1,4 +1,4 @@
-"""What `config.json` of a bundle says whose `kind` is `architecture`, beside the sizes of its network."""
+"""Content of `config.json` of a bundle whose `kind` is `architecture`, beside the sizes of its network."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegative
 from ros2_rfm_serving.engines.base import Predicts
 
 TOKENIZER = "tokenizer.json"
-"""As the library `tokenizers` writes it."""
+"""File in the format of the library `tokenizers`."""
 FORMAT: Literal[2] = 2
-"""Of the bundles that are written now."""
+"""Format of the bundles that are written now."""
 MAX_CAMERAS, MAX_TOKENS, MAX_STEPS, MAX_LINES = 64, 100_000, 10_000, 10_000
-"""Beyond any model: a checkpoint that says more would keep a server busy for ever."""
+"""Limits beyond any model: a checkpoint with larger numbers would keep a server busy for ever."""
 
 
 class _Part(BaseModel):
@@ -30,30 +30,30 @@ class Affine(_Part):
     """
 
     offset: tuple[float, ...] = ()
-    """Lowest value of a range, else the value that becomes 0. Empty: 0 and 1 for all"""
+    """Lowest value of a range, or else the value that becomes 0. If empty, offset is 0 and scale is 1 for all columns."""
     scale: tuple[NonNegativeFloat, ...] = ()
-    """Width of a range, else the distance that becomes 1"""
+    """Width of a range, or else the distance that becomes 1."""
     ranged: tuple[bool, ...] = ()
-    """Whether a column is scaled as a range, column by column; empty: none is. The lowest value and the width are kept because the
-    middle of a narrow range loses its digits, and the lowest value would no longer be -1 exactly"""
+    """True for a column that is scaled as a range; if empty, no column is. The lowest value and the width are kept because the
+    middle of a narrow range loses its digits, and the lowest value would no longer be -1 exactly."""
     constant: tuple[bool, ...] = ()
-    """Numbers, as many as `scale` has, whose column is 0 for the model whatever its value is, and is scaled on its way back all the
-    same; empty: none"""
+    """True for a number whose column is 0 for the model whatever its value is, but is scaled on its way back.
+    If it is empty, no column is. There are as many flags as `scale` has numbers."""
     unscaled: tuple[bool, ...] = ()
-    """Numbers, as many as `scale` has, whose column the model reads as it is and whose scale counts on its way back alone, as some
-    columns of GR00T N1.5 that never moved; empty: none"""
+    """True for a number whose column the model reads unscaled, and whose scale counts on its way back alone. If it is empty, no
+    column is. There are as many flags as `scale` has numbers. Some columns of GR00T N1.5 that never moved are examples."""
     binary: tuple[bool, ...] = ()
-    """Columns that are 1 above 0.5 and else 0, both ways; empty: none"""
+    """True for a column that is 1 above 0.5 and else 0, both ways; if empty, no column is."""
     precision: Literal["float32", "float64"] = "float32"
-    """As the library computes whose statistics these are. The network itself receives float32"""
+    """Precision of the library that computed these statistics. The network itself receives float32."""
     lines: int = Field(default=1, ge=1, le=MAX_LINES)
-    """Actions of a chunk that have numbers of their own, one line after the other; those behind them have the last line's"""
+    """Number of actions of a chunk with statistics of their own, one line after the other; later actions have the last line's."""
     clip: PositiveFloat | None = None
-    """Normalised values are cut to +- this, on their way into the model."""
+    """Limit of normalised values on their way into the model, which are clipped to +- this."""
     clip_back: PositiveFloat | None = None
-    """And on their way out of it"""
+    """Limit of normalised values on their way out of the model."""
     unclipped: tuple[bool, ...] = ()
-    """Columns that `clip` and `clip_back` leave as they are; empty: none"""
+    """True for a column that `clip` and `clip_back` leave unchanged; if empty, no column is."""
 
     @property
     def centre(self) -> tuple[float, ...]:
@@ -66,7 +66,7 @@ class Affine(_Part):
         return tuple(width / 2 if own else width for _, width, own in self._columns())
 
     def _columns(self) -> Iterator[tuple[float, float, bool]]:
-        """Yield offset, scale and whether it is a range, of each number."""
+        """Yield each number's offset, scale, and whether it is a range."""
         ranged = self.ranged * self.lines or (False,) * len(self.offset)
         return zip(self.offset, self.scale, ranged, strict=True)
 
@@ -77,53 +77,53 @@ def ranges_of(low: Sequence[float], width: Sequence[float], precision: Literal["
 
 
 class StateInput(_Part):
-    """A column of the network's state: one of the robot's, or its sine or cosine."""
+    """Column of the network's state: one of the robot's, or its sine or cosine."""
 
     column: NonNegativeInt
     function: Literal["value", "sin", "cos"] = "value"
 
 
 class Recrop(_Part):
-    """Resizing to a square, cropping and resizing again, as the processors of GR00T N1.6 and N1.7 do it.
+    """Resize to a square, crop and second resize, as in the processors of GR00T N1.6 and N1.7.
 
     Each result is rounded to whole pixel values.
     """
 
     side_px: int = Field(ge=1)
-    """Of the square, before the crop and after it"""
+    """Side of the square, before the crop and after it."""
     crop_px: int = Field(ge=1)
-    """Of the middle that is kept"""
+    """Side of the middle that is kept."""
     shape: Literal["letterbox", "stretch", "square"]
-    """What is done with a picture that is not square: black is added first, it is stretched, or it is refused"""
+    """Treatment of an image that is not square: black is added first, it is stretched, or it is refused."""
     area: bool = False
-    """As OpenCV's INTER_AREA resizes; else bilinear with antialiasing, as torchvision does"""
+    """True for a resize like OpenCV's INTER_AREA; otherwise bilinear with antialiasing, like torchvision's."""
 
 
 class Images(_Part):
-    """From what a robot sends to what a network sees."""
+    """Geometry and scale from a robot's images to those of a network."""
 
     height_px: int = Field(ge=1)
     width_px: int = Field(ge=1)
     fit: Literal["stretch", "pad", "pad_top_left"] = "stretch"
-    """`pad`: the ratio is kept and black added on both sides; `pad_top_left`: before it only"""
+    """Resize mode. `pad` keeps the aspect ratio and adds black on both sides; `pad_top_left` adds it before the image only."""
     border: float = Field(default=0.0, ge=-1, le=1)
-    """Level of what is added, where pixels are in [0, 1]; -1, which no pixel has, for models that LeRobot 0.4 trained"""
+    """Level of the borders, for pixels in [0, 1]; -1, which no pixel has, for models that LeRobot 0.4 trained."""
     antialias: bool = True
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] = (0.5, 0.5, 0.5)
-    """normalised = (pixel / 255 - mean) / std; black is added before"""
+    """Scale of pixels: normalised = (pixel / 255 - mean) / std. Black is added before."""
     crop: float = Field(default=1.0, gt=0, le=1)
-    """Of height and width, what is kept around the middle, before anything else"""
+    """Share of height and width that is kept around the middle, before all other operations."""
     whole: bool = False
-    """What resizing gives is cut to whole pixel values"""
+    """True if the result of a resize is truncated to whole pixel values."""
     recrop: Recrop | None = None
-    """Before all else, in place of `crop`"""
+    """Recipe that replaces `crop`, before all other operations."""
     absent: int = Field(default=0, ge=0, le=MAX_CAMERAS)
-    """Cameras that the network has and no robot: black, after the others, and never attended to"""
+    """Number of cameras that the network has and no robot: black, after the others, and never attended to."""
 
     @property
     def least_px(self) -> tuple[int, int]:
-        """Width and height of an image of which nothing has to be made larger."""
+        """Width and height of the smallest image of which no part has to be enlarged."""
         if self.recrop:
             side = math.ceil(self.width_px * self.recrop.side_px / self.recrop.crop_px)
             return side, side
@@ -132,34 +132,35 @@ class Images(_Part):
 
 class Prompt(_Part):
     template: str = "{instruction}\n"
-    """`{instruction}`, `{state}`: bins of the normalised state"""
+    """Prompt with `{instruction}` and `{state}`, the bins of the normalised state."""
     clean: bool = False
-    """Instructions without surrounding blanks; underscores and line ends become blanks"""
+    """True if instructions lose surrounding blanks, and underscores and line ends become blanks."""
     bare: bool = False
-    """Instructions in small letters, without what is neither letter, digit, underscore nor blank"""
+    """True if instructions become lower case, and lose all but letters, digits, underscores and blanks."""
     lower: bool = False
-    """Instructions in small letters"""
+    """True if instructions become lower case."""
     max_tokens: int = Field(ge=1, le=MAX_TOKENS)
-    """Of longer prompts the instruction is cut, and the prompt where nothing stands behind that; shorter ones are padded behind"""
+    """Length of a prompt in tokens. The instruction of a longer prompt is cut, or the prompt itself if no text follows the
+    instruction. Shorter prompts are padded at their end."""
     pad_token: int = Field(default=0, ge=0)
     state_bins: int = Field(default=256, ge=2)
-    """Of [-1, 1]"""
+    """Number of bins of [-1, 1]."""
     state_words: int = Field(default=0, ge=0, le=MAX_TOKENS)
-    """Columns of the state in `{state}`, padded with zeros; 0: as many as it has"""
+    """Columns of the state in `{state}`, padded with zeros; 0 for as many as it has."""
 
 
 class Processing(_Part):
-    """Requests to tensors and back."""
+    """Conversion of requests to tensors and back."""
 
     images: Images
     prompt: Prompt
     state_inputs: tuple[StateInput, ...] = ()
-    """Columns of the network's state, which `state` scales; empty: the robot's, as it sends them"""
+    """Columns of the network's state, which `state` scales; if empty, the robot's state as it is sent."""
     state: Affine = Affine()
     action: Affine = Affine()
     relative: tuple[NonNegativeInt | None, ...] = ()
-    """Of each action the column of the observed state, as the robot sends it, that it is counted from; null: from nothing. Empty:
-    all of them"""
+    """Column of the observed state, as the robot sends it, that each action is relative to; null if it is absolute.
+    If empty, all actions are absolute."""
 
 
 class Sampling(_Part):
@@ -169,20 +170,20 @@ class Sampling(_Part):
     clean_limit: PositiveFloat | None = None
     noise_scale: float = Field(default=1.0, ge=0)
     ramp_rate: float = Field(default=0.0, ge=0)
-    """How fast a chunk leaves the one before it (engines/flow/ramp.py); 0: as soon as the delay is over"""
+    """Rate at which a chunk departs from the previous one (engines/flow/ramp.py); 0 if it does so as soon as the delay is over."""
     noise: Literal["normal", "uniform"] = "normal"
-    """`uniform`: in [-1, 1)"""
+    """Distribution of the noise; `uniform` is in [-1, 1)."""
 
 
 class Promise(_Part):
-    """Of the contract, what is not in the sizes of the network."""
+    """Parts of the contract that do not follow from the sizes of the network."""
 
     action_names: tuple[str, ...] = Field(min_length=1)
     cameras: tuple[str, ...] = ()
     state_size: int = Field(default=0, ge=0)
     control_rate_hz: float = Field(default=0.0, ge=0)
     max_inference_delay_steps: int = Field(default=0, ge=0)
-    """Longest prefix that it was trained to continue; 0: none"""
+    """Longest prefix in steps that it was trained to continue; 0 for none."""
 
     @field_validator("action_names", "cameras")
     @classmethod
@@ -194,10 +195,10 @@ class Promise(_Part):
 
 
 class Manifest(_Part):
-    """`config.json`. `network` is checked by the architecture's own `config_class`."""
+    """Content of `config.json`. The architecture's own `config_class` checks `network`."""
 
     format: Literal[1, 2] = FORMAT
-    """1: before ranges were kept as such; see `bundle.require_current`"""
+    """Format; 1 precedes ranges that are kept as such, see `bundle.require_current`."""
     kind: Literal["architecture"] = "architecture"
     architecture: str
     network: dict[str, Any]
@@ -207,6 +208,6 @@ class Manifest(_Part):
 
 
 def first_of(error: ValidationError) -> str:
-    """Key, what is wrong with it, value."""
+    """Return key, problem and value of the first error."""
     problem = error.errors()[0]
     return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}, it is {problem['input']!r}"

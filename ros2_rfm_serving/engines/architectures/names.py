@@ -1,4 +1,4 @@
-"""Which class an architecture's name stands for. To add one: its module, a line here, a line in the table of docs/engines.md."""
+"""Registry of architectures by name. A new one needs its module, a line here, and a line in the table of docs/engines.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 
-if TYPE_CHECKING:  # PyTorch, which a list of names does without
+if TYPE_CHECKING:  # without PyTorch at run time, which a list of names does not need
     from ros2_rfm_serving.engines.architectures.base import Architecture
 
 _HERE = "ros2_rfm_serving.engines.architectures"
@@ -25,7 +25,7 @@ ARCHITECTURES = {
 
 
 def architecture_of(name: str) -> type[Architecture]:
-    """Raises: `ModelError`; `ImportError` where the extra `architectures` is missing."""
+    """Return the class of an architecture. Raises: `ModelError`; `ImportError` if the extra `architectures` is missing."""
     if name not in ARCHITECTURES:
         raise ModelError(f"no architecture is named {name!r}; {did_you_mean(name, list(ARCHITECTURES))}")
     module, _, attribute = ARCHITECTURES[name].partition(":")

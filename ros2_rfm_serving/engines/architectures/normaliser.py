@@ -11,13 +11,13 @@ from ros2_rfm_serving.engines.architectures.manifest import Affine
 from ros2_rfm_serving.types import Array
 
 Numbers = NDArray[np.floating[Any]]
-"""In the precision of the statistics."""
+"""Array in the precision of the statistics."""
 HALF = 0.5
-"""What a binary column is on one side of."""
+"""Threshold of a binary column."""
 
 
 class Normaliser:
-    """Executes an `Affine` of `columns` columns, in the precision that it names."""
+    """Scaling by an `Affine` of `columns` columns, in the precision that it names."""
 
     def __init__(self, affine: Affine, columns: int) -> None:
         lines, self._dtype = affine.lines, np.dtype(affine.precision)
@@ -33,7 +33,8 @@ class Normaliser:
         self._limit, self._limit_back = (_limits(clip, affine.unclipped, columns) for clip in (affine.clip, affine.clip_back))
 
     def normalized(self, values: Array) -> Numbers:
-        """Return values of [A], or of [N, A] of which each is in a line of its own, in the precision of the statistics."""
+        """Return normalised values in the precision of the statistics.
+        values: [A], or [N, A] with a line of statistics for each of N."""
         lines = self._lines_of(values)
         offset, scale, varies = self._offset[lines], self._scale[lines], self._varies[lines]
         moved = self._gain * (values.astype(self._dtype) - offset)
@@ -45,7 +46,7 @@ class Normaliser:
         return np.where(self._binary, values > HALF, normal) if self._binary.any() else normal
 
     def denormalized(self, normal: Array) -> Array:
-        """Return the values of [..., A] or [..., N, A], in float32."""
+        """Return values in robot space, float32. normal: [..., A] or [..., N, A]."""
         lines = self._lines_of(normal)
         kept = normal if self._limit_back is None else np.clip(normal, -self._limit_back, self._limit_back)
         values: Numbers = (kept - self._shift) / self._gain * self._scale[lines] + self._offset[lines]
@@ -53,7 +54,7 @@ class Normaliser:
         return values.astype(np.float32, copy=False)
 
     def _lines_of(self, values: Array) -> NDArray[np.intp] | int:
-        """Return which line scales each action of [..., N, A], the last for those behind it; of one line, that line."""
+        """Return the line that scales each action of [..., N, A], the last line for later ones; with one line, its index 0."""
         last = len(self._scale) - 1
         return np.arange(values.shape[-2]).clip(max=last) if last else 0
 
@@ -63,7 +64,7 @@ def _flags(flags: tuple[bool, ...], count: int) -> NDArray[np.bool_]:
 
 
 def _limits(clip: float | None, unclipped: tuple[bool, ...], columns: int) -> Array | None:
-    """Return how far from 0 each column may be; None: as far as it is."""
+    """Return the largest distance of each column from 0; None if there is no limit."""
     if clip is None:
         return None
     return np.where(_flags(unclipped, columns), np.inf, clip).astype(np.float32)

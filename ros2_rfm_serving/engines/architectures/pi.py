@@ -1,4 +1,4 @@
-"""pi0 and pi0.5: PaliGemma, and beside it an action expert that reads its keys and values in every layer.
+"""pi0 and pi0.5: PaliGemma with an action expert that reads its keys and values in every layer.
 
 References: openpi, `models_pytorch`; LeRobot, `policies/pi0` and `policies/pi05`.
 """
@@ -43,13 +43,13 @@ class PiConfig(ArchitectureConfig):
 
 
 class Pi(Architecture):
-    """What both have."""
+    """Parts that pi0 and pi0.5 share."""
 
     config_class = PiConfig
     adaptive = False
-    """The expert's norms follow the time"""
+    """True if the expert's norms are conditioned on the time."""
     tokens_behind = 0
-    """Of the prefix, behind its words"""
+    """Number of tokens of the prefix after its words."""
 
     def __init__(self, config: PiConfig) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Pi(Architecture):
         return tokens.view(*images.shape[:2], *tokens.shape[1:])
 
     def perceive(self, observation: Observation) -> Tensors:
-        """Which tokens are there [B, N], then keys and values that each block of the expert reads."""
+        """Return the mask of tokens that are present, [B, N], then keys and values that each block of the expert reads."""
         images = self.image_tokens(observation.images.to(self.dtype))
         words = self.word(observation.tokens) * self.config.language.width**0.5
         tokens = torch.cat([images.flatten(1, 2), words], dim=1)
@@ -105,7 +105,7 @@ class Pi(Architecture):
         return (known, *(tensor for pair in read for tensor in pair))
 
     def stated(self, state: Tensor, known: Tensor, read: list[KeysValues]) -> tuple[Tensor, list[KeysValues]]:
-        """With the state's token behind the others, where it is one."""
+        """Return mask, keys and values with the state's token after the others, if the state is a token."""
         return known, read
 
     def lengthened(self, context: Tensors, count: int) -> Tensors:
@@ -122,7 +122,7 @@ class Pi(Architecture):
         return self.action_out(self.expert_norm(tokens, condition)[0]).to(x.dtype)  # type: ignore[no-any-return]
 
     def actions(self, x: Tensor, time: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Tokens of the expert, and what its norms follow."""
+        """Return the tokens of the expert, and the condition of its norms."""
         raise NotImplementedError
 
     def _rotation(self, positions: Tensor) -> Rotation:
@@ -130,7 +130,7 @@ class Pi(Architecture):
 
 
 class Pi0(Pi):
-    """The state is a token of the expert; no action changes what it computes, so it is computed once."""
+    """pi0: the state is a token of the expert. No action changes its keys and values, so they are computed once."""
 
     tokens_behind = 1
 
@@ -153,7 +153,7 @@ class Pi0(Pi):
 
 
 class Pi05(Pi):
-    """The state is words of the prompt, the time a condition of the expert's norms."""
+    """pi0.5: the state is words of the prompt, and the time is a condition of the expert's norms."""
 
     adaptive = True
 

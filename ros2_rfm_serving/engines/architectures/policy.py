@@ -1,4 +1,7 @@
-"""Any `Architecture` behind the interface (`SteppedModel`, `Referenced`): the loop, batching and parity need no code of its own."""
+"""Adapter of any `Architecture` to the interface (`SteppedModel`, `Referenced`).
+
+Loop, batching and parity check need no code of their own for an architecture.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class ArchitecturePolicy:
         options: BundleOptions = ON_CPU,
         saved: Callable[[], Architecture] | None = None,
     ) -> None:
-        """saved: reads the network as it was saved, for the reference; None: as it is here, copied."""
+        """Create the policy. saved: loads the network as it was saved, for the reference; None for a copy of the network here."""
         self._manifest, self._network, self._tokenizer = manifest, network, tokenizer
         self._saved, self._rounds, self._options = saved, True, options
         if options.quantizes:
@@ -44,7 +47,8 @@ class ArchitecturePolicy:
         self.decode_image = decoder_for(self.processor.uploads, options.device) if options.device_decoding else None
         self._contract = contract
         self._any_shape = not options.fixed_shapes
-        """A row of which nothing is fixed has one time, prompts end where the longest does: no more is computed."""
+        """True if shapes are not fixed.
+        A row without a fixed prefix then has one time, and prompts are padded to the longest, not further."""
         fast = partial(accelerated, compiled=options.compiles)
         self._perceive = fast(self._context_of, recorded=options.records and network.RECORDS_PERCEPTION)
         self._velocity = fast(self._velocity_of, recorded=options.records)
@@ -73,7 +77,7 @@ class ArchitecturePolicy:
     def denormalize(self, actions: Array) -> Array:
         return self.processor.denormalize(actions)
 
-    # --- actions that are counted from the state (`Relative`) ---
+    # --- actions that are relative to the state (`Relative`) ---
 
     @property
     def is_relative(self) -> bool:
@@ -83,7 +87,8 @@ class ArchitecturePolicy:
         return self.processor.placed(actions, states)
 
     def anchored(self, requests: Sequence[InferenceRequest]) -> Sequence[InferenceRequest]:
-        """A prefix without its counterpart in robot space is let go: where it is now, nobody knows."""
+        """Return the requests with prefixes in their own model space.
+        A prefix that is not known in robot space is dropped, as its place in the current model space is unknown."""
         if not self.is_relative:
             return requests
         return [
@@ -93,7 +98,7 @@ class ArchitecturePolicy:
             for request in requests
         ]
 
-    # --- what `engines/flow/parity.py` asks for ---
+    # --- members for `engines/flow/parity.py` ---
 
     @property
     def weights_dtype(self) -> torch.dtype:
@@ -101,7 +106,7 @@ class ArchitecturePolicy:
 
     @property
     def computed_by(self) -> str:
-        """`Engine.computed_by`"""
+        """Options and hardware for `Engine.computed_by`."""
         return self._options.computed_by
 
     @property
@@ -117,7 +122,8 @@ class ArchitecturePolicy:
 
     @contextmanager
     def unrounded(self) -> Iterator[None]:
-        """Activations of all bits, its reference's too: what is rounded to 8 bits is whole steps off after the last of 24."""
+        """Disable the rounding of activations, in the reference too, within the block.
+        Values that are rounded to 8 bits differ by whole steps after the last of 24 layers."""
         self._rounds = False
         self._network.round_activations(self._rounds)
         try:
@@ -127,14 +133,15 @@ class ArchitecturePolicy:
             self._network.round_activations(self._rounds)
 
     def reference(self) -> ArchitecturePolicy:
-        """With the memory of what was saved, and of one tensor in float64."""
+        """Return the reference. It takes the memory of the saved weights, and of one tensor in float64."""
         network = self._as_saved()
         widen(network)
         network.computes_in = torch.float64
         return self._with(network)
 
     def whole_reference(self) -> ArchitecturePolicy:
-        """All of it in float64: where operations and bytes are counted, nothing is widened in between."""
+        """Return a reference with all weights in float64.
+        It serves to count operations and bytes, as no tensor is widened in between."""
         return self._with(self._as_saved().double())
 
     def _as_saved(self) -> Architecture:
@@ -143,7 +150,7 @@ class ArchitecturePolicy:
     def _with(self, network: Architecture) -> ArchitecturePolicy:
         network.round_activations(self._rounds)
         exact = ArchitecturePolicy(self._contract, self._manifest, network, self._tokenizer)
-        exact._any_shape = self._any_shape  # else it has nothing where no prompt of these comes to
+        exact._any_shape = self._any_shape  # otherwise it would lack the padding that these prompts have
         return exact
 
     # --- the network, flat ---
@@ -156,9 +163,9 @@ class ArchitecturePolicy:
 
 
 def contract_of(model: str, manifest: Manifest, chunk_length: int, content_hash: str) -> ModelContract:
-    """`content_hash`: of the bundle."""
+    """Return the contract of a bundle. content_hash: of the bundle."""
     promise, processing = manifest.contract, manifest.processing
-    of_places = not processing.relative and processing.action.lines == 1  # else they do not say where a robot's actions are
+    of_places = not processing.relative and processing.action.lines == 1  # else these are no positions of a robot
     action = processing.action if of_places else Affine()
     return ModelContract(
         model=model,

@@ -1,5 +1,7 @@
-"""Requests to an architecture's tensors, and its actions back to robot space. Times in float32; statistics in the
-precision of the library that computed them."""
+"""Conversion of requests to an architecture's tensors, and of its actions back to robot space.
+
+Times are in float32; statistics are in the precision of the library that computed them.
+"""
 
 from __future__ import annotations
 
@@ -27,22 +29,23 @@ class Encoding(Protocol):
 
 
 class Tokenizer(Protocol):
-    """Of the library `tokenizers`."""
+    """Interface of the library `tokenizers`."""
 
     def encode(self, sequence: str) -> Encoding: ...
 
 
 class Processor:
-    """Of one bundle: the same instruction and state give the same tokens, whoever else is in the batch."""
+    """Processor of one bundle: the same instruction and state give the same tokens in every batch."""
 
     def __init__(self, manifest: Manifest, config: ArchitectureConfig, tokenizer: Tokenizer, device: str) -> None:
         processing, contract = manifest.processing, manifest.contract
         self._images, self._prompt, self._device = processing.images, processing.prompt, device
         self._scales = {where.split(":")[0]: _scale(processing.images, where) for where in ("cpu", device)}
-        """Of images, where they are fitted: on the device, or here where one was not sent ahead"""
+        """Mean and deviation of images, by the place where they are resized: the device, or the host for an image that was not sent
+        ahead."""
         self.uploads = uploads_to(device, self._normalized)
         self.ahead = self.uploads or Here(self._normalized)
-        """`send` is `Engine.fit_image`"""
+        """Uploads whose `send` is `Engine.fit_image`."""
         self._tokenizer, self._cameras = tokenizer, contract.cameras
         self._state_columns, self._vocabulary = config.state_columns, config.vocabulary or math.inf
         inputs = processing.state_inputs
@@ -53,11 +56,11 @@ class Processor:
         told = processing.relative
         self._relative = [column for column, source in enumerate(told) if source is not None]
         self._sources = [source for source in told if source is not None]
-        """Of `_relative`, in the state"""
+        """Columns of the state that the actions `_relative` are relative to."""
 
     @property
     def is_relative(self) -> bool:
-        """Actions are counted from the state."""
+        """True if actions are relative to the state."""
         return bool(self._relative)
 
     def observation(self, requests: Sequence[InferenceRequest]) -> Observation:
@@ -74,11 +77,11 @@ class Processor:
         return Observation(*(part.to(self._device) for part in parts))
 
     def denormalize(self, actions: Array) -> Array:
-        """[..., A]; [..., T, A] where they differ from line to line. Not `placed` yet."""
+        """Return actions in robot units, [..., A], or [..., T, A] if statistics differ by step, before `placed`."""
         return self._action.denormalized(actions)
 
     def placed(self, actions: Array, states: Sequence[Array]) -> Array:
-        """[B, T, A], counted from [S] of each row -> robot space"""
+        """Return actions in robot space, [B, T, A]. states: [S] of each row, which the actions are relative to."""
         if not self._relative:
             return actions
         robot = actions.copy()
@@ -86,13 +89,13 @@ class Processor:
         return robot
 
     def model_space(self, prefix: Array, state: Array) -> Array:
-        """[P, A] robot space -> where it lies for a model that is asked where the state is [S]"""
+        """Return a prefix, [P, A], in the model space of a robot with this state, [S]. prefix: robot space, [P, A]."""
         counted = prefix.astype(np.float32)
         counted[:, self._relative] -= state[self._sources]
         return self._action.normalized(counted).astype(np.float32, copy=False)
 
     def _read(self, state: Array) -> Array:
-        """Return the columns that the network reads of a robot's."""
+        """Return the columns of a robot's state that the network reads."""
         if not self._state_inputs:
             return state
         read = state[self._state_inputs]
@@ -106,7 +109,7 @@ class Processor:
         text = text.lower() if self._prompt.lower else text
         shown = np.pad(state, (0, max(0, self._prompt.state_words - len(state))))
         bins = " ".join(map(str, binned(shown, self._prompt))) if "{state}" in self._prompt.template else ""
-        text = text.removesuffix("\n")  # where a prompt ends its lines, it does so itself
+        text = text.removesuffix("\n")  # the prompt adds its own line end, if it has one
         template = self._prompt.template.replace("{state}", bins)
         known, most = self._known(template, text), self._prompt.max_tokens
         if len(known) > most and template.partition("{instruction}")[2].strip():
@@ -117,7 +120,7 @@ class Processor:
         return [id for id in self._tokenizer.encode(template.replace("{instruction}", text)).ids if id < self._vocabulary]
 
     def _shortened(self, template: str, text: str) -> str:
-        """As many of its words as leave room for what stands behind them: the state, and whose turn it is to speak."""
+        """Return as many words of the text as leave room for the prompt's end: the state, and the mark of the next speaker."""
         words = text.split()
         fits = bisect(
             range(1, len(words) + 1), self._prompt.max_tokens, key=lambda n: len(self._known(template, " ".join(words[:n])))
@@ -125,7 +128,7 @@ class Processor:
         return " ".join(words[:fits])
 
     def _pixels(self, requests: Sequence[InferenceRequest]) -> Tensor:
-        """[B, C, 3, height, width], where they were fitted"""
+        """Return images, [B, C, 3, height, width], on the device where they were resized."""
         geometry = self._images
         shape = (len(requests), len(self._cameras), 3, geometry.height_px, geometry.width_px)
         pictures = [self._picture(request, camera) for request in requests for camera in self._cameras]
@@ -137,31 +140,34 @@ class Processor:
         return torch.cat([pixels, black], dim=1)
 
     def _normalized(self, image: Tensor) -> Tensor:
-        """[H, W, 3] uint8 -> [3, height, width] as the network takes it"""
+        """Return an image as the network's input, [3, height, width]. image: [H, W, 3] uint8."""
         mean, std = self._scales[image.device.type]
         return fitted(image, self._images).sub_(mean).div_(std)
 
     def _picture(self, request: InferenceRequest, camera: str) -> Image:
         image = request.images[camera]
-        assert not isinstance(image, EncodedImage)  # this engine does not take them
+        assert not isinstance(image, EncodedImage)  # this engine takes decoded images only
         return image
 
 
 def binned(state: Numbers, prompt: Prompt) -> list[int]:
-    """Which of the bins of [-1, 1] each column is in; -1 below the first."""
+    """Return the index of each column's bin in [-1, 1]; -1 below the first bin."""
     edges = np.linspace(-1, 1, prompt.state_bins + 1)[:-1]
     return [int(bin) for bin in np.digitize(state, edges) - 1]
 
 
 def _scale(geometry: Images, device: str) -> tuple[Tensor, Tensor]:
-    """Mean and deviation, [3, 1, 1]."""
+    """Return mean and deviation, [3, 1, 1] each."""
     mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (geometry.mean, geometry.std))
     return mean, std
 
 
 def fitted(image: Tensor, geometry: Images) -> Tensor:
-    """[H, W, 3] uint8 -> [3, height, width] in [0, 1], of its own memory. Nothing is computed of what is cropped, and everything
-    where it lies that can be. Raises: `BadMessageError`, as `recropped` does."""
+    """Return an image resized to the geometry, [3, height, width] in [0, 1], in memory of its own. image: [H, W, 3] uint8.
+
+    Cropped parts are not computed, and all operations run on the image's device where possible. Raises: `BadMessageError`, as
+    `recropped` does.
+    """
     if geometry.recrop:
         pixels = recropped(image, geometry.recrop).div_(255)
     else:
@@ -182,7 +188,7 @@ def fitted(image: Tensor, geometry: Images) -> Tensor:
 
 
 def cropped(pixels: Tensor, share: float) -> Tensor:
-    """[3, H, W], its middle."""
+    """Return the middle of an image, [3, H, W]."""
     (height, width), kept = pixels.shape[1:], [max(1, int(size * share)) for size in pixels.shape[1:]]
     top, left = round((height - kept[0]) / 2.0), round((width - kept[1]) / 2.0)
     return pixels[:, top : top + kept[0], left : left + kept[1]]

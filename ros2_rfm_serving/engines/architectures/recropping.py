@@ -1,7 +1,7 @@
-"""Resizing a picture to a square, cropping it and resizing it again, as `Recrop` says.
+"""Resize of an image to a square, crop and second resize, as `Recrop` describes.
 
 Torchvision resizes by bilinear interpolation with antialiasing. OpenCV's INTER_AREA (modules/imgproc/src/resize.cpp of 4.x) is here
-a linear map of each axis: the mean of the pixels that a result covers where both axes shrink, else steps between pixels.
+a linear map of each axis: the mean of the covered pixels if both axes shrink, and steps between pixels otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ros2_rfm_serving.errors import BadMessageError
 
 
 class Axis(NamedTuple):
-    """Pixels of one axis of a picture, with the black before and behind them."""
+    """Pixels of one axis of an image, with the black borders before and after them."""
 
     size: int
     before: int
@@ -26,8 +26,8 @@ class Axis(NamedTuple):
 
 
 def recropped(image: Tensor, recrop: Recrop) -> Tensor:
-    """[H, W, 3] uint8 -> [3, side, side], whole numbers of 0 to 255 in float32. Raises: `BadMessageError` for a shape that the
-    network was not trained for."""
+    """Return an image, [3, side, side] float32 with whole numbers of 0 to 255.
+    image: [H, W, 3] uint8. Raises: `BadMessageError` for an aspect ratio that the network was not trained for."""
     height, width = image.shape[:2]
     if recrop.shape == "square" and height != width:
         raise BadMessageError(
@@ -42,7 +42,7 @@ def recropped(image: Tensor, recrop: Recrop) -> Tensor:
 
 
 def _interpolated(pixels: Tensor, rows: Axis, columns: Axis, recrop: Recrop) -> Tensor:
-    """Resize as torchvision does: whole numbers on a CPU, numbers that are rounded on a GPU."""
+    """Resize as torchvision does: in integers on a CPU, in rounded floats on a GPU."""
     black = [each for axis in (columns, rows) for each in (axis.before, axis.whole - axis.size - axis.before)]
     pixels = F.pad(pixels, black)
     begin, kept = round((recrop.side_px - recrop.crop_px) / 2.0), recrop.crop_px
@@ -57,7 +57,7 @@ def _interpolated(pixels: Tensor, rows: Axis, columns: Axis, recrop: Recrop) -> 
 
 
 def _averaged(pixels: Tensor, rows: Axis, columns: Axis, recrop: Recrop) -> Tensor:
-    """Resize as OpenCV's INTER_AREA does; nothing is computed of what is cropped, or of the black around a picture."""
+    """Resize as OpenCV's INTER_AREA does, without computing the cropped parts or the black borders."""
     shrinks = rows.whole >= recrop.side_px and columns.whole >= recrop.side_px
     by_row, by_column = (_kept(axis, recrop, shrinks).to(pixels.device) for axis in (rows, columns))
     again = _weights(recrop.crop_px, recrop.side_px, False).to(pixels.device)
@@ -67,7 +67,7 @@ def _averaged(pixels: Tensor, rows: Axis, columns: Axis, recrop: Recrop) -> Tens
 
 @lru_cache(maxsize=64)
 def _kept(axis: Axis, recrop: Recrop, shrinks: bool) -> Tensor:
-    """[crop, size]: the first resize, of which the middle is kept."""
+    """Return the weights of the first resize, [crop, size], of which the middle is kept."""
     begin = (recrop.side_px - recrop.crop_px) // 2
     weights = _weights(axis.whole, recrop.side_px, shrinks)
     return weights[begin : begin + recrop.crop_px, axis.before : axis.before + axis.size].contiguous()
@@ -75,14 +75,14 @@ def _kept(axis: Axis, recrop: Recrop, shrinks: bool) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _weights(size: int, wanted: int, shrinks: bool) -> Tensor:
-    """[wanted, size]"""
+    """Return the weights of a resize, [wanted, size]."""
     if size == wanted:
         return torch.eye(size)
     return _averaging(size, wanted) if shrinks else _stepping(size, wanted)
 
 
 def _averaging(size: int, wanted: int) -> Tensor:
-    """Each result is the mean of the pixels that it covers."""
+    """Return weights with which each result is the mean of the pixels that it covers."""
     ratio = size / wanted
     ends = torch.arange(wanted, dtype=torch.float64)[:, None] * ratio
     pixels = torch.arange(size, dtype=torch.float64)
@@ -91,11 +91,11 @@ def _averaging(size: int, wanted: int) -> Tensor:
 
 
 def _stepping(size: int, wanted: int) -> Tensor:
-    """Each result is the pixel that it lies in; where it reaches into the next one, so much of that."""
+    """Return weights with which each result is the pixel that it lies in, and a share of the next one if it reaches into that."""
     inverse = wanted / size
     results = torch.arange(wanted, dtype=torch.float64)
     at = (results * (1.0 / inverse)).floor()
-    share = ((results + 1) - (at + 1) * inverse).float()  # OpenCV's too, which makes a whole step exactly one
+    share = ((results + 1) - (at + 1) * inverse).float()  # as in OpenCV, which makes a whole step exactly one
     share = torch.where(share <= 0, 0.0, share - share.floor())
     share[at >= size - 1] = 0.0
     at = at.clamp_(max=size - 1).long()

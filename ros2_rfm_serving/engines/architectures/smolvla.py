@@ -1,6 +1,7 @@
-"""SmolVLA: a small vision-language model whose keys and values an action expert reads, by turns beside its own and in their place.
+"""SmolVLA: a small vision-language model with an action expert.
 
-Reference: LeRobot, `policies/smolvla`.
+The expert's layers alternate: some read the model's keys and values beside their own, the others read them alone. Reference:
+LeRobot, `policies/smolvla`.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ class SmolVlaConfig(ArchitectureConfig):
     vocabulary: int = Field(default=49280, ge=1)
     vision: VisionConfig = VisionConfig(image_px=512, patch_px=16, width=768, layers=12, heads=12, mlp_width=3072)
     shuffle: int = Field(default=4, ge=1)
-    """So many patches a side become one token"""
+    """Number of patches per side that become one token."""
     language: DecoderConfig = DecoderConfig(width=960, layers=16, mlp_width=2560, **_HEADS)
     expert: DecoderConfig = DecoderConfig(width=720, layers=16, mlp_width=2048, **_HEADS)
     self_every: int = Field(default=2, ge=0)
-    """Every so many layers, from the first on, the expert's actions attend to each other, too; 0: in none"""
+    """Interval of layers, from the first on, in which the expert's actions also attend to each other; 0 for no layer."""
 
 
 class SmolVla(Architecture):
@@ -94,7 +95,7 @@ class SmolVla(Architecture):
         return tokens.view(*images.shape[:2], *tokens.shape[1:])
 
     def perceive(self, observation: Observation) -> Tensors:
-        """Which tokens are there [B, N], then keys and values that each block of the expert reads."""
+        """Return the mask of tokens that are present, [B, N], then keys and values that each block of the expert reads."""
         tokens, known, later = self._prefix(observation)
         positions = known.cumsum(1) - 1
         seen = known[:, None, None] & (later[:, None] <= later)[None, None].transpose(-1, -2)
@@ -124,7 +125,8 @@ class SmolVla(Architecture):
         return bool(self.config.self_every) and layer % self.config.self_every == 0
 
     def _prefix(self, observation: Observation) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens [B, N, width], which are there [B, N], and which only those after them see [N]: the state's."""
+        """Return tokens and two masks. Tokens are [B, N, width].
+        The masks are True for tokens that are present, [B, N], and for the state's token, [N], which earlier tokens do not see."""
         images = self.image_tokens(observation.images.to(self.dtype))
         words = self.word(observation.tokens)
         state = self.state_in(observation.state.to(self.dtype))[:, None]
@@ -137,7 +139,8 @@ class SmolVla(Architecture):
         return tokens, known, later
 
     def _read(self, block: nn.Module, keys: Tensor, values: Tensor) -> KeysValues:
-        """What a block of the expert reads: the language model's, or what it projects from them, once for all solver steps."""
+        """Return the keys and values that a block of the expert reads, computed once for all denoising steps.
+        They are those of the language model, or projections of them."""
         assert isinstance(block, DecoderBlock)
         if block.reads:
             keys, values = (part.transpose(1, 2).flatten(2) for part in (keys, values))
@@ -146,7 +149,8 @@ class SmolVla(Architecture):
 
 
 def shuffled(patches: Tensor, factor: int) -> Tensor:
-    """[N, side side, width] -> [N, (side / factor)^2, factor^2 width]: neighbours become one token (pixel shuffle)."""
+    """Merge neighbouring patches into one token (pixel shuffle).
+    Shapes: [N, side side, width] -> [N, (side / factor)^2, factor^2 width]."""
     side = int(patches.shape[1] ** 0.5)
     square = patches.view(len(patches), side // factor, factor, side // factor, factor, -1)
     return square.transpose(2, 3).flatten(3).flatten(1, 2)

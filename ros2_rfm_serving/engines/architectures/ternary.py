@@ -1,6 +1,6 @@
-"""Linear layers of BitNet b1.58: weights are -1, 0 or 1 times a step, activations 8 bits a token (BitVLA §3.1, its `BitLinear`).
+"""Linear layers of BitNet b1.58: weights are -1, 0 or 1 times a step, activations have 8 bits per token (BitVLA §3.1, `BitLinear`).
 
-Both are computed in their authors' own order of operations: a value that lies halfway between two steps goes where theirs goes.
+Both are computed in their authors' order of operations, so that a value halfway between two steps is rounded as theirs is.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 SMALLEST = 1e-5
-"""What a mean or a maximum is at least"""
+"""Lower bound of a mean or a maximum."""
 
 
 class Ternary(NamedTuple):
     packed: Tensor
-    """[numbers / 4] uint8: four in a byte, the first in the lowest bits, each one more than it is; padded with 0"""
+    """Codes, [numbers / 4] uint8: four in a byte, the first in the lowest bits. A code is the weight plus 1; padded with 0."""
     step: Tensor
-    """[] float32"""
+    """Step, [] float32."""
 
 
 class TernaryLinear(nn.Module):
-    """Two bits a weight in memory, unpacked while they are used."""
+    """Linear layer with two bits per weight in memory, unpacked while they are used."""
 
     packed: Tensor
     step: Tensor
     rounds: Tensor
-    """[] bool: whether activations are rounded; a tensor, so that a recorded graph reads it"""
+    """True if activations are rounded, [] bool; a tensor, so that a captured graph reads it."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = False) -> None:
         super().__init__()
@@ -47,13 +47,13 @@ class TernaryLinear(nn.Module):
         return F.linear(torch.where(self.rounds, in_8_bits(x), x), self.weight().to(x.dtype), self.bias)
 
     def weight(self) -> Tensor:
-        """[outputs, inputs]"""
+        """Return the weights, [outputs, inputs]."""
         signs = unpacked(self.packed, self.numbers).to(self.step.dtype)
         return (signs * self.step).view(self.outputs, self.inputs)
 
 
 def ternary_of(weight: Tensor) -> Ternary:
-    """By its mean absolute value."""
+    """Quantize weights by their mean absolute value."""
     weight = weight.float()
     scale = 1.0 / weight.abs().mean().clamp(min=SMALLEST)
     codes = ((weight * scale).round().clamp(-1, 1) + 1).to(torch.uint8).flatten()
@@ -62,13 +62,13 @@ def ternary_of(weight: Tensor) -> Ternary:
 
 
 def unpacked(packed: Tensor, numbers: int) -> Tensor:
-    """[numbers] int8, each -1, 0 or 1"""
+    """Return signs, [numbers] int8, each -1, 0 or 1."""
     codes = torch.stack([packed >> shift & 3 for shift in (0, 2, 4, 6)], dim=1)
     return codes.flatten()[:numbers].to(torch.int8) - 1
 
 
 def in_8_bits(x: Tensor) -> Tensor:
-    """[..., width]: 127 steps up to each token's largest value. In float32 at least."""
+    """Round activations, [..., width], to 127 steps up to each token's largest value, in float32 at least."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     scale = 127 / wide.abs().amax(dim=-1, keepdim=True).clamp(min=SMALLEST)
     return ((wide * scale).round().clamp(-128, 127) / scale).to(x.dtype)

@@ -1,4 +1,4 @@
-"""SigLIP, the eyes of most of these models: `transformers`' own, whose sizes a configuration says."""
+"""SigLIP, the image encoder of most of these models: the network of `transformers`, with the sizes of a configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class VisionConfig(BaseModel):
 
 
 class Siglip(nn.Module):
-    """Patches of images, encoded. Position i belongs to patch i, in every precision.
+    """Encoder of image patches. Position i belongs to patch i, in every precision.
 
     SmolVLM computes that index from a fraction. In transformers before 5 it is off by one for nearly every patch in float32, and
     right in half precision, in which SmolVLA was trained (vla.cpp §4.6, Appendix E).
@@ -45,7 +45,7 @@ class Siglip(nn.Module):
         self.embeddings, self.encoder, self.post_layernorm = own.embeddings, own.encoder, own.post_layernorm
 
     def forward(self, images: Tensor) -> Tensor:
-        """[N, 3, height, width] -> [N, patches, width]"""
+        """Return the encoded patches, [N, patches, width]. images: [N, 3, height, width]."""
         out: Tensor = self.post_layernorm(self.encoder(inputs_embeds=self.embeddings(images)).last_hidden_state)
         return out
 

@@ -1,1 +1,1 @@
-"""The models that ship with the package, from their bundles."""
+"""Models that ship with the package, loaded from their bundles."""

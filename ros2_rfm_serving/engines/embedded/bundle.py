@@ -1,4 +1,4 @@
-"""A trained model as a folder: `config.json`, `model.safetensors`, `MODEL_CARD.md`, `training_log.csv`. No pickle."""
+"""Trained model as a folder: `config.json`, `model.safetensors`, `MODEL_CARD.md`, `training_log.csv`. No pickle."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ros2_rfm_serving.errors import ModelError
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FILES = (CONFIG, WEIGHTS)
-"""What a bundle must have; both go into its hash."""
+"""Files that a bundle must have; both go into its hash."""
 PROCESSOR_FILES = ("tokenizer.json",)
-"""What a bundle may have beside them, and then goes into its hash, too."""
+"""Files that a bundle may have beside them, which then go into its hash too."""
 FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 PACKED = ".packed"
-"""End of the names of weights of fewer bits than a number has."""
+"""End of the names of weights with fewer bits than a number has."""
 Network = FlowPolicyNetwork | TokenPolicyNetwork | JudgeNetwork | PlannerNetwork
 _KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "flow_policy": (FlowPolicyConfig, FlowPolicyNetwork),
@@ -38,7 +38,7 @@ _KINDS: dict[str, tuple[type[Any], type[Any]]] = {
 
 
 def save(folder: Path, network: Network) -> str:
-    """Writes configuration and weights; returns the bundle's hash."""
+    """Write configuration and weights, and return the bundle's hash."""
     folder.mkdir(parents=True, exist_ok=True)
     kind = next(name for name, (_, cls) in _KINDS.items() if isinstance(network, cls))
     config = {"format": FORMAT, "kind": kind, "network": dataclasses.asdict(network.config)}
@@ -48,9 +48,9 @@ def save(folder: Path, network: Network) -> str:
 
 
 def load(folder: Path) -> tuple[Network, str]:
-    """The network, ready for inference, and its hash.
+    """Return the network, ready for inference, and its hash.
 
-    Raises: `ModelError` naming the folder and what is wrong with it.
+    Raises: `ModelError` that names the folder and its problem.
     """
     config = read_config(folder)
     weights = read_weights(folder)
@@ -64,7 +64,7 @@ def load(folder: Path) -> tuple[Network, str]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What `config.json` says, of any kind of bundle. Raises: `ModelError`."""
+    """Return the content of `config.json` of any kind of bundle. Raises: `ModelError`."""
     for name in FILES:
         if not (folder / name).is_file():
             raise ModelError(f"{folder}: not a model bundle, {name} is missing")
@@ -78,7 +78,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All of them, finite. Raises: `ModelError`."""
+    """Return all weights. Raises: `ModelError` if they cannot be read, have an unknown dtype, or are not finite."""
     try:
         check_header(folder / WEIGHTS)
         weights: dict[str, Tensor] = load_file(folder / WEIGHTS)
@@ -95,13 +95,13 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def write_weights(folder: Path, weights: dict[str, Tensor]) -> None:
-    """Readable by whom the configuration beside them is: the library may write them for their owner alone."""
+    """Write weights that are as readable as the configuration beside them: the library may restrict them to their owner."""
     save_file(weights, folder / WEIGHTS)
     (folder / WEIGHTS).chmod((folder / CONFIG).stat().st_mode)
 
 
 def content_hash(folder: Path) -> str:
-    """SHA-256 over configuration, weights and processor files, hex."""
+    """Return the SHA-256 over configuration, weights and processor files, hex."""
     digest = hashlib.sha256()
     for name in (*FILES, *(name for name in PROCESSOR_FILES if (folder / name).is_file())):
         with (folder / name).open("rb") as stream:
@@ -111,7 +111,7 @@ def content_hash(folder: Path) -> str:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON knows no tuples; frozen configurations hold nothing else."""
+    """Return a JSON value with tuples for lists, as frozen configurations need them."""
     if isinstance(value, list):
         return tuple(_tuples(v) for v in value)
     return {k: _tuples(v) for k, v in value.items()} if isinstance(value, dict) else value

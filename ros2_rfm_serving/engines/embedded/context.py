@@ -1,4 +1,4 @@
-"""What the embedded policies see: state, images and instruction as a few dozen context tokens, encoded once per request."""
+"""Context of the embedded policies: state, images and instruction as a few dozen tokens, encoded once per request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ContextConfig:
     state_columns: tuple[int, ...]
     """Columns of the state that the policy reads."""
     relative_pairs: tuple[tuple[int, int], ...]
-    """Differences of 3-vectors starting at these columns, appended as features."""
+    """Differences of 3-vectors that start at these columns, appended as features."""
     num_actions: int
     action_names: tuple[str, ...]
     cameras: tuple[str, ...]
@@ -35,7 +35,7 @@ class ContextConfig:
     state_tokens: int = 6
     image_tokens: int = 8
     map_channels: int = 0
-    """Of convolutions that say where things are; 0: images are patches, resampled."""
+    """Channels of convolutions that localise objects; 0 if images are patches, resampled."""
 
     @property
     def num_features(self) -> int:
@@ -61,7 +61,7 @@ class ImageTokens(nn.Module):
         self.attention = Attention(width, config.heads)
 
     def forward(self, images: Tensor) -> Tensor:
-        """images: [B, C, H, W, 3] uint8 -> [B, image_tokens, width]"""
+        """Return image tokens, [B, image_tokens, width]. images: [B, C, H, W, 3] uint8."""
         dtype = self.position.dtype
         pixels = (self.patches(images).to(at_least_float32(dtype)) / 64.0).sub_(127.5 / 64.0)
         tokens = self.norm(F.gelu(self.embed(pixels.to(dtype))) + self.position)
@@ -69,14 +69,15 @@ class ImageTokens(nn.Module):
         return out
 
     def patches(self, images: Tensor) -> Tensor:
-        """[B, C, H, W, 3] -> [B, patches, 3 p p]; row i belongs to `position` i. By reshaping alone: no index is computed."""
+        """Return patches, [B, patches, 3 p p], from [B, C, H, W, 3]; patch i belongs to `position` i.
+        It only reshapes: no index is computed."""
         p = self.patch_px
         b, c, h, w, _ = images.shape
         return images.view(b, c, h // p, p, w // p, p, 3).transpose(3, 4).reshape(b, self.position.shape[0], 3 * p * p)
 
 
 class ImagePoints(nn.Module):
-    """Where the maps of a small convolution net peak, in each camera: positions, for a policy that is told none."""
+    """Positions of the peaks in the maps of a small convolution network, in each camera: for a policy that gets no positions."""
 
     def __init__(self, config: ContextConfig) -> None:
         super().__init__()
@@ -94,7 +95,7 @@ class ImagePoints(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """images: [B, C, H, W, 3] uint8 -> [B, image_tokens, width]"""
+        """Return image tokens, [B, image_tokens, width]. images: [B, C, H, W, 3] uint8."""
         dtype = self.position.dtype
         pixels = (images.flatten(0, 1).permute(0, 3, 1, 2).to(at_least_float32(dtype)) / 64.0).sub(127.5 / 64.0)
         maps: Tensor = self.maps(pixels.to(dtype))
@@ -104,10 +105,10 @@ class ImagePoints(nn.Module):
 
 
 class ContextEncoder(nn.Module):
-    """Of a policy network, which adds what makes actions of the context."""
+    """Context encoder of a policy network, which adds the part that makes actions of the context."""
 
     EXACT: ClassVar[tuple[str, ...]] = ("state_tokens.0", "time_mlp", "action_in", "action_out")
-    """Layers, or what begins like this, that keep their precision where weights are integers."""
+    """Layers, or beginnings of their names, that keep their precision if weights are integers."""
 
     feature_mean: Tensor
     feature_std: Tensor
@@ -132,21 +133,22 @@ class ContextEncoder(nn.Module):
         self.encoder_norm = nn.LayerNorm(width)
 
     def features(self, state: Tensor) -> Tensor:
-        """[B, S] -> [B, num_features], not yet normalised."""
+        """Return features, [B, num_features], of states, [B, S], before normalisation."""
         relative = [state[:, a : a + 3] - state[:, b : b + 3] for a, b in self.config.relative_pairs]
         return torch.cat([state[:, list(self.config.state_columns)], *relative], dim=1)
 
     def context_tokens(self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None) -> Tensor:
-        """[B, num_context_tokens, width], not yet normalised: `tokens`, then each block of `encoder`."""
+        """Return [B, num_context_tokens, width], before normalisation: `tokens`, then each block of `encoder`."""
         tokens = self.tokens(state, images, words, keep_images)
         for block in self.encoder:
             tokens = block(tokens)
         return tokens
 
     def tokens(self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None) -> Tensor:
-        """The same, not yet encoded. state [B, S], images [B, C, H, W, 3] uint8, words [B, L].
+        """Return context tokens, [B, num_context_tokens, width], before the encoder.
 
-        keep_images, [B]: which examples see images at all (in training); then `images` are of those alone.
+        state: [B, S]; images: [B, C, H, W, 3] uint8; words: [B, L]. keep_images: [B] bool, the examples that see images at all (in
+        training); then `images` are of those alone.
         """
         features = ((self.features(state.to(self.feature_mean)) - self.feature_mean) / self.feature_std).clamp(-5, 5)
         state_tokens = self.state_tokens(features.to(self.kind)).unflatten(1, (self.config.state_tokens, -1))
@@ -157,12 +159,13 @@ class ContextEncoder(nn.Module):
         return torch.cat([state_tokens, image_tokens, self.word(words)], dim=1) + self.kind
 
     def take_over(self, other: ContextEncoder) -> None:
-        """Weights and statistics of the same name and shape, of a policy whose configuration this one's is made of."""
+        """Copy weights and statistics of the same name and shape from another policy.
+        This policy's configuration was made from that of the other one."""
         own = self.state_dict()
         same = {name: value for name, value in other.state_dict().items() if name in own and own[name].shape == value.shape}
         self.load_state_dict(own | same)
 
     def cast(self, dtype: torch.dtype) -> None:
-        """Weights alone: statistics, pixels, times and indices keep the precision that they need (vla.cpp §4.6)."""
+        """Cast the weights alone: statistics, pixels, times and indices keep the precision that they need (vla.cpp §4.6)."""
         for parameter in self.parameters():
             parameter.data = parameter.data.to(dtype)

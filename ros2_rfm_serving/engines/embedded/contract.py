@@ -1,4 +1,4 @@
-"""What an embedded policy promises, from its network."""
+"""Contract of an embedded policy, from its network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ros2_rfm_serving.types import ModelContract, OutputKind
 def contract_of(
     model: str, network: FlowPolicyNetwork | TokenPolicyNetwork, content_hash: str, options: BundleOptions
 ) -> ModelContract:
-    """`content_hash`: of the bundle and what the options make of it."""
+    """Return the contract of an embedded policy. content_hash: of the bundle with the options that change it."""
     config = network.config
     return ModelContract(
         model=model,

@@ -1,4 +1,4 @@
-"""An embedded network as a bundle has it: as it computes here, and as it was saved. PyTorch."""
+"""Base class of engines and models around an embedded network, as it computes here and as it was saved. PyTorch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 class Embedded(Generic[Network]):
-    """What engines and models of such networks have in common."""
+    """Parts that engines and models of embedded networks have in common."""
 
     def __init__(
         self,
@@ -27,21 +27,21 @@ class Embedded(Generic[Network]):
         options: BundleOptions = ON_CPU,
         saved: Callable[[], Network] | None = None,
     ) -> None:
-        """saved: reads the network as it was saved, for the reference; None: as it is here, copied."""
+        """Create the model. saved: loads the network as it was saved, for the reference; None for a copy of the network here."""
         self._network, self._options = network, options
         self._saved = saved or partial(copy.deepcopy, network)
         self._begin(model, content_hash)
 
     @abstractmethod
     def _begin(self, model: str, content_hash: str) -> None:
-        """Moves and casts the network, and makes the contract."""
+        """Move and cast the network, and create the contract."""
 
     @property
     def weights_dtype(self) -> torch.dtype:
-        """Of all of them."""
+        """Dtype of all weights."""
         return next(self._network.parameters()).dtype
 
     @property
     def computed_by(self) -> str:
-        """`Engine.computed_by`"""
+        """Options and hardware for `Engine.computed_by`."""
         return self._options.computed_by

@@ -1,4 +1,4 @@
-"""The embedded policy behind the interface (`VelocityModel`), and embedded models from their bundles. PyTorch."""
+"""Embedded policy behind the interface (`VelocityModel`), and loading of embedded models from their bundles. PyTorch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Kind = TypeVar("Kind", bound=nn.Module)
 
 
 def load_embedded(model: str, folder: Path, options: BundleOptions = ON_CPU) -> Engine:
-    """A bundle as an engine. Raises: `ModelError`."""
+    """Load a bundle as an engine. Raises: `ModelError`."""
     options = options.on_device(model)
     network, content_hash = bundle.load(folder)
     content_hash = model_hash(content_hash, options.changes(vars(network.config)))
@@ -79,7 +79,7 @@ def sampling_of(config: FlowPolicyConfig, options: BundleOptions) -> SamplingCon
 
 
 def _paths(config: FlowPolicyConfig) -> tuple[int, ...]:
-    """Batch sizes from which on other kernels run, and so another graph."""
+    """Return the batch sizes from which on other kernels run, and so another graph."""
     runs = {rows: kernels_of(rows, config.tokens_of_a_row) for rows in range(1, MAX_BATCH_SIZE + 1)}
     return tuple(rows for rows in runs if runs[rows] != runs.get(rows - 1))
 
@@ -90,9 +90,9 @@ def _token_sampling(config: TokenPolicyConfig, options: BundleOptions) -> TokenS
 
 
 class FlowPolicy(Embedded[FlowPolicyNetwork]):
-    """The embedded policy, split for our loop (`VelocityModel`, `Referenced`).
+    """Embedded policy, split for our loop (`VelocityModel`, `Referenced`).
 
-    Its context is flat: key and value of each head block, computed once per batch and read by every solver step.
+    Its context is flat: key and value of each head block, computed once per batch and read by every denoising step.
     """
 
     def _begin(self, model: str, content_hash: str) -> None:
@@ -140,7 +140,7 @@ class FlowPolicy(Embedded[FlowPolicyNetwork]):
         """Tokens, each block of the encoder, keys and values."""
         return self._perception
 
-    # --- what `engines/flow/parity.py` asks for ---
+    # --- members for `engines/flow/parity.py` ---
 
     @property
     def weights_dtype(self) -> torch.dtype:
@@ -190,9 +190,10 @@ class FlowPolicy(Embedded[FlowPolicyNetwork]):
         return (self._network.velocity_at(x, modulation, _pairs(context)),)
 
     def _modulation(self, time: Tensor) -> Tensor:
-        """Of few distinct times: those of solver steps, and 0 of fixed rows. So each is computed once, not per token and call."""
+        """Return the modulation of a batch's times, which are few: those of denoising steps, and 0 of fixed chunk steps.
+        So each is computed once, not per token and call."""
         if torch.equal(time, time[:, :1].expand_as(time)):
-            time = time[:, :1]  # nothing is fixed: a row's tokens share its time, and what broadcasts need not be read
+            time = time[:, :1]  # nothing is fixed: a row's tokens share its time, and values that broadcast need not be read
         times, which = time.unique(return_inverse=True)  # type: ignore[no-untyped-call]
         distinct = [self._modulation_at(each) for each in times.tolist()]
         return distinct[0][0] if len(distinct) == 1 else torch.cat(distinct)[which]

@@ -1,4 +1,4 @@
-"""The embedded progress judge as an `Engine`. PyTorch."""
+"""Embedded progress judge as an `Engine`. PyTorch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract,
 
 
 class Judge(Embedded[JudgeNetwork], Rounded):
-    """One verdict per request."""
+    """Engine that gives one verdict per request."""
 
     def _begin(self, model: str, content_hash: str) -> None:
         network, options = self._network, self._options
@@ -54,7 +54,7 @@ class Judge(Embedded[JudgeNetwork], Rounded):
 
     @torch.inference_mode()
     def check_parity(self) -> list[Parity]:
-        """Where things are, and what follows from it, against the network in float64."""
+        """Compare the image encoder's positions, and the logits, with the network in float64."""
         network, exact = self._network, self._saved().cpu().double()
         requests = parity.probes(self._contract, " ".join(network.config.vocabulary[2:]))
         images, words = self._inputs.images(requests), self._inputs.words(requests)

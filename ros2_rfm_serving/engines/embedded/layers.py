@@ -1,4 +1,4 @@
-"""Layers of the embedded networks, and which kernels run them. PyTorch only."""
+"""Layers of the embedded networks, and the choice of the kernels that run them. PyTorch only."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 MANY_TOKENS = 144
-"""From which on other kernels than PyTorch's choice are faster on a CPU: six rows of action tokens."""
+"""Number of tokens from which on other kernels than PyTorch's choice are faster on a CPU: six rows of action tokens."""
 
 
 def _many_on_cpu(tokens: Tensor) -> bool:
-    """Inference in float32 of many tokens, [..., size]."""
+    """Return whether tokens, [..., size], are many and are inferred in float32 on a CPU."""
     few = tokens.shape[:-1].numel() < MANY_TOKENS or tokens.dtype != torch.float32 or tokens.device.type != "cpu"
     return not (few or torch.is_grad_enabled() or torch.compiler.is_compiling())
 
 
 def kernels_of(rows: int, tokens_of_a_row: Sequence[int]) -> tuple[bool, ...]:
-    """What is chosen for so many rows, wherever one has so many tokens; for graphs, which keep what they were traced with."""
+    """Return the choice of kernels for `rows` rows, for each number of tokens of a row.
+    Graphs keep the choice that they were traced with."""
     return tuple(rows * tokens >= MANY_TOKENS for tokens in tokens_of_a_row)
 
 
 class Linear(nn.Linear):
-    """Many tokens by oneDNN, few by BLAS: on processors for which MKL was not written either is up to twice as fast there."""
+    """Linear layer that runs many tokens with oneDNN and few with BLAS.
+    On processors for which MKL was not written, either is up to twice as fast in its range."""
 
     activation = "none"
 
@@ -41,7 +43,7 @@ class Linear(nn.Linear):
 
 @cache
 def _in_a_graph() -> Callable[..., Tensor]:
-    """The same, where tracing does not know the operator's empty list."""
+    """Return the oneDNN operator for a graph, as tracing does not support the operator's empty list."""
     source = """
     def run(x: Tensor, weight: Tensor, bias: Optional[Tensor], activation: str, scalars: List[Tensor], algorithm: str) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], algorithm)
@@ -51,7 +53,7 @@ def _in_a_graph() -> Callable[..., Tensor]:
 
 
 class LinearGelu(Linear):
-    """With its GELU, in one kernel where that can be."""
+    """Linear layer with GELU, in one kernel where that is possible."""
 
     activation = "gelu"
 
@@ -69,7 +71,7 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads, self._size = heads, width // heads  # numbers in a graph, too, where shapes are tensors, which round
+        self.heads, self._size = heads, width // heads  # numbers in a graph too, where shapes are tensors, which round
         self.to_query = Linear(width, width)
         self.to_key_value = Linear(width, 2 * width)
         self.to_out = Linear(width, width)
@@ -78,11 +80,11 @@ class Attention(nn.Module):
         return self.split(*self.to_key_value(tokens).chunk(2, dim=-1))
 
     def split(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, N, width] each -> [B, heads, N, width / heads] each"""
+        """Return keys and values, [B, heads, N, width / heads] each, from [B, N, width] each."""
         return self._split(key), self._split(value)
 
     def forward(self, tokens: Tensor, keys_values: tuple[Tensor, Tensor], seen: Tensor | None = None) -> Tensor:
-        """seen: which keys a token attends to, [tokens, keys]; None: all."""
+        """Attend to keys and values. seen: the keys that a token attends to, [tokens, keys] bool; None for all."""
         mixed = attended(self._split(self.to_query(tokens)), *keys_values, self._size, seen)
         out: Tensor = self.to_out(mixed.transpose(1, 2).flatten(2))
         return out
@@ -92,7 +94,8 @@ class Attention(nn.Module):
 
 
 def attended(query: Tensor, key: Tensor, value: Tensor, size: int, seen: Tensor | None = None) -> Tensor:
-    """[B, heads, T, size] each; written out, it takes a CPU half as long for many short sequences."""
+    """Return attended values, [B, heads, T, size], from query, key and value of this form.
+    Without a fused kernel, many short sequences take a CPU half as long."""
     if seen is not None or not _many_on_cpu(query[:, 0]):
         return F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
     weights = torch.matmul(query, key.transpose(-2, -1)).mul_(size**-0.5).softmax(dim=-1)
@@ -118,12 +121,12 @@ class EncoderBlock(nn.Module):
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """For what must not be rounded as weights may be."""
+    """Return a dtype of at least float32, for values that must not be rounded as weights may be."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def soft_argmax(maps: Tensor) -> Tensor:
-    """[N, C, H, W] -> [N, 3 C]: expected x, y in [-1, 1] and the peak of each map."""
+    """Return the expected x and y in [-1, 1] and the peak of each map, [N, 3 C]. maps: [N, C, H, W]."""
     n, c, h, w = maps.shape
     weight = maps.flatten(2).softmax(dim=-1).view(n, c, h, w)
     y = torch.linspace(-1, 1, h, device=maps.device, dtype=maps.dtype)

@@ -1,8 +1,8 @@
-"""The embedded networks: a flow-matching action transformer and a progress judge. PyTorch only; no I/O.
+"""Embedded networks: a flow-matching action transformer and a progress judge. PyTorch only; no I/O.
 
 The policy: state, images and instruction become a few dozen context tokens (`context.py`); the head denoises T action tokens that
-cross-attend to cached keys and values of that context. Every action token carries *its own* time, so rows that are already being
-executed can be given clean (training-time real-time chunking).
+cross-attend to cached keys and values of that context. Every action token carries *its own* time, so that actions which are already
+being executed can be given clean (training-time real-time chunking).
 """
 
 from __future__ import annotations
@@ -23,32 +23,33 @@ class FlowPolicyConfig(ContextConfig):
     chunk_length: int = 16
     max_inference_delay_steps: int = 6
     num_steps: int = 5
-    """Euler steps of our sampling loop: 5 reach what 10 do (models/metaworld_flow/MODEL_CARD.md)."""
+    """Euler steps of our sampling loop: 5 are as good as 10 (models/metaworld_flow/MODEL_CARD.md)."""
     noise_scale: float = 1.0
-    """Standard deviation of what sampling starts from; 0, its mean, where demonstrations of a state do not differ: chunks then do
-    not either."""
+    """Standard deviation of the noise that sampling starts from. It is 0, so that sampling starts from the mean, if demonstrations
+    do not differ for the same state: chunks do not differ either then."""
     predicts: str = "velocity"
-    """What the head was trained to say (`Predicts`): flow matching, diffusion or regression."""
+    """Quantity that the head was trained to predict (`Predicts`): flow matching, diffusion or regression."""
     train_steps: int = 100
-    """Noise levels of a diffusion."""
+    """Noise levels of a diffusion model."""
     clean_limit: float | None = None
-    """Of a diffusion: its estimates of the actions are cut to +- this, model space; None: not cut."""
+    """Limit of a diffusion model's estimates of the actions, which are clipped to +- this in model space; None if they are not."""
     head_blocks: int = 3
     told_columns: tuple[int, ...] = ()
-    """Columns of the state that it learns to say from what it sees and is never given: where things are. In training alone."""
+    """Columns of the state that it learns to predict from images and never gets as an input: positions of objects.
+    Training only."""
 
     @property
     def tokens_of_a_row(self) -> tuple[int, ...]:
-        """How many there are at once, anywhere in the network."""
+        """Numbers of tokens that any part of the network computes for one row."""
         patches = len(self.cameras) * (self.image_size_px // self.patch_px) ** 2
         return (1, self.image_tokens, patches, self.num_context_tokens, self.chunk_length)
 
     def __post_init__(self) -> None:
-        Predicts(self.predicts)  # or a ValueError that names it
+        Predicts(self.predicts)  # raises a ValueError that names it
 
 
 class HeadBlock(nn.Module):
-    """Self-attention, cross-attention to the context, MLP; each modulated by the token's time (AdaLN)."""
+    """Self-attention, cross-attention to the context, and MLP; each is modulated by the token's time (AdaLN)."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -86,11 +87,11 @@ class FlowPolicyNetwork(ContextEncoder):
     def encode(
         self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None
     ) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values of the context for each head block: `tokens`, each block of `encoder`, `keys_values`."""
+        """Return keys and values of the context for each head block: `tokens`, each block of `encoder`, `keys_values`."""
         return self.keys_values(self.context_tokens(state, images, words, keep_images))
 
     def telling_error(self, tokens: Tensor, state: Tensor) -> Tensor:
-        """Mean square, in dm, of what it says about `told_columns` from its context, [B, num_context_tokens, width]."""
+        """Return the mean square error, in dm, of the predicted `told_columns`. tokens: context, [B, num_context_tokens, width]."""
         first = self.config.state_tokens
         said = self.told(tokens[:, first : first + self.config.image_tokens].flatten(1))
         error: Tensor = (said - 10 * state[:, list(self.config.told_columns)]).square().mean()
@@ -101,16 +102,16 @@ class FlowPolicyNetwork(ContextEncoder):
         return [block.cross_attention.keys_values(tokens) for block in self.head]  # type: ignore[operator, union-attr]
 
     def velocity(self, x: Tensor, time: Tensor, context: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """x [B, T, A] in model space, time [B, T] in [0, 1] -> v [B, T, A]."""
+        """Return v, [B, T, A]. x: [B, T, A] in model space; time: [B, T] in [0, 1]."""
         return self.velocity_at(x, self.modulation(time), context)
 
     def modulation(self, time: Tensor) -> Tensor:
-        """[...] in [0, 1] -> [..., 9 width]: how a token of that time is modulated."""
+        """Return the modulation of tokens, [..., 9 width], at times in [0, 1], [...]."""
         out: Tensor = self.time_mlp(time_embedding(time.to(at_least_float32(self.kind.dtype))).to(self.kind.dtype))
         return out
 
     def velocity_at(self, x: Tensor, modulation: Tensor, context: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """`velocity` with the modulation of its times, [B, T, 9 width], or [9 width] where all tokens share one time."""
+        """Return `velocity` for the modulation of its times, [B, T, 9 width], or [9 width] if all tokens share one time."""
         tokens = self.action_in(x.to(self.kind.dtype)) + self.action_position
         for block, keys_values in zip(self.head, context, strict=True):
             tokens = block(tokens, keys_values, modulation)
@@ -119,7 +120,8 @@ class FlowPolicyNetwork(ContextEncoder):
 
 
 def time_embedding(time: Tensor) -> Tensor:
-    """[...] in [0, 1] -> [..., 64], in the precision of `time`: at least float32, angles reach 1000."""
+    """Return the embedding, [..., 64], of times in [0, 1], [...].
+    It has the precision of `time`, which is at least float32, as angles reach 1000."""
     frequency = torch.exp(torch.linspace(0.0, math.log(1000.0), 32, device=time.device, dtype=time.dtype))
     angle = time[..., None] * frequency
     return torch.cat([angle.sin(), angle.cos()], dim=-1)
@@ -135,11 +137,12 @@ class JudgeConfig:
     channels: int = 48
     width: int = 128
     reads_in_order: bool = False
-    """The text as a sequence, whose end counts most: an execution history. False: as a bag of words, an instruction."""
+    """True if the text is read as a sequence, whose end counts most: an execution history.
+    False for a bag of words: an instruction."""
 
 
 class JudgeNetwork(nn.Module):
-    """Progress from images and instruction: a small convolution net with spatial soft-argmax (it localises), then an MLP."""
+    """Progress from images and instruction: a small convolution network with spatial soft-argmax (it localises), then an MLP."""
 
     def __init__(self, config: JudgeConfig) -> None:
         super().__init__()
@@ -166,33 +169,33 @@ class JudgeNetwork(nn.Module):
         )
 
     def forward(self, images: Tensor, words: Tensor) -> Tensor:
-        """images [B, C, H, W, 3] uint8, words [B, L] -> logits [B, verdicts]"""
+        """Return logits, [B, verdicts]. images: [B, C, H, W, 3] uint8; words: [B, L]."""
         b = len(images)
         text = self._read(words)
         out: Tensor = self.mlp(torch.cat([self.points(images).view(b, -1).to(text), text], dim=1))
         return out
 
     def _read(self, words: Tensor) -> Tensor:
-        """[B, L] -> [B, width]"""
+        """Return the encoded text, [B, width], of words, [B, L]."""
         if self.reader is None:
             bag: Tensor = self.word(words).mean(dim=1)
             return bag
         return after_last_word(self.reader(self.word(words))[0], words)
 
     def points(self, images: Tensor) -> Tensor:
-        """[B, C, H, W, 3] uint8 -> [B C, 3 channels]: where each map peaks, and how high."""
+        """Return position and height of each map's peak, [B C, 3 channels]. images: [B, C, H, W, 3] uint8."""
         dtype = self.word.weight.dtype
         pixels = images.flatten(0, 1).permute(0, 3, 1, 2).to(at_least_float32(dtype)).sub(127.5).div(64.0)
         return soft_argmax(self.convolutions(pixels.to(dtype)).to(pixels.dtype))
 
     def cast(self, dtype: torch.dtype) -> None:
-        """Weights alone: pixels, coordinates and indices keep the precision that they need (vla.cpp §4.6)."""
+        """Cast the weights alone: pixels, coordinates and indices keep the precision that they need (vla.cpp §4.6)."""
         for parameter in self.parameters():
             parameter.data = parameter.data.to(dtype)
 
 
 def after_last_word(read: Tensor, words: Tensor) -> Tensor:
-    """read: [B, L, W], words: [B, L] padded with zeros at their end -> [B, W]"""
+    """Return the output after the last word, [B, W]. read: [B, L, W]. words: [B, L], padded with zeros at their end."""
     last = (words != 0).sum(dim=1).sub(1).clamp(min=0)
     at_last: Tensor = read[torch.arange(len(read), device=read.device), last]
     return at_last

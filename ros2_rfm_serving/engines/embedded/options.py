@@ -1,4 +1,4 @@
-"""What a catalogue entry with `engine: bundle` may ask for (docs/engines.md)."""
+"""Options of a catalogue entry with `engine: bundle` (docs/engines.md)."""
 
 from __future__ import annotations
 
@@ -26,34 +26,38 @@ class BundleOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     device: str = Field(default="auto", pattern=DEVICE)
-    """`auto`: the first GPU, or the CPU where there is none or where the placement says `CPU`."""
+    """Device; `auto` selects the first GPU, or the CPU if there is none or the placement says `CPU`."""
     dtype: Literal["float32", "bfloat16", "float16", "int8", "int4"] = "float32"
-    """Of weights and, but for integers, of layers; statistics, times, indices and the sampling loop are float32 at least."""
+    """Dtype of weights and, except for integers, of layers; statistics, times, indices and the sampling loop are float32 at
+    least."""
     compile: bool | None = None
-    """With torch.compile; by default on a GPU only: on a CPU it gains next to nothing and takes half a minute per batch size."""
+    """Whether torch.compile is used; by default on a GPU only, as it gains next to nothing on a CPU and takes half a minute per
+    batch size."""
     cuda_graphs: bool | None = None
-    """By default on a GPU."""
+    """Whether CUDA graphs are captured; by default on a GPU."""
     trace: bool | None = None
-    """As a graph of PyTorch's own operations; by default on a CPU where nothing is compiled."""
+    """Whether networks run as traced graphs of PyTorch's own operations; by default on a CPU where nothing is compiled."""
     batch_sizes: tuple[int, ...] = Field(default=(1, 2, 4, 8, 16, 32), min_length=1)
-    """That are compiled or recorded at warm-up, rising; a batch is filled up to the next one. Elsewhere any size runs as it is."""
+    """Batch sizes, rising, that are compiled or captured at warm-up; a batch is padded to the next one.
+    Otherwise any size runs unpadded."""
     max_rows: int | None = Field(default=None, ge=1, le=1024)
-    """In flight at once with `batching: continuous`; by default as many as the largest batch."""
+    """Largest number of rows in flight with `batching: continuous`; by default as many as the largest batch."""
     num_steps: int | None = Field(default=None, ge=1, le=1000)
-    """Of the solver; by default the bundle's."""
+    """Denoising steps; by default the bundle's."""
     noise_scale: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """By default the bundle's."""
+    """Standard deviation of the noise; by default the bundle's."""
     temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Of an autoregressive policy's sampling, 0: greedy; by default the bundle's."""
+    """Sampling temperature of an autoregressive policy, 0 for greedy decoding; by default the bundle's."""
     seed: int = Field(default=0, ge=0)
-    """Of the noise."""
+    """Seed of the noise."""
     scaled_decoding: bool = False
-    """JPEGs are decoded at a half, a quarter or an eighth where that is no smaller than the network's images: less work, and pixels
-    that differ by a little from those that training saw (docs/engines.md)."""
+    """True if JPEGs are decoded at a half, a quarter or an eighth where that is no smaller than the network's images.
+    It is less work, and gives pixels that differ slightly from those in training (docs/engines.md)."""
     device_decoding: bool = False
-    """JPEGs are decoded on the GPU, by torchvision; their pixels differ a little from the host's, too."""
+    """True if JPEGs are decoded on the GPU, by torchvision; their pixels differ slightly from the host's, too."""
     true_jacobian: bool = False
-    """Sessions may ask for guidance through the model's Jacobian: 2 to 4 times as long, for all robots of a batch."""
+    """True if sessions may ask for guidance through the model's Jacobian: it takes 2 to 4 times as long, for all robots of a
+    batch."""
 
     @field_validator("batch_sizes")
     @classmethod
@@ -63,7 +67,7 @@ class BundleOptions(BaseModel):
         return sizes
 
     def changes(self, saved: Mapping[str, Any]) -> dict[str, Any]:
-        """What these options make of a bundle that was `saved` with this configuration, for its hash: what shapes an answer."""
+        """Return the changes of these options to a bundle's `saved` configuration that shape an answer, for its hash."""
         asked: dict[str, Any] = {
             "dtype": self.dtype,
             "num_steps": self.num_steps,
@@ -75,7 +79,7 @@ class BundleOptions(BaseModel):
         return {key: value for key, value in asked.items() if value is not None and key in own and value != own[key]}
 
     def min_image_px(self, width_px: int, height_px: int) -> tuple[int, ...]:
-        """`ModelContract.min_image_px` of a network with images of this size."""
+        """Return `ModelContract.min_image_px` of a network with images of this size."""
         return (width_px, height_px) if self.scaled_decoding else ()
 
     @property
@@ -100,19 +104,19 @@ class BundleOptions(BaseModel):
 
     @property
     def quantizes(self) -> bool:
-        """Weights are integers."""
+        """True if weights are integers."""
         return self.dtype in STORED
 
     @property
     def computed_by(self) -> str:
-        """`Engine.computed_by`: another processor or GPU, another release of PyTorch has other kernels; what looks at images is
-        code of `transformers`, whose releases do not number an image's patches alike."""
+        """Identity of options and hardware, for `Engine.computed_by`. Another processor, GPU or release of PyTorch has other
+        kernels. Code of `transformers` encodes images, and its releases do not number an image's patches alike."""
         here = f"{processor()} {torch.backends.cpu.get_cpu_capability()}"
         hardware = torch.cuda.get_device_name(self.device) if self.on_gpu else here
         return f"{self.model_dump_json()} {hardware} {torch.__version__} {_release_of('transformers')}"
 
     def on_device(self, model: str) -> BundleOptions:
-        """With a device that is there. Raises: `ModelError`."""
+        """Return the options with a device that exists. Raises: `ModelError` if they do not fit it."""
         options = self.model_copy(update={"device": device_of(model, self.device)})
         if options.device_decoding and options.scaled_decoding:
             raise ModelError(f"{model!r}: options.device_decoding decodes images whole; leave it or options.scaled_decoding out")
@@ -124,7 +128,7 @@ class BundleOptions(BaseModel):
 
 
 def _release_of(library: str) -> str:
-    """Empty: it is not installed."""
+    """Return the release of a library; empty if it is not installed."""
     try:
         return importlib.metadata.version(library)
     except importlib.metadata.PackageNotFoundError:
@@ -132,9 +136,9 @@ def _release_of(library: str) -> str:
 
 
 def device_of(model: str, device: str, gpu_type: str = "") -> str:
-    """What `auto` is: the first GPU, or the CPU where there is none or where the placement says `CPU`.
+    """Return the device, with `auto` resolved to the first GPU, or to the CPU if there is none or the placement says `CPU`.
 
-    Raises: `ModelError` for a GPU that is not there.
+    Raises: `ModelError` for a GPU that does not exist.
     """
     if device == "auto":
         if gpu_type != "CPU" and (given := os.environ.get(VISIBLE)) and not torch.cuda.is_available():

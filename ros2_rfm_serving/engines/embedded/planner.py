@@ -1,4 +1,4 @@
-"""The embedded planner as an `Engine`: System 2 of a task whose subgoals are instructions of the embedded policy. PyTorch."""
+"""Embedded planner as an `Engine`: System 2 of a task whose subgoals are instructions of the embedded policy. PyTorch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract,
 
 
 class Planner(Embedded[PlannerNetwork], Rounded):
-    """The subgoals that are left, in order, one per line; `score` is their probability."""
+    """Engine that answers with the remaining subgoals, in order, one per line; `score` is their probability."""
 
     def _begin(self, model: str, content_hash: str) -> None:
         network, options = self._network, self._options
@@ -52,7 +52,7 @@ class Planner(Embedded[PlannerNetwork], Rounded):
 
     @torch.inference_mode()
     def check_parity(self) -> list[Parity]:
-        """What follows from a few prompts, against the network in float64."""
+        """Compare features and logits of a few prompts with the network in float64."""
         network, exact = self._network, self._saved().cpu().double()
         words = self._words([" ".join(network.config.vocabulary[2:]), *network.config.subgoals])
         dtype = self.weights_dtype
@@ -62,6 +62,6 @@ class Planner(Embedded[PlannerNetwork], Rounded):
         ]
 
     def _words(self, texts: Sequence[str]) -> Tensor:
-        """[B, L]"""
+        """Return the words of texts, [B, L]."""
         tokens = instructions.encode(texts, self._index, self._network.config.max_words)
         return torch.from_numpy(tokens).to(self._device)

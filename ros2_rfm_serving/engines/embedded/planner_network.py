@@ -1,6 +1,6 @@
-"""The embedded planner: from the words of a task and of what became of it so far to the subgoals that are left. PyTorch; no I/O.
+"""Embedded planner: from the words of a task and its history to the remaining subgoals. PyTorch; no I/O.
 
-It answers in whole subgoals, of those that System 1 was trained on: there is no word that it could say beyond them.
+It answers in whole subgoals, of those that System 1 was trained on, and has no other words.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from torch import Tensor, nn
 from ros2_rfm_serving.engines.embedded.layers import EncoderBlock
 
 END = 0
-"""Of a plan, among the choices; subgoal i is choice i + 1."""
+"""Choice that ends a plan; subgoal i is choice i + 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannerConfig:
     cameras: tuple[str, ...]
-    """That the robots have: a session agrees on them. The planner reads words alone."""
+    """Cameras of the robots, which a session agrees on. The planner reads words alone."""
     vocabulary: tuple[str, ...]
     subgoals: tuple[str, ...]
-    """That it may answer with."""
+    """Subgoals that it may answer with."""
     max_subgoals: int = 3
     max_words: int = 96
     width: int = 64
@@ -31,7 +31,7 @@ class PlannerConfig:
 
 
 class PlannerNetwork(nn.Module):
-    """A transformer over the prompt's words and one empty place per subgoal; each place names its own."""
+    """Transformer over the prompt's words and one empty place per subgoal; each place names its own subgoal."""
 
     def __init__(self, config: PlannerConfig) -> None:
         super().__init__()
@@ -42,12 +42,12 @@ class PlannerNetwork(nn.Module):
         self.choice = nn.Sequential(nn.LayerNorm(config.width), nn.Linear(config.width, len(config.subgoals) + 1))
 
     def forward(self, words: Tensor) -> Tensor:
-        """words [B, L] -> logits [B, max_subgoals, choices]"""
+        """Return logits, [B, max_subgoals, choices]. words: [B, L]."""
         logits: Tensor = self.choice(self.read(words))
         return logits
 
     def read(self, words: Tensor) -> Tensor:
-        """[B, L] -> what each place has taken from them, [B, max_subgoals, W]"""
+        """Return the features of each place, [B, max_subgoals, W]. words: [B, L]."""
         places = self.config.max_subgoals
         tokens = torch.nn.functional.pad(self.word(words), (0, 0, places, 0)) + self.position
         for block in self.blocks:
@@ -55,14 +55,15 @@ class PlannerNetwork(nn.Module):
         return tokens[:, :places]
 
     def plan(self, words: Tensor) -> tuple[Tensor, Tensor]:
-        """words [B, L] -> the likeliest choices, [B, max_subgoals], `END` after the last; the probability of all of them, [B]."""
+        """Return the most likely choices, [B, max_subgoals], with `END` after the last, and the probability of all of them, [B].
+        words: [B, L]."""
         logits = self(words).float()
-        logits[:, 0, END] = -torch.inf  # a plan has a subgoal
+        logits[:, 0, END] = -torch.inf  # a plan has at least one subgoal
         probability, plan = logits.softmax(dim=-1).max(dim=-1)
         over = (plan == END).cumsum(dim=1) > 0
         return plan.masked_fill(over, END), probability.prod(dim=1)
 
     def cast(self, dtype: torch.dtype) -> None:
-        """Weights alone."""
+        """Cast the weights alone."""
         for parameter in self.parameters():
             parameter.data = parameter.data.to(dtype)

@@ -1,7 +1,7 @@
-"""The embedded autoregressive policy's network: a decoder over binned actions. PyTorch only; no I/O.
+"""Network of the embedded autoregressive policy: a decoder over binned actions. PyTorch only; no I/O.
 
-Every action is as many tokens as it has dimensions, every token one of a few bins. A token attends to the context (`context.py`)
-and to the tokens before it: so one prefill gives what a decode per token would give at every position (AURAS §4.2.3).
+Every action has one token per dimension, and every token is one of a few bins. A token attends to the context (`context.py`) and to
+the tokens before it: so one prefill gives the same logits at every position as a decode per token would (AURAS §4.2.3).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ class TokenPolicyConfig(ContextConfig):
     chunk_length: int = 8
     max_inference_delay_steps: int = 4
     num_bins: int = 65
-    """Per action dimension, evenly from its least to its greatest value in training."""
+    """Bins per action dimension, evenly from its smallest to its largest value in training."""
     decoder_blocks: int = 3
     temperature: float = 0.0
-    """Of our sampling; 0: the likeliest token."""
+    """Sampling temperature; 0 selects the most likely token."""
 
     @classmethod
     def of_senses(cls, other: ContextConfig) -> TokenPolicyConfig:
-        """That sees what another policy sees, so that it can set out from its weights."""
+        """Return a configuration with the inputs of another policy, so that training can start from its weights."""
         senses = {name: value for name, value in vars(other).items() if name in _SENSES}
         return cls(**senses)
 
     @property
     def num_tokens(self) -> int:
-        """l_a: of a chunk; those of an action follow one another."""
+        """Number of tokens of a chunk, l_a; those of an action are contiguous."""
         return self.chunk_length * self.num_actions
 
 
@@ -55,7 +55,7 @@ class DecoderBlock(nn.Module):
         return self.attention.split(*self.context(context).chunk(2, dim=-1))
 
     def forward(self, tokens: Tensor, context: KeysValues, seen: Tensor) -> Tensor:
-        """tokens [B, N, width]; seen [N, context + N], which keys a token attends to."""
+        """Run the block. tokens: [B, N, width]; seen: [N, context + N] bool, the keys that a token attends to."""
         normed = self.norm1(tokens)
         own = self.attention.keys_values(normed)
         both = torch.cat([context[0], own[0]], dim=2), torch.cat([context[1], own[1]], dim=2)
@@ -81,7 +81,7 @@ class TokenPolicyNetwork(ContextEncoder):
         self.register_buffer("bin_low", -torch.ones(config.num_actions))
         self.register_buffer("bin_high", torch.ones(config.num_actions))
         self.token = nn.Embedding(config.num_actions * bins, width)
-        with torch.no_grad():  # neighbouring bins begin alike
+        with torch.no_grad():  # neighbouring bins start with similar embeddings
             place = torch.linspace(-1, 1, bins).repeat(config.num_actions)[:, None]
             ways = torch.randn(config.num_actions, width).repeat_interleave(bins, dim=0)
             self.token.weight.mul_(0.02).add_(0.5 * place * ways)
@@ -93,17 +93,18 @@ class TokenPolicyNetwork(ContextEncoder):
         self.register_buffer("seen", seen_from(config.num_context_tokens, config.num_tokens), persistent=False)
 
     def encode(self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None) -> list[KeysValues]:
-        """Keys and values of the context for each block."""
+        """Return keys and values of the context for each block."""
         tokens = self.context(state, images, words, keep_images)
         return [block.context_keys_values(tokens) for block in self.decoder]  # type: ignore[operator]
 
     def context(self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None) -> Tensor:
-        """[B, num_context_tokens, width]: what all blocks read."""
+        """Return the context that all blocks read, [B, num_context_tokens, width]."""
         out: Tensor = self.encoder_norm(self.context_tokens(state, images, words, keep_images))
         return out
 
     def prefill(self, tokens: Tensor, context: list[KeysValues]) -> Tensor:
-        """tokens: [B, l_a] -> [B, l_a, bins] logits of each, given those before it. Without a cache, as in training."""
+        """Return the logits of each token given those before it, [B, l_a, bins], without a cache, as in training.
+        tokens: [B, l_a]."""
         dimension = torch.arange(tokens.shape[1] - 1, device=tokens.device) % self.config.num_actions
         before = self.token(tokens[:, :-1] + dimension * self.config.num_bins)
         hidden = torch.cat([self.begin.expand(len(tokens), 1, -1), before], dim=1) + self.position
@@ -118,19 +119,20 @@ class TokenPolicyNetwork(ContextEncoder):
     # --- actions and bins ---
 
     def place(self, actions: Tensor) -> Tensor:
-        """[..., A] robot space -> [..., A] among the bins, [0, num_bins - 1], not yet rounded."""
+        """Return the place of actions among the bins, [..., A] in [0, num_bins - 1], before rounding.
+        actions: robot space, [..., A]."""
         share = (actions - self.bin_low) / (self.bin_high - self.bin_low)
         return share.clamp(0, 1) * (self.config.num_bins - 1)
 
     def nearest(self, actions: Tensor) -> Tensor:
-        """[..., A] robot space -> [..., A] bins."""
+        """Return the nearest bins, [..., A], of actions in robot space, [..., A]."""
         return self.place(actions).round().long()
 
     def centres(self, bins: Tensor) -> Tensor:
-        """[..., A] bins -> [..., A] robot space."""
+        """Return the actions in robot space, [..., A], of bins, [..., A]."""
         return self.bin_low + bins / (self.config.num_bins - 1) * (self.bin_high - self.bin_low)
 
 
 def seen_from(num_context: int, num_tokens: int) -> Tensor:
-    """[num_tokens, num_context + num_tokens]: all of the context, and no token that comes later."""
+    """Return the mask [num_tokens, num_context + num_tokens]: all of the context, and no token that comes later."""
     return F.pad(torch.ones(num_tokens, num_tokens, dtype=torch.bool).tril(), (num_context, 0), value=True)

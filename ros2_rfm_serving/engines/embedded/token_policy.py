@@ -1,4 +1,4 @@
-"""The embedded autoregressive policy behind the interface (`TokenModel`). PyTorch."""
+"""Embedded autoregressive policy behind the interface (`TokenModel`). PyTorch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ros2_rfm_serving.engines.embedded.token_network import DecoderBlock, TokenP
 from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract
 
 Cache = tuple[Tensor, ...]
-"""Per block [rows, 2, heads, context + l_a, width / heads]: keys and values of the context, then of the tokens."""
+"""Keys and values of the context, then of the tokens; per block [rows, 2, heads, context + l_a, width / heads]."""
 
 
 class TokenPolicy(Embedded[TokenPolicyNetwork], TokenModel):
@@ -32,7 +32,7 @@ class TokenPolicy(Embedded[TokenPolicyNetwork], TokenModel):
         self._contract = contract_of(model, network, content_hash, options)
         self._blocks = [_Block.of(block) for block in network.decoder if isinstance(block, DecoderBlock)]
         self._words = torch.cat([network.token.weight, network.begin[None]]).detach()
-        begin = config.num_actions * config.num_bins  # the last of the words; what stands before a token is of the dimension before
+        begin = config.num_actions * config.num_bins  # the last word; a token is preceded by one of the dimension before
         places = [begin, *((position - 1) % config.num_actions * config.num_bins for position in range(1, config.num_tokens))]
         self._place = torch.tensor(places, device=options.device)
 
@@ -60,7 +60,8 @@ class TokenPolicy(Embedded[TokenPolicyNetwork], TokenModel):
             memory[:, :, :, : tokens.shape[1]] = keys_values.permute(0, 2, 3, 1, 4)
 
     def generate(self, before: Tensor, first: Sequence[int], cache: Cache) -> Tensor:
-        """One program for a prefill and for decodes at one position or at many: rows at one position need no index."""
+        """Return logits, [B, N, num_bins].
+        One program serves a prefill, and decodes at one position or at many; rows at one position need no index."""
         at = self._at(before.shape[1], first)
         hidden = F.embedding(before + self._place[at.positions], self._words) + self._network.position[at.positions]
         for block, memory in zip(self._blocks, cache, strict=True):
@@ -73,7 +74,7 @@ class TokenPolicy(Embedded[TokenPolicyNetwork], TokenModel):
     def actions(self, tokens: npt.NDArray[np.int64]) -> Array:
         return self._network.centres(torch.from_numpy(tokens).to(self._device)).float().cpu().numpy()
 
-    # --- what `engines/tokens/parity.py` asks for ---
+    # --- members for `engines/tokens/parity.py` ---
 
     @property
     def probe_instruction(self) -> str:
@@ -88,7 +89,7 @@ class TokenPolicy(Embedded[TokenPolicyNetwork], TokenModel):
         return self._network.context(state, images, words)
 
     def _at(self, count: int, first: Sequence[int]) -> _At:
-        """Rows at positions of their own, or all at the same."""
+        """Return the positions of rows, each at its own or all at the same."""
         context, seen = self._network.config.num_context_tokens, self._network.seen
         end = max(first) + count
         if len(set(first)) == 1:
@@ -101,22 +102,22 @@ class TokenPolicy(Embedded[TokenPolicyNetwork], TokenModel):
 
 
 class _At(NamedTuple):
-    """Where a call of `generate` stands."""
+    """Positions of a call of `generate`."""
 
     positions: slice | Tensor
-    """[B, N], or the same for all rows"""
+    """Positions, [B, N], or a slice for all rows."""
     keys: slice | Tensor
-    """Theirs, in the cache"""
+    """Places of their keys in the cache."""
     end: int
-    """Of what is attended to, in the cache"""
+    """End of the places that are attended to, in the cache."""
     seen: Tensor | None
-    """[N, end] or [B, 1, N, end]; None: all"""
+    """Mask, [N, end] or [B, 1, N, end]; None if all is attended to."""
     rows: Tensor | None
-    """[B, 1], where positions differ"""
+    """Row indices, [B, 1], if positions differ."""
 
 
 class _Block(NamedTuple):
-    """A decoder block with its query, key and value in one product."""
+    """Decoder block with query, key and value in one product."""
 
     block: DecoderBlock
     project: Linear
@@ -148,5 +149,5 @@ class _Block(NamedTuple):
 
 
 def _in_heads(projected: Tensor, parts: int, heads: int) -> Tensor:
-    """[B, N, parts width] -> [B, N, parts, heads, width / heads]"""
+    """Return [B, N, parts, heads, width / heads] from [B, N, parts width]."""
     return projected.view(*projected.shape[:2], parts, heads, -1)

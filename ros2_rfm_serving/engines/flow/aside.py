@@ -1,7 +1,7 @@
-"""Perception beside solver steps: on a GPU, a stream of its own, on which new rows are perceived while those in flight go on.
+"""Perception beside denoising steps: on a GPU, new rows are perceived on a stream of their own while rows in flight continue.
 
-Both are asked for by one thread. What crosses from one stream to the other is a context and the event behind it: the steps that
-read it wait for that, on the device. Perception waits for all that was asked of the device before it, which is done as a rule.
+One thread enqueues both. A context and the event behind it pass from one stream to the other: the steps that read the context wait
+for the event, on the device. Perception waits for all work that was enqueued before it, which is usually done.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ from ros2_rfm_serving.engines.flow.graphs import Tensors
 
 class Event(Protocol):
     def query(self) -> bool:
-        """Whether what was asked of the device before it is done. Raises: `RuntimeError`, an error of the device's."""
+        """Return whether all work enqueued before the event is done. Raises: `RuntimeError` if the device failed."""
 
 
 class Aside(Protocol):
-    """Where perception runs. One thread, whose own work is what it asks for outside `perceiving`."""
+    """Place where perception runs. One thread makes all calls; its own work is all that it enqueues outside `perceiving`."""
 
     is_beside: bool
-    """Perception, and the thread's own work, at once"""
+    """True if perception runs concurrently with the thread's own work."""
 
     def perceiving(self) -> AbstractContextManager[Event | None]:
-        """What is asked for within comes after all before it; the event, behind all of it. None: it is the thread's own work."""
+        """Enqueue perception behind all earlier work.
+        The context manager gives the event behind all of it, or None if perception is part of the thread's own work."""
 
     def received(self, tensors: Tensors, there: Event) -> None:
-        """For the thread's own work, which waits for `there`."""
+        """Let the thread's own work wait for `there` before it reads `tensors`."""
 
     def join(self) -> None:
-        """The thread's own work waits for all that is being perceived."""
+        """Let the thread's own work wait for all perception that is running."""
 
 
 class Here:
-    """`Aside`, where nothing runs beside anything."""
+    """`Aside` without concurrency: perception is part of the thread's own work."""
 
     is_beside = False
 
@@ -52,7 +53,7 @@ class Here:
 
 
 class OwnStream:
-    """`Aside`, by CUDA."""
+    """`Aside` with a CUDA stream of its own."""
 
     is_beside = True
 
@@ -74,7 +75,7 @@ class OwnStream:
         own = torch.cuda.current_stream(self._device)
         own.wait_event(there)  # type: ignore[arg-type]  # one of `perceiving`
         for tensor in tensors:
-            tensor.record_stream(own)  # its memory is the other stream's: nobody else gets it before `own` has read it
+            tensor.record_stream(own)  # the other stream owns the memory, which is not reused before `own` has read it
 
     def join(self) -> None:
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
@@ -87,5 +88,5 @@ def aside_of(device: str) -> Aside:
 def has_come(there: Event) -> bool:
     try:
         return there.query()
-    except RuntimeError:  # whoever goes on finds it out, and says so
+    except RuntimeError:  # the next use of the device reports the error
         return True

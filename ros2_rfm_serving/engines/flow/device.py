@@ -1,4 +1,4 @@
-"""Waiting for a device that works behind the host's back."""
+"""Synchronisation and timing of a device that works asynchronously."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from ros2_rfm_serving.types import NO_PHASES, Phases
 
 
 def settle(device: str) -> None:
-    """Returns when the device has done what it was given: a GPU only queues it, so that what is measured around a call would be the
-    host's part, and a kernel's error would fall into somebody else's call. Raises: `RuntimeError`, that error."""
+    """Wait until the device has done all work that it was given.
+
+    A GPU only enqueues work: without this, a measurement around a call would cover the host's part alone, and an error of a kernel
+    would appear in an unrelated call. Raises: `RuntimeError` if a kernel failed.
+    """
     if torch.device(device).type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 
 
 class Stopwatch:
-    """Of the phases of one batch: `mark` at the begin and the end of perception, then of the solver's steps.
+    """Stopwatch of the phases of one batch.
 
-    On a GPU marks are events in its queue, so that nothing waits for them before the batch has ended.
+    `mark` is called at the beginning and the end of perception, then of the denoising steps. On a GPU, marks are events in its
+    queue, so that nothing waits for them before the batch has ended.
     """
 
     def __init__(self, clock: Callable[[], float] | None, device: str) -> None:
-        """clock: None: nothing is measured."""
+        """Create a stopwatch. clock: returns seconds; None if nothing is measured."""
         self._clock, self._on_gpu = clock, torch.device(device).type == "cuda"
         self._marks: list[Any] = []
 
@@ -39,14 +43,14 @@ class Stopwatch:
             self._marks.append(self._clock())
 
     def phases(self, num_steps: int) -> Phases:
-        """When the batch has ended."""
+        """Return the phases of the batch, which has ended."""
         if not self._marks:
             return NO_PHASES
         perception_s, solver_s = self.spans_s()
         return Phases(perception_s, solver_s, num_steps)
 
     def spans_s(self) -> list[float]:
-        """Between the first mark and the second, the third and the fourth, and so on, when the batch has ended."""
+        """Return the seconds between the first mark and the second, the third and the fourth, and so on. The batch has ended."""
         return [self._between_s(*self._marks[i : i + 2]) for i in range(0, len(self._marks), 2)]
 
     def _between_s(self, begun: Any, ended: Any) -> float:

@@ -1,4 +1,7 @@
-"""A `VelocityModel` as an engine: our loop around it, warmed up, checked, split when memory runs short."""
+"""Engine that serves a `VelocityModel` through our sampling loop.
+
+It warms the model up, checks it against its reference, and splits a batch when memory runs short.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,17 @@ from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Conditioning, EngineReply, InferenceRequest, ModelContract
 
 WARM_STEPS = 5
-"""Of each kind and size, when a model is warmed up; for kernels that are optimised when they have run a few times."""
+"""Denoising steps per kind of request and batch size at warm-up, enough for kernels that are optimised after a few runs."""
 
 
 class FlowEngine(Rounded):
-    """A `VelocityModel` served through our loop.
+    """Engine that serves a `VelocityModel` through our sampling loop.
 
-    The loop can guide any flow-matching model, and fix the prefix of any model that was trained for it, but a regression's.
+    The loop can guide any flow-matching model, and fix the prefix of any model that was trained for it, except a regression model.
     """
 
     def __init__(self, model: VelocityModel, config: SamplingConfig = SamplingConfig()) -> None:  # noqa: B008 (frozen)
-        solver_of(config)  # refuses what cannot be sampled
+        solver_of(config)  # raises for a configuration that cannot be sampled
         self._model, self._config = model, config
         able = offered(model.contract, config.predicts)
         jacobian = config.true_jacobian and Conditioning.GUIDED in able.conditionings
@@ -40,7 +43,8 @@ class FlowEngine(Rounded):
         self.decode_image = getattr(model, "decode_image", None)
         self._warm: set[int] = set()
         self._lock = threading.Lock()
-        """`prepare` may come from another thread while a batch runs; nothing may run while a graph is captured."""
+        """Lock around the model: `prepare` may come from another thread while a batch runs, and nothing may run during graph
+        capture."""
 
     @property
     def contract(self) -> ModelContract:
@@ -59,7 +63,7 @@ class FlowEngine(Rounded):
         return min([self._model.max_batch_size, *self._config.fixed_shapes[-1:]])
 
     def padded(self, rows: int) -> int:
-        """Rows that are computed for a batch of so many."""
+        """Return the number of rows that are computed for a batch of `rows` requests, padding included."""
         return padded(rows, self._config.fixed_shapes)
 
     def warm_up(self) -> None:
@@ -82,7 +86,7 @@ class FlowEngine(Rounded):
 
     @property
     def weights_bytes(self) -> int:
-        """In memory; 0 where the model does not say."""
+        """Size of the weights in memory, in bytes; 0 if the model does not report it."""
         return int(getattr(self._model, "weights_bytes", 0))
 
     def check_parity(self) -> list[Parity]:
@@ -93,7 +97,7 @@ class FlowEngine(Rounded):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nothing else uses the model, here or on the device."""
+        """Enter exclusive use of the model, on the host and on the device."""
         with self._lock:
             yield
 
@@ -106,17 +110,18 @@ class FlowEngine(Rounded):
                     raise ModelError(f"{self.contract.model!r} computes in less than float32: give its model a `reference()`")
                 return parity.check_rows(self._model, self._config)
             finally:
-                give_back()  # of its reference
+                give_back()  # frees the memory of the reference
 
     def _answers(self, requests: Mapping[int, InferenceRequest]) -> Mapping[int, EngineReply | ModelError]:
-        """Of those with as many solver steps, among others."""
+        """Answer the requests of a mixed batch that ask for the same number of denoising steps.
+        A failure becomes the answer of each of these requests, so that the rest of the batch still runs."""
         try:
             return dict(zip(requests, in_halves(self._infer, list(requests.values())), strict=True))
         except ModelError as error:
             return dict.fromkeys(requests, error)
 
     def _infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
-        """With as many solver steps each."""
+        """Run one batch whose requests all ask for the same number of denoising steps."""
         rows, batch = len(requests), filled(requests, self._config.fixed_shapes)
         chunks, updates, phases = self._sample(batch)
         if not np.isfinite(chunks[:rows]).all(axis=(1, 2)).any():
@@ -138,7 +143,8 @@ class FlowEngine(Rounded):
 
     @property
     def _warm_steps(self) -> int:
-        """Every step is the same program: a few have seen all of it. 0: the model's own number."""
+        """Number of denoising steps at warm-up; 0 selects the model's own number.
+        Every step is the same program, so a few steps cover all of it."""
         may_choose = most_steps(self._config) >= WARM_STEPS
         return WARM_STEPS if may_choose and self._config.num_steps > WARM_STEPS else 0
 
@@ -147,6 +153,6 @@ class FlowEngine(Rounded):
         return self._config.fixed_shapes or self._config.warm_sizes or (1, self.max_batch_size)
 
     def _all_kinds(self) -> list[InferenceRequest]:
-        """Requests that want a program of their own."""
+        """Return one blank request for each program that the model needs."""
         blank = blank_request(self.contract)
         return [blank, guided(blank, true_jacobian=True)] if self.contract.true_jacobian else [blank]

@@ -1,4 +1,4 @@
-"""Rows in flight, each at its own solver step: they enter and leave between steps, and all steps are one batch each."""
+"""Rows in flight, each at its own denoising step. Rows enter and leave between steps, and rows that advance share a batch."""
 
 from __future__ import annotations
 
@@ -20,43 +20,44 @@ from ros2_rfm_serving.types import Array, InferenceRequest
 
 
 class SteppedModel(VelocityModel, Protocol):
-    """A `VelocityModel` whose rows may be put together with those of other calls of `perceive`.
+    """`VelocityModel` whose rows can share a batch with rows of other calls of `perceive`.
 
-    Its context is a tuple of tensors [B, ...], of the same shapes for all requests; `denormalize` reads nothing but the actions.
+    Its context is a tuple of tensors [B, ...] of the same shapes for all requests, and `denormalize` reads nothing but the actions.
     """
 
     def perceive(self, requests: Sequence[InferenceRequest]) -> Tensors: ...
 
 
 class Done(NamedTuple):
-    """Of one row, model space."""
+    """Finished chunk of one row, in model space."""
 
     chunk: Array
     """[T, A]"""
     updates: Array
-    """[K, T, A]"""
+    """Change by each denoising step, [K, T, A]."""
 
 
 class Coming(NamedTuple):
-    """What rows are to read, which the device may still be perceiving."""
+    """Context that rows are to read and that the device may still be computing."""
 
     rows: tuple[int, ...]
     seen: Seen
-    """Of one row for all of them, or of as many."""
+    """Context of one row that all rows share, or of as many rows as `rows` has."""
 
 
 class Flight:
-    """One thread. A row is known by the number that its server gave it."""
+    """Rows in flight and the batches that advance them.
+    One thread makes all calls. A row is identified by the number that its server assigned."""
 
     def __init__(self, model: SteppedModel, config: SamplingConfig, slots: Slots, max_batch_size: int, aside: Aside) -> None:
         self._model, self._config, self._aside = model, config, aside
         self._slots, self._max_batch_size = slots, max_batch_size
         self._rows: list[int] = []
-        """By slot"""
+        """Row number, by slot."""
         self._steps: list[int] = []
-        """Solver steps that are done, by slot"""
+        """Completed denoising steps, by slot."""
         self._solvers: list[Solver] = []
-        """Of as many steps as each row asked for, by slot"""
+        """Solver with the number of steps that the row asked for, by slot."""
         self._coming: list[Coming] = []
 
     def __len__(self) -> int:
@@ -70,11 +71,11 @@ class Flight:
         return self._rows, self._steps, self._solvers
 
     def steps(self) -> Iterable[tuple[int, int]]:
-        """Each row, and how many solver steps it has done."""
+        """Return each row with its number of completed denoising steps."""
         return zip(self._rows, self._steps, strict=True)
 
     def enter(self, rows: Sequence[int], x: Tensor, seen: Seen | None, num_steps: Sequence[int]) -> None:
-        """x: [B, T, W], where their sampling starts from; seen: None where they `read` before their first step."""
+        """Add rows. x: start of their sampling, [B, T, W]. seen: None for rows that `read` a context before their first step."""
         later = seen if seen is not None and seen.there is not None else None
         if later is not None:
             self._slots.require(later)
@@ -86,7 +87,7 @@ class Flight:
             self._coming.append(Coming(tuple(rows), later))
 
     def read(self, rows: Collection[int], seen: Seen) -> None:
-        """Another context than they had, [1, ...], from here on."""
+        """Replace the context of rows by another one, [1, ...], from their next step on."""
         if rows and seen.there is None:
             self._slots.read(sorted(self._rows.index(row) for row in rows), seen)
         elif rows:
@@ -94,11 +95,11 @@ class Flight:
             self._coming.append(Coming(tuple(rows), seen))
 
     def waiting(self) -> set[int]:
-        """Rows of which something is being perceived."""
+        """Return the rows for which perception is still running."""
         return {row for rows, seen in self._coming if seen.there is not None and not has_come(seen.there) for row in rows}
 
     def _receive(self, rows: Collection[int]) -> None:
-        """What these are to read, in its order, for which the device waits."""
+        """Apply the pending contexts of these rows, in order of arrival; the device waits for their perception."""
         coming, self._coming = self._coming, []
         for each in coming:
             if any(row in rows for row in each.rows):
@@ -109,7 +110,7 @@ class Flight:
                 self._coming.append(each)
 
     def _come(self, coming: Coming) -> None:
-        """To where its rows are by now."""
+        """Write a pending context into the slots that its rows have by now."""
         rows, seen = coming
         slots = {i: self._rows.index(row) for i, row in enumerate(rows) if row in self._rows}
         places, of_all = list(slots.values()), len(seen.context[0]) == 1
@@ -121,7 +122,8 @@ class Flight:
                     self._slots.read([slot], seen.row(i))
 
     def advance(self, rows: Collection[int]) -> dict[int, Done]:
-        """By one solver step; those that are done, which have left. Raises: `OutOfMemoryError`."""
+        """Advance rows by one denoising step and return those that are done, which leave.
+        Raises: `OutOfMemoryError` if memory does not suffice for half a batch."""
         count = len(rows)
         if self._coming:
             self._receive(rows)
@@ -133,7 +135,7 @@ class Flight:
         return answers
 
     def leave(self, rows: Collection[int]) -> None:
-        """The last rows move into the holes."""
+        """Remove rows; the last rows move into the slots that become free."""
         holes = [slot for slot, row in enumerate(self._rows) if row in rows] if rows else []
         if not holes:
             return
@@ -147,7 +149,7 @@ class Flight:
         self._coming = [each for each in self._coming if any(row in self._rows for row in each.rows)]
 
     def _to_front(self, rows: Collection[int]) -> None:
-        """The rows of this turn into the first slots."""
+        """Move the rows of this turn into the first slots."""
         count = len(rows)
         if count == len(self._rows):
             return
@@ -159,7 +161,7 @@ class Flight:
                 values[one], values[other] = values[other], values[one]
 
     def _step(self, slots: Sequence[int]) -> list[None]:
-        """One solver step of these, which follow one another, in one batch."""
+        """Run one denoising step of contiguous slots as one batch."""
         start, count = slots[0], len(slots)
         batch = self._slots.batch(start, count, padded(count, self._config.fixed_shapes))
         steps, solvers = self._steps[start : start + count], self._solvers[start : start + count]

@@ -1,8 +1,9 @@
-"""Pipelined sessions in frames: how solver steps and perception are spread over stages, and who may go on how far (AURAS §4.3).
+"""Frames of pipelined sessions: denoising steps and perception are spread over stages (AURAS §4.3).
 
-A frame of a session begins with each of its observations. A request is perceived in its first `pp_perception` frames, after which
-its observation is in the session's public context, and generated in the next `pp_generation`; so one request is answered per frame
-once `depth` are in flight. A frame that comes early adds to what is left of the one before. Pure: numbers of rows, no tensors.
+Each observation begins a frame of its session. A request is perceived in its first `pp_perception` frames, after which its
+observation is in the session's public context, and generated in the next `pp_generation` frames. So one request is answered per
+frame once `depth` are in flight. A frame that comes early adds its steps to the remaining steps of the frame before. This module is
+pure: it handles row numbers, not tensors.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from ros2_rfm_serving.types import Pipelining, RequestId
 
 
 def steps_of_stages(num_steps: int, pipelining: Pipelining) -> tuple[int, ...]:
-    """Solver steps of each generation stage: shares of e^(i alpha), rounded so that they add up; at least one each (§4.3.2).
+    """Return the denoising steps of each generation stage (AURAS §4.3.2).
 
-    Raises: `ModelError` when there are more stages than steps.
+    Stage i gets a share proportional to e^(i alpha). Shares are rounded so that they add up, and are at least one step.
+    Raises: `ModelError` if there are more stages than steps.
     """
     stages = pipelining.pp_generation
     if not 1 <= stages <= num_steps:
@@ -34,16 +36,17 @@ def steps_of_stages(num_steps: int, pipelining: Pipelining) -> tuple[int, ...]:
 
 
 def require_spread(num_steps: int, pipelining: Pipelining) -> None:
-    """Raises: `ModelError` for a pipeline that these steps, or any, cannot have."""
+    """Check that denoising steps can be spread over the stages of a pipeline.
+    Raises: `ModelError` for a pipeline that is impossible with this number of steps, or with any."""
     steps_of_stages(num_steps, pipelining)
     if pipelining.problem:
         raise ModelError(pipelining.problem)
 
 
 def blocks_of_stages(costs: Sequence[float], stages: int) -> tuple[range, ...]:
-    """Blocks of each perception stage, in order; the most expensive stage is as cheap as it can be (§4.3.2).
+    """Return the blocks of each perception stage, in order.
 
-    Raises: `ModelError` when there are more stages than blocks.
+    The most expensive stage is as cheap as possible (AURAS §4.3.2). Raises: `ModelError` if there are more stages than blocks.
     """
     if not 1 <= stages <= len(costs):
         raise ModelError(f"pp_perception is {stages}; the model's perception has {len(costs)} blocks to spread over frames")
@@ -53,7 +56,7 @@ def blocks_of_stages(costs: Sequence[float], stages: int) -> tuple[range, ...]:
 
 
 class SessionKey(NamedTuple):
-    """Requests of a session that share a public context: those of one episode."""
+    """Identity of the requests that share a public context: those of one session in one episode."""
 
     robot: str
     component: str
@@ -69,16 +72,16 @@ def session_of(id: RequestId) -> SessionKey:
 class _Session:
     pipelining: Pipelining
     granted: tuple[int, ...]
-    """Solver steps that a request may have done by the end of each of its frames."""
+    """Denoising steps that a request may have completed by the end of each of its frames."""
     frames: dict[int, int] = field(default_factory=dict)
-    """Of each row in flight: frames that began after its own."""
+    """Number of frames that began after its own, by row in flight."""
 
     def limit(self, row: int) -> int:
         return self.granted[min(self.frames[row], len(self.granted) - 1)]
 
 
 class Frames:
-    """Rows of pipelined sessions that are in flight."""
+    """Rows in flight of pipelined sessions."""
 
     def __init__(self) -> None:
         self._sessions: dict[SessionKey, _Session] = {}
@@ -92,14 +95,14 @@ class Frames:
 
     @property
     def sessions(self) -> Collection[SessionKey]:
-        """Of which rows are in flight."""
+        """Sessions that have rows in flight."""
         return self._sessions.keys()
 
     def begin(self, row: int, session: SessionKey, pipelining: Pipelining, num_steps: int) -> list[int]:
-        """A frame begins with this row. Those of its robot's former episodes and epochs, which get no more frames; this row itself
-        where it is late.
+        """Begin a frame with this row, and return the outdated rows, which get no more frames.
 
-        Raises: `ModelError` for what cannot be spread so.
+        Rows of the robot's earlier episodes and epochs are outdated; so is this row itself if it is late. Raises: `ModelError` if
+        the steps cannot be spread over the stages.
         """
         if session not in self._sessions:
             spread = steps_of_stages(num_steps, pipelining)
@@ -113,7 +116,7 @@ class Frames:
         return [row for key in own if key != max(own) for row in self._sessions[key].frames]
 
     def generating(self, session: SessionKey) -> list[int]:
-        """Rows that read its public context."""
+        """Return the rows that read the session's public context."""
         known = self._sessions[session]
         return [row for row in known.frames if known.limit(row)]
 
@@ -121,11 +124,11 @@ class Frames:
         return self._session_of[row]
 
     def limit(self, row: int) -> int:
-        """Solver steps that it may have done by the end of the frame."""
+        """Return the denoising steps that a row may have completed by the end of the frame."""
         return self._sessions[self._session_of[row]].limit(row)
 
     def leave(self, row: int) -> SessionKey | None:
-        """Its session if this was the last of its rows in flight."""
+        """Remove a row, and return its session if this was the session's last row in flight, else None."""
         session = self._session_of.pop(row)
         del self._sessions[session].frames[row]
         if self._sessions[session].frames:

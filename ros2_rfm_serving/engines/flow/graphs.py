@@ -1,4 +1,4 @@
-"""Functions of tensors without Python between their operations: traced, or recorded as CUDA graphs (vla.cpp §4.3)."""
+"""Functions of tensors that run without Python between their operations: traced, or captured as CUDA graphs (vla.cpp §4.3)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Tensors = tuple[Tensor, ...]
 Function = Callable[..., Tensors]
 Key = tuple[tuple[torch.Size, torch.dtype], ...]
 WARM_UP_CALLS = 3
-"""Before recording and after tracing: libraries choose their kernels and allocate what they need."""
+"""Calls before capture and after tracing, in which libraries choose their kernels and allocate memory."""
 
 
 class Graphed:
-    """A function of tensors to tensors, recorded at the first call with inputs of new shapes, replayed at all others.
+    """Function of tensors that is captured at the first call with inputs of new shapes, and replayed at all later calls.
 
-    One thread at a time. Nothing that happened in the function can be differentiated.
+    It is not thread-safe, and its operations cannot be differentiated.
     """
 
     def __init__(self, function: Function, record: Callable[[Function, Tensors], Function] | None = None) -> None:
@@ -37,10 +37,10 @@ class Graphed:
 
 
 class Traced:
-    """A function of a network and tensors as a graph of the operations that it ran: the same to the last bit. Without Python
-    between them it is faster, the smaller they are, and others may use the interpreter meanwhile.
+    """Function of a network and tensors that runs as a traced graph of its operations, with equal results to the last bit.
 
-    path(inputs): what decides which operations run; a graph is traced for each.
+    Without Python between them the operations are faster, the smaller they are the more so, and other threads may use the
+    interpreter meanwhile. path(inputs): the value that decides which operations run; one graph is traced for each.
     """
 
     def __init__(self, function: Function, network: nn.Module, path: Callable[[Tensors], Hashable]) -> None:
@@ -55,7 +55,7 @@ class Traced:
 
     def _trace(self, inputs: Tensors) -> Function:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # what it points to compiles for half a minute per size
+            warnings.simplefilter("ignore", DeprecationWarning)  # the suggested replacement compiles for half a minute per size
             around = _Around(self._network.eval(), self._function).eval()
             graph: Function = torch.jit.trace(around, inputs, check_trace=False)  # type: ignore[no-untyped-call]
         for _ in range(WARM_UP_CALLS):
@@ -64,8 +64,8 @@ class Traced:
 
 
 class _Around(nn.Module):
-    """So that the weights are found: side by side, as PyTorch takes longer to make a module of a graph of every layer, for each
-    graph anew, than to trace it."""
+    """Module with all weights of a network side by side, so that the trace finds them.
+    For each graph, PyTorch would take longer to build a module for every layer than to trace it."""
 
     def __init__(self, network: nn.Module, function: Function) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class _Around(nn.Module):
 
 
 def accelerated(function: Function, *, compiled: bool, recorded: bool) -> Function:
-    """`function`, compiled, recorded, both or as it is; with gradients on, always as it is."""
+    """Return `function`, compiled, captured, both or unchanged. With gradients on, it always runs unchanged."""
     if not (compiled or recorded):
         return function
     if compiled:
@@ -90,7 +90,7 @@ def accelerated(function: Function, *, compiled: bool, recorded: bool) -> Functi
 
 
 def without_gradients(function: Function, fast: Function) -> Function:
-    """`fast` in place of `function` where nothing is differentiated."""
+    """Return a function that runs `fast` where nothing is differentiated, else `function`."""
 
     def run(*inputs: Tensor) -> Tensors:
         return function(*inputs) if torch.is_grad_enabled() else fast(*inputs)
@@ -99,14 +99,15 @@ def without_gradients(function: Function, fast: Function) -> Function:
 
 
 def key_of(inputs: Tensors) -> Key:
-    """Inputs with equal keys run the same kernels on memory of the same layout."""
+    """Return a key of inputs: those with equal keys run the same kernels on memory of the same layout."""
     return tuple((tensor.shape, tensor.dtype) for tensor in inputs)
 
 
 def record_cuda(function: Function, inputs: Tensors) -> Function:
-    """Inputs and outputs of the replay are copies: neither side needs to know that the graph's own memory is always the same.
+    """Capture a function as a CUDA graph, and return its replay.
 
-    That memory is made outside inference mode, so that it can be written with and without it.
+    Inputs and outputs of the replay are copies, so that neither side needs to know that the graph always uses the same memory. That
+    memory is allocated outside inference mode, so that it can be written with and without it.
     """
     with torch.cuda.device(inputs[0].device), torch.inference_mode(False), torch.no_grad():
         memory = tuple(tensor.clone() for tensor in inputs)
@@ -117,7 +118,7 @@ def record_cuda(function: Function, inputs: Tensors) -> Function:
                 function(*memory)
         torch.cuda.current_stream().wait_stream(stream)
         graph: Any = torch.cuda.CUDAGraph()
-        with _own_workspaces(), torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others send images meanwhile
+        with _own_workspaces(), torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads send images meanwhile
             results = function(*memory)
 
     def replay(*inputs: Tensor) -> Tensors:
@@ -131,9 +132,12 @@ def record_cuda(function: Function, inputs: Tensors) -> Function:
 
 @contextmanager
 def _own_workspaces() -> Iterator[None]:
-    """PyTorch keeps cuBLAS' memory by stream, and records all graphs on the same one: graphs that are replayed at once would write
-    into one another's, and who resets one would take it from the others (pytorch/pytorch#193402). So it is forgotten before and
-    after: each graph gets some of its own, which stays in its pool."""
+    """Give a graph cuBLAS workspaces of its own.
+
+    PyTorch keeps cuBLAS workspaces by stream, and captures all graphs on the same one. Graphs that are replayed at once would write
+    into one another's workspace, and the reset of one would free that of the others (pytorch/pytorch#193402). So the workspaces are
+    cleared before and after the capture: each graph gets its own, which stays in its pool.
+    """
     torch._C._cuda_clearCublasWorkspaces()
     try:
         yield

@@ -1,7 +1,7 @@
-"""Real-time chunking by guidance: velocities are bent so that a chunk continues the one that is executed meanwhile.
+"""Real-time chunking by guidance: velocities are corrected so that a chunk continues the one that is executed meanwhile.
 
-The formulae are LeRobot's, after Black et al., "Real-Time Execution of Action Chunking Flow Policies"; docs/rtc.md has them.
-Time is 1 at noise and 0 at actions; tau = 1 - time. B: rows of a batch; T: chunk length; A: number of actions. A row's result
+The formulae are LeRobot's, after Black et al., "Real-Time Execution of Action Chunking Flow Policies"; docs/rtc.md explains them.
+Time is 1 at noise and 0 at actions; tau = 1 - time. B: rows of a batch; T: chunk length; A: number of actions. The result of a row
 depends on that row alone, so robots with different delays, prefixes and settings share a batch.
 """
 
@@ -27,11 +27,12 @@ FADES: dict[PrefixSchedule, Callable[[Weights], Weights]] = {
     PrefixSchedule.LINEAR: np.positive,
     PrefixSchedule.EXP: lambda linear: linear * np.expm1(linear) / np.expm1(1.0),
 }
-"""Every schedule as a function of the linear one, whose ramp lies strictly between 0 and 1."""
+"""Each schedule as a function of the linear one, whose ramp lies strictly between 0 and 1."""
 
 
 def prefix_weights(start: Steps, end: Steps, total: int, schedules: Sequence[PrefixSchedule]) -> Weights:
-    """[B, total]: 1 before `start`, [B], fading out until `end`, [B], then 0. Raises: `ModelError`."""
+    """Return weights, [B, total], that are 1 before step `start`, [B], fade out until step `end`, [B], and are 0 after it.
+    Raises: `ModelError` if a start is negative."""
     start, end = np.minimum(start, end)[:, None], np.minimum(end, total)[:, None]
     if (start < 0).any():
         raise ModelError(f"guidance cannot start at row {start.min()}; inference delay and horizon are at least 0")
@@ -40,17 +41,19 @@ def prefix_weights(start: Steps, end: Steps, total: int, schedules: Sequence[Pre
 
 
 def guidance_weight(tau: float | Weights, max_weight: Weights) -> Weights:
-    """(1 - tau) / tau * ((1 - tau)^2 + tau^2) / (1 - tau)^2, at most `max_weight` (any shape that goes with tau's)."""
+    """Return (1 - tau) / tau * ((1 - tau)^2 + tau^2) / (1 - tau)^2, at most `max_weight`.
+    max_weight: any shape that broadcasts with that of tau."""
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         tau = np.asarray(tau)
         time = 1.0 - tau
         strength = time / tau * (time**2 + tau**2) / time**2
     limited = np.minimum(strength, max_weight)
-    return np.where(tau <= 0.0, max_weight, np.where(tau >= 1.0, 0.0, limited))  # infinite, and 0 times infinity
+    return np.where(tau <= 0.0, max_weight, np.where(tau >= 1.0, 0.0, limited))  # the formula gives infinity, and 0 times infinity
 
 
 def previous_chunk(prefix: Array, length: int, num_actions: int, *, zero_padded: bool) -> Array:
-    """[length, num_actions]: a prefix, [P, up to A], cut, or continued by its last action, or by zeros (LeRobot's older way)."""
+    """Return the previous chunk, [length, num_actions], that belongs to a prefix, [P, up to A].
+    A longer prefix is cut; a shorter one is continued by its last action, or by zeros (LeRobot's older way)."""
     rows = np.zeros((length, num_actions), np.float32)
     columns = rows[:, : prefix.shape[1]]
     columns[: len(prefix)] = prefix[:length]
@@ -61,35 +64,36 @@ def previous_chunk(prefix: Array, length: int, num_actions: int, *, zero_padded:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What the rows of a batch are guided to."""
+    """Guidance target of the rows of a batch."""
 
     actions: Tensor
-    """[B, T, A] model space: of the previous chunk, from the step of the observation on"""
+    """Actions of the previous chunk in model space, from the step of the observation on, [B, T, A]."""
     weights: Tensor
-    """[B, T, 1] in [0, 1]; a row that is not guided has zeros"""
+    """Weights in [0, 1], [B, T, 1]; zeros for a row that is not guided."""
     max_weight: Weights
-    """[B, 1, 1]"""
+    """Largest guidance weight, [B, 1, 1]."""
     through_model: Tensor | None
-    """[B, 1, 1] bool: rows whose error goes through the model's Jacobian; None: no row's"""
+    """True for rows whose error goes through the model's Jacobian, bool [B, 1, 1]; None if there are no such rows."""
 
     def error(self, clean: Tensor) -> Tensor:
         return (self.actions - clean) * self.weights
 
 
 _FREE = (empty(1, 1), Guidance(execution_horizon=0))
-"""A row without weight."""
+"""Prefix and settings of a row that is not guided."""
 
 
 def _asked(request: InferenceRequest) -> tuple[Array, Guidance]:
-    """Prefix and settings of a row that is to be guided."""
+    """Return the prefix and the settings that guide a row."""
     asks = request.conditioning is Conditioning.GUIDED and len(request.prefix_model)
     return (request.prefix_model, request.guidance) if asks else _FREE
 
 
 def target_of(requests: Sequence[InferenceRequest], like: Tensor) -> Target | None:
-    """`like`: a tensor [B, T, A] of the sampling loop. None: no request asks for guidance and has a prefix.
+    """Return the guidance target of a batch, or None if no request asks for guidance and has a prefix.
 
-    Guidance fades out at the execution horizon even if the prefix is shorter: LeRobot first continues it up to there.
+    like: a tensor [B, T, A] of the sampling loop. Guidance fades out at the execution horizon even if the prefix is shorter:
+    LeRobot first continues it up to there.
     """
     rows = [_asked(request) for request in requests]
     if all(row is _FREE for row in rows):
@@ -113,9 +117,9 @@ def target_of(requests: Sequence[InferenceRequest], like: Tensor) -> Target | No
 
 
 def guided_velocity(velocity: Callable[[Tensor], Tensor], x: Tensor, tau: float | Weights, target: Target) -> Tensor:
-    """[B, T, A]: the model's velocity at `x`, [B, T, A], and `tau`, less what pulls its clean estimate towards the target.
+    """Return the model's velocity, [B, T, A], less the correction that pulls its clean estimate towards the target.
 
-    tau: of all rows, or [B, 1, 1] of each.
+    x: [B, T, A]. tau: one number for all rows, or [B, 1, 1].
     """
     time = 1.0 - tau if isinstance(tau, float) else torch.from_numpy(1.0 - tau).to(x)
     if target.through_model is None:
@@ -130,7 +134,8 @@ def guided_velocity(velocity: Callable[[Tensor], Tensor], x: Tensor, tau: float 
 def _through_model(
     velocity: Callable[[Tensor], Tensor], x: Tensor, time: float | Tensor, target: Target, rows: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Velocity and correction, which is the vector-Jacobian product of error and clean estimate for `rows`, else the error."""
+    """Return velocity and correction.
+    The correction is the vector-Jacobian product of error and clean estimate for `rows`, and the error itself for all others."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         v = velocity(x)

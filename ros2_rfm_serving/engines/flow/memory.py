@@ -1,4 +1,4 @@
-"""When memory does not suffice for a batch: free what is cached, try its halves, once. And rows that do not enter."""
+"""Out-of-memory handling: cached memory is freed and the two halves of a batch are tried once. Rows that fail do not enter."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Rows = Sequence[tuple[int, InferenceRequest]]
 Row = TypeVar("Row")
 Answer = TypeVar("Answer")
 _HOST = "DefaultCPUAllocator"
-"""PyTorch says this when it cannot allocate on the host, with a plain RuntimeError."""
+"""Name of the allocator in the plain RuntimeError that PyTorch raises when it cannot allocate memory on the host."""
 
 
 def in_halves(run: Callable[[Sequence[Row]], list[Answer]], rows: Sequence[Row]) -> list[Answer]:
-    """What `run` answers to `rows`; if memory does not suffice, to their halves, one after the other.
+    """Return the answers of `run` to `rows`; if memory does not suffice, to their halves, one after the other.
 
-    Raises: `OutOfMemoryError` when it does not suffice for these either, or for a single row.
+    Raises: `OutOfMemoryError` if it does not suffice for the halves either, or for a single row.
     """
     answers = _attempt(run, rows)
     if answers is None and len(rows) > 1:
@@ -35,12 +35,14 @@ def in_halves(run: Callable[[Sequence[Row]], list[Answer]], rows: Sequence[Row])
 
 
 def in_batches(run: Callable[[Sequence[Row]], list[Answer]], rows: Sequence[Row], largest: int) -> list[Answer]:
-    """In order, no batch larger than this. Raises: `OutOfMemoryError`."""
+    """Run rows in order, in batches of at most `largest`.
+    Raises: `OutOfMemoryError` if memory does not suffice for half a batch."""
     return [answer for start in range(0, len(rows), largest) for answer in in_halves(run, rows[start : start + largest])]
 
 
 def not_entered(run: Callable[[Rows], list[None]], rows: Rows, inside: Container[int]) -> dict[int, ModelError]:
-    """`run`, which lets rows in, of all, or of each alone where that fails; errors of those that are not `inside` then."""
+    """Enter rows with `run`, and return the errors of those that could not enter. All rows enter together, or one by one where that
+    fails and they are not `inside` yet. If memory runs out, all of them get that error."""
     try:
         in_halves(run, rows)
         return {}
@@ -52,7 +54,8 @@ def not_entered(run: Callable[[Rows], list[None]], rows: Rows, inside: Container
 
 
 def _attempt(run: Callable[[Sequence[Row]], list[Answer]], rows: Sequence[Row]) -> list[Answer] | None:
-    """None: out of memory. What is cached is freed after the error, whose traceback holds the tensors, is gone."""
+    """Return the answers of `run`, or None if memory does not suffice.
+    Cached memory is freed only when the error is gone, as its traceback holds the tensors."""
     try:
         return run(rows)
     except (torch.OutOfMemoryError, MemoryError):

@@ -1,7 +1,7 @@
-"""Parity gates: an engine, block by block, against its own network in float64 and a loop without anything clever (vla.cpp §4.6).
+"""Parity check of an engine, block by block, against its own network in float64 and a plain sampling loop (vla.cpp §4.6).
 
-The reference loop runs one request at a time and perceives anew at every solver step, so that a stale cache, a batch whose rows
-mix, a wrong solver step or an index that rounds differently in reduced precision cannot hide.
+The reference loop runs one request at a time and perceives again at every denoising step. So a stale cache, a batch whose rows mix,
+a wrong solver step or an index that rounds differently in reduced precision cannot stay hidden.
 """
 
 from __future__ import annotations
@@ -36,51 +36,52 @@ TOLERANCES = {
     STORED[INT8]: 5e-2,
     STORED[INT4]: 5e-2,
 }
-"""By the dtype of the weights: rounding stays well below, an index that is off by one far above. Of integers both as of bfloat16:
-how few bits there are is no reason to move a robot elsewhere."""
+"""Largest relative error, by the dtype of the weights: rounding stays well below, and an index that is off by one lies far above.
+Both kinds of integers have that of bfloat16: fewer bits are no reason to move a robot elsewhere."""
 NUM_PROBES = 3
 PROBE_IMAGE = (96, 96, 3)
 
 
 @runtime_checkable
 class Referenced(Protocol):
-    """What a `VelocityModel` offers beside itself to be checked; its context is a sequence of tensors."""
+    """`VelocityModel` members that a parity check needs; the context is a sequence of tensors."""
 
     @property
     def weights_dtype(self) -> torch.dtype: ...
 
     @property
     def probe_instruction(self) -> str:
-        """Words that the model knows."""
+        """Instruction in words that the model knows."""
 
     def encoded_images(self, requests: Sequence[InferenceRequest]) -> Tensor:
-        """What its image encoder gives, position embeddings included."""
+        """Return the output of the image encoder, position embeddings included."""
 
     def reference(self) -> Any:
-        """As it was saved, in float64, as a `Referenced` `VelocityModel` on the CPU: nothing cached, compiled or filled up."""
+        """Return the model as it was saved.
+        It is a `Referenced` `VelocityModel` in float64 on the CPU, without caches, compilation or padding."""
 
 
 class ReferencedModel(VelocityModel, Referenced, Protocol):
-    """A model that can be checked."""
+    """`VelocityModel` that can be checked against its reference."""
 
 
 Told = Callable[[int, int], None]
-"""How many parts of a check are done, and of how many"""
+"""Callback (completed parts of the check, number of parts)."""
 
 
 def check(model: ReferencedModel, config: SamplingConfig, *, anew: bool = True, told: Told | None = None) -> list[Parity]:
-    """From the images to robot space, in the order of computation: the first that fails names the culprit.
+    """Check each block from the images to robot space, in the order of computation; the first that fails is the culprit.
 
-    anew: the reference perceives at every solver step. Else once, which finds what rounding does and takes a fraction of the time
-    where a language model perceives. A model that quantises activations is checked without that (`unrounded`, where it has it), as
-    its reference is.
+    anew: the reference perceives at every denoising step. Otherwise it perceives once, which still shows the effect of rounding and
+    takes a fraction of the time where a language model perceives. A model that quantises activations is checked without that
+    (`unrounded`, if it has it), as its reference is.
     """
     with getattr(model, "unrounded", nullcontext)():
         return _checked(model, config, anew, told or (lambda done, of: None))
 
 
 def _checked(model: ReferencedModel, config: SamplingConfig, anew: bool, told: Told) -> list[Parity]:
-    """Parts: reading the reference, perception, a step; then each step of each row's loop."""
+    """Run the check. Its parts are: loading the reference, perception, one step, and each step of each row's loop."""
     of = 3 + NUM_PROBES * len(_times(config)[1:])
     parts = iter(range(1, of + 1))
 
@@ -120,7 +121,7 @@ def _checked(model: ReferencedModel, config: SamplingConfig, anew: bool, told: T
 
 
 def check_rows(model: VelocityModel, config: SamplingConfig) -> list[Parity]:
-    """Of a model without a reference: rows of a batch, perceived together, against the same rows one at a time."""
+    """Check a model without a reference: rows of a batch, perceived together, against the same rows one at a time."""
     requests = _continuing(probes(model.contract, ""), model.contract, config)[: model.max_batch_size]
     if len(requests) < 2:
         return []
@@ -130,7 +131,7 @@ def check_rows(model: VelocityModel, config: SamplingConfig) -> list[Parity]:
 
 
 def compare(block: str, got: Any, reference: Any, dtype: torch.dtype) -> Parity:
-    """Tensors or arrays, or sequences of them; the worst counts. Another shape is infinitely far off."""
+    """Compare tensors, arrays, or sequences of them; the largest relative error counts. A different shape counts as infinite."""
     pairs = [(got, reference)] if isinstance(reference, Tensor | np.ndarray) else list(zip(got, reference, strict=True))
     errors = [_relative_error(_exact(one), _exact(other)) for one, other in pairs]
     error = math.nan if any(map(math.isnan, errors)) else max(errors)
@@ -138,7 +139,7 @@ def compare(block: str, got: Any, reference: Any, dtype: torch.dtype) -> Parity:
 
 
 def probes(contract: ModelContract, instruction: str) -> list[InferenceRequest]:
-    """Requests full of noise, with words that the model knows; always the same."""
+    """Return requests full of noise with an instruction that the model knows. They are always the same."""
     rng = np.random.default_rng(0)
     blank = blank_request(contract)
     return [
@@ -160,9 +161,9 @@ def plain_loop(
     context: Any | None = None,
     done: Callable[[], None] = lambda: None,
 ) -> Exact:
-    """[T, W] model space, float64: one row, nothing reused from one step to the next but `context`, where given. Not guided.
+    """Return the chunk of one request in model space, [T, W] float64, without guidance.
 
-    done: called after each step.
+    Nothing but `context`, if given, is reused from one step to the next. done: called after each step.
     """
     (request,) = anchored(exact, [request])
     fixed = request.inference_delay_steps if request.conditioning is Conditioning.PREFIX else 0
@@ -183,7 +184,7 @@ def plain_loop(
 
 
 def _next(x: Tensor, said: Tensor, time: float, after: float, config: SamplingConfig) -> Tensor:
-    """`x` at time `after`."""
+    """Return `x` at time `after`."""
     if config.predicts is Predicts.CHUNK:
         return said
     if config.predicts is Predicts.VELOCITY:
@@ -198,7 +199,7 @@ def _next(x: Tensor, said: Tensor, time: float, after: float, config: SamplingCo
 
 
 def _times(config: SamplingConfig) -> list[float]:
-    """From 1 to 0; a diffusion's are those of its noise levels."""
+    """Return the times from 1 to 0; those of a diffusion are the times of its noise levels."""
     if config.predicts is Predicts.CHUNK:
         return [1.0, 0.0]
     times = [(config.num_steps - step) / config.num_steps for step in range(config.num_steps + 1)]
@@ -213,7 +214,7 @@ def _kept(time: float, config: SamplingConfig) -> float:
 
 
 def _continuing(requests: list[InferenceRequest], contract: ModelContract, config: SamplingConfig) -> list[InferenceRequest]:
-    """All but the first continue a prefix, if the model can; each of its own length."""
+    """Return the requests with prefixes of different lengths for all but the first, if the model can continue prefixes."""
     if config.predicts is Predicts.CHUNK or not contract.max_inference_delay_steps:
         return requests
     prefix = np.random.default_rng(1).standard_normal((contract.chunk_length, len(contract.action_names)), np.float32)

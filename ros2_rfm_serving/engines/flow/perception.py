@@ -1,7 +1,7 @@
-"""Perception of pipelined sessions in stages: a frame takes each observation that is on its way one stage further (AURAS §4.3.2).
+"""Staged perception of pipelined sessions: a frame moves each pending observation one stage further (AURAS §4.3.2).
 
-Stages are contiguous blocks of the model's perception, cut so that each does as much arithmetic as the next. The same stage of
-several sessions runs as one batch.
+Stages are contiguous blocks of the model's perception, split so that each does about as much arithmetic as the next. The same stage
+of several sessions runs as one batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ros2_rfm_serving.types import InferenceRequest, Pipelining
 
 @runtime_checkable
 class InBlocks(Protocol):
-    """A `SteppedModel` whose `perceive` is a chain: `inputs`, then each block of `perception`, tensors [B, ...] all the way."""
+    """`SteppedModel` whose `perceive` is a chain: `inputs`, then each block of `perception`. All tensors are [B, ...]."""
 
     def inputs(self, requests: Sequence[InferenceRequest]) -> Tensors: ...
 
@@ -37,7 +37,7 @@ class InBlocks(Protocol):
 
 
 class Arithmetic(TorchFunctionMode):
-    """Counts what takes the time in a network: products of matrices, attention, convolutions."""
+    """Counter of the operations that dominate a network's run time: matrix products, attention and convolutions."""
 
     multiply_adds = 0
 
@@ -53,7 +53,7 @@ class Arithmetic(TorchFunctionMode):
 
 
 class Observed(NamedTuple):
-    """An observation on its way, and how far it has come: tensors [1, ...]."""
+    """Observation on its way through perception, with its current tensors, [1, ...]."""
 
     request: InferenceRequest
     tensors: Tensors
@@ -63,14 +63,15 @@ class StagedPerception:
     def __init__(self, model: SteppedModel, fixed_shapes: Sequence[int]) -> None:
         self._model, self._fixed_shapes = model, fixed_shapes
         self._on_the_way: dict[SessionKey, list[Observed]] = {}
-        """Newest first: place i has passed i + 1 stages."""
+        """Pending observations by session, newest first; the one at index i has passed i + 1 stages."""
 
     def require(self, pipelining: Pipelining) -> None:
-        """Raises: `ModelError`."""
+        """Check that the model's perception can be split as asked. Raises: `ModelError` if it cannot."""
         self._stages(pipelining.pp_perception)
 
     def frame(self, requests: Sequence[InferenceRequest]) -> list[Observed | None]:
-        """One frame of as many sessions, each with a newer observation: what came to its end, by session. Raises: `ModelError`."""
+        """Run one frame of several sessions, each with a new observation. Returns, for each session, the observation whose
+        perception is complete, or None. Raises: `ModelError` if the model's perception cannot be split as asked."""
         by_depth: dict[int, list[int]] = {}
         for i, request in enumerate(requests):
             assert request.pipelining is not None
@@ -81,7 +82,7 @@ class StagedPerception:
         return [ends[i] for i in range(len(requests))]
 
     def _frame(self, requests: Sequence[InferenceRequest], stages: int) -> list[Observed | None]:
-        """The same, of sessions with as many stages."""
+        """Run one frame of sessions with the same number of stages."""
         sessions, blocks = [session_of(request.id) for request in requests], self._stages(stages)
         lines = [[new, *self._on_the_way.get(key, [])] for new, key in zip(self._begun(requests), sessions, strict=True)]
         for stage in range(stages):
@@ -96,18 +97,18 @@ class StagedPerception:
         self._on_the_way.pop(session, None)
 
     def _stages(self, stages: int) -> list[Sequence[Function]]:
-        """Raises: `ModelError`."""
+        """Return the blocks of each stage. Raises: `ModelError` if the model's perception cannot be split so."""
         if not isinstance(self._model, InBlocks):
             raise ModelError(f"pp_perception is {stages}; this model's perception has no blocks to spread over frames")
         return [self._model.perception[own.start : own.stop] for own in blocks_of_stages(self._costs, stages)]
 
     @cached_property
     def _costs(self) -> list[int]:
-        """Multiply-adds of each block, counted while a blank request passes them as they were written."""
+        """Multiply-adds of each block, counted while a blank request passes through the uncompiled blocks."""
         assert isinstance(self._model, InBlocks)
         tensors, costs = self._model.inputs([blank_request(self._model.contract)]), []
         for block in self._model.perception:
-            with torch.enable_grad(), Arithmetic() as counted:  # with gradients no block is compiled or recorded
+            with torch.enable_grad(), Arithmetic() as counted:  # with gradients on, no block is compiled or recorded
                 tensors = block(*tensors)
             costs.append(counted.multiply_adds)
         return costs
@@ -117,7 +118,7 @@ class StagedPerception:
         return _rows(requests, self._model.inputs(requests))
 
     def _passed(self, observed: Sequence[Observed], blocks: Sequence[Function]) -> list[Observed]:
-        """Through one stage, as one batch."""
+        """Run one stage of these observations as one batch."""
         if not observed:
             return []
         rows = filled([each.tensors for each in observed], self._fixed_shapes)
@@ -128,24 +129,25 @@ class StagedPerception:
 
 
 def _rows(requests: Sequence[InferenceRequest], batch: Tensors) -> list[Observed]:
-    """Each with memory of its own, so that none keeps a whole batch."""
+    """Split a batch into observations, each with memory of its own, so that none keeps the whole batch alive."""
     return [Observed(request, tuple(t[i : i + 1].clone() for t in batch)) for i, request in enumerate(requests)]
 
 
 @dataclass
 class PublicContext:
-    """Of one session, double-buffered (§4.3.1): its rows in flight have read the front; the back is for the next frame.
+    """Public context of one session, double-buffered (AURAS §4.3.1).
 
-    fetch_offset -1: what is put has memory of its own.
+    Rows in flight read the front buffer; the back buffer is for the next frame. With `fetch_offset` -1, a context that is put has
+    memory of its own.
     """
 
     fetch_offset: int
     sequence: int = 0
-    """Of the observation in the front"""
+    """Sequence number of the observation in the front buffer."""
     _back: tuple[int, Seen] | None = None
 
     def put(self, sequence: int, newest: Seen) -> Seen | None:
-        """What rows read in this frame; None: nothing yet."""
+        """Store the newest context, and return the one that rows read in this frame, or None if there is none yet."""
         if self.fetch_offset == 0:
             self.sequence = sequence
             return newest

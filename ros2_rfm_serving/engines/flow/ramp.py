@@ -1,7 +1,7 @@
-"""Chunks that begin as the one before them went on, and leave it little by little (GR00T N1.7's overlap, frozen rows and ramp).
+"""Chunks that begin as the previous one continues and depart from it gradually (GR00T N1.7: overlap, frozen steps and ramp).
 
-The first rows of a prefix are kept as they are, as with every model that continues prefixes. Those behind them begin as the prefix
-goes on, not from noise, and follow the model the more, the later they are.
+The first steps of a prefix are kept unchanged, as with every model that continues prefixes. The steps after them start from the
+prefix instead of noise, and the later they are, the more they follow the model.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from ros2_rfm_serving.types import Array, Conditioning, InferenceRequest
 
 
 def strengths(count: int, rate: float) -> Array:
-    """[count] rising towards 1: how far rows behind the kept ones follow the model."""
+    """Return strengths, [count], that rise towards 1: how far the steps after the kept ones follow the model."""
     rising = -np.expm1(-rate * np.linspace(0.0, 1.0, count + 2))
     strength: Array = (rising / max(rising[-1], 1e-8))[1:-1].astype(np.float32)
     return strength
 
 
 def begun(start: Tensor, requests: Sequence[InferenceRequest], rate: float) -> Tensor:
-    """start: [B, T, W], from noise; with rate above 0, prefixes in its place, as far as they reach."""
+    """Replace noise by the prefixes, as far as they reach, and return it.
+    start: noise, [B, T, W], changed in place. rate: ramp rate; 0 leaves the noise unchanged."""
     for row, request in zip(start, requests, strict=True):
         _, overlap = span_of(request, len(row), rate)
         if overlap:
@@ -32,7 +33,8 @@ def begun(start: Tensor, requests: Sequence[InferenceRequest], rate: float) -> T
 
 
 def ramped(free: Tensor, requests: Sequence[InferenceRequest], rate: float) -> Tensor:
-    """free: [B, T], 0 for rows that are kept, else 1; with rate above 0, the strength of those behind them."""
+    """Set the strength of the chunk steps after the kept ones, and return it.
+    free: [B, T], 0 for kept chunk steps, else 1; changed in place. rate: ramp rate; 0 changes nothing."""
     for row, request in zip(free, requests, strict=True):
         delay, overlap = span_of(request, len(row), rate)
         if overlap > delay:
@@ -41,7 +43,8 @@ def ramped(free: Tensor, requests: Sequence[InferenceRequest], rate: float) -> T
 
 
 def span_of(request: InferenceRequest, length: int, rate: float) -> tuple[int, int]:
-    """Rows that are kept, and as far as the prefix reaches; its last row is the model's own."""
+    """Return the number of chunk steps that are kept, and of those that the prefix covers.
+    The last step of a chunk is always the model's own."""
     if not rate or request.conditioning is not Conditioning.PREFIX:
         return 0, 0
     overlap = min(len(request.prefix_model), length - 1)

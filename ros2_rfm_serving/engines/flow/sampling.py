@@ -1,10 +1,11 @@
-"""Our sampling loop around any `VelocityModel`: from noise (time 1) to actions (time 0), conditioned row by row.
+"""Our sampling loop around any `VelocityModel`: from noise (time 1) to actions (time 0), with conditioning per row.
 
-`perceive` runs once per batch; keys and values that it computes serve all solver steps (vla.cpp §3, Algorithm 1).
+`perceive` runs once per batch; the keys and values that it computes serve all denoising steps (vla.cpp §3, Algorithm 1).
 
-A chunk can continue the actions that are executed while it is computed in two ways (`Conditioning`, docs/rtc.md). PREFIX, for
-models that were trained for it: the first d rows are given clean, with time 0, at every solver step, so that the rest continues
-them. GUIDED, for any: `guidance.py` bends the velocities. Delay, prefix and way differ per row, so robots share a batch.
+A chunk can continue the actions that are executed while it is computed in two ways (`Conditioning`, docs/rtc.md). PREFIX is for
+models that were trained for it: the first d steps of the chunk are given clean, with time 0, at every denoising step, so that the
+rest continues them. GUIDED is for any flow-matching model: `guidance.py` corrects the velocities. Delay, prefix and conditioning
+differ per row, so robots share a batch.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from ros2_rfm_serving.types import NO_PHASES, Array, Conditioning, InferenceRequ
 
 
 class Sample(NamedTuple):
-    """In model space."""
+    """Sampled chunks, in model space."""
 
     chunks: Array
     """[B, T, A]"""
     updates: Array
-    """[B, K, T, A] what each solver step changed (Kairos §3.1); K is 0 for a regression"""
+    """Change by each denoising step, [B, K, T, A] (Kairos §3.1); K is 0 for a regression."""
     phases: Phases = NO_PHASES
 
 
@@ -45,13 +46,14 @@ def sample(
     noise: Array | None = None,
     clock: Callable[[], float] | None = None,
 ) -> Sample:
-    """The same request and seed, or the same noise, [B, T, W], give the same chunk: alone bit by bit, in a batch to rounding.
+    """Sample the chunks of a batch.
 
-    clock: by which its phases are measured; None: they are not.
-    Raises: `ModelError` for a conditioning or an inference delay that the model was not trained for.
+    The same request and seed, or the same noise, [B, T, W], give the same chunk: bit for bit alone, up to rounding in a batch.
+    clock: measures the phases; None if they are not measured. Raises: `ModelError` for a conditioning or an inference delay that
+    the model was not trained for.
     """
     contract, solver, watch = model.contract, solver_of(config), Stopwatch(clock, config.device)
-    # Tensors made in inference mode cannot be differentiated through, those without gradients can.
+    # Tensors that are made in inference mode cannot be differentiated through; those made without gradients can.
     with torch.no_grad() if any(asks_jacobian(request) for request in requests) else torch.inference_mode():
         watch.mark()
         context = model.perceive(requests)
@@ -68,12 +70,12 @@ def sample(
 
 
 def anchored(model: VelocityModel, requests: Sequence[InferenceRequest]) -> Sequence[InferenceRequest]:
-    """With prefixes where they are for these observations."""
+    """Return the requests with prefixes that are relative to their own observations, if the model needs that."""
     return model.anchored(requests) if isinstance(model, Anchored) else requests
 
 
 def robot_space(model: VelocityModel, chunks: Array, states: Sequence[Array]) -> Array:
-    """[B, T, A] model space -> robot space; states: [S], of each row's observation."""
+    """Return chunks in robot space, [B, T, A]. chunks: model space, [B, T, A]. states: [S] of each row's observation."""
     robot = model.denormalize(chunks)
     return model.placed(robot, states) if isinstance(model, Relative) else robot
 
@@ -84,24 +86,25 @@ def asks_jacobian(request: InferenceRequest) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What the steps of a batch keep to."""
+    """Conditioning of a batch: the steps of its chunks that are given, and its guidance target."""
 
     prefix: Tensor
-    """[B, T, W]: of rows of the chunk that are given"""
+    """Values of the chunk steps that are given, [B, T, W]."""
     fixed: Tensor
-    """[B, T, 1] bool: which are"""
+    """True for chunk steps that are given, bool [B, T, 1]."""
     free: Tensor
-    """[B, T]: 0 where they are, else 1; less where a step is taken in part (engines/flow/ramp.py)"""
+    """Factor of each update, [B, T]: 0 for a given chunk step, else 1; less where the step follows the model in part
+    (engines/flow/ramp.py)."""
     target: Target | None
-    """What rows are guided to; None: no row is."""
+    """Guidance target; None if no row is guided."""
 
 
 Predict = Callable[[Tensor, Tensor], Tensor]
-"""(time [B, T], x [B, T, W]) -> what the model says, [B, T, W]."""
+"""Function (time [B, T], x [B, T, W]) -> model output, [B, T, W]."""
 
 
 def denoise(predict: Predict, x: Tensor, held: Held, solver: Solver) -> tuple[Tensor, Tensor]:
-    """From noise `x`, [B, T, W], to actions, and what each step changed, [B, K, T, W]."""
+    """Denoise `x`, [B, T, W], and return the actions and the change by each denoising step, [B, K, T, W]."""
     updates = []
     for step in range(solver.num_steps):
         x, update = stepped(predict, x, held, solver.numbers(step), solver)
@@ -110,10 +113,11 @@ def denoise(predict: Predict, x: Tensor, held: Held, solver: Solver) -> tuple[Te
 
 
 def stepped(predict: Predict, x: Tensor, held: Held, numbers: Numbers, solver: Solver) -> tuple[Tensor, Tensor]:
-    """One solver step of each row: `x`, [B, T, W], after it, and what it changed. solver: of this kind are all rows'."""
+    """Run one denoising step of each row, and return `x`, [B, T, W], after it with the change.
+    solver: that of any row; all rows have the same kind."""
     x, time = kept(x, held), numbers[0]
     moving = (held.free > 0).to(held.free)
-    strength = (held.free + (1 - moving))[..., None]  # what is kept is kept by `kept`, as long as it is
+    strength = (held.free + (1 - moving))[..., None]  # given steps have 1 here, as `kept` restores them
     times = moving * (time if isinstance(time, float) else torch.from_numpy(time[:, None]).to(moving))
     update = solver.update(partial(predict, times), x, numbers, held.target) * strength
     return x + update, update
@@ -124,7 +128,7 @@ def kept(x: Tensor, held: Held) -> Tensor:
 
 
 def changed(updates: Tensor, held: Held) -> Tensor:
-    """[B, K, T, W]; what is given was not changed."""
+    """Return the changes, [B, K, T, W], with zeros for the chunk steps that are given."""
     return updates.masked_fill(held.fixed[:, None], 0.0)
 
 
@@ -132,24 +136,26 @@ Row = TypeVar("Row")
 
 
 def filled(rows: Sequence[Row], sizes: Sequence[int]) -> Sequence[Row]:
-    """`rows`, the last one repeated up to the next of `sizes`, rising; as they are beyond the largest, or without any."""
+    """Return `rows` with the last one repeated up to the next of `sizes`, which rise.
+    Rows are returned unchanged beyond the largest size, or without any sizes."""
     return [*rows, *[rows[-1]] * (padded(len(rows), sizes) - len(rows))]
 
 
 def padded(rows: int, sizes: Sequence[int]) -> int:
-    """Rows that are computed for a batch of so many."""
+    """Return the number of rows that are computed for a batch of `rows` requests, padding included."""
     return next((size for size in sizes if size >= rows), rows)
 
 
 def velocity_of(model: VelocityModel, context: object, time: Tensor, x: Tensor) -> Tensor:
     v: Tensor = model.velocity(x, time, context)
-    if v.shape != x.shape:  # it might be broadcast without a word
+    if v.shape != x.shape:  # otherwise it might be broadcast silently
         raise ModelError(f"{model.contract.model!r}: velocity gave {list(v.shape)} for an x of {list(x.shape)}")
     return v
 
 
 def held_of(requests: Sequence[InferenceRequest], contract: ModelContract, config: SamplingConfig, start: Tensor) -> Held:
-    """start: [B, T, W]. Raises: `ModelError`."""
+    """Return the conditioning of a batch.
+    start: start of sampling, [B, T, W]. Raises: `ModelError` for a conditioning that the model does not support."""
     able = contract if config.predicts is not Predicts.CHUNK else offered(contract, config.predicts)
     prefix, fixed = fixed_prefixes(requests, able, start)
     target = target_of(requests, start)
@@ -160,7 +166,8 @@ def held_of(requests: Sequence[InferenceRequest], contract: ModelContract, confi
 
 
 def fixed_prefixes(requests: Sequence[InferenceRequest], contract: ModelContract, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Prefix rows, [B, T, W] as `like`, and which rows are fixed to them, [B, T]: where `Conditioning.PREFIX` is asked for."""
+    """Return the prefixes, [B, T, W] as `like`, and the mask of the chunk steps that are fixed to them, [B, T].
+    Only requests with `Conditioning.PREFIX` have any. Raises: `ModelError` for a delay that the model was not trained for."""
     prefix = np.zeros(like.shape, np.float32)
     fixed = np.zeros(prefix.shape[:2], bool)
     for i, request in enumerate(requests):
@@ -181,7 +188,7 @@ def fixed_prefixes(requests: Sequence[InferenceRequest], contract: ModelContract
 def start_of(
     requests: Sequence[InferenceRequest], contract: ModelContract, config: SamplingConfig, noise: Array | None = None
 ) -> Tensor:
-    """[B, T, W], where sampling starts from: the requests' own noise, unless it is given."""
+    """Return the start of sampling, [B, T, W]: `noise`, or else the requests' own noise; zeros for a regression."""
     if noise is None:
         noise = np.stack([noise_of(request, contract, config) for request in requests])
     start = begun(torch.from_numpy(noise.copy()).to(config.device), requests, config.ramp_rate)
@@ -189,7 +196,7 @@ def start_of(
 
 
 def noise_of(request: InferenceRequest, contract: ModelContract, config: SamplingConfig) -> Array:
-    """[T, W], drawn from the request's identity, so that a recorded request can be run again bit by bit."""
+    """Return noise, [T, W], that follows from the request's identity, so that a recorded request can be replayed bit for bit."""
     columns = config.num_columns or len(contract.action_names)
     generator, shape = generator_of(request.id, config.seed), (contract.chunk_length, columns)
     uniform = config.noise == "uniform"
@@ -198,5 +205,5 @@ def noise_of(request: InferenceRequest, contract: ModelContract, config: Samplin
 
 
 def seed_of(request: InferenceRequest, config: SamplingConfig) -> int:
-    """From the request's identity, too, for a model that draws its noise itself."""
+    """Return a seed that follows from the request's identity, for a model that draws its noise itself."""
     return int(generator_of(request.id, config.seed).integers(2**63))

@@ -1,6 +1,6 @@
-"""Memory of rows in flight: a slot each, allocated once. Slots in use are the first ones, so that a batch is a slice of them.
+"""Preallocated memory of rows in flight, one slot each. The first slots are the occupied ones, so that a batch is a slice.
 
-N: slots; B: rows; T: chunk length; W: columns; K: solver steps.
+N: slots; B: rows; T: chunk length; W: columns; K: denoising steps.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ros2_rfm_serving.errors import ModelError
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What rows read: a context and what goes with its observation."""
+    """Context of rows, with the conditioning that belongs to the same observations."""
 
     held: Held
     context: Tensors
-    """Each [B, ...]"""
+    """Tensors, each [B, ...]."""
     there: Event | None = None
-    """When the context is; None: for whoever asks for something of it."""
+    """Event after which the context is complete; None if it is complete for all work that is enqueued later."""
 
     def row(self, i: int) -> Seen:
         held, target = self.held, self.held.target
@@ -46,7 +46,7 @@ class Seen:
         )
 
     def with_its_own(self, context: Tensors) -> Seen:
-        """This in place of its context, and memory of its own: a row keeps its batch no longer."""
+        """Return a copy with `context` and memory of its own, so that a row does not keep its batch alive."""
         return replace(self, held=copy.deepcopy(self.held), context=context)
 
 
@@ -58,15 +58,15 @@ class Batch(NamedTuple):
     held: Held
     context: Tensors
     own_x: Tensor
-    """The first of `x`: those that a step changes"""
+    """First rows of `x`, which a step changes."""
     own_updates: Tensor
-    """[K, ...] as that"""
+    """Changes of these rows by step, [K, ...]."""
 
 
 class Slots:
     def __init__(self, num_slots: int, x: Tensor, seen: Seen, num_steps: int) -> None:
-        """Like these rows, of which there is at least one."""
-        with torch.inference_mode(False):  # or guidance could not be differentiated
+        """Allocate slots that are shaped like the given rows, of which there is at least one."""
+        with torch.inference_mode(False):  # otherwise guidance could not be differentiated
             self.x = _memory(num_slots, x)
             self._updates = x.new_zeros(num_steps, num_slots, *x.shape[1:])
             self._context = tuple(_memory(num_slots, tensor) for tensor in seen.context)
@@ -79,26 +79,27 @@ class Slots:
                 through_model=self._through,
             )
         self._guided, self._jacobian = set[int](), set[int]()
-        """Slots whose rows ask for it"""
+        """Slots whose rows ask for guidance, and for guidance through the model's Jacobian."""
         self._tensors = (self.x, self._updates.transpose(0, 1), *self._context, *self._held)
         self._target_tensors = (self._target.actions, self._target.weights, self._through)
         self._batches: dict[tuple[int, int, int, bool, bool], Batch] = {}
 
     def enter(self, at: int, x: Tensor, seen: Seen | None) -> None:
-        """Rows into free slots from `at` on. seen: None for rows that read something before their first step."""
+        """Write rows into free slots from `at` on. seen: None for rows that read a context before their first step."""
         rows = range(at, at + len(x))
         if seen is not None:
             self.read(rows, seen)
         self.x[rows.start : rows.stop] = x
 
     def require(self, seen: Seen) -> None:
-        """Raises: `ModelError` for what no slot can hold."""
+        """Check that the slots can hold a context. Raises: `ModelError` if its shapes differ from those of the rows in flight."""
         shapes, known = _shapes(seen.context), _shapes(self._context)
         if shapes != known:
             raise ModelError(f"this request's context has the shapes {shapes}, those of the rows in flight {known}")
 
     def read(self, rows: Sequence[int], seen: Seen) -> None:
-        """From here on. seen: of one row for all of them, or of as many. Raises: `ModelError`."""
+        """Set the context that slots read from now on.
+        seen: one row for all slots, or as many rows as there are slots. Raises: `ModelError` if no slot can hold it."""
         self.require(seen)
         held, index = seen.held, _index(rows)
         for own, given in zip((*self._held, *self._context), (held.prefix, held.fixed, held.free, *seen.context), strict=True):
@@ -109,7 +110,7 @@ class Slots:
         self._set([one, other], [other, one])
 
     def leave(self, sources: list[int], holes: list[int], left: int) -> None:
-        """Rows in `sources` move into `holes`; slots from `left` on are free."""
+        """Move rows from the slots `sources` into `holes`; slots from `left` on become free."""
         if holes:
             self._set(holes, sources)
         for asking in (self._guided, self._jacobian):
@@ -120,7 +121,8 @@ class Slots:
         return bool(self._jacobian)
 
     def batch(self, start: int, count: int, padded: int) -> Batch:
-        """`count` slots, filled up with others, which a step leaves as they are. The same views again for the same slots."""
+        """Return views of `count` slots from `start` on, padded with other slots, which a step leaves unchanged.
+        The views are kept, so that the same slots always give the same views."""
         guided, jacobian = bool(self._guided), self.asks_jacobian
         key = (start, count, padded, guided, jacobian)
         if key not in self._batches:
@@ -136,7 +138,7 @@ class Slots:
         return Held(prefix=prefix, fixed=fixed, free=free, target=target)
 
     def updates(self, index: slice | Sequence[int]) -> Tensor:
-        """[B, K, T, W]"""
+        """Return the changes by denoising step, [B, K, T, W]."""
         return self._updates[:, index].transpose(0, 1)
 
     def _aim(self, rows: Sequence[int], target: Target | None) -> None:
@@ -145,7 +147,7 @@ class Slots:
         self._jacobian.difference_update(rows)
         if target is None:
             for values in (self._target.actions, self._target.weights, self._target.max_weight):
-                values[index] = 0.0  # all of them: a former row's NaN times 0 would be NaN
+                values[index] = 0.0  # all of them, as a former row's NaN times 0 would be NaN
             return
         through = target.through_model
         self._guided.update(rows)
@@ -157,7 +159,7 @@ class Slots:
         self._through[index] = False if through is None else through
 
     def _set(self, slots: list[int], sources: list[int]) -> None:
-        """What is in `sources` into `slots`."""
+        """Copy the contents of the slots `sources` into `slots`."""
         for values in (*self._tensors, *(self._target_tensors if self._guided else ())):
             values[slots] = values[sources]
         self._target.max_weight[slots] = self._target.max_weight[sources]
@@ -168,7 +170,7 @@ class Slots:
 
 
 def _index(rows: Sequence[int]) -> slice | Sequence[int]:
-    """A slice where it can be one: of views, not copies."""
+    """Return the indices as a slice where possible, which gives views instead of copies."""
     return slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] == len(rows) - 1 else list(rows)
 
 
@@ -180,12 +182,12 @@ def _cut(target: Target, rows: slice, jacobian: bool) -> Target:
 
 
 def _memory(num_slots: int, like: Tensor) -> Tensor:
-    """[N, ...] of zeros, a row laid out as those of `like`: kernels round alike then."""
+    """Return zeros, [N, ...], whose rows have the memory layout of those of `like`, so that kernels round alike."""
     order = sorted(range(1, like.dim()), key=like.stride, reverse=True)
     memory = like.new_zeros(num_slots, *(like.shape[dim] for dim in order))
     return memory.permute(0, *(1 + order.index(dim) for dim in range(1, like.dim())))
 
 
 def _shapes(tensors: Tensors) -> list[list[int]]:
-    """Of one row."""
+    """Return the shape of one row of each tensor."""
     return [list(tensor.shape[1:]) for tensor in tensors]

@@ -1,7 +1,7 @@
-"""What one step of our sampling loop changes, by what a model predicts. Time falls from 1 (noise) to 0 (actions) in equal steps.
+"""Solvers: the change by one step of our sampling loop, for each quantity that a model may predict.
 
-B: rows of a batch; T: chunk length; A: number of actions. Rows may be at different steps, and of different numbers of steps
-(`Numbers`): numbers of all rows are numbers, those of each row are columns beside them.
+Time falls from 1 (noise) to 0 (actions) in equal steps. B: rows of a batch; T: chunk length; A: number of actions. Rows may be at
+different steps and have different numbers of steps (`Numbers`): a value that all rows share is a scalar, any other an array [B].
 """
 
 from __future__ import annotations
@@ -25,33 +25,34 @@ from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import InferenceRequest
 
 Number = float | npt.NDArray[np.float64]
-"""Of all rows, or [B] of each."""
+"""Scalar that all rows share, or [B] with one value per row."""
 Numbers = tuple[Number, ...]
-"""What a step calculates with; the first is the time at which it asks the model."""
+"""Values that a step calculates with; the first is the time at which it evaluates the model."""
 MOST = 2
-"""Times as many solver steps as the model has by itself may be asked for."""
+"""Factor by which a request may at most raise the model's own number of denoising steps."""
 
 
 class Solver(Protocol):
-    """Steps 0 to `num_steps` - 1, each with one call of the model."""
+    """Solver with steps 0 to `num_steps` - 1, each with one model evaluation."""
 
     @property
     def num_steps(self) -> int: ...
 
     @property
     def num_updates(self) -> int:
-        """How many of its steps refine what is there already: all, or none."""
+        """Number of steps that refine an existing estimate: all of them, or 0."""
 
     def numbers(self, step: int) -> tuple[float, ...]:
-        """Of `step`."""
+        """Return the values that `step` calculates with."""
 
     def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, numbers: Numbers, target: Target | None) -> Tensor:
-        """What a step changes, [B, T, A]. predict(x): the model's answer, [B, T, A]; target: what rows are guided to."""
+        """Return the change of x by one step, [B, T, A].
+        predict(x): the model's output, [B, T, A]. target: guidance target of the rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Euler:
-    """Flow matching; the only one that can be guided."""
+    """Euler solver for flow matching, the only solver that supports guidance."""
 
     num_steps: int
 
@@ -70,7 +71,8 @@ class Euler:
 
 @dataclass(frozen=True, kw_only=True)
 class Ddim:
-    """Diffusion without fresh noise (Song et al., "Denoising Diffusion Implicit Models"), trailing steps, cosine noise levels."""
+    """DDIM solver: diffusion without fresh noise, with trailing steps and cosine noise levels.
+    Source: Song et al., "Denoising Diffusion Implicit Models"."""
 
     predicts: Predicts
     num_steps: int
@@ -97,7 +99,7 @@ class Ddim:
 
     @cached_property
     def _levels(self) -> tuple[tuple[float, ...], ...]:
-        """Of each step: its time; how much signal and how much noise there is in x, before and after."""
+        """Time of each step, with the amounts of signal and noise in x before it and after it."""
         indices = [round(self.train_steps * left / self.num_steps) - 1 for left in range(self.num_steps, 0, -1)]  # halves are exact
         kept = [*(cosine_levels(self.train_steps)[index] for index in indices), 1.0]
         signal, spread = [math.sqrt(level) for level in kept], [math.sqrt(1.0 - level) for level in kept]
@@ -107,7 +109,7 @@ class Ddim:
 
 @dataclass(frozen=True, kw_only=True)
 class Direct:
-    """Regression: one call gives the chunk."""
+    """Regression, where one model evaluation gives the chunk."""
 
     num_steps: int = 1
     num_updates: int = 0
@@ -120,19 +122,20 @@ class Direct:
 
 
 def numbers_of(places: Sequence[tuple[Solver, int]]) -> Numbers:
-    """Of rows, each at its own step of its own solver."""
+    """Return the values of rows, each at its own step of its own solver."""
     each = [solver.numbers(step) for solver, step in places]
     return each[0] if len(set(each)) == 1 else tuple(np.array(column) for column in zip(*each, strict=True))
 
 
 def _column(number: Number, like: Tensor) -> float | Tensor:
-    """[B, 1, 1], one for each row, unless it is of all."""
+    """Return a value per row as [B, 1, 1], or the scalar that all rows share."""
     return number if isinstance(number, float) else torch.from_numpy(number[:, None, None]).to(like)
 
 
 @cache
 def cosine_levels(train_steps: int) -> tuple[float, ...]:
-    """Share of the actions' variance that each noise level keeps (alpha bar; Nichol and Dhariwal, with betas of at most 0.999)."""
+    """Return the share of the actions' variance that each noise level keeps, in [0, 1].
+    This is alpha bar of Nichol and Dhariwal, with betas of at most 0.999."""
 
     def level(time: float) -> float:
         return math.cos((time + 0.008) / 1.008 * math.pi / 2) ** 2
@@ -142,7 +145,8 @@ def cosine_levels(train_steps: int) -> tuple[float, ...]:
 
 
 def most_steps(config: SamplingConfig) -> int:
-    """That a request may ask for: twice as many as others have, whom it holds up. 0: it may not choose."""
+    """Return the largest number of denoising steps that a request may ask for, or 0 if it may not choose.
+    The limit is twice the model's own number, as a request with more steps delays the others of its batch."""
     if config.predicts is Predicts.CHUNK:
         return 0
     most = MOST * config.num_steps
@@ -150,7 +154,7 @@ def most_steps(config: SamplingConfig) -> int:
 
 
 def steps_for(request: InferenceRequest, config: SamplingConfig) -> int:
-    """Solver steps that it asks for. Raises: `ModelError`."""
+    """Return the number of denoising steps of a request. Raises: `ModelError` if the model cannot take as many."""
     asked, most = request.num_steps, most_steps(config)
     if asked and not 1 <= asked <= most:
         can = f"1 to {most}, or 0 for its own {config.num_steps}" if most else "its own number alone"
@@ -160,7 +164,8 @@ def steps_for(request: InferenceRequest, config: SamplingConfig) -> int:
 
 @lru_cache(maxsize=256)
 def solver_of(config: SamplingConfig, num_steps: int = 0) -> Solver:
-    """num_steps: instead of the configuration's. Raises: `ModelError`."""
+    """Return the solver of a configuration. num_steps: replaces the configuration's number unless it is 0.
+    Raises: `ModelError` for a number of steps that is out of range."""
     config = replace(config, num_steps=num_steps or config.num_steps)
     if config.predicts is Predicts.CHUNK:
         return Direct()

@@ -1,4 +1,7 @@
-"""A `SteppedModel` as an engine whose rows join a running batch and leave it, and its pipelined sessions (AURAS §4)."""
+"""Continuous batching of a `SteppedModel`: requests join a running batch and leave it between denoising steps.
+
+The engine also serves pipelined sessions (AURAS §4).
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,10 @@ from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRe
 
 
 class SteppingEngine(FlowEngine, Stepping):
-    """Flow matching and diffusion serve pipelined sessions; a regression has no steps to spread.
+    """Engine whose requests advance one denoising step at a time.
 
-    On a GPU rows are perceived while those that are in flight already go on (`aside.py`).
+    Flow-matching and diffusion models serve pipelined sessions; a regression model has no steps to spread over frames. On a GPU,
+    new requests are perceived while those in flight continue (`aside.py`).
     """
 
     def __init__(
@@ -41,19 +45,19 @@ class SteppingEngine(FlowEngine, Stepping):
         config: SamplingConfig = SamplingConfig(),  # noqa: B008 (frozen)
         aside: Aside | None = None,
     ) -> None:
-        """aside: where it perceives; None: as its device has it."""
+        """Create the engine. aside: where perception runs; None selects it by the device."""
         super().__init__(model, config)
-        one_state = isinstance(model, Relative) and model.is_relative  # a row's x means something for its own observation alone
+        one_state = isinstance(model, Relative) and model.is_relative  # x of a row is relative to its own observation
         self._contract = replace(self._contract, pipelines=config.predicts is not Predicts.CHUNK and not one_state)
         self._stepped, self._num_steps = model, solver_of(config).num_steps
         self._most_steps = max(most_steps(config), self._num_steps)
         self._aside = aside or aside_of(config.device)
         self._frames, self._staged = Frames(), StagedPerception(model, config.fixed_shapes)
         self._states: dict[int, Array] = {}
-        """Of rows in flight, what their robots observed of themselves"""
+        """Observed robot state of each row in flight, [S]."""
         self._public: dict[SessionKey, PublicContext] = {}
         self._outdated: set[int] = set()
-        """Rows of former episodes and epochs"""
+        """Rows of earlier episodes and epochs, which the next turn answers with an error."""
 
     @property
     def stepped(self) -> SteppedModel:
@@ -76,13 +80,13 @@ class SteppingEngine(FlowEngine, Stepping):
         if pipelining.pp_perception != 1:
             self._staged.require(pipelining)
 
-    # --- rows come and go ---
+    # --- rows enter and leave ---
 
     def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
         with self._lock:
             try:
                 errors = self._enter(list(rows.items()))
-                if not self._aside.is_beside or self._flight.waiting().issuperset(self._able()):  # nobody goes on meanwhile
+                if not self._aside.is_beside or self._flight.waiting().issuperset(self._able()):  # no row could advance meanwhile
                     self._aside.join()
                     settle(self._config.device)
                 return errors
@@ -95,7 +99,7 @@ class SteppingEngine(FlowEngine, Stepping):
         return [row for row in able if row not in waiting] or able if waiting else able
 
     def _able(self) -> list[int]:
-        """Rows that may take a step, for which the device may have to wait."""
+        """Return the rows that may take a step, including those for which the device would have to wait."""
         rows = self._flight.steps()
         return [row for row, step in rows if self._may_step(row, step)] if self._frames else [row for row, _ in rows]
 
@@ -122,7 +126,7 @@ class SteppingEngine(FlowEngine, Stepping):
             self._leave(rows)
 
     def close(self) -> None:
-        """Perception that nobody waits for any more still reads the weights, whose memory is another's next."""
+        """Wait for perception that is still running: it reads the weights, whose memory is reused next."""
         with self._alone():
             settle(self._config.device)
 
@@ -167,11 +171,11 @@ class SteppingEngine(FlowEngine, Stepping):
         return [None] * len(rows)
 
     def _perceive_staged(self, rows: Rows) -> list[None]:
-        """Of one request per session each, with the same number of stages."""
+        """Perceive one request per session in stages. All requests have the same number of stages."""
         requests = self._checked(rows)
         x = start_of(requests, self.contract, self._config)
         with torch.inference_mode():
-            held_of(requests, self.contract, self._config, x)  # refuses what it cannot be held to, before it sets out
+            held_of(requests, self.contract, self._config, x)  # raises for an unsupported conditioning before perception begins
             with self._aside.perceiving() as there:
                 perceived = self._staged.frame(requests)
             try:
@@ -183,7 +187,7 @@ class SteppingEngine(FlowEngine, Stepping):
                     self._begin_frame(row, request, request.pipelining, newest)
             finally:
                 for request in requests:
-                    if (session := session_of(request.id)) not in self._frames.sessions:  # it did not enter
+                    if (session := session_of(request.id)) not in self._frames.sessions:  # the request did not enter
                         self._staged.forget(session)
         return [None] * len(rows)
 
@@ -192,7 +196,8 @@ class SteppingEngine(FlowEngine, Stepping):
         return observed.request.id.sequence, Seen(held=held, context=observed.tensors, there=there)
 
     def _checked(self, rows: Rows) -> list[InferenceRequest]:
-        """Raises: `ModelError`."""
+        """Return the requests of these rows.
+        Raises: `ModelError` if one of them asks for a number of steps or a pipeline that the model cannot run."""
         for _, request in rows:
             steps_for(request, self._config)
             if request.pipelining is not None:
@@ -235,7 +240,8 @@ class SteppingEngine(FlowEngine, Stepping):
                 self.leave(rows)
 
     def _all_kinds(self) -> list[InferenceRequest]:
-        """Rows at different steps, or of which some are fixed, have times of their own for each token."""
+        """Return one blank request for each program.
+        Rows at different steps, or with a fixed prefix, have a time per token, which takes a program of its own."""
         blank = blank_request(self.contract)
         if Conditioning.PREFIX not in self.contract.conditionings:
             return super()._all_kinds()
@@ -245,14 +251,14 @@ class SteppingEngine(FlowEngine, Stepping):
 
     @cached_property
     def _flight(self) -> Flight:
-        """With memory for rows like a blank one."""
+        """Rows in flight, with memory that is shaped after a blank request."""
         blank = [blank_request(self.contract)]
         x = start_of(blank, self.contract, self._config)
         size = self.max_batch_size
         with torch.inference_mode():
             context = self._stepped.perceive(filled(blank, self._config.fixed_shapes))
             seen = Seen(held=held_of(blank, self.contract, self._config, x), context=context)
-        num_slots = -(-self.max_rows // size) * size  # so that a batch that is filled up ends within them
+        num_slots = -(-self.max_rows // size) * size  # so that a padded batch ends within the slots
         return Flight(self._stepped, self._config, Slots(num_slots, x, seen, self._most_steps), size, self._aside)
 
     @contextmanager
@@ -263,12 +269,12 @@ class SteppingEngine(FlowEngine, Stepping):
 
 
 def _stages(request: InferenceRequest) -> int:
-    """Frames that its perception takes."""
+    """Return the number of frames that the perception of a request takes."""
     return request.pipelining.pp_perception if request.pipelining is not None else 1
 
 
 def _reads_later(request: InferenceRequest) -> bool:
-    """Its context is read from the next frame on."""
+    """Return whether the context of a request is read only from the next frame on."""
     return request.pipelining is not None and request.pipelining.fetch_offset != 0
 
 
@@ -277,7 +283,7 @@ def _row(context: Tensors, i: int) -> Tensors:
 
 
 def _one_each(rows: Rows) -> list[Rows]:
-    """In order, so that each part has one request per session."""
+    """Split rows, in order, into parts with at most one request per session."""
     parts: list[list[tuple[int, InferenceRequest]]] = []
     count = Counter[SessionKey]()
     for row in rows:

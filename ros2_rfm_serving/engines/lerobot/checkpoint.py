@@ -1,4 +1,4 @@
-"""A LeRobot checkpoint: a folder, or a repository of the Hugging Face hub. JSON and safetensors only; nothing in it is run."""
+"""LeRobot checkpoint: a folder, or a repository of the Hugging Face hub. JSON and safetensors only; no code in it is run."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from ros2_rfm_serving.engines.weights_header import check_header
 from ros2_rfm_serving.errors import ModelError
 
 LOADING = (AttributeError, ImportError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError)
-"""Errors of LeRobot's loaders"""
+"""Errors of LeRobot's loaders."""
 RELEASE = metadata.version("lerobot")
 _log = logging.getLogger(__name__)
 LACK_CAMERAS = (*IMPORTED, "pi0_fast", "xvla")
-"""Types that go on without an image feature that is not there (0.4.4 and 0.6.1, where their code looks for `missing_img_keys`)"""
+"""Types that run without an image feature that is missing (0.4.4 and 0.6.1, where their code looks for `missing_img_keys`)."""
 
 
 class LeRobotOptions(BaseModel):
@@ -53,41 +53,42 @@ class LeRobotOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     path: str
-    """A folder, relative ones below models/; or `owner/name` on the hub."""
+    """Folder, relative to models/; or `owner/name` on the hub."""
     revision: str | None = None
-    """Of a repository on the hub: a commit, for a model that does not change underfoot."""
+    """Commit of a repository on the hub, for a model that does not change unnoticed."""
     device: str = Field(default="auto", pattern=DEVICE)
-    """`auto`: the first GPU, or the CPU where there is none or where the placement says `CPU`."""
+    """Device; `auto` selects the first GPU, or the CPU if there is none or the placement says `CPU`."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Of pi0 and its family; else as in the checkpoint."""
+    """Dtype of pi0 and its family; by default the checkpoint's."""
     num_steps: int | None = Field(default=None, ge=1)
-    """Of the solver; else the checkpoint's."""
+    """Denoising steps; by default the checkpoint's."""
     action_names: tuple[str, ...] = ()
     """Names and order of the action columns, which no checkpoint has; or give `dataset`."""
     dataset: str = ""
-    """Folder of the LeRobot dataset it was trained on: its meta/info.json has names and rate."""
+    """Folder of the LeRobot dataset that it was trained on: its meta/info.json has names and rate."""
     control_rate_hz: float = Field(default=0.0, ge=0.0)
-    """Of the demonstrations; 0: the dataset's, if it is given."""
+    """Rate of the demonstrations; 0 for the dataset's, if it is given."""
     rename_map: dict[str, str] = {}
-    """A robot's feature -> the policy's, `observation.images.front: observation.images.camera1`; in place of the checkpoint's."""
+    """Policy's feature for a robot's, `observation.images.front: observation.images.camera1`; replaces the checkpoint's map."""
     cameras: tuple[str, ...] = ()
-    """As the robot names them, in the policy's order; else those that the checkpoint was trained with"""
+    """Robot's names of the cameras, in the policy's order; by default those that the checkpoint was trained with."""
     release: str = Field(default="", pattern=r"^(0\.[456](\.\d+)?)?$")
-    """LeRobot's release that trained a pi0 or pi0.5, where the checkpoint does not say so: `0.4` or `0.5`."""
+    """LeRobot release that trained a pi0 or pi0.5, if the checkpoint does not tell it: `0.4` or `0.5`."""
     raw_units: bool = False
-    """Without statistics, states and actions are the network's own numbers, as LeRobot takes them."""
+    """True if states and actions without statistics are the network's own numbers, as LeRobot uses them."""
     vlm: str = ""
     """Folder with configuration and tokenizer of SmolVLA's language model, for a machine without the hub."""
     tokenizer: str = ""
-    """Folder with the tokenizer; else `vlm`'s, or the checkpoint's."""
+    """Folder with the tokenizer; by default that of `vlm`, or the checkpoint's."""
     max_batch_size: int = Field(default=32, ge=1)
     true_jacobian: bool = False
-    """Sessions may ask for guidance through the model's Jacobian: 2 to 4 times as long, for all robots of a batch."""
+    """True if sessions may ask for guidance through the model's Jacobian: it takes 2 to 4 times as long, for all robots of a
+    batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A policy ready for inference, its processing, and what tells it from others."""
+    """Policy ready for inference, with its processing and its identity."""
 
     model: str
     kind: str
@@ -97,14 +98,15 @@ class Checkpoint:
     postprocessor: Any
     options: LeRobotOptions
     content_hash: str
-    """SHA-256 over configurations and weights as saved, and over what runs: steps, precision, names, words. Hex."""
+    """SHA-256 over configurations and weights as saved, and over the settings that it runs with: steps, precision, names, words.
+    Hex."""
     cameras: tuple[Camera, ...]
     action_names: tuple[str, ...]
     control_rate_hz: float
 
 
 def load(model: str, options: LeRobotOptions, models_folder: Path) -> Checkpoint:
-    """Raises: `ModelError` naming the folder or option and what is wrong with it."""
+    """Load a checkpoint. Raises: `ModelError` that names the folder or option and its problem."""
     folder = _folder(model, options, models_folder)
     require_checkpoint(folder)
     config = _config(model, options, folder)
@@ -153,7 +155,7 @@ def _folder(model: str, options: LeRobotOptions, models_folder: Path) -> Path:
 
 
 def _why(error: Exception, config: Any, options: LeRobotOptions, folder: Path) -> str:
-    """Return what helps where a tokenizer or a language model of the hub is missing, else what went wrong."""
+    """Return advice if a tokenizer or a language model of the hub is missing, else the error."""
     backbone = getattr(config, "vlm_model_name", "")
     message = str(error)
     if any(isinstance(cause, OSError) for cause in _causes(error)):
@@ -170,21 +172,21 @@ def _why(error: Exception, config: Any, options: LeRobotOptions, folder: Path) -
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and those behind it: LeRobot raises `ValueError` for whatever a step raises."""
+    """Yield an error and its causes: LeRobot raises `ValueError` for any error of a step."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _tokenizers(folder: Path) -> list[str]:
-    """Return the names by which its preprocessor asks for tokenizers."""
+    """Return the names by which the checkpoint's preprocessor asks for tokenizers."""
     steps = read_json(folder / PREPROCESSOR)["steps"]
     keys = ("tokenizer_name", "action_tokenizer_name", "paligemma_tokenizer_name")
     return [str(name) for step in steps for key in keys if (name := (step.get("config") or {}).get(key))]
 
 
 def _cameras(model: str, config: Any, options: LeRobotOptions, folder: Path) -> tuple[Camera, ...]:
-    """Raises: `ModelError`."""
+    """Return the cameras of a checkpoint. Raises: `ModelError` if they cannot be told from it and the options."""
     steps = read_json(folder / PREPROCESSOR)["steps"]
     saved = [(step.get("config") or {}).get("rename_map") or {} for step in steps]
     own_map = {robot: policy for names in saved for robot, policy in names.items()}
@@ -218,7 +220,7 @@ def _with_statistics(folder: Path, steps: list[dict[str, Any]]) -> set[str]:
 
 
 def _require_its_release(model: str, config: Any, options: LeRobotOptions, folder: Path, cameras: Sequence[Camera]) -> None:
-    """Accept a pi0 or pi0.5 to which the installed LeRobot shows what the one showed that trained it. Raises: `ModelError`."""
+    """Check that the installed LeRobot gives a pi0 or pi0.5 the inputs that it had in training. Raises: `ModelError`."""
     differs = _differs_by_release(config, cameras)
     if not differs:
         return
@@ -240,7 +242,7 @@ def _require_its_release(model: str, config: Any, options: LeRobotOptions, folde
 
 
 def _differs_by_release(config: Any, cameras: Sequence[Camera]) -> str:
-    """Return what LeRobot 0.4 shows to a policy otherwise than 0.5 and later do; empty: nothing."""
+    """Return the inputs of a policy in which LeRobot 0.4 differs from 0.5 and later; empty if there are none."""
     state = config.robot_state_feature
     shapes = [config.image_features[camera.feature].shape[-2:] for camera in cameras]
     padded = config.type == "pi05" and state is not None and state.shape[0] < PADDED_STATE
@@ -250,7 +252,7 @@ def _differs_by_release(config: Any, cameras: Sequence[Camera]) -> str:
 
 
 def _require_statistics(folder: Path, before: Any, after: Any) -> None:
-    """Accept pipelines that have the statistics they normalise by. Raises: `ModelError`."""
+    """Check that pipelines have the statistics with which they normalise. Raises: `ModelError`."""
     for name, pipeline, kinds in ((PREPROCESSOR, before, ("STATE",)), (POSTPROCESSOR, after, ("ACTION",))):
         for step in pipeline.steps:
             known = getattr(step, "_tensor_stats", None)
@@ -266,7 +268,8 @@ def _require_statistics(folder: Path, before: Any, after: Any) -> None:
 
 
 def _config(model: str, options: LeRobotOptions, folder: Path) -> Any:
-    """As saved, but for the options; nothing of it makes LeRobot fetch weights that the checkpoint has."""
+    """Return the saved configuration, changed by the options. LeRobot never fetches weights that the checkpoint has.
+    Raises: `ModelError` for a policy that cannot be served, or options that it does not have."""
     config = _saved_config(model, folder)
     if config.use_peft:
         raise ModelError(f"{folder}: holds an adapter only; merge it into its policy and save that")
@@ -290,7 +293,8 @@ def _config(model: str, options: LeRobotOptions, folder: Path) -> Any:
 
 
 def _saved_config(model: str, folder: Path) -> Any:
-    """Raises: `ModelError` that names what serves a type or a release that the installed LeRobot does not know."""
+    """Return the saved configuration.
+    Raises: `ModelError` that says which part serves a type or a release that the installed LeRobot does not know."""
     saved = read_json(folder / CONFIG)
     kind = str(saved.get("type"))
     if kind in CHUNKLESS:
@@ -299,7 +303,7 @@ def _saved_config(model: str, folder: Path) -> Any:
         raise ModelError(f"{model!r}: {folder / CONFIG}: LeRobot {RELEASE} does not know the type {kind!r}: {served_by(kind)}")
     try:
         return PreTrainedConfig.from_pretrained(folder)
-    except Exception as error:  # its parser raises errors of its own
+    except Exception as error:  # LeRobot's parser raises errors of its own
         known = {field.name for field in fields(PreTrainedConfig.get_choice_class(kind))}
         newer = ", ".join(sorted(saved.keys() - known - {"type"}))
         other = f"; {served_by(kind)}" if kind in IMPORTED else ""
@@ -324,13 +328,11 @@ def _names_and_rate(model: str, options: LeRobotOptions, num_actions: int) -> tu
 
 
 def _load_weights(policy: Any, file: Path) -> None:
-    """All of them, strictly: LeRobot's own loaders go on without those that are missing.
-
-    Precision is the checkpoint's, except where the policy's configuration has a `dtype`. Raises: `ValueError`, `ModelError`.
-    """
+    """Load all weights, strictly: LeRobot's own loaders continue without those that are missing.
+    Precision is the checkpoint's, except if the policy's configuration has a `dtype`. Raises: `ValueError`, `ModelError`."""
     check_header(file)
     weights = load_file(file)
-    if hasattr(policy, "_fix_pytorch_state_dict_keys"):  # pi0 and pi0.5 as openpi names their parts
+    if hasattr(policy, "_fix_pytorch_state_dict_keys"):  # pi0 and pi0.5 with openpi's names of their parts
         fixed = policy._fix_pytorch_state_dict_keys(weights, policy.config)
         weights = {key if key.startswith("model.") else f"model.{key}": value for key, value in fixed.items()}
     own = dict(policy.named_parameters(remove_duplicate=False))
@@ -351,7 +353,7 @@ def _load_weights(policy: Any, file: Path) -> None:
 
 
 def _overrides(options: LeRobotOptions, folder: Path, cameras: Sequence[Camera]) -> dict[str, Any]:
-    """Return what its preprocessor's steps are given in place of what was saved, where it has them."""
+    """Return the arguments of the preprocessor's steps that replace the saved ones, for the steps that it has."""
     steps, _ = _steps(folder, PREPROCESSOR), _steps(folder, POSTPROCESSOR)
     tokenizer = options.tokenizer or options.vlm
     overrides: dict[str, Any] = {"device_processor": {"device": options.device}}
@@ -364,7 +366,8 @@ def _overrides(options: LeRobotOptions, folder: Path, cameras: Sequence[Camera])
 
 
 def _steps(folder: Path, name: str) -> set[str]:
-    """Of a pipeline, by name. One that is given as a class of any module would be called with arguments from the checkpoint."""
+    """Return the names of a pipeline's steps. A step that is given as a class of any module would be called with arguments from the
+    checkpoint. Raises: `ModelError` for such a step."""
     steps = read_json(folder / name)["steps"]
     for step in steps:
         if not step.get("registry_name"):
@@ -373,7 +376,7 @@ def _steps(folder: Path, name: str) -> set[str]:
 
 
 def _runs_as(config: Any, preprocessor: Any) -> dict[str, Any]:
-    """What options or the hub decide: solver steps, precision, which feature is which, and the tokenizers' words."""
+    """Return the settings that options or the hub decide: denoising steps, precision, rename maps, and the tokenizers' words."""
     steps = {key: getattr(config, key) for key in ("num_steps", "num_inference_steps", "dtype") if hasattr(config, key)}
     renamed = [step.rename_map for step in preprocessor.steps if hasattr(step, "rename_map")]
     words = [_words_hash(step.input_tokenizer) for step in preprocessor.steps if hasattr(step, "input_tokenizer")]
@@ -381,14 +384,14 @@ def _runs_as(config: Any, preprocessor: Any) -> dict[str, Any]:
 
 
 def _words_hash(tokenizer: Any) -> str:
-    """Of what it does to a text, wherever it came from."""
+    """Return the hash of a tokenizer's effect on a text, wherever it came from."""
     fast = getattr(tokenizer, "backend_tokenizer", None)
     words = fast.to_str() if fast is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
     return hashlib.sha256(words.encode()).hexdigest()
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Raises: `ModelError`."""
+    """Return the JSON object in a file. Raises: `ModelError` if it cannot be read."""
     try:
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -1,4 +1,7 @@
-"""LeRobot policies: flow-matching ones split, so that our loop brings real-time chunking, confidence and batching; others whole."""
+"""LeRobot policies as engines: flow-matching policies are split, so that our loop adds real-time chunking, confidence and batching.
+
+Other policies run whole.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,9 @@ from ros2_rfm_serving.types import Conditioning, ModelContract
 
 
 class LeRobotEngine(FlowEngine):
-    """One thread; the lock of `FlowEngine` covers observation to robot space, as `Processing` needs it.
+    """Engine for a LeRobot policy.
 
+    One thread makes all calls; the lock of `FlowEngine` covers the way from observation to robot space, as `Processing` requires.
     Each session has processor steps of its own (`sessions.py`).
     """
 
@@ -31,7 +35,7 @@ class LeRobotEngine(FlowEngine):
         super().__init__(model, model.sampling)
         self._policy = model
         model.relative, linear = space_of(model.processing, model.contract)
-        if model.relative and not linear:  # then nobody knows where in model space a prefix is now
+        if model.relative and not linear:  # the place of a prefix in the current model space is unknown then
             self._contract = replace(self._contract, conditionings=(Conditioning.NONE,), true_jacobian=False)
 
     def reset(self) -> None:
@@ -47,7 +51,8 @@ class LeRobotEngine(FlowEngine):
 
 
 def space_of(processing: Processing, contract: ModelContract) -> tuple[bool, bool]:
-    """Do equal chunks in model space mean different motions for robots in different states; is the way there linear?"""
+    """Return whether model space is relative to the robot's state, and whether the way to robot space is linear.
+    In a relative model space, equal chunks mean different motions for robots in different states."""
     shape = (1, contract.chunk_length, len(contract.action_names))
     blank = blank_request(contract)
     moved = replace(blank, state=np.ones(contract.state_size, np.float32))
@@ -61,7 +66,7 @@ def space_of(processing: Processing, contract: ModelContract) -> tuple[bool, boo
 
 
 def build(spec: EngineSpec) -> LeRobotEngine:
-    """Raises: `ModelError`, `ConfigurationError`."""
+    """Build the engine. Raises: `ModelError`, `ConfigurationError`."""
     torch.set_num_threads(spec.threads)
     options = checked_options(LeRobotOptions, spec)
     options = options.model_copy(update={"device": device_of(spec.model, options.device, spec.gpu_type)})

@@ -1,4 +1,4 @@
-"""LeRobot policies as models of our loop: flow-matching ones split, others whole."""
+"""LeRobot policies as models of our loop: flow-matching policies are split, others run whole."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract, Outpu
 
 
 class LeRobotModel:
-    """A checkpoint as a `VelocityModel`; what is the same for all policies."""
+    """Checkpoint as a `VelocityModel`: the parts that all policies share."""
 
     sampling: SamplingConfig
     relative = False
-    """Equal chunks in model space are different motions for robots in different states."""
+    """True if equal chunks in model space are different motions for robots in different states."""
 
     def __init__(self, checkpoint: Checkpoint, split: Split | None) -> None:
         fits = fits_of(checkpoint.policy, split, checkpoint.cameras)
@@ -46,12 +46,13 @@ class LeRobotModel:
         return self._contract
 
     def denormalize(self, actions: Array) -> Array:
-        """Of the batch that was perceived last: its observations may have a say."""
+        """Return chunks in robot space.
+        They belong to the batch that was perceived last, as its observations may influence them."""
         return self.processing.to_robot(torch.from_numpy(actions))
 
 
 class SplitModel(LeRobotModel):
-    """Asks the policy's action expert once per solver step (`Anchored`)."""
+    """Model that runs the policy's action expert once per denoising step (`Anchored`)."""
 
     def __init__(self, checkpoint: Checkpoint, split: Split) -> None:
         super().__init__(checkpoint, split)
@@ -73,7 +74,8 @@ class SplitModel(LeRobotModel):
         return self.split.velocity(x, time[:, 0], context)  # no prefix is ever fixed: a row has one time
 
     def anchored(self, requests: Sequence[InferenceRequest]) -> Sequence[InferenceRequest]:
-        """A prefix that is relative to an observation that has passed would point to the wrong place."""
+        """Return the requests with prefixes in the current model space.
+        A prefix that is relative to an earlier observation would point to the wrong place."""
         if not self.relative or not any(len(request.prefix_model) for request in requests):
             return requests
         robot = np.zeros((len(requests), self._contract.chunk_length, len(self._contract.action_names)), np.float32)
@@ -90,7 +92,7 @@ class _Asked(NamedTuple):
 
 
 class WholeModel(LeRobotModel):
-    """Gives its chunk at once, as a regression does, whatever it does inside."""
+    """Model that gives its whole chunk in one call, like a regression, whatever the policy does inside."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__(checkpoint, None)

@@ -1,4 +1,4 @@
-"""Our path against LeRobot's own: same weights, same noise, its observation to its actions, one row at a time."""
+"""Parity check of our path against LeRobot's own: same weights, same noise, from observation to actions, one row at a time."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ros2_rfm_serving.engines.lerobot.policies import QUEUED
 from ros2_rfm_serving.types import Array, InferenceRequest
 
 INSTRUCTIONS = ("push", "open the drawer and put the red cube into it", "pick the cube")
-"""Of different lengths, so that a batch is padded."""
+"""Instructions of different lengths, so that a batch is padded."""
 
 
 class Step(NamedTuple):
-    """One call of a policy's action expert in its own loop."""
+    """Call of a policy's action expert in LeRobot's own loop."""
 
     cache: Any
     x: Tensor
@@ -36,9 +36,9 @@ class Own(NamedTuple):
     """LeRobot's answer to one request."""
 
     chunk: Array
-    """[T, A] model space"""
+    """Chunk in model space, [T, A]."""
     robot: Array
-    """[T, A] robot space"""
+    """Chunk in robot space, [T, A]."""
     steps: list[Step]
 
 
@@ -49,7 +49,7 @@ def check(model: SplitModel | WholeModel) -> list[Parity]:
 
 
 def requests_for(model: LeRobotModel) -> list[InferenceRequest]:
-    """Noise in images of the size that the policy was trained on, and as states."""
+    """Return requests with noise as states, and as images of the size that the policy was trained on."""
     features = model.checkpoint.policy.config.image_features
     sizes = [features[feature].shape[-2:] for feature in model.processing.features]
     rng = np.random.default_rng(1)
@@ -99,7 +99,8 @@ def _check_whole(model: WholeModel, requests: Sequence[InferenceRequest]) -> lis
 
 
 def own_answer(model: LeRobotModel, request: InferenceRequest, noise: Array | None = None, **guidance: Any) -> Own:
-    """What LeRobot's users get: its preprocessing, its policy's chunk, its postprocessing. guidance: of its real-time chunking."""
+    """Return LeRobot's own answer: its preprocessing, its policy's chunk, its postprocessing.
+    guidance: arguments of its real-time chunking."""
     policy, batch = model.checkpoint.policy, own_input(model, request)
     if noise is None:
         return _own_whole(model, batch, request)
@@ -110,7 +111,7 @@ def own_answer(model: LeRobotModel, request: InferenceRequest, noise: Array | No
 
 
 def own_input(model: LeRobotModel, request: InferenceRequest) -> dict[str, Any]:
-    """What LeRobot's policy gets of one observation."""
+    """Return the input of LeRobot's policy for one observation."""
     processing, device = model.processing, torch.device(model.checkpoint.options.device)
     observation = {source: request.images[c] for c, source in zip(processing.cameras, processing.sources, strict=True)}
     observation |= {processing.state_source: request.state} if model.contract.state_size else {}
@@ -136,7 +137,7 @@ def _own(model: LeRobotModel, chunk: Tensor, steps: list[Step]) -> Own:
 
 @contextmanager
 def recording(flow: Any) -> Iterator[list[Step]]:
-    """Every solver step of a policy's own loop within the block."""
+    """Record every denoising step of a policy's own loop within the block."""
     steps: list[Step] = []
     denoise_step = flow.denoise_step
 
@@ -153,7 +154,7 @@ def recording(flow: Any) -> Iterator[list[Step]]:
 
 
 def _tensors(cache: Any) -> list[Tensor]:
-    """Those of any nesting of layers, keys and values."""
+    """Return the tensors of any nesting of layers, keys and values."""
     if isinstance(cache, Tensor):
         return [cache]
     parts = cache.values() if isinstance(cache, dict) else () if cache is None else cache
@@ -161,7 +162,7 @@ def _tensors(cache: Any) -> list[Tensor]:
 
 
 def _precision(model: LeRobotModel) -> torch.dtype:
-    """The coarsest of the weights."""
+    """Return the coarsest dtype of the weights."""
     dtypes = {parameter.dtype for parameter in model.checkpoint.policy.parameters()}
     coarsest: torch.dtype = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
     return coarsest

@@ -1,10 +1,9 @@
-"""Gemma as pi0 and pi0.5 have it, of a transformers from the package index.
+"""Gemma with the changes of pi0 and pi0.5, on a transformers from the package index.
 
 LeRobot 0.4 expects a transformers with openpi's changes (openpi, `models_pytorch/transformers_replace`), which no release has:
-
-- norms of the action expert that are conditioned on the solver's time, with a gate at each residual (adaptive RMSNorm);
-- embeddings that enter as they are, not times the root of their width, and image features accordingly;
-- keys and values of the prefix that a solver step reads and does not add to.
+- norms of the action expert that are conditioned on the denoising time, with a gate at each residual (adaptive RMSNorm);
+- embeddings that enter unscaled, not times the root of their width, and image features accordingly;
+- keys and values of the prefix that a denoising step reads and does not append to.
 
 Names of parameters are openpi's, so that its checkpoints load.
 """
@@ -27,13 +26,13 @@ from transformers.models.paligemma.modeling_paligemma import PaliGemmaForConditi
 
 PI = ("pi0", "pi05", "pi0_fast")
 CHECK = ModuleType("transformers.models.siglip.check")
-"""LeRobot asks a module of this name whether transformers has the changes."""
+"""Module that LeRobot imports to check whether transformers has the changes."""
 CHECK.check_whether_transformers_replace_is_installed_correctly = lambda: True  # type: ignore[attr-defined]
 
 
 def provide(kind: str) -> None:
-    """Give LeRobot 0.4's code of a policy these changes. A transformers that has them, and LeRobot 0.5, which brings its own, are
-    left as they are."""
+    """Add these changes to LeRobot 0.4's code of a policy.
+    A transformers that has them, and LeRobot 0.5, which brings its own, are left unchanged."""
     if (
         kind not in PI
         or find_spec("lerobot.policies.pi_gemma")
@@ -52,7 +51,7 @@ def gated_residual(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
 
 
 class AdaptiveNorm(nn.Module):
-    """RMSNorm whose scale, shift and gate follow from a condition; without one, Gemma's own."""
+    """RMSNorm whose scale, shift and gate follow from a condition; without a condition it is Gemma's own."""
 
     def __init__(self, width: int, eps: float, condition_width: int | None) -> None:
         super().__init__()
@@ -63,7 +62,7 @@ class AdaptiveNorm(nn.Module):
             self.dense = nn.Linear(condition_width, 3 * width)
 
     def forward(self, x: Tensor, cond: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """x: [B, L, width]; cond: [B, condition width]. Returns the normed x, and the gate of the residual after it."""
+        """Return the normed x, and the gate of the residual after it. x: [B, L, width]; cond: [B, condition width]."""
         normed = x * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + self.eps)
         if cond is None:
             return (normed * (1.0 + self.weight.float())).to(x.dtype), None
@@ -72,7 +71,7 @@ class AdaptiveNorm(nn.Module):
 
 
 class Prefix:
-    """Keys and values as a solver step sees them: its own come after them, and are not kept."""
+    """Keys and values for a denoising step: its own are appended to those of the prefix, and are not kept."""
 
     def __init__(self, cache: Any) -> None:
         self._cache = cache
@@ -100,7 +99,8 @@ class PiGemmaModel(GemmaModel):  # type: ignore[misc]
         use_cache: bool | None = None,
         adarms_cond: Tensor | None = None,
     ) -> BaseModelOutputWithPast:
-        """inputs_embeds: [B, L, width]; attention_mask: [B, 1, L, prefix + L], to add; adarms_cond: [B, condition width]."""
+        """Run the model.
+        inputs_embeds: [B, L, width]; attention_mask: [B, 1, L, prefix + L], to add; adarms_cond: [B, condition width]."""
         cache = (past_key_values or DynamicCache()) if use_cache else past_key_values and Prefix(past_key_values)
         x = inputs_embeds.to(self.layers[0].self_attn.q_proj.weight.dtype)
         rotation = self.rotary_emb(x, position_ids)
@@ -132,7 +132,7 @@ class PiPaliGemma(PaliGemmaForConditionalGeneration):  # type: ignore[misc]
 
 
 def _become_pi(gemma: GemmaModel) -> None:
-    """In place: to build a language model a second time takes as long, and as much memory, again."""
+    """Change a language model in place: to build it a second time would take as much time and memory again."""
     config = gemma.config
     width = config.adarms_cond_dim if getattr(config, "use_adarms", False) else None
     gemma.__class__ = PiGemmaModel

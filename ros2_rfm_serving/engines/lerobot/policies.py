@@ -1,7 +1,7 @@
-"""LeRobot's policies behind the loop's interface: split where they can be, else a chunk at once.
+"""LeRobot's policies behind the loop's interface: split where that is possible, else a whole chunk per call.
 
-SmolVLA, pi0 and pi0.5 embed images, instruction and state once (*prefix*), keep its keys and values, and ask their action expert
-once per solver step. Around these two parts, which are LeRobot's own, the loop is ours.
+SmolVLA, pi0 and pi0.5 embed images, instruction and state once (*prefix*), keep its keys and values, and run their action expert
+once per denoising step. Around these two parts, which are LeRobot's own, the loop is ours.
 """
 
 from __future__ import annotations
@@ -22,41 +22,43 @@ from ros2_rfm_serving.types import Serving
 
 SPLIT = ("smolvla", "pi0", "pi05")
 CHUNK_STATELESS = (*SPLIT, "act", "groot", "pi0_fast")
-"""Their `predict_action_chunk` reads and leaves no state (Remote-RTC §8.3)."""
+"""Policies whose `predict_action_chunk` reads and leaves no state (Remote-RTC §8.3)."""
 QUEUED = ("diffusion", "vqbet", "tdmpc")
-"""Theirs reads queues of past observations, which only `select_action` fills."""
+"""Policies that read queues of past observations, which only `select_action` fills."""
 DETERMINISTIC = ("act",)
-"""The other policies that give a chunk at once draw their noise themselves, for a whole batch: they run one row at a time."""
+"""Policies whose whole chunks do not depend on noise.
+All others draw their noise themselves, for a whole batch: they run one row at a time."""
 
 
 def serving_of(kind: str) -> Serving:
-    """Raises: `ModelError` for a policy without chunks. A policy that nobody has looked at may keep state."""
+    """Return how a policy is served; one of an unknown type may keep state. Raises: `ModelError` for a policy without chunks."""
     if kind in CHUNKLESS:
         raise ModelError(f"LeRobot's {kind!r}: {served_by(kind)}")
     return Serving.SHARED if kind in CHUNK_STATELESS else Serving.EXCLUSIVE
 
 
 class Observed(NamedTuple):
-    """What is the same for all solver steps. B: rows; L: tokens of the prefix."""
+    """Context that all denoising steps share. B: rows; L: tokens of the prefix."""
 
     cache: Any
-    """Keys and values of the prefix, by layer"""
+    """Keys and values of the prefix, by layer."""
     mask: Tensor
-    """[B, L] bool: tokens that are there"""
+    """True for tokens that are present, [B, L] bool."""
     state: Tensor | None
-    """[B, S], for pi0, whose state is a token of the action expert"""
+    """Robot state, [B, S], for pi0, whose state is a token of the action expert."""
 
 
 class Split(Protocol):
-    """A flow-matching policy in two parts. T: chunk length; W: columns of the model, at least the actions."""
+    """Flow-matching policy in two parts. T: chunk length; W: columns of the model, at least the actions."""
 
     def fit(self, image: Tensor) -> Tensor:
-        """[1, 3, H, W] as the policy itself would resize it first thing, so that robots with other cameras share a batch."""
+        """Return an image, [1, 3, H, W], resized as in the policy's first operation.
+        So robots with other cameras can share a batch."""
 
     def perceive(self, batch: Batch) -> Observed: ...
 
     def velocity(self, x: Tensor, time: Tensor, observed: Observed) -> Tensor:
-        """x: [B, T, W]; time: [B], 1 = noise. Returns [B, T, W]."""
+        """Return the velocity, [B, T, W]. x: [B, T, W]; time: [B], 1 = noise."""
 
 
 class SmolVla:
@@ -94,12 +96,12 @@ class SmolVla:
 
 
 class Pi0:
-    """pi0, and pi0.5, whose state is words of its instruction."""
+    """Parts of pi0, and of pi0.5, whose state is written as words of its instruction."""
 
     def __init__(self, policy: Any) -> None:
         self._policy, self._flow = policy, policy.model
         self._code: Any = import_module(type(policy).__module__)
-        # Masks are [B, 1, L, L] of numbers to add, which attention kernels other than the plain one take otherwise.
+        # Masks are [B, 1, L, L] of numbers to add, which only the plain attention kernel reads that way.
         self._flow.paligemma_with_expert.paligemma.model.language_model.config._attn_implementation = "eager"
         own = getattr(self._flow, "_prepare_attention_masks_4d", None)  # a method until LeRobot 0.6.0
         self._masks_of: Any = own or self._code.prepare_attention_masks_4d
@@ -131,26 +133,26 @@ class Pi0:
 
 
 def split_of(kind: str, policy: Any) -> Split | None:
-    """None: the policy gives its chunk at once."""
+    """Return a policy in two parts; None if it gives its whole chunk in one call."""
     if kind not in SPLIT or getattr(policy.config, "adapt_to_pi_aloha", False):
         return None  # actions that leave the model in other units than its noise cannot be guided
     return SmolVla(policy) if kind == "smolvla" else Pi0(policy)
 
 
 def whole_chunk(kind: str, policy: Any, batch: Batch, seed: int) -> Tensor:
-    """[B, T, A] in one call; what it draws at random follows from `seed`."""
+    """Return a chunk, [B, T, A], of one call; random numbers follow from `seed`."""
     device = torch.device(policy.config.device)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         if kind not in QUEUED:
             chunk: Tensor = policy.predict_action_chunk(batch)
             return chunk
-        policy._queues[ACTION].clear()  # else it would answer from there
+        policy._queues[ACTION].clear()  # otherwise it would answer from the queue
         actions = [policy.select_action(batch), *policy._queues[ACTION]]
         return torch.stack(actions, dim=1)
 
 
 def fits_of(policy: Any, split: Split | None, cameras: Sequence[Camera]) -> dict[str, Fit]:
-    """Return how the image of each camera's feature is resized; cameras that no robot has are left to the policy."""
+    """Return the resize function of each camera's feature; cameras that no robot has are left to the policy."""
     features = policy.config.image_features
     return {camera.feature: split.fit if split else resized_to(*features[camera.feature].shape[-2:]) for camera in cameras}

@@ -1,4 +1,7 @@
-"""A robot's observations to a LeRobot policy's input and its chunks back, by the pipelines that are saved with the checkpoint."""
+"""Conversion of observations to a LeRobot policy's input, and of its chunks to robot space.
+
+It uses the pipelines that are saved with the checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -18,54 +21,55 @@ from ros2_rfm_serving.engines.lerobot.sessions import Pipelines, Sessions
 from ros2_rfm_serving.types import Array, EncodedImage, Image, InferenceRequest
 
 SMALLEST_SCALE = 1e-6
-"""Of a number that a chunk can be told by."""
+"""Smallest scale of a number from which a chunk in model space can be computed."""
 Batch = dict[str, Any]
 Fit = Callable[[Tensor], Tensor]
-"""An image [1, 3, H, W] in [0, 1] at the size at which the policy's rows agree."""
+"""Function that resizes an image, [1, 3, H, W] in [0, 1], to the size that all rows of the policy share."""
 
 
 class Processing:
-    """A batch through the pipelines of its sessions, in turn: `to_policy`, then `to_robot`.
+    """Conversion of a batch by the pipelines of its sessions, in turn: `to_policy`, then `to_robot`.
 
-    Rows of one pipeline go together; the state that relative actions are relative to (Remote-RTC §7) waits in it for the way back.
+    Consecutive rows of one pipeline are processed together. The state that relative actions are relative to (Remote-RTC §7) is kept
+    in the pipeline for the way back.
     """
 
     def __init__(self, checkpoint: Checkpoint, fits: dict[str, Fit]) -> None:
-        """fits: by the policy's image feature, those that a robot sends."""
+        """Create the processing. fits: resize functions by the policy's image feature, for those that a robot sends."""
         self.sessions = Sessions(checkpoint.preprocessor, checkpoint.postprocessor)
         self._runs: list[tuple[Pipelines, int]] = []
-        """Of the last batch, in order: whose, and how many rows"""
+        """Pipelines of the last batch, in order, with their numbers of rows."""
         self._device = checkpoint.options.device
         self._has_state = checkpoint.policy.config.robot_state_feature is not None
         renames = [step.rename_map for step in checkpoint.preprocessor.steps if isinstance(step, RenameObservationsProcessorStep)]
         named = {policy: robot for rename in renames for robot, policy in rename.items()}
         self._fits = tuple(fits.values())
         self.features = tuple(fits)
-        """Of images, as the policy names them"""
+        """Image features, with the policy's names."""
         self.sources = tuple(camera.source for camera in checkpoint.cameras)
-        """The same as a robot of LeRobot's names them"""
+        """Image features, with the names of a LeRobot robot."""
         self.state_source = named.get(OBS_STATE, OBS_STATE)
         self.cameras = tuple(camera.name for camera in checkpoint.cameras)
 
     def to_policy(self, requests: Sequence[InferenceRequest]) -> Batch:
-        """What `predict_action_chunk` takes."""
+        """Return the input of `predict_action_chunk`."""
         runs = [(own, list(rows)) for own, rows in groupby(requests, lambda request: self.sessions.of(request.id))]
         self._runs = [(own, len(rows)) for own, rows in runs]
         return collated([own.before(self._observed(rows)) for own, rows in runs])
 
     def to_robot(self, chunks: Tensor) -> Array:
-        """[B, T, A] model space to robot space; B: as in `to_policy`."""
+        """Return chunks in robot space, [B, T, A], from model space. The rows B are those of `to_policy`."""
         parts = torch.split(chunks, [rows for _, rows in self._runs])
         return np.concatenate([self._back(own.after, part) for (own, _), part in zip(self._runs, parts, strict=True)])
 
     def to_model(self, robot: Array) -> Array:
-        """[B, T, A] robot space to the model space of the batch that `to_policy` saw last, where `is_linear`."""
+        """Return chunks, [B, T, A], in the model space of the last batch of `to_policy`, from robot space, if it `is_linear`."""
         offset, scale = self._line(robot.shape)
         model: Array = (robot - offset) / scale
         return model
 
     def is_linear(self, shape: tuple[int, ...]) -> bool:
-        """Whether the way to robot space is, number by number, a scale and an offset, which differ with the observation at most."""
+        """Return whether the way to robot space is a scale and an offset for each number. These may depend on the observation."""
         offset, scale = self._line(shape)
         probe = np.random.default_rng(0).standard_normal(shape, np.float32)
         there = self.to_robot(torch.from_numpy(probe))
@@ -76,11 +80,11 @@ class Processing:
         return offset, self.to_robot(torch.ones(shape)) - offset
 
     def reset(self) -> None:
-        """All sessions begin anew."""
+        """Reset all sessions."""
         self.sessions.forget()
 
     def _observed(self, requests: Sequence[InferenceRequest]) -> Batch:
-        """As a robot of LeRobot's would send it."""
+        """Return observations in the form that a LeRobot robot sends."""
         batch: Batch = {"task": [request.instruction for request in requests]}
         if self._has_state:
             states = torch.from_numpy(np.stack([request.state for request in requests]))
@@ -97,8 +101,8 @@ class Processing:
         return values
 
     def _planes(self, image: Image | EncodedImage) -> Tensor:
-        """[1, 3, H, W] in [0, 1]"""
-        assert not isinstance(image, EncodedImage)  # this engine does not take them
+        """Return an image as [1, 3, H, W] in [0, 1]."""
+        assert not isinstance(image, EncodedImage)  # this engine takes decoded images only
         pixels = torch.from_numpy(np.require(image, requirements="W")).to(self._device)
         return (pixels.type(torch.float32) / 255).permute(2, 0, 1).contiguous()[None]
 
@@ -107,18 +111,18 @@ WORDS = (OBS_LANGUAGE_TOKENS, OBS_LANGUAGE_ATTENTION_MASK)
 
 
 def collated(batches: Sequence[Batch]) -> Batch:
-    """One batch of the rows of all, in order."""
+    """Return one batch of the rows of all batches, in order."""
     first = batches[0]
     return first if len(batches) == 1 else {key: _joined(key, [batch[key] for batch in batches]) for key in first}
 
 
 def _joined(key: str, values: Sequence[Any]) -> Any:
-    """What is neither tensor nor list is the same for all."""
+    """Join the values of a key. Values that are neither tensor nor list are the same for all batches."""
     if isinstance(values[0], list):
         return [item for value in values for item in value]
     if not isinstance(values[0], Tensor) or not values[0].ndim:
         return values[0]
-    if key in WORDS:  # filled up to the longest instruction: zeros are no words, by the mask
+    if key in WORDS:  # padded to the longest instruction: the mask marks zeros as no words
         longest = max(value.shape[1] for value in values)
         values = [F.pad(value, (0, longest - value.shape[1])) for value in values]
     return torch.cat(list(values))

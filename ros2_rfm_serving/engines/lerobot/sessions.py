@@ -1,7 +1,7 @@
-"""One processor pipeline per session (Remote-RTC §7): what a step remembers is of one robot and one episode.
+"""Processor pipelines, one per session (Remote-RTC §7): the state of a step belongs to one robot and one episode.
 
-Steps that are known to remember nothing, among them all that are large (statistics, tokenizers), are one object for all sessions.
-A checkpoint that has no others needs no second pipeline, and its batches are processed whole.
+Steps that are known to be stateless, among them all large ones (statistics, tokenizers), are one object for all sessions. A
+checkpoint that has no others needs no second pipeline, and its batches are processed whole.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ FORGETFUL = frozenset(
         "pi0_fast_prepare_state_tokenizer_processor_step",
     }
 )
-"""LeRobot's names of the steps that keep nothing from one call to the next; any other is taken to remember."""
+"""LeRobot's names of stateless steps, which keep nothing from one call to the next; any other step is taken for a stateful one."""
 
 
 @dataclass(eq=False)
 class Pipelines:
-    """Of one session: its observations in, its chunks out."""
+    """Pipelines of one session: its observations in, its chunks out."""
 
     before: Any
     after: Any
@@ -50,22 +50,22 @@ class Pipelines:
 
 
 class Sessions:
-    """`close` may come from another thread; what runs keeps what it has."""
+    """Pipelines of all sessions. `close` may come from another thread; a batch that runs keeps its pipelines."""
 
     def __init__(self, before: Any, after: Any) -> None:
-        """As they were loaded; they are never run themselves where a step remembers."""
+        """Create sessions from the pipelines as they were loaded, which are never run themselves if a step is stateful."""
         self._fresh = Pipelines(before, after)
         self._remember = any(self._fresh.remembering())
         if self._remember:
-            self._fresh = self._copy()  # whoever else has the loaded ones may run them
+            self._fresh = self._copy()  # other owners of the loaded pipelines may run them
         self._open: dict[tuple[str, str], Pipelines] = {}
 
     def __len__(self) -> int:
-        """Sessions with pipelines of their own."""
+        """Return the number of sessions with pipelines of their own."""
         return len(self._open)
 
     def of(self, request: RequestId) -> Pipelines:
-        """Of its session; fresh in every episode."""
+        """Return the pipelines of a request's session, fresh in every episode."""
         if not self._remember:
             return self._fresh
         key = (request.robot, request.component)
@@ -84,11 +84,11 @@ class Sessions:
             self._open.pop((robot, component), None)
 
     def forget(self) -> None:
-        """All that any session has remembered."""
+        """Forget the state of all sessions."""
         self._open.clear()
 
     def _copy(self) -> Pipelines:
-        """Both at once: a step on the way out may look at one on the way in."""
+        """Return copies of both pipelines, made together: a step on the way out may refer to one on the way in."""
         before, after = self._fresh.before, self._fresh.after
         own = {id(step) for step in self._fresh.remembering()}
         shared = {id(step): step for step in (*before.steps, *after.steps) if id(step) not in own}

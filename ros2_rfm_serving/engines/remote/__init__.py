@@ -1,1 +1,1 @@
-"""A policy behind openpi's websocket protocol."""
+"""Policies behind openpi's websocket protocol."""

@@ -1,4 +1,4 @@
-"""What is said over a connection, and what the answers mean: openpi's own messages, which a server of ours speaks too."""
+"""Messages of a connection and the meaning of replies: openpi's own messages, which a server of ours speaks too."""
 
 from __future__ import annotations
 
@@ -25,33 +25,34 @@ from ros2_rfm_serving.types import (
 
 
 class Dialect(Protocol):
-    """Of one server. `link.said` is its own: what a connection was told that holds until it is told otherwise."""
+    """Messages of one server.
+    `link.said` belongs to the dialect: the information sent over a connection that holds until other information is sent."""
 
     contract: ModelContract
     takes_encoded: bool
 
     async def ask(self, link: RemoteLink, request: InferenceRequest) -> EngineReply:
-        """Raises: `ModelError`."""
+        """Return the reply to a request. Raises: `ModelError`."""
 
     async def reset(self, link: RemoteLink) -> None:
-        """A new episode, of a model with one session. Raises: `ModelError`."""
+        """Begin a new episode of a model with one session. Raises: `ModelError`."""
 
 
 class OpenpiDialect:
-    """A server of ours says in its metadata what it serves, and is told prefix, inference delay, conditioning and guidance.
+    """Messages of openpi.
 
-    Of another one the options say what it serves; it is never asked for real-time chunking, because nothing says that it would
-    honour it.
+    A server of ours describes its model in its metadata, and receives prefix, inference delay, conditioning and guidance. Any other
+    server is described by the options; it never gets a request for real-time chunking, because it may not honour it.
     """
 
     def __init__(self, model: str, options: RemoteOptions, metadata: Mapping[str, Any]) -> None:
-        """Raises: `ModelError`."""
+        """Create the dialect from the server's metadata. Raises: `ModelError` if it does not describe a model."""
         self._options = options
         self._ours = self.takes_encoded = says(metadata, "server", wire.OURS)
         self.contract = _contract(metadata) if self._ours else declared(model, options, options.chunk_length)
 
     async def ask(self, link: RemoteLink, request: InferenceRequest) -> EngineReply:
-        """Words of the session are said when they change. Raises: `ModelError`."""
+        """Return the reply to a request. Session data is sent when it changes. Raises: `ModelError`."""
         message, words = self._message(request), _session_words(request) if self._ours else None
         if words is not None and words != link.said:
             message["session"] = words
@@ -60,7 +61,7 @@ class OpenpiDialect:
         return self._reply(told)
 
     async def reset(self, link: RemoteLink) -> None:
-        """Raises: `ModelError`."""
+        """Begin a new episode on a server of ours. Raises: `ModelError`."""
         if self._ours:
             await link.exchange({"reset": True})
 
@@ -80,7 +81,7 @@ class OpenpiDialect:
         return message
 
     def _reply(self, told: Mapping[str, Any]) -> EngineReply:
-        """Raises: `ModelError`."""
+        """Return the reply in a server's message. Raises: `ModelError`."""
         url = self._options.url
         if self.contract.output is not OutputKind.ACTION_CHUNK:
             text, verdict, score = told.get("text"), told.get("verdict", ""), told.get("score", float("nan"))
@@ -100,20 +101,20 @@ class OpenpiDialect:
 
 
 def says(told: Any, key: str, word: str) -> bool:
-    """Of anything that was told: arrays, which may stand anywhere in it, are equal to nothing."""
+    """Return whether a message has a word under a key. The message may hold anything: arrays are equal to nothing."""
     value = told.get(key) if isinstance(told, dict) else None
     return isinstance(value, str) and value == word
 
 
 def mapping(url: str, told: Any) -> dict[str, Any]:
-    """Raises: `ModelError`."""
+    """Return a reply that is a map. Raises: `ModelError` for any other."""
     if isinstance(told, dict):
         return told
     raise ModelError(f"{url}: a reply that is no map; does the server speak another dialect (options.dialect: vllm_omni)?")
 
 
 def rows_of(url: str, name: str, rows: Any, shape: tuple[int, int]) -> Array:
-    """[T, A]. Raises: `ModelError`."""
+    """Return an array of a reply, [T, A] float32. Raises: `ModelError` if it has another shape."""
     if not isinstance(rows, np.ndarray) or rows.shape != shape or rows.dtype.kind not in "fiu":
         found = f"shape {rows.shape}" if isinstance(rows, np.ndarray) else "none"
         raise ModelError(f"{url}: {name} of a reply must have shape {shape}, it has {found}")
@@ -121,7 +122,7 @@ def rows_of(url: str, name: str, rows: Any, shape: tuple[int, int]) -> Array:
 
 
 def declared(model: str, options: RemoteOptions, chunk_length: int) -> ModelContract:
-    """What the options say. Raises: `ModelError`."""
+    """Return the contract that the options describe. Raises: `ModelError` if they are incomplete."""
     if not options.action_names or not chunk_length:
         raise ModelError(f"{options.url} is no server of ours: say options.action_names and options.chunk_length")
     return ModelContract(
@@ -137,7 +138,7 @@ def declared(model: str, options: RemoteOptions, chunk_length: int) -> ModelCont
 
 
 def _contract(metadata: Mapping[str, Any]) -> ModelContract:
-    """Raises: `ModelError`."""
+    """Return the contract in the metadata of a server of ours. Raises: `ModelError` if it cannot be read."""
     try:
         contract: ModelContract = wire.CONTRACT.validate_python({k: v for k, v in metadata.items() if k != "server"})
     except ValidationError as error:
@@ -154,7 +155,7 @@ def _session_words(request: InferenceRequest) -> dict[str, Any]:
 
 
 def _sent(image: Any) -> Any:
-    """Pixels as an array, a JPEG as its bytes."""
+    """Return an image as the message holds it: pixels as an array, a JPEG as its bytes."""
     if not isinstance(image, EncodedImage):
         return image
     if image.format != "rgb8":

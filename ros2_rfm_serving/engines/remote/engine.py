@@ -1,4 +1,7 @@
-"""A model behind a websocket that speaks openpi's protocol, or a dialect of it: ours in the cloud (Kairos §3.2.3), or anybody's."""
+"""Engine for a model behind a websocket with openpi's protocol or a dialect of it.
+
+The server is one of ours in the cloud (Kairos §3.2.3), or any other.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,20 @@ from ros2_rfm_serving.loop_thread import LoopThread
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, Serving
 
 ROWS_SHARE = 0.95
-"""Of the time that a batch may take: a row that has none left is one lost row, not a lost batch."""
+"""Share of the batch's time limit that a row may take: a row that exceeds it is one lost row, not a lost batch."""
 SCHEMES = {"openpi": "Api-Key", "vllm_omni": "Bearer"}
-"""Before the token."""
+"""Scheme before the token in the authorization header, by dialect."""
 T = TypeVar("T")
 
 
 class RemoteEngine(Engine):
-    """Each robot keeps its connection. One thread owns all connections, and keeps them alive between batches."""
+    """Engine for a remote server.
+    Each robot keeps its connection. One thread owns all connections, and keeps them alive between batches."""
 
     def __init__(self, model: str, options: RemoteOptions, token: str, trusted: ssl.SSLContext | None = None) -> None:
-        """trusted: None: whatever this machine trusts.
+        """Connect to the server. trusted: None for the authorities that this machine trusts.
 
-        Raises: `ModelError` when there is no such server, or it does not say what it serves.
+        Raises: `ModelError` if there is no such server, or it does not describe its model.
         """
         self._options, self.timeout_s = options, options.timeout_s
         self._thread = LoopThread("remote")
@@ -60,7 +64,7 @@ class RemoteEngine(Engine):
         return len(self._links)
 
     def warm_up(self) -> None:
-        """Connects. Raises: `ModelError`."""
+        """Open all connections. Raises: `ModelError`."""
         self._wait(self._connect())
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
@@ -70,20 +74,20 @@ class RemoteEngine(Engine):
         return replies
 
     def reset(self) -> None:
-        """Of a model that keeps state: it is told. Raises: `ModelError`."""
+        """Begin a new episode of a model that keeps state. Raises: `ModelError`."""
         self._wait(self._dialect.reset(self._links[0]))
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
         self._thread.soon(self._seats.leave, (robot, component))
 
     def close(self) -> None:
-        """No thread and no connection is left."""
+        """Close all connections and end the thread."""
         for link in self._links:
             self._thread.soon(link.drop)
         self._thread.stop()
 
     def _wait(self, todo: Coroutine[Any, Any, T]) -> T:
-        """Raises: `ModelError`."""
+        """Run a coroutine on the connections' thread and return its result. Raises: `ModelError`."""
         try:
             return self._thread.call(todo, self._options.timeout_s)
         except TimeoutError as error:
@@ -109,7 +113,7 @@ class RemoteEngine(Engine):
             return error
 
     async def _asked(self, link: RemoteLink, request: InferenceRequest) -> EngineReply:
-        """Once more over a new connection where the server had given the old one up. Raises: `ModelError`."""
+        """Ask the server, and once more over a new connection if it had closed the old one. Raises: `ModelError`."""
         try:
             return await self._dialect.ask(link, request)
         except LostConnectionError as error:
@@ -119,7 +123,7 @@ class RemoteEngine(Engine):
 
 
 def _dialect(model: str, options: RemoteOptions, metadata: Mapping[str, Any]) -> Dialect:
-    """Raises: `ModelError`."""
+    """Return the dialect of the options. Raises: `ModelError` if the server does not fit them."""
     if options.dialect == "vllm_omni":
         return VllmOmniDialect(model, options, metadata)
     return OpenpiDialect(model, options, metadata)

@@ -1,4 +1,4 @@
-"""One connection to a websocket server that speaks openpi's protocol: made when needed, made again after a failure."""
+"""Connection to a websocket server that speaks openpi's protocol: opened when it is needed, and again after a failure."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ from ros2_rfm_serving.errors import BadMessageError, ModelError
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.1, 5.0
 PING_S = 20.0
 MAX_TOLD_CHARACTERS = 300
-"""Of a server's own words in an error."""
+"""Number of characters of the server's text that an error shows."""
 
 
 class LostConnectionError(ModelError):
-    """It ended where a message of the server was due."""
+    """Error of a connection that ended while a message of the server was due."""
 
     was_new = True
-    """It was made for the very request that it was lost with: asking once more would not help."""
+    """True if the connection was opened for this request, so that a retry would not help."""
 
 
 class RemoteLink:
-    """Belongs to one event loop; one request at a time."""
+    """Connection to a server. It belongs to one event loop and carries one request at a time."""
 
     def __init__(self, url: str, authorization: str, trusted: ssl.SSLContext | None = None) -> None:
-        """authorization: that header, empty: none. trusted: of a wss:// server; None: whatever this machine trusts."""
+        """Create the link, without a connection. authorization: value of that header, empty for none.
+        trusted: for a wss:// server; None for the authorities that this machine trusts."""
         self.expected: Mapping[str, Any] | None = None
-        """What a server of ours must say whenever it connects; None: anything."""
+        """Metadata that a server of ours must send at each connection; None for any."""
         self._url, self._trusted = url, trusted
         self._headers = {"Authorization": authorization} if authorization else None
         self._packer = wire.packer()
         self._socket: _Socket | None = None
         self._metadata: dict[str, Any] = {}
         self.said: Any = None
-        """Over this connection, that holds until something else is: its speaker's own note. None on a new connection."""
+        """Dialect's note of the information that was sent over this connection and still holds; None on a new connection."""
         self._backoff_s, self._tries_again_s = FIRST_BACKOFF_S, 0.0
 
     async def metadata(self) -> dict[str, Any]:
-        """Raises: `ModelError`."""
+        """Return the server's metadata, connecting if necessary. Raises: `ModelError`."""
         await self._connected()
         return self._metadata
 
     async def exchange(self, message: Mapping[str, Any]) -> Any:
-        """What the server says to it. Raises: `ModelError`; the connection is given up then."""
+        """Send a message and return the reply. Raises: `ModelError`; the connection is closed then."""
         before = self._socket
         socket = await self._connected()
         try:
@@ -57,7 +58,7 @@ class RemoteLink:
             error.was_new = socket is not before
             self.drop()
             raise
-        except BaseException:  # canceled too: the reply may still come, and must not be taken for the next one's
+        except BaseException:  # also if cancelled: the reply may still come, and must not be taken for the next one
             self.drop()
             raise
 
@@ -80,7 +81,7 @@ class RemoteLink:
         return self._socket
 
     async def _connect(self) -> _Socket:
-        """Raises: `ModelError`."""
+        """Open a connection. Raises: `ModelError`."""
         try:
             _, listener = await picows.ws_connect(
                 _Socket,
@@ -94,7 +95,7 @@ class RemoteLink:
                 auto_ping_reply_timeout=PING_S,
             )
         except picows.WSInvalidStatusError as error:
-            raise ModelError(f"{self._url}: cannot connect: {_status(error)}") from None  # it might hold what was sent
+            raise ModelError(f"{self._url}: cannot connect: {_status(error)}") from None  # the error might hold data that was sent
         except (OSError, picows.WSError, asyncio.TimeoutError) as error:
             raise ModelError(f"{self._url}: cannot connect: {type(error).__name__}") from error
         assert isinstance(listener, _Socket)
@@ -103,7 +104,7 @@ class RemoteLink:
             if not isinstance(metadata, dict):
                 raise ModelError(f"{self._url}: what it says first is no map: is it a policy server?")
             self._metadata = metadata
-            if self.expected is not None and self._packer.pack(self._metadata) != self._packer.pack(self.expected):  # arrays, too
+            if self.expected is not None and self._packer.pack(self._metadata) != self._packer.pack(self.expected):  # arrays too
                 raise ModelError(f"{self._url} serves another model than before")
         except BaseException:
             listener.end()
@@ -112,7 +113,7 @@ class RemoteLink:
 
 
 class _Socket(picows.WSListener):  # type: ignore[misc, unused-ignore]
-    """What arrives, one message at a time."""
+    """Listener that hands over one message at a time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,13 +125,13 @@ class _Socket(picows.WSListener):  # type: ignore[misc, unused-ignore]
         return self._transport is not None and not self._transport.is_disconnected and not self._next.done()
 
     async def ask(self, frame: bytes) -> bytes:
-        """Raises: `ModelError`."""
+        """Send a frame and return the next message. Raises: `ModelError`."""
         assert self._transport is not None
         self._transport.send(picows.WSMsgType.BINARY, frame)
         return await self.next()
 
     async def next(self) -> bytes:
-        """Raises: `ModelError`."""
+        """Return the next message. Raises: `ModelError`."""
         try:
             return await self._next
         finally:
@@ -171,7 +172,7 @@ class _Socket(picows.WSListener):  # type: ignore[misc, unused-ignore]
     def _set(self, error: ModelError) -> None:
         if not self._next.done():
             self._next.set_exception(error)
-            self._next.exception()  # nobody may be waiting for it
+            self._next.exception()  # there may be no caller that waits for it
 
 
 def _status(error: picows.WSInvalidStatusError) -> str:
@@ -182,7 +183,7 @@ def _status(error: picows.WSInvalidStatusError) -> str:
 
 
 def _read(frame: bytes) -> Any:
-    """Raises: `ModelError`."""
+    """Return the value in a frame. Raises: `ModelError` if it cannot be read."""
     try:
         return wire.unpack_value(frame)
     except BadMessageError as error:

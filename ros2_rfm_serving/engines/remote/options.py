@@ -12,46 +12,46 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ros2_rfm_serving.errors import ConfigurationError
 
 Sizes = dict[str, int]
-"""Names -> how many numbers each stands for, in order."""
+"""Numbers that each name stands for, in order."""
 Self = TypeVar("Self", bound="RemoteOptions")
 
 
 class RemoteOptions(BaseModel):
-    """The address, and what a server that is not ours does not say of itself."""
+    """Address of a server, and the description of a model that the server does not describe itself."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     url: str = Field(pattern="^wss?://")
     dialect: Literal["openpi", "vllm_omni"] = "openpi"
-    """What the server takes and answers: openpi's own messages, ours among them, or vLLM-Omni's."""
+    """Messages of the server: openpi's own, which a server of ours speaks too, or vLLM-Omni's."""
     token_env: str = ""
-    """Environment variable with the token; empty: the server wants none."""
+    """Environment variable with the token; empty if the server needs none."""
     token_file: str = ""
     """File (mode 600) that holds the token and nothing else; instead of `token_env`."""
     ca_file: str = ""
-    """Authority that a wss:// server's certificate must be of; empty: those that this machine trusts."""
+    """Authority that signed a wss:// server's certificate; if empty, those that this machine trusts."""
     timeout_s: float = Field(default=2.0, gt=0, le=600)
-    """From a request to its reply, connecting included."""
+    """Seconds from a request to its reply, connecting included."""
     connections: int = Field(default=8, ge=1, le=64)
-    """Requests under way at once, and so the largest batch."""
+    """Number of concurrent requests, and so the largest batch."""
     action_names: tuple[str, ...] = ()
-    """This and the following of a server that is not ours; it needs them."""
+    """Action names. A server that is not ours needs this and the following options."""
     chunk_length: int = Field(default=0, ge=0)
-    """0 with `vllm_omni`: the `action_horizon` that the server announces."""
+    """Chunk length; 0 with `vllm_omni` for the `action_horizon` that the server announces."""
     state_size: int = Field(default=0, ge=0)
     cameras: tuple[str, ...] = ()
     control_rate_hz: float = Field(default=0, ge=0)
     names: dict[str, str] = Field(default_factory=dict)
-    """Ours (`state`, `prompt`, a camera) -> the server's key, where it is not `state`, `prompt`, `images/<camera>`."""
+    """Server's key for ours (`state`, `prompt`, a camera), if it is not `state`, `prompt`, `images/<camera>`."""
     nested: bool = False
-    """vllm_omni: observations as GR00T has them, maps `video`, `state` and `language` with a batch of one and one frame."""
+    """vllm_omni: observations in GR00T's form, maps `video`, `state` and `language` with a batch of one and one frame."""
     state_parts: Sizes = Field(default_factory=dict)
     """vllm_omni: the server's names of parts of the state, in its order, with their sizes."""
     action_parts: Sizes = Field(default_factory=dict)
-    """vllm_omni: the named chunks of a reply, in the order of `action_names`, with their numbers of columns; empty: one array."""
+    """vllm_omni: named chunks of a reply, in the order of `action_names`, with their numbers of columns; empty for one array."""
     padded_actions: int = Field(default=0, ge=0)
-    """vllm_omni: columns of a reply, `action_names` first and nothing of use after them; 0: as many as there are names."""
+    """vllm_omni: columns of a reply, of which those after `action_names` are padding; 0 for as many as there are names."""
     embodiment: str = ""
-    """vllm_omni: said with each observation of a model that has several."""
+    """vllm_omni: robot type, sent with each observation of a model that has several."""
 
     @model_validator(mode="after")
     def _agrees(self: Self) -> Self:
@@ -60,7 +60,7 @@ class RemoteOptions(BaseModel):
         return self
 
     def _problem(self) -> str:
-        """In words, with the key; empty: nothing."""
+        """Return the problem of the options, with the key; empty if there is none."""
         of_vllm = ("nested", "state_parts", "action_parts", "padded_actions", "embodiment")
         if self.dialect == "openpi" and (said := [key for key in of_vllm if getattr(self, key)]):
             return f"{', '.join(said)}: only with `dialect: vllm_omni`"
@@ -91,7 +91,8 @@ class RemoteOptions(BaseModel):
 
 
 def token_of(model: str, options: RemoteOptions) -> str:
-    """Empty: none is wanted. Errors say where it should be, never what it is. Raises: `ConfigurationError`."""
+    """Return the token; empty if none is needed.
+    Errors say where it should be, never its value. Raises: `ConfigurationError` if it cannot be read."""
     if options.token_file:
         return _read_token(Path(options.token_file), f"models.{model}.options.token_file")
     token = os.environ.get(options.token_env, "") if options.token_env else ""
@@ -103,7 +104,7 @@ def token_of(model: str, options: RemoteOptions) -> str:
 
 
 def _read_token(file: Path, key: str) -> str:
-    """Raises: `ConfigurationError`."""
+    """Return the token in a file. Raises: `ConfigurationError` if it cannot be read, or others may read it."""
     try:
         mode, token = file.stat().st_mode, file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeError) as error:
@@ -121,7 +122,8 @@ def _is_header(token: str) -> bool:
 
 
 def trusted_by(model: str, options: RemoteOptions) -> ssl.SSLContext | None:
-    """None: whatever this machine trusts. Raises: `ConfigurationError`."""
+    """Return the TLS context; None for the authorities that this machine trusts.
+    Raises: `ConfigurationError` if the file cannot be used."""
     if not options.ca_file:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Which robot asks over which connection: a server that knows a robot by its connection keeps knowing it."""
+"""Connection pool with affinity: a server that identifies a robot by its connection continues to recognise it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ Place = TypeVar("Place", bound=Hashable)
 
 
 class Seats(Generic[Place]):
-    """Not thread-safe."""
+    """Assignment of connections (places) to robots' components (holders). Not thread-safe."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         self._order = list(places)
-        """The one that was longest unused first."""
+        """Places, the least recently used first."""
         self._holders: dict[Place, Hashable] = {}
         self._busy: set[Place] = set()
 
     def take(self, holders: Sequence[Hashable]) -> list[Place]:
-        """One each, in their order: everybody's own, and for newcomers those that were longest unused, empty ones first.
+        """Assign one place to each holder, in their order, until `give_back`.
 
-        Of those that are not in use, until `give_back`; at most as many holders as there are such places. A holder that is there
-        twice, or whose place is in use, has two places.
+        A holder gets its own place; a new holder gets the least recently used one, empty places first. There may be at most as many
+        holders as unused places. A holder that occurs twice, or whose place is in use, gets two places.
         """
         theirs = {holder: place for place, holder in self._holders.items() if place not in self._busy}
         taken: dict[int, Place] = {}
@@ -44,5 +44,5 @@ class Seats(Generic[Place]):
         self._busy.difference_update(places)
 
     def leave(self, holder: Hashable) -> None:
-        """It does not come back."""
+        """Remove a holder that does not come back."""
         self._holders = {place: who for place, who in self._holders.items() if who != holder}

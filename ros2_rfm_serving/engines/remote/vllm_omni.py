@@ -1,7 +1,7 @@
-"""vLLM-Omni's dialect of openpi's protocol, as its `entrypoints/openpi/connection.py` speaks it (revision bfaaa3c2, 2026-08-04).
+"""vLLM-Omni's dialect of openpi's protocol, as in its `entrypoints/openpi/connection.py` (revision bfaaa3c2, 2026-08-04).
 
 A reply is an array [H, D], or a map of named chunks [B, H, D]; an error is a map `{type: error, message}`, after which the
-connection lives on. The server counts what each connection asks and tells the model to begin anew with the first observation, with
+connection stays open. The server counts the requests of each connection, and resets the model with the first observation, with
 another `session_id`, and after `endpoint: reset`. It closes connections that were silent for 30 s.
 """
 
@@ -20,22 +20,22 @@ from ros2_rfm_serving.types import SYSTEM1, Array, EngineReply, InferenceRequest
 
 RESET, DONE = {"endpoint": "reset"}, "reset successful"
 MAX_TOLD_CHARACTERS = 300
-"""Of a server's own words in an error."""
+"""Number of characters of the server's text that an error shows."""
 
 
 class VllmOmniDialect:
-    """One session per robot and component, known to the server by its `session_id` and by the connection that it comes over."""
+    """vLLM-Omni's messages. A robot's component has one session, which the server knows by its `session_id` and its connection."""
 
     takes_encoded = False
 
     def __init__(self, model: str, options: RemoteOptions, metadata: Mapping[str, Any]) -> None:
-        """Raises: `ModelError` when what the server announces is not what the options say."""
+        """Create the dialect. Raises: `ModelError` if the server's metadata contradicts the options."""
         self._options = options
         _check_announced(options, metadata)
         self.contract = declared(model, options, options.chunk_length or _whole(metadata, "action_horizon"))
 
     async def ask(self, link: RemoteLink, request: InferenceRequest) -> EngineReply:
-        """A new episode over an old connection is said before its first observation. Raises: `ModelError`."""
+        """Return the reply to a request. A new episode over an old connection is reset first. Raises: `ModelError`."""
         session = _session_of(request.id)
         episode = (session, request.id.session_epoch, request.id.episode)
         if link.said is not None and link.said != episode and link.said[0] == session:
@@ -45,7 +45,7 @@ class VllmOmniDialect:
         return self._reply(told)
 
     async def reset(self, link: RemoteLink) -> None:
-        """Raises: `ModelError`."""
+        """Begin a new episode. Raises: `ModelError` if the server does not confirm it."""
         told = await link.exchange(RESET)
         self._check(told)
         if not says(told, "status", DONE):
@@ -63,7 +63,7 @@ class VllmOmniDialect:
         return {names.get("prompt", "prompt"): request.instruction, **self._states(request.state), **images}
 
     def _nested(self, request: InferenceRequest) -> dict[str, Any]:
-        """Images [1, 1, H, W, 3], parts of the state [1, 1, S], the instruction [[text]]."""
+        """Return images [1, 1, H, W, 3], parts of the state [1, 1, S], and the instruction [[text]]."""
         names = self._options.names
         return {
             "video": {names.get(camera, camera): np.asarray(image)[None, None] for camera, image in request.images.items()},
@@ -79,19 +79,19 @@ class VllmOmniDialect:
         return dict(zip(parts, np.split(state, ends[:-1]), strict=True))
 
     def _reply(self, told: Any) -> EngineReply:
-        """Raises: `ModelError`."""
+        """Return the reply in a server's message. Raises: `ModelError`."""
         self._check(told)
-        actions = told["actions"] if isinstance(told, dict) and "actions" in told else told  # as a model may choose to answer
+        actions = told["actions"] if isinstance(told, dict) and "actions" in told else told  # a model may choose this form
         rows = self._joined(actions) if self._options.action_parts else self._bare(actions)
         return EngineReply(chunk_robot=rows, chunk_model=rows)
 
     def _check(self, told: Any) -> None:
-        """Raises: `ModelError`."""
+        """Check that a message is no error. Raises: `ModelError`."""
         if says(told, "type", "error"):
             raise ModelError(f"{self._options.url}: it could not answer: {str(told.get('message', ''))[:MAX_TOLD_CHARACTERS]}")
 
     def _bare(self, actions: Any) -> Array:
-        """[T, A]. Raises: `ModelError`."""
+        """Return the chunk of a reply with one array, [T, A]. Raises: `ModelError`."""
         if isinstance(actions, dict):
             fix = f"options.action_parts must name them, such as {{{', '.join(f'{key}: ...' for key in list(actions)[:8])}}}"
             raise ModelError(f"{self._options.url}: a reply of named chunks; {fix}")
@@ -100,7 +100,7 @@ class VllmOmniDialect:
         return rows_of(self._options.url, "the array", _alone(actions), shape)[:, :num_names].copy()
 
     def _joined(self, actions: Any) -> Array:
-        """[T, A]. Raises: `ModelError`."""
+        """Return the chunk of a reply with named chunks, [T, A]. Raises: `ModelError`."""
         url, parts = self._options.url, self._options.action_parts
         if not isinstance(actions, dict) or set(actions) != set(parts):
             found = f"chunks {', '.join(map(str, actions))}" if isinstance(actions, dict) else "one array"
@@ -115,7 +115,7 @@ def _session_of(asks: RequestId) -> str:
 
 
 def _alone(rows: Any) -> Any:
-    """Out of a batch of one."""
+    """Return the single row of a batch of one."""
     return rows[0] if isinstance(rows, np.ndarray) and rows.ndim == 3 and len(rows) == 1 else rows
 
 
@@ -125,12 +125,12 @@ def _whole(metadata: Mapping[str, Any], key: str) -> int:
 
 
 def _words(value: Any) -> list[str] | None:
-    """None: it is no list"""
+    """Return the words of a list; None if it is no list."""
     return [str(word) for word in value] if isinstance(value, list) else None
 
 
 def _check_announced(options: RemoteOptions, metadata: Mapping[str, Any]) -> None:
-    """What is not announced is believed. Raises: `ModelError`."""
+    """Check the server's metadata against the options; missing keys are not checked. Raises: `ModelError`."""
     horizon, columns = _whole(metadata, "action_horizon"), _whole(metadata, "action_dim")
     said = options.padded_actions or len(options.action_names)
     keys, bodies = (_words(metadata.get(key)) for key in ("action_keys", "supported_embodiments"))

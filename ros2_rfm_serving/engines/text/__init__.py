@@ -1,1 +1,1 @@
-"""Models that answer in words."""
+"""Text models: planners and judges."""

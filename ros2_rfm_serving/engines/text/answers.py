@@ -1,7 +1,7 @@
-"""What engines of text models share: their options, prompts, plans, and verdicts that are exactly one of the declared words.
+"""Options, prompts, plans and verdicts that the engines of text models share. A verdict is exactly one of the declared words.
 
 A judge's text that is none of its words is a *violation*: its verdict is empty, which no robot takes for "safe" (ROSA §3.3). A
-planner's text that is no plan is refused. What a model thinks is neither.
+planner's text that is no plan is refused. A model's thoughts are neither.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from ros2_rfm_serving.types import (
 CATALOGUE = "models.yaml"
 
 MAX_CONCURRENT = 64
-"""Requests in progress at once, if nobody says how many."""
+"""Default number of concurrent requests."""
 
 MAX_TEXT_CHARACTERS = 4000
-"""Of an answer; what comes after is cut off, as if the model had been stopped there."""
+"""Largest number of characters of an answer; the rest is cut off, as if the model had been stopped there."""
 
 MAX_WRITTEN_CHARACTERS = 100_000
-"""Of a text with its thoughts: many times what the most tokens that may be asked for can be. Nobody reads more."""
+"""Largest number of characters of a text with its thoughts: many times the length of the largest `max_tokens`."""
 
 PLANNER = (
     "You plan for a robot. From its task and what its cameras show, answer with the subgoals that are left, in order, "
@@ -57,7 +57,7 @@ THINKING_OFF = (
     "turn that off with `chat_template_kwargs: {enable_thinking: false}` (Qwen, GLM, Gemma; DeepSeek: {thinking: false}) or "
     "`extra: {reasoning_effort: none}` (Ollama, Mistral, OpenAI; gpt-oss knows no less than low) in the model's `options`"
 )
-"""What to do about a model that thinks, for the log and for errors."""
+"""Advice about a model that thinks, for the log and for errors."""
 
 
 # --- options ---------------------------------------------------------------------------------------------------------------
@@ -71,31 +71,31 @@ Verdicts = Annotated[dict[str, tuple[str, ...]], BeforeValidator(_for_all)]
 
 
 def without(ours: frozenset[str], further: dict[str, Any], why: str) -> dict[str, Any]:
-    """`further` fields or arguments, none of which is one of ours. Raises: `ValueError`."""
+    """Return `further` fields or arguments. Raises: `ValueError` if one of them is ours."""
     if taken := ours & further.keys():
         raise ValueError(f"{', '.join(sorted(taken))}: {why}")
     return further
 
 
 class TextOptions(BaseModel):
-    """Of a text model, whatever runs it: `options` of its catalogue entry."""
+    """`options` of a text model, for any engine that runs it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     model: str = ""
-    """Where it runs: a name, or a folder with weights; empty: as in the catalogue."""
+    """Name of the model where it runs, or a folder with weights; empty for the catalogue's name."""
     verdicts: Verdicts = {SAFETY: ("safe", "unsafe"), MONITOR: ("ongoing", "done", "failed")}
-    """Per component, the words that it may answer with; a plain list is for all components."""
+    """Words that a component may answer with, by component; a plain list is for all components."""
     system_prompt: str = ""
-    """Before every request; empty: `PLANNER` for System 2, `JUDGE` for all others."""
+    """Prompt before every request; if empty, `PLANNER` for System 2 and `JUDGE` for all others."""
     max_tokens: int = Field(default=128, ge=1, le=4096)
     temperature: float | None = Field(default=0.0, ge=0.0, le=2.0)
-    """None: it is not sent, for models that have one of their own."""
+    """Sampling temperature; None if it is not sent, for models that have one of their own."""
     seed: int | None = 0
-    """None: it is not sent."""
+    """Seed; None if it is not sent."""
     chat_template_kwargs: dict[str, Any] = {}
-    """Variables of the model's chat template: `{enable_thinking: false}` turns the thoughts of many models off."""
+    """Variables of the model's chat template: `{enable_thinking: false}` turns off the thoughts of many models."""
     max_concurrent: int | None = Field(default=None, ge=1, le=1024)
-    """Requests in progress at once; not given: as the catalogue's service law says, or 64."""
+    """Number of concurrent requests; by default that of the catalogue's service law, or 64."""
 
     @field_validator("verdicts")
     @classmethod
@@ -107,7 +107,8 @@ class TextOptions(BaseModel):
         return verdicts
 
     def words(self, component: str) -> tuple[str, ...]:
-        """component: empty for a blank request. Raises: `ModelError` for a judge whose words nobody has declared."""
+        """Return the words of a judge.
+        component: empty for a blank request. Raises: `ModelError` if no words are declared for the component."""
         words = self.verdicts.get(component or next(iter(self.verdicts), "")) or self.verdicts.get("*")
         if not words:
             raise ModelError(f"no verdicts are declared for component {component!r}: add them to the model's `verdicts`")
@@ -115,11 +116,12 @@ class TextOptions(BaseModel):
 
 
 LATER = frozenset({"chat_template_kwargs", "system_role"})
-"""Options that came later: without them a model keeps the hash that it had before."""
+"""Options that were added later: without them a model keeps its earlier hash."""
 
 
 def contract_of(spec: EngineSpec, options: TextOptions, *, apart_from: frozenset[str] = frozenset()) -> ModelContract:
-    """The hash covers all options that shape an answer, so not those in `apart_from`; weights are known by name alone."""
+    """Return the contract of a text model. The hash covers all options that shape an answer, so not those in `apart_from`; weights
+    are identified by their name alone. Raises: `ConfigurationError` if the catalogue's entry is one of an action model."""
     output = OutputKind(spec.entry.output)
     if output is OutputKind.ACTION_CHUNK:
         raise ConfigurationError(
@@ -137,7 +139,8 @@ def contract_of(spec: EngineSpec, options: TextOptions, *, apart_from: frozenset
 
 
 def max_concurrent(spec: EngineSpec, options: TextOptions) -> int:
-    """One number for the live server and for the simulated one. Raises: `ConfigurationError` when the descriptor says two."""
+    """Return the number of concurrent requests, the same for the live server and for the simulated one.
+    Raises: `ConfigurationError` if the descriptor has two numbers."""
     footprint = spec.entry.gpus.get(spec.gpu_type)
     law = footprint.service.law() if footprint and footprint.service else None
     simulated = law.max_concurrent if isinstance(law, ContinuousService) else None
@@ -155,7 +158,7 @@ def max_concurrent(spec: EngineSpec, options: TextOptions) -> int:
 
 
 def plans(component: str) -> bool:
-    """System 2 plans, all others judge."""
+    """Return whether a component plans: System 2 does, all others judge."""
     return component == SYSTEM2
 
 
@@ -164,7 +167,7 @@ def system_prompt(options: TextOptions, component: str) -> str:
 
 
 def question(options: TextOptions, request: InferenceRequest, *, as_json: bool) -> str:
-    """The robot's task and its component's prompt, and for a judge the words to choose from. as_json: of a plan."""
+    """Return the question: the robot's task, its component's prompt, and for a judge its words. as_json: form of a plan."""
     component = request.id.component
     if plans(component):
         return f"{request.instruction}\n{AS_JSON if as_json else AS_LINES}"
@@ -179,7 +182,8 @@ def messages(
     *,
     as_json: bool,
 ) -> list[dict[str, Any]]:
-    """A chat: each image, in the contract's order, after its camera's name, then the question. `picture` makes a content part."""
+    """Return a chat: each image, in the contract's order, after its camera's name, then the question.
+    picture: makes a content part of an image."""
     content: list[dict[str, Any]] = []
     for camera in contract.cameras:
         content += [{"type": "text", "text": f"Camera {camera}:"}, picture(request.images[camera])]
@@ -188,7 +192,7 @@ def messages(
 
 
 def first_request(contract: ModelContract, *, encoded: bool) -> InferenceRequest:
-    """What warms a model up: blank images."""
+    """Return a request with blank images that warms a model up."""
     blank = blank_request(contract, (224, 224), encoded=encoded)
     component = SYSTEM2 if contract.output is OutputKind.PLAN else ""
     return replace(blank, id=replace(blank.id, component=component), instruction="Stand still.")
@@ -198,7 +202,8 @@ def first_request(contract: ModelContract, *, encoded: bool) -> InferenceRequest
 
 
 def reply_of(options: TextOptions, component: str, completion: Completion, *, as_json: bool = False) -> EngineReply:
-    """Return what a completion means. as_json: plans are asked for by schema. Raises: `UnusableAnswerError` for what is no plan."""
+    """Return the meaning of a completion.
+    as_json: plans are asked for by schema. Raises: `UnusableAnswerError` for a text that is no plan."""
     answer, problem = _answer_in(completion)
     if plans(component):
         return EngineReply(text="\n".join(_plan_in(answer, problem, as_json=as_json)))
@@ -212,7 +217,7 @@ def reply_of(options: TextOptions, component: str, completion: Completion, *, as
 
 
 def _answer_in(completion: Completion) -> tuple[str, str]:
-    """Return the text without thoughts, and what keeps it from being an answer; empty: nothing does."""
+    """Return the text without thoughts, and the problem that keeps it from being an answer; empty if there is none."""
     if len(completion.text) > MAX_WRITTEN_CHARACTERS:
         return "", f"it was cut off: it has more than {MAX_WRITTEN_CHARACTERS} characters"
     parts = parts_of(completion.text)
@@ -233,7 +238,7 @@ def _answer_in(completion: Completion) -> tuple[str, str]:
 
 
 def _plan_in(answer: str, problem: str, *, as_json: bool) -> tuple[str, ...]:
-    """Raises: `UnusableAnswerError`."""
+    """Return the subgoals of an answer. Raises: `UnusableAnswerError` if it is no plan."""
     if not problem:
         try:
             return plan_text.read_plan(answer, as_json=as_json)
@@ -244,7 +249,7 @@ def _plan_in(answer: str, problem: str, *, as_json: bool) -> tuple[str, ...]:
 
 
 def is_thinking(completion: Completion) -> bool:
-    """Whether the model thought before it answered; marks around nothing count as not."""
+    """Return whether the model thought before it answered; marks around nothing do not count."""
     parts = parts_of(completion.text)
     return (
         completion.has_reasoning or parts.is_cut_off or (parts.has_reasoning and len(completion.text) - len(parts.answer) > MARKS)
@@ -256,7 +261,7 @@ def thinking_warning(model: str) -> str:
 
 
 MARKS = 60
-"""Characters that marks around no thoughts take."""
+"""Number of characters of marks around no thoughts."""
 
 
 _PAIRS = {'"': '"', "'": "'", "`": "`", "*": "*", "_": "_", "(": ")", "[": "]", "{": "}", "<": ">", "“": "”", "«": "»"}
@@ -264,7 +269,8 @@ _ENDINGS = (".", ",", ";", ":", "!")
 
 
 def plainly(text: str) -> str:
-    """Lower case, single spaces, without what encloses it and one mark at its end. `!safe`, `safe?`, `safe*` stay what they are."""
+    """Return a text in lower case with single spaces, without quotes or brackets around it and one mark at its end.
+    `!safe`, `safe?` and `safe*` stay unchanged."""
     while True:
         text = text.strip()
         text = text[:-1].rstrip() if text.endswith(_ENDINGS) else text
@@ -274,28 +280,28 @@ def plainly(text: str) -> str:
 
 
 def verdict_of(text: str, words: Sequence[str]) -> str:
-    """The one of `words` that `text` is, plain or as `{"verdict": word}`; empty: it is none of them."""
+    """Return the one of `words` that `text` equals, plain or as `{"verdict": word}`; empty if it equals none."""
     said = plainly(_unwrapped(text))
     return next((word for word in words if plainly(word) == said), "")
 
 
 def _unwrapped(text: str) -> str:
-    """Return what stands in a fence, and in a JSON object with the one key `verdict`."""
+    """Return the text inside a fence, and inside a JSON object with the one key `verdict`."""
     text = text.strip()
     if text.startswith("```") and text.endswith("```") and "```" not in text[3:-3]:
         language, line_end, inside = text[3:-3].partition("\n")
         text = inside if line_end and language.strip().lower() in ("", "json", "text") else text
     try:
-        match json.loads(text, object_pairs_hook=tuple):  # pairs: a key that is there twice is no verdict
+        match json.loads(text, object_pairs_hook=tuple):  # pairs: a key that occurs twice is no verdict
             case (("verdict", str(word)),):
                 return word
     except (ValueError, RecursionError):
-        pass  # no JSON: the word stands for itself
+        pass  # no JSON: the word is the whole text
     return text
 
 
 def probability_of(verdict: str, tokens: Sequence[tuple[str, float]]) -> float:
-    """Of the tokens that the verdict is written in; NaN when they are not known."""
+    """Return the probability of the tokens that the verdict is written in; NaN if they are not known."""
     start = "".join(token for token, _ in tokens).lower().rfind(verdict.lower()) if verdict else -1
     if start < 0:
         return math.nan

@@ -1,6 +1,6 @@
-"""Chat completions of an OpenAI-compatible server over HTTP: bounded in time, tries and size.
+"""Client of an OpenAI-compatible server's chat completions over HTTP, with limits of time, retries and size.
 
-What the server says of its refusals stays in the cause of the error, for the log of this process: errors name a status, never an
+The server's own text in a refusal stays in the cause of the error, for the log of this process: errors name a status, never an
 address, a key or a text.
 """
 
@@ -28,7 +28,7 @@ from ros2_rfm_serving.errors import ModelError
 MAX_ANSWER_BYTES = 1 << 20
 MAX_SAID_CHARACTERS, MAX_READ_CHARACTERS = 500, 4000
 BACKOFF_S = 0.05
-"""Before the first retry; doubled with each."""
+"""Pause before the first retry, in seconds; doubled with each."""
 
 MEANINGS = {
     401: "it wants another key: see `api_key_env`",
@@ -66,25 +66,28 @@ HINTS = (
     ),
     (_says("chat_template_kwargs"), "leave `chat_template_kwargs` out"),
 )
-"""What a refusal says -> the key of the catalogue's entry that helps. OpenAI and Azure name the parameter, and what to use instead;
-llama.cpp says "image input is not supported" (`tools/server/server-common.cpp`); vLLM, SGLang and Mistral answer with pydantic's
-messages; Gemma's chat template says "System role not supported"."""
+"""Option of the catalogue's entry that helps, by the text of a refusal.
+
+OpenAI and Azure name the parameter, and its replacement; llama.cpp says "image input is not supported"
+(`tools/server/server-common.cpp`); vLLM, SGLang and Mistral answer with pydantic's messages; Gemma's chat template says "System
+role not supported".
+"""
 
 
 class Refused(ModelError):
-    """The server understood, and will not do it this way: asking again is no use."""
+    """Refusal of a request that the server understood: a retry does not help."""
 
     is_public = True
 
     def __init__(self, status: int, said: str = "", fix: str = "") -> None:
-        """said: by the server, to be read for a fix and never repeated. fix: one that was found otherwise."""
+        """Create the error. said: text of the server, searched for a fix and never repeated. fix: one that was found otherwise."""
         self.status = status
         self.fix = fix or (next((fix for pattern, fix in HINTS if pattern.search(said)), "") if status not in MEANINGS else "")
         super().__init__(f"the server answers with status {status}; {self.fix or MEANINGS.get(status, 'its log says why')}")
 
 
 class _Said(Exception):
-    """The server's own words."""
+    """Text of the server's refusal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,15 +98,16 @@ class ClientConfig:
     max_retries: int = 2
     max_connections: int = 64
     proxy: bool = True
-    """The environment's proxies (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY) hold, but for a server on this machine."""
+    """True if the environment's proxies (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY) apply, except for a server on this
+    machine."""
 
 
 class ChatClient:
-    """Belongs to one event loop."""
+    """Client of one server. It belongs to one event loop."""
 
     def __init__(self, config: ClientConfig, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._max_retries = config.max_retries
-        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}  # what is unpacked has no bound
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}  # the size of unpacked data has no limit
         if config.api_key:
             headers["Authorization"] = f"Bearer {config.api_key}"
         limits = httpx.Limits(max_connections=config.max_connections)
@@ -114,7 +118,7 @@ class ChatClient:
         self._http = httpx.AsyncClient(
             base_url=config.base_url,
             headers=headers,
-            timeout=httpx.Timeout(None, connect=config.connect_timeout_s),  # the rest is within `complete`'s
+            timeout=httpx.Timeout(None, connect=config.connect_timeout_s),  # `complete` limits the rest
             limits=limits,
             transport=transport,
         )
@@ -123,7 +127,8 @@ class ChatClient:
         await self._http.aclose()
 
     async def complete(self, body: Mapping[str, Any], timeout_s: float) -> Completion:
-        """timeout_s: of everything, retries included. Raises: `ModelError`; `Refused` is one."""
+        """Return the completion of a request.
+        timeout_s: limit for everything, retries included. Raises: `ModelError`; `Refused` is one."""
         return completion_of(await self.post("chat/completions", body, timeout_s))
 
     async def post(self, path: str, body: Mapping[str, Any], timeout_s: float) -> bytes:
@@ -133,9 +138,9 @@ class ChatClient:
             raise ModelError(f"no answer within {timeout_s:g} s") from None
 
     async def _persist(self, path: str, body: Mapping[str, Any], timeout_s: float) -> bytes:
-        """Tries again where that may help: no connection, too much to do, a fault of the server."""
+        """Retry a request if that may help: no connection, an overloaded server, or an error of the server."""
         for attempt in range(self._max_retries + 1):
-            pause_s = BACKOFF_S * 2**attempt * random.uniform(0.5, 1.0)  # rows of one batch failed together
+            pause_s = BACKOFF_S * 2**attempt * random.uniform(0.5, 1.0)  # spreads rows of one batch
             try:
                 return await self._post(path, body)
             except httpx.TransportError as error:
@@ -165,7 +170,7 @@ class ChatClient:
 
 
 class _Busy(Exception):
-    """Worth another try, after a while."""
+    """Refusal that may end after a while."""
 
     def __init__(self, refused: Refused, retry_after: str) -> None:
         self.refused = refused
@@ -177,8 +182,8 @@ class _Busy(Exception):
 
 
 def proxy_variable(base_url: str) -> str:
-    """Return the environment variable whose proxy stands before a server; empty: none, or the server is on this machine, or
-    NO_PROXY exempts it."""
+    """Return the environment variable whose proxy is used for a server.
+    It is empty if there is none, if the server is on this machine, or if NO_PROXY exempts it."""
     url = httpx.URL(base_url)
     if is_loopback(url.host) or urllib.request.proxy_bypass_environment(url.netloc.decode()):  # type: ignore[attr-defined]
         return ""
@@ -190,7 +195,7 @@ _NAMES_OF_THIS_MACHINE = ("localhost", "localhost.localdomain", "ip6-localhost",
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine: no proxy can stand before it."""
+    """Return whether a host is this machine, which needs no proxy."""
     plain = host.strip("[]").rstrip(".").lower()
     if plain in _NAMES_OF_THIS_MACHINE or plain.endswith(".localhost"):
         return True
@@ -203,21 +208,21 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_short_for_loopback(host: str) -> bool:
-    """Whether a host is an address of this machine in a form that only the C library reads, such as `127.1`."""
+    """Return whether a host is an address of this machine in a form that only the C library reads, such as `127.1`."""
     try:
         return host[:1].isdigit() and socket.inet_aton(host)[0] == 127
     except OSError:
         return False
 
 
-# --- what an answer looks like ----------------------------------------------------------------------------------------------
+# --- form of an answer ------------------------------------------------------------------------------------------------------
 
 
 class _Choice(BaseModel):
     message: dict[str, Any]
     finish_reason: Any = None
     native_finish_reason: Any = None
-    """OpenRouter's: as the server behind it has it."""
+    """Reason of the server behind OpenRouter."""
     stop_reason: Any = None
     logprobs: Any = None
 
@@ -227,21 +232,24 @@ class _Answer(BaseModel):
 
 
 _OF_THOUGHT = re.compile(r"^(?!.*signature).*(?:think|reasoning|thought|analysis|\bcot\b|summary)", re.IGNORECASE)
-"""In names of fields and of kinds of parts that hold thoughts: `reasoning_content` (llama.cpp, SGLang, LMDeploy, DeepSeek),
-`reasoning` (vLLM, Ollama), `reasoning_details` (OpenRouter), `thinking_blocks` (LiteLLM), `thought` (Gemini), `reasoningContent`
-(Bedrock). The last two are of native interfaces, as a gateway may hand them on; Gemini's was read in public clients, Bedrock's
-was not read. Gemini's answers have a `thoughtSignature` too, which is no thought."""
+"""Pattern of the names of fields and kinds of parts that hold thoughts.
+
+`reasoning_content` (llama.cpp, SGLang, LMDeploy, DeepSeek), `reasoning` (vLLM, Ollama), `reasoning_details` (OpenRouter),
+`thinking_blocks` (LiteLLM), `thought` (Gemini), `reasoningContent` (Bedrock). The last two belong to native interfaces, as a
+gateway may forward them; Gemini's was read in public clients, Bedrock's was not read. Gemini's answers also have a
+`thoughtSignature`, which is no thought.
+"""
 
 
 def completion_of(content: bytes) -> Completion:
-    """Return what a server answered. Raises: `ModelError`."""
+    """Return the completion in a server's answer. Raises: `ModelError`."""
     try:
         choice = _Answer.model_validate_json(content).choices[0]
     except ValidationError as error:
         raise ModelError("the server's answer is no chat completion") from error
     message, reasons = choice.message, [_reason(choice.finish_reason), _reason(choice.native_finish_reason)]
     if not any(reasons):
-        reasons = [_reason(choice.stop_reason)]  # beside a `finish_reason`, vLLM has a string there that ended the text
+        reasons = [_reason(choice.stop_reason)]  # beside a `finish_reason`, vLLM has the string that ended the text there
     reason = next(filter(was_cut_off, reasons), reasons[0])
     parts = list(_parts(message.get("content")))
     fields = [name for name in message if name != "content" and _OF_THOUGHT.search(name)]
@@ -256,12 +264,12 @@ def completion_of(content: bytes) -> Completion:
 
 
 def _says_something(thoughts: Any) -> bool:
-    """Whether a field holds more than the line ends that stand between the marks of a model whose thoughts are turned off."""
+    """Return whether a field holds more than the line ends between the marks of a model whose thoughts are turned off."""
     return bool(thoughts.strip() if isinstance(thoughts, str) else thoughts)
 
 
 def _reason(finish: Any) -> str:
-    """Return a server's word for the end: SGLang's own interface has an object with a `type`; of a list, the first counts."""
+    """Return a server's name for the end. SGLang's own interface has an object with a `type`; of a list, the first counts."""
     if isinstance(finish, list):
         finish = finish[0] if finish else None
     found = finish.get("type", finish.get("reason")) if isinstance(finish, dict) else finish
@@ -269,9 +277,11 @@ def _reason(finish: Any) -> str:
 
 
 def _parts(content: Any) -> Iterator[tuple[str, str]]:
-    """Yield what a message consists of: kind (`text`, `thought`, `refusal`) and text. Mistral's content is a list of parts with
-    thoughts among them (mistralai/client-python 05629d2, `ThinkChunk`); OpenAI's has refusals among them; Gemini's parts are of one
-    kind, and those that are thoughts have the flag `thought`."""
+    """Yield the kind (`text`, `thought`, `refusal`) and the text of each part of a message.
+
+    Mistral's content is a list of parts with thoughts among them (mistralai/client-python 05629d2, `ThinkChunk`); OpenAI's has
+    refusals among them; Gemini's parts are of one kind, and thoughts have the flag `thought`.
+    """
     strings = 0
     for part in content if isinstance(content, list) else [content]:
         if isinstance(part, str):
@@ -295,7 +305,7 @@ def _part(part: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _tokens(logprobs: Any) -> Iterator[tuple[str, float]]:
-    """Yield tokens with their log-probabilities; none where the server tells none, or tells them in a form of its own."""
+    """Yield tokens with their log-probabilities; nothing if the server does not report them, or in a form of its own."""
     entries = logprobs.get("content") if isinstance(logprobs, dict) else None
     found = []
     for entry in entries if isinstance(entries, list) else ():

@@ -1,6 +1,7 @@
 """Text models on any OpenAI-compatible server (vLLM, SGLang, llama.cpp, OpenAI ...): System 2, safety, monitor.
 
-Requests run side by side, each answered when it is done; images travel on as they came. One that fails costs itself alone.
+Requests run concurrently, and each is answered when it is done. Images are forwarded as they arrived. A request that fails does not
+affect the others.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from ros2_rfm_serving.types import EncodedImage, EngineReply, Image, InferenceRe
 
 _log = logging.getLogger(__name__)
 SLACK_S = 5.0
-"""Beyond a request's own limit, within which it has ended."""
+"""Seconds beyond a request's own time limit, within which it has ended."""
 JPEG_QUALITY = 90
-"""Of images that came uncompressed."""
+"""JPEG quality of images that arrived uncompressed."""
 
 Constraint = Literal["json_schema", "choice", "none"]
 OURS = frozenset(
@@ -53,37 +54,39 @@ OURS = frozenset(
     }
 )
 MAX_SHOWN_CHARACTERS = 120
-"""Of what a model answered at warm-up, in an error."""
+"""Number of characters of a model's answer at warm-up that an error shows."""
 
 
 class OpenAIOptions(text.TextOptions):
     """`options` of a model with `engine: openai`."""
 
     base_url: str
-    """Up to and with the version: http://gpu-2:8000/v1"""
+    """Address up to and with the version: http://gpu-2:8000/v1"""
     api_key_env: str = ""
-    """Environment variable with the key; empty: the server wants none."""
+    """Environment variable with the key; empty if the server needs none."""
     timeout_s: float = Field(default=2.0, gt=0.0, le=600.0)
-    """From a request to its answer, all retries included: the component's SLO."""
+    """Seconds from a request to its answer, all retries included: the component's SLO."""
     connect_timeout_s: float = Field(default=1.0, gt=0.0, le=60.0)
     warm_up_timeout_s: float = Field(default=60.0, gt=0.0, le=600.0)
-    """Of the first request, for which the server may have to compile."""
+    """Time limit of the first request in seconds, for which the server may have to compile."""
     max_retries: int = Field(default=2, ge=0, le=10)
-    """Without a connection, or with status 429 or 5xx."""
+    """Retries without a connection, or with status 429 or 5xx."""
     constraint: Literal["auto", "json_schema", "choice", "none"] = "auto"
-    """How a judge is kept to its words and a planner to a list of subgoals: by a JSON schema, by vLLM's `choice` (of a plan: by the
-    prompt alone), or by its prompt alone. `auto`: the first of JSON schema and prompt that the server takes and heeds when it is
-    tried at start-up."""
+    """Constraint that restricts a judge to its words and a planner to a list of subgoals.
+
+    It is a JSON schema, vLLM's `choice` (for a plan: the prompt alone), or the prompt alone. `auto` selects the first of JSON
+    schema and prompt that the server accepts and honours when it is tried at start-up.
+    """
     logprobs: bool | None = None
-    """Ask for the probability of the verdict; not given: if the server takes that."""
+    """Whether to ask for the probability of the verdict; by default, if the server accepts that."""
     token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """What the server calls `max_tokens`."""
+    """Server's name of `max_tokens`."""
     system_role: bool = True
-    """False: the system prompt stands at the head of the user's message, for models whose chat template has no system role."""
+    """False puts the system prompt at the head of the user's message, for models whose chat template has no system role."""
     proxy: bool = True
-    """False: the server is asked without the proxies of the environment. One on this machine always is."""
+    """False connects to the server without the proxies of the environment. A server on this machine never has a proxy."""
     extra: dict[str, Any] = Field(default_factory=dict)
-    """Further fields of every request, as the server has them (`mm_processor_kwargs`, `top_k`)."""
+    """Further fields of every request, with the server's names (`mm_processor_kwargs`, `top_k`)."""
 
     @field_validator("extra")
     @classmethod
@@ -94,19 +97,19 @@ class OpenAIOptions(text.TextOptions):
 TRANSPORT = frozenset(
     {"base_url", "api_key_env", "timeout_s", "connect_timeout_s", "warm_up_timeout_s", "max_retries", "max_concurrent", "proxy"}
 )
-"""Options that leave an answer as it is: the same model behind another address is the same model."""
+"""Options that do not change an answer: the same model at another address is the same model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """What a server is asked for beyond an answer."""
+    """Features that requests to a server use beyond plain completions."""
 
     constraint: Constraint
     logprobs: bool
 
 
 class OpenAIEngine(Engine):
-    """Owns an event loop on a thread of its own, until it is closed."""
+    """Engine for an OpenAI-compatible server. It owns an event loop on a thread of its own until it is closed."""
 
     takes_encoded = True
 
@@ -116,7 +119,7 @@ class OpenAIEngine(Engine):
         self._thread = LoopThread(contract.model)
         self.dialect = _dialects(options)[0]
         self._honours_schemas = False
-        """Its answer at warm-up was JSON by the schema that it was asked for, so a plan in lines is something else"""
+        """True if the answer at warm-up was JSON of the requested schema, so that lines of text are no plan."""
 
     @property
     def contract(self) -> ModelContract:
@@ -127,8 +130,8 @@ class OpenAIEngine(Engine):
         return self.max_concurrent
 
     def warm_up(self) -> None:
-        """Asks, with images, until it knows what the server understands and heeds. Raises: `ModelError` when that is too little,
-        and for a model that gave no usable answer at all."""
+        """Send requests with images until it is known which features the server accepts and honours.
+        Raises: `ModelError` if that is too little, or if the model gave no usable answer at all."""
         request = text.first_request(self._contract, encoded=True)
         problems: list[str] = []
         ignored: set[Constraint] = set()
@@ -155,14 +158,14 @@ class OpenAIEngine(Engine):
         raise UnusableAnswerError(self._not_ready(request.id.component, problems))
 
     def _with_a_fix(self, refused: Refused, request: InferenceRequest, dialect: Dialect) -> Refused:
-        """Return a refusal with the keys that would have helped, if its text names none: whatever the server's words are, they are
-        tried, each by itself and two at a time."""
+        """Return a refusal with the options that would have helped, if its text names none.
+        The options are tried, each by itself and two at a time, whatever the server's text is."""
         remedies = [] if refused.fix else [remedy for remedy in _REMEDIES if remedy.changes(self._options, self._contract)]
         deadline_s = time.monotonic() + self._options.warm_up_timeout_s
         for chosen in itertools.chain(itertools.combinations(remedies, 1), itertools.combinations(remedies, 2)):
             if self._is_taken(self._remedied(request, dialect, chosen), deadline_s):
                 if self._is_taken(self._remedied(request, dialect, ()), deadline_s):
-                    break  # its refusal was not about the form, and has passed
+                    break  # the refusal was not about the form, and does not occur any more
                 return Refused(refused.status, fix=" and ".join(remedy.fix for remedy in chosen))
         return refused
 
@@ -194,14 +197,15 @@ class OpenAIEngine(Engine):
             )
 
     def _problem_with(self, dialect: Dialect, component: str, completion: Completion) -> str:
-        """Return why a first answer speaks against a dialect; empty: it does not. Some servers take a constraint and ignore it."""
+        """Return the reason why a first answer rules out a dialect; empty if it does not.
+        Some servers accept a constraint and ignore it."""
         problem, shown = "", completion.text
         try:
             problem = text.reply_of(self._options, component, completion).violation
         except UnusableAnswerError as error:
             problem = str(error)
         if text.plans(component):
-            # Of a plan for blank images only the form counts: JSON where that was asked for, and an answer at all.
+            # Of a plan for blank images only the form counts: JSON if it was asked for, and an answer at all.
             if dialect.constraint == "json_schema":
                 problem = "" if _begins_with_json(completion) else problem or "it is not of the schema that was asked for"
             elif completion.ended and not text.is_thinking(completion):
@@ -209,7 +213,7 @@ class OpenAIEngine(Engine):
         return f"{shown[:MAX_SHOWN_CHARACTERS]!r}: {problem}" if problem else ""
 
     def _not_ready(self, component: str, problems: Sequence[str]) -> str:
-        """Return why no answer at warm-up could be used."""
+        """Return the reason why no answer at warm-up could be used."""
         wanted = "a plan" if text.plans(component) else f"one of the words {', '.join(self._options.words(component))}"
         shown = "; ".join(dict.fromkeys(problems))
         return f"no answer at warm-up is {wanted}: {shown}; see `constraint` and `max_tokens`; if it thinks, {text.THINKING_OFF}"
@@ -221,7 +225,7 @@ class OpenAIEngine(Engine):
         return answers
 
     def close(self) -> None:
-        """No thread and no connection is left; what is under way fails."""
+        """Close all connections and end the thread; requests in progress fail."""
         self._thread.call(self._client.close(), SLACK_S)
         self._thread.stop()
 
@@ -263,7 +267,7 @@ def _without_system_role(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Remedy:
-    """A key of the model's entry that may help with a server that refuses everything."""
+    """Option of the model's entry that may help with a server that refuses every request."""
 
     fix: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -292,8 +296,11 @@ def _begins_with_json(completion: Completion) -> bool:
 
 
 def _may_be_a_form(status: int) -> bool:
-    """Whether a status may be about the form of a request: llama.cpp and others fail (500) in one that they do not know, and a
-    gateway tells the same (502) of the server behind it; OpenRouter answers 404 when no provider takes the request's parameters."""
+    """Return whether a status may be about the form of a request.
+
+    llama.cpp and others fail (500) in a form that they do not know, and a gateway reports the same (502) of the server behind it.
+    OpenRouter answers 404 if no provider accepts the request's parameters.
+    """
     if status >= httpx.codes.INTERNAL_SERVER_ERROR:
         return status <= httpx.codes.BAD_GATEWAY
     return status == httpx.codes.NOT_FOUND or status not in {*MEANINGS, httpx.codes.REQUEST_TIMEOUT}
@@ -305,14 +312,14 @@ def _described(dialect: Dialect) -> str:
 
 
 def _dialects(options: OpenAIOptions) -> list[Dialect]:
-    """That may be used with this server, the most exact first."""
+    """Return the dialects that may be used with this server, the most exact first."""
     constraints: list[Constraint] = ["json_schema", "none"] if options.constraint == "auto" else [options.constraint]
     logprobs = [True, False] if options.logprobs is None else [options.logprobs]
     return [Dialect(constraint=constraint, logprobs=known) for constraint in constraints for known in logprobs]
 
 
 def _constrained(constraint: Constraint, words: Sequence[str]) -> dict[str, Any]:
-    if constraint == "choice":  # of vLLM, as it is and as it was before 0.12
+    if constraint == "choice":  # vLLM's, in its form since 0.12 and the one before
         return {"structured_outputs": {"choice": list(words)}, "guided_choice": list(words)}
     if constraint == "json_schema":
         verdict = {"type": "string", "enum": list(words)}
@@ -331,7 +338,7 @@ def _picture(image: Image | EncodedImage) -> dict[str, Any]:
 
 
 def _jpeg(image: Image | EncodedImage) -> bytes | memoryview:
-    """As it came; raw rows are compressed."""
+    """Return an image as it arrived; raw pixels are compressed."""
     if isinstance(image, EncodedImage):
         if image.format != "rgb8":
             return image.data
@@ -341,7 +348,7 @@ def _jpeg(image: Image | EncodedImage) -> bytes | memoryview:
 
 
 def build(spec: EngineSpec) -> OpenAIEngine:
-    """Raises: `ConfigurationError`."""
+    """Build the engine. Raises: `ConfigurationError` for options that cannot be used."""
     options = checked_options(OpenAIOptions, spec)
     at_once = text.max_concurrent(spec, options)
     config = ClientConfig(
@@ -356,7 +363,7 @@ def build(spec: EngineSpec) -> OpenAIEngine:
 
 
 def _client(spec: EngineSpec, config: ClientConfig) -> ChatClient:
-    """Raises: `ConfigurationError` for a proxy that cannot be used."""
+    """Return the client of a server. Raises: `ConfigurationError` for a proxy that cannot be used."""
     try:
         return ChatClient(config)
     except (ImportError, ValueError, httpx.InvalidURL) as error:
@@ -369,7 +376,8 @@ def _client(spec: EngineSpec, config: ClientConfig) -> ChatClient:
 
 
 def _address(spec: EngineSpec, base_url: str) -> str:
-    """Errors do not repeat it: it may hold a password."""
+    """Return the server's address if it is valid.
+    Errors do not repeat it, as it may hold a password. Raises: `ConfigurationError` if it is not valid."""
     key = f"models.{spec.model}.options.base_url"
     try:
         url = httpx.URL(base_url)

@@ -1,7 +1,8 @@
-"""Processes that a library has started end with this one, however that ends: killed, or by a watchdog that waits for nobody.
+"""Guardian process that ends the processes which a library has started when this process ends, for any reason.
 
 A process that is killed cleans nothing up, and the kernel's own signal (PR_SET_PDEATHSIG) follows the thread that started a child,
-which here only loads. So a small process of ours reads from a pipe, which ends with us, and then ends whom it was told. Linux.
+which here only loads. So a small process of ours reads from a pipe, which ends with this process, and then ends the processes that
+it was given. Linux only.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ENDS_WITHIN_S = 5.0
 
 
 class Guardian:
-    """Of processes that this one has started; make it after them, or they would hold its pipe open."""
+    """Guardian of processes that this process has started. Create it after them, or they would hold its pipe open."""
 
     def __init__(self, pids: Iterable[int | None]) -> None:
         whom = [f"{pid}:{started(pid)}" for pid in pids if pid is not None]
@@ -26,19 +27,19 @@ class Guardian:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) if whom else None
 
     def close(self) -> None:
-        """They end now, if they have not."""
+        """End the processes now, if they have not ended."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             self._process.wait(ENDS_WITHIN_S)
 
 
 def started(pid: int) -> str:
-    """When, in ticks since boot: another process may have that number later. Empty: there is none."""
+    """Return a process's start time in ticks since boot, as its number may be reused; empty if there is no such process."""
     return _stat(pid)[19] if _stat(pid) else ""
 
 
 def _stat(pid: int) -> list[str]:
-    """From its state on: the name before may hold anything."""
+    """Return the fields of a process from its state on; the name before it may hold any character."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -54,7 +55,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def main() -> None:
-    """Arguments: pid:started."""
+    """Wait for the end of the pipe, and end the processes of the arguments, each pid:started."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()

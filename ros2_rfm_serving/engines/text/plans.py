@@ -1,7 +1,7 @@
-"""Reading of plans: the subgoals in a model's answer, or why it cannot be read as a plan.
+"""Reading of plans: the subgoals in a model's answer, or the reason why it cannot be read as a plan.
 
-Planners are asked for JSON by schema (`SCHEMA`) where the server honours one. Whatever comes is read strictly: a robot executes
-each subgoal, so that a sentence about the task, an apology or a thought must never become one.
+Planners are asked for JSON by schema (`SCHEMA`) where the server honours one. Every answer is read strictly: a robot executes each
+subgoal, so that a sentence about the task, an apology or a thought must never become one.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ SCHEMA = {
 }
 MAX_SUBGOALS = 64
 MAX_DEPTH = 4
-"""Lists and objects within one another"""
+"""Largest depth of nested lists and objects."""
 _BLANK = " \t\r\n\ufeff\u200b"
 
 
 def read_plan(text: str, *, as_json: bool = False) -> tuple[str, ...]:
-    """Return the subgoals that are left, in order; none: nothing is left.
+    """Return the remaining subgoals, in order; empty if nothing is left to do.
 
-    as_json: the server was asked for `SCHEMA` and honoured it before, so lines of text are something else than a plan.
-    Raises: `UnreadablePlan`.
+    as_json: the server was asked for `SCHEMA` and honoured it before, so that lines of text are no plan. Raises: `UnreadablePlan`.
     """
     text = _without_fence(text.replace("\u2019", "'").strip(_BLANK))
     if not text:
@@ -57,14 +56,14 @@ _MARK = re.compile(
     r"|(?:sub-?goal|step|action)\s*:\s+|[STG]\d{1,2}\s*[.):]\s+|\(?(?:[a-h]|[ivx]{1,4})[.)]\s+)",
     re.IGNORECASE,
 )
-"""A number, a label or a bullet before an item."""
+"""Number, label or bullet before an item."""
 _TICKED_OFF = re.compile(
     r"^\[[xX✓✔✅]\]\s|^[☑☒]|^\s*~~.*~~\s*[.,]?$|^\[(?:done|completed?|finished)\]\s"
     r"|[\s(\[](?:already )?(?:done|completed|finished)[)\]][.!]?$"
     r"|\s[-\u2013—:]\s*(?:already )?(?:done|completed|finished|✓|✔|✅)[.!]?$",
     re.IGNORECASE,
 )
-"""What says of an item that it is behind: a ticked box, a line through it, `(done)`."""
+"""Sign that an item is done: a ticked box, a line through it, `(done)`."""
 _ORDER = re.compile(
     r"^(?:(?:first|second|third|fourth|last)(?:ly)?|then|next|finally|after that|afterwards|and then)\s*[,:]\s+", re.IGNORECASE
 )
@@ -76,7 +75,7 @@ def _is_item(line: str) -> bool:
 
 
 def _is_ticked_off(line: str) -> bool:
-    """Whether an item says of itself that it is done."""
+    """Return whether an item is marked as done."""
     plain = _without_emphasis(line).strip()
     return _TICKED_OFF.search(_MARK.sub("", plain)) is not None or _TICKED_OFF.search(plain) is not None
 
@@ -103,21 +102,21 @@ _PLAN_KEYS = (
     "output answer result response final finalanswer finalplan actionplan taskplan"
 )
 _PLANS = frozenset(_PLAN_KEYS.split())
-"""Keys below which a plan is published, in lower case and without marks; `remaining_subgoals` and the like as well."""
+"""Keys of a plan, in lower case and without marks; `remaining_subgoals` and the like as well."""
 _QUALIFIED = re.compile(
     r"(?:remaining|ordered|next|left|new|updated|revised|robot|high_?level)"
     r"(?:sub-?goals?|plan|steps|sub-?tasks|tasks|actions|goals|instructions|sequence)"
 )
-"""Such a key with a word before it. `left_arm_actions`, `left_objects` and `remaining_risks` are none."""
+"""Key of a plan with a word before it. `left_arm_actions`, `left_objects` and `remaining_risks` do not match."""
 _TEXTS = ("subgoal", "instruction", "action", "description", "task", "step", "goal", "text", "content", "command", "title", "name")
-"""Keys of an object that is one subgoal, the most telling first."""
+"""Keys of an object that is one subgoal, the most specific first."""
 _OTHER_KEYS = (
     "id index number no order step stepnumber priority status state done completed complete finished reason reasoning "
     "reasons rationale explanation why note notes comment comments thought thoughts thinking analysis confidence score "
     "duration type"
 )
 _ABOUT = frozenset(_OTHER_KEYS.split())
-"""Keys that say something about a plan or a subgoal, and are none."""
+"""Keys that describe a plan or a subgoal, and are none."""
 _DONE = ("done", "completed", "complete", "finished")
 _IS_DONE = (
     *_DONE,
@@ -125,9 +124,9 @@ _IS_DONE = (
     *("true", "yes", "1", "x"),
     *_TICKS,
 )
-"""Statuses of a subgoal that is not left."""
+"""Statuses of a subgoal that is done."""
 _BEHIND = (*_DONE, "previous", "past", "history", "executed", "object", "scene", "observ", "constraint", "avoid", "assumption")
-"""What keys begin with below which no steps of a plan stand that are left."""
+"""Beginnings of keys below which there are no remaining steps of a plan."""
 
 
 def _holds_json(text: str) -> bool:
@@ -139,7 +138,7 @@ def _holds_json(text: str) -> bool:
 
 
 def _from_json(text: str) -> list[str]:
-    """Raises: `UnreadablePlan`."""
+    """Return the subgoals in a JSON text. Raises: `UnreadablePlan`."""
     begins = min((at for mark in '{["' if (at := text.find(mark)) >= 0), default=0)
     values, rest = _values(text[begins:])
     if not values:
@@ -150,7 +149,7 @@ def _from_json(text: str) -> list[str]:
 
 
 def _values(text: str) -> tuple[list[Any], str]:
-    """Return JSON values that follow one another, and what stands behind them."""
+    """Return consecutive JSON values, and the text after them."""
     decoder, values = json.JSONDecoder(object_pairs_hook=_object), list[Any]()
     while text[:1] and text[0] in '{["':
         try:
@@ -167,8 +166,8 @@ def _values(text: str) -> tuple[list[Any], str]:
 
 
 def _literal(text: str) -> list[Any]:
-    """Return the one value of a text in Python's notation, with single quotes; empty: it is none."""
-    if "\\" in text:  # unknown escapes would be a warning for the log
+    """Return the one value of a text in Python's notation, with single quotes; empty if it has none."""
+    if "\\" in text:  # unknown escapes would put a warning into the log
         return []
     try:
         value = ast.literal_eval(text)
@@ -185,7 +184,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _subgoals(value: Any, depth: int) -> list[str]:
-    """Raises: `UnreadablePlan`."""
+    """Return the subgoals in a JSON value. Raises: `UnreadablePlan`."""
     if depth > MAX_DEPTH:
         raise UnreadablePlan("its JSON is nested too deeply")
     if isinstance(value, str):
@@ -206,10 +205,8 @@ def _subgoals(value: Any, depth: int) -> list[str]:
 
 
 def _other_list(value: dict[Any, Any], plan: object) -> str:
-    """Return a key beside a plan below which another may stand, such as that of a second arm; empty: there is none.
-
-    The key that was asked for (`KEY`) is beyond doubt, whatever stands beside it.
-    """
+    """Return a key beside a plan that may hold another plan, such as that of a second arm; empty if there is none.
+    The key that was asked for (`KEY`) holds the plan, whatever other keys there are."""
     for key, other in value.items():
         plain = _plain_key(key)
         about = plain in _ABOUT or plain.startswith(_BEHIND)
@@ -219,7 +216,7 @@ def _other_list(value: dict[Any, Any], plan: object) -> str:
 
 
 def _texts_in(value: Any, depth: int = 0) -> Iterator[str]:
-    """Yield the texts in lists and objects. Raises: `UnreadablePlan` where they are nested too deeply to be looked through."""
+    """Yield the texts in lists and objects. Raises: `UnreadablePlan` if they are nested too deeply."""
     if depth > MAX_DEPTH:
         raise UnreadablePlan("its JSON is nested too deeply")
     if isinstance(value, str):
@@ -230,7 +227,7 @@ def _texts_in(value: Any, depth: int = 0) -> Iterator[str]:
 
 
 def _may_be_a_subgoal(text: str) -> bool:
-    """Whether a text reads like an imperative: `lower the arm`, and neither `cup` nor `the gripper is open`."""
+    """Return whether a text reads like an imperative: `lower the arm`, but neither `cup` nor `the gripper is open`."""
     try:
         return len(checked(_bare(text)).split()) > 1
     except UnreadablePlan:
@@ -261,7 +258,7 @@ def _numbered(value: dict[Any, Any]) -> list[str]:
 
 
 def _item(item: Any) -> list[str]:
-    """Return one element's subgoal; none: it is done or blank. Raises: `UnreadablePlan`."""
+    """Return one element's subgoal; empty if it is done or blank. Raises: `UnreadablePlan`."""
     if isinstance(item, dict):
         if _is_done(item):
             return []
@@ -324,7 +321,7 @@ _OF_THOUGHT = re.compile(r"think|thought|reason|analy|consider|observ|reflect|st
 
 
 def _is_polite(text: str) -> bool:
-    """Whether nothing stands there but an introduction or a farewell."""
+    """Return whether a text is nothing but an introduction or a farewell."""
     return all(_says_nothing(line.strip(" \t*_#`")) for line in text.splitlines())
 
 
@@ -335,14 +332,14 @@ def _says_nothing(line: str) -> bool:
 
 
 def _is_heading(line: str) -> bool:
-    """Whether a line heads a list: `Subgoals:`, `## Plan`, `**Phase 1:**`, `Step 2:`."""
+    """Return whether a line heads a list: `Subgoals:`, `## Plan`, `**Phase 1:**`, `Step 2:`."""
     heads = (line.startswith("#") and not _is_item(line)) or line.strip(" *_").endswith(":")
     plain = line.strip(" #*_:")
     return heads and len(plain.split()) <= 8 and not (_OF_THOUGHT.search(plain) or THOUGHT.search(plain))
 
 
 def _from_lines(text: str) -> list[str]:
-    """Raises: `UnreadablePlan`."""
+    """Return the subgoals in lines of text. Raises: `UnreadablePlan`."""
     begins = 0 if _is_item(text) else _GREETING.match(text).end()  # type: ignore[union-attr]
     lines = [line for line in text[begins:].splitlines() if line.strip()]
     while lines and (_is_heading(lines[0].strip()) or _is_polite(lines[0])):
@@ -353,7 +350,7 @@ def _from_lines(text: str) -> list[str]:
         raise UnreadablePlan("it has no subgoal")
     if len(lines) == 1 and NOTHING.fullmatch(_bare(lines[0])):
         return []
-    lines = [line for line in lines if not re.fullmatch(r"\s*(?:[-*_=]\s?){3,}\s*", line)]  # a rule across the page
+    lines = [line for line in lines if not re.fullmatch(r"\s*(?:[-*_=]\s?){3,}\s*", line)]  # a horizontal rule
     is_list = any(_is_item(line) for line in lines)
     return list(_listed(lines) if is_list else _unlisted(lines))
 
@@ -367,7 +364,7 @@ def _listed(lines: Sequence[str]) -> Iterator[str]:
     """Yield the items of a list. Raises: `UnreadablePlan`."""
     first = len(lines[0]) - len(lines[0].lstrip())
     ticked = [_begins_with_a_tick(line) for line in lines if _is_item(line)]
-    ticks = any(ticked) and not all(ticked)  # where all begin with one, it is a bullet
+    ticks = any(ticked) and not all(ticked)  # if all items begin with one, it is a bullet
     for line in lines:
         plain, indent = _bare(line), len(line) - len(line.lstrip())
         if not _is_item(line):

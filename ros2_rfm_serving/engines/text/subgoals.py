@@ -1,6 +1,6 @@
-"""Rules of a subgoal: what of a plan may be executed, and what reads like a thought, an apology or a statement.
+"""Rules of a subgoal: a robot may execute it, and it does not read like a thought, an apology or a statement.
 
-The words are English and of a few other languages. They hold for plans without a schema, and once more for the texts within one.
+The words are English and of a few other languages. The rules hold for plans without a schema, and again for the texts within one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MAX_SUBGOAL_CHARACTERS = 300
 
 
 class UnreadablePlan(ValueError):
-    """Why a text is no plan; it never holds the text."""
+    """Reason why a text is no plan; it never holds the text."""
 
 
 _LABELS = (
@@ -48,7 +48,7 @@ _USERS_ELSEWHERE = (
     "|usuario (?:quiere|pide|desea|necesita)|utilisateur (?:veut|demande|souhaite)|nutzer (?:möchte|will|wünscht|bittet)"
     "|usuário (?:quer|pede|deseja)|пользователь (?:хочет|просит)"
 )
-"""What the thoughts of models begin with that think in the languages of their makers or of their users."""
+"""Beginnings of thoughts of models that think in the language of their makers or of their users."""
 THOUGHT = re.compile(
     rf"^(?:{_HESITATIONS})(?:[,.!:;]|\s+(?:the|i|we|let|so|this|that|it|there)\b|$)|^(?:{_MORE_HESITATIONS})\b"
     r"|^wait(?:[,!:;]|\.\s+\S|\s+(?:the|i|we|so|this|that|it|there)\b)"
@@ -63,7 +63,7 @@ THOUGHT = re.compile(
     r"|\?$",
     re.IGNORECASE,
 )
-"""Words that no imperative begins with or holds, and that thoughts, apologies and explanations do."""
+"""Words of thoughts, apologies and explanations that no imperative begins with or holds."""
 _STATEMENT = re.compile(
     rf"^(?!(?:{_CHECKS})\b)(?:(?!(?:{_CONJUNCTIONS})\b)[\w'-]+ ){{1,5}}(?:is|are|was|were)\b"
     r"|^(?:the|an?|this|that|both|all|each|cameras?|robot)\s(?:(?!to\b)[\w'-]+ ){0,3}"
@@ -79,7 +79,7 @@ NO_IMPERATIVE = re.compile(
     r"|^[\d#]|[。\uff01\uff1f]\s*\S",
     re.IGNORECASE,
 )
-"""Words with which a statement or a question begins. Of lines that no list and no schema vouches for, none may."""
+"""Words with which a statement or a question begins. No line may, unless a list or a schema marks it as a subgoal."""
 CODE = re.compile(
     r"[{}|\\`]|[<>](?!\s?\d)|\w\(|=|;\s*$|^\s*(?:import [\w.]+$|from [\w.]+ import\b|def \w+\(|class \w+\s*[(:]|return\s*$)"
 )
@@ -90,10 +90,10 @@ _SEVERAL = re.compile(
 
 
 def checked(subgoal: str) -> str:
-    """Raises: `UnreadablePlan`."""
+    """Return a subgoal that may be executed. Raises: `UnreadablePlan` for any other text."""
     if len(subgoal) > MAX_SUBGOAL_CHARACTERS:
         raise UnreadablePlan(f"a subgoal has {len(subgoal)} characters, more than {MAX_SUBGOAL_CHARACTERS}")
-    if not subgoal.isprintable():  # half a character of JSON (`\\ud800`) can be sent to nobody, and a NUL ends a message's text
+    if not subgoal.isprintable():  # half a character of JSON (`\\ud800`) cannot be sent, and a NUL ends a message's text
         raise UnreadablePlan("a subgoal has characters that cannot be printed")
     if _SEVERAL.search(subgoal):
         raise UnreadablePlan("several subgoals stand in one")
@@ -117,7 +117,7 @@ _END = re.compile(
     r"(?:(?:the )?(?:task|plan) )?(?:is )?(?:done|finished|completed?)[.!]*|end(?: of (?:the )?(?:plan|list|task))?[.!]*",
     re.IGNORECASE,
 )
-"""A last item that says that no other follows."""
+"""Last item that marks the end of a plan."""
 
 
 def is_end(subgoal: str) -> bool:

@@ -1,7 +1,7 @@
-"""Text models through vLLM in this process: continuous batching, cached prefixes, answers kept to a judge's words.
+"""Text models on vLLM in this process: continuous batching, a cached prefix, and answers restricted to a judge's words.
 
 vLLM runs on CUDA, and is imported when the first such model is built. Its engine core is a process of its own, which may die, and
-which must not outlive this one. What is relied on, by release: docs/engines.md, "vLLM".
+which must not outlive this one. docs/engines.md, "vLLM", lists the behaviour that this engine relies on, by release.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ros2_rfm_serving.types import PRECEDENCE, EncodedImage, EngineReply, Image,
 
 _log = logging.getLogger(__name__)
 MAX_SHOWN_CHARACTERS = 120
-"""Of a first answer, in an error."""
+"""Number of characters of a first answer that an error shows."""
 LOADS_WITHIN_S, WARMS_UP_WITHIN_S = 3600.0, 600.0
 SLACK_S = 5.0
-"""Beyond the limit of a request, within which it has been aborted."""
+"""Seconds beyond a request's time limit, within which it has been aborted."""
 OURS = frozenset({"model", "seed", "max_num_seqs", "limit_mm_per_prompt", "scheduling_policy"})
 
 
@@ -39,7 +39,7 @@ class VllmOptions(text.TextOptions):
     """`options` of a model with `engine: vllm`."""
 
     timeout_s: float = Field(default=8.0, gt=0.0, le=600.0)
-    """From a request to its answer; then it is aborted."""
+    """Seconds from a request to its answer; the request is aborted then."""
     llm: dict[str, Any] = Field(default_factory=dict)
     """Further `vllm.AsyncEngineArgs` (`gpu_memory_utilization`, `max_model_len`, `quantization`, `tensor_parallel_size`)."""
 
@@ -50,10 +50,10 @@ class VllmOptions(text.TextOptions):
 
 
 class Vllm:
-    """What we ask of vLLM, in its words. Belongs to one event loop; made there, since it starts tasks of its own."""
+    """Adapter to vLLM's interface. It belongs to one event loop, and is created there, as it starts tasks of its own."""
 
     def __init__(self, chat_template_kwargs: dict[str, Any], **arguments: Any) -> None:
-        """Loads the weights. Raises: `ImportError`; `TypeError` for an argument that it does not have."""
+        """Load the weights. Raises: `ImportError`; `TypeError` for an argument that vLLM does not have."""
         from vllm import AsyncEngineArgs, AsyncLLMEngine, SamplingParams
         from vllm.exceptions import VLLMClientError
         from vllm.renderers import ChatParams
@@ -72,9 +72,9 @@ class Vllm:
                 "tokenize": is_mistral_tokenizer(self._renderer.tokenizer),
             }
         )
-        # The chat's template writes the first token itself.
+        # The chat template writes the first token itself.
         self._tokens = self._renderer.default_chat_tok_params.with_kwargs(add_special_tokens=False)
-        # Marks of thoughts are special tokens of some models: without them thoughts look like an answer.
+        # Marks of thoughts are special tokens of some models: without them thoughts would look like an answer.
         self._sampling: Callable[..., Any] = lambda words, **settings: SamplingParams(
             output_kind=RequestOutputKind.FINAL_ONLY,
             skip_special_tokens=False,
@@ -87,9 +87,8 @@ class Vllm:
         self._ids = itertools.count()
 
     async def say(self, chat: list[dict[str, Any]], words: Sequence[str], priority: int, **settings: Any) -> Completion:
-        """words: of a judge; none: it plans. priority: the lower goes first.
-
-        Raises: `Refused` for what does not fit; whatever else vLLM raises."""
+        """Return the completion of a chat. words: those of a judge; empty for a planner.
+        priority: the lowest is served first. Raises: `Refused` for a request that does not fit; any other error of vLLM."""
         _, (prompt,) = await self._renderer.render_chat_async([chat], self._chat, self._tokens)
         sampling, output = self._sampling(words, **settings), None
         async for output in self._llm.generate(prompt, sampling, str(next(self._ids)), priority=priority):  # noqa: B007 (the last)
@@ -99,22 +98,22 @@ class Vllm:
 
     @property
     def is_dead(self) -> bool:
-        """Its core has ended, or what reads from it: it refuses everything from then on."""
+        """True if the engine core, or the task that reads from it, has ended: it refuses every request from then on."""
         return bool(self._llm.errored)
 
     def close(self) -> None:
-        """Ends the core."""
+        """End the engine core."""
         self._llm.shutdown()
 
 
 class VllmEngine(Engine):
-    """Owns an event loop on a thread of its own, and vLLM's processes, until it is closed."""
+    """Engine on vLLM. It owns an event loop on a thread of its own, and vLLM's processes, until it is closed."""
 
     def __init__(self, contract: ModelContract, options: VllmOptions, max_concurrent: int, start: Callable[[], Vllm]) -> None:
         self._contract, self._options, self.max_concurrent = contract, options, max_concurrent
         self.timeout_s = options.timeout_s
         self._thinks = False
-        """That was said in the log."""
+        """True once the log has a warning that the model thinks."""
         self._thread = LoopThread(contract.model)
         before = set(multiprocessing.active_children())
         try:
@@ -137,7 +136,8 @@ class VllmEngine(Engine):
         return self._vllm.is_dead
 
     def warm_up(self) -> None:
-        """Compiles a grammar too. Raises: `ModelError`, also when a judge's first answer is none of its words."""
+        """Run a first request, which also compiles a grammar.
+        Raises: `ModelError`, also if a judge's first answer is none of its words."""
         request = text.first_request(self._contract, encoded=False)
         answer = self._thread.call(self._answer(request, WARMS_UP_WITHIN_S), WARMS_UP_WITHIN_S + SLACK_S)
         if isinstance(answer, UnusableAnswerError) and not answer.is_cut_off:
@@ -187,7 +187,7 @@ class VllmEngine(Engine):
         return completion
 
     def _failed(self, error: Exception) -> ModelError:
-        """One request that vLLM does not take, or that fails in it, costs itself alone."""
+        """Return the error of one request that vLLM refuses or fails to answer; other requests are not affected."""
         if self._vllm.is_dead:
             said = "vLLM's engine core is dead"
         else:
@@ -207,7 +207,7 @@ def _picture(image: Image | EncodedImage) -> dict[str, Any]:
 
 
 def _completion(output: Any) -> Completion:
-    """Of a `vllm.RequestOutput`: the first of its one completion."""
+    """Return the completion in a `vllm.RequestOutput`, which has a single one."""
     written = output.outputs[0]
     chosen = zip(written.token_ids, written.logprobs or (), strict=False)
     entries = [logprobs[token] for token, logprobs in chosen]
@@ -220,7 +220,7 @@ def _completion(output: Any) -> Completion:
 
 
 def build(spec: EngineSpec) -> VllmEngine:
-    """Loads the weights. Raises: `ConfigurationError`, `ImportError`."""
+    """Load the weights and build the engine. Raises: `ConfigurationError`, `ImportError`."""
     options = checked_options(VllmOptions, spec)
     contract = text.contract_of(spec, options, apart_from=frozenset({"max_concurrent", "timeout_s"}))
     at_once = text.max_concurrent(spec, options)

@@ -1,1 +1,1 @@
-"""Autoregressive policies: action tokens, decoded one by one with a key/value cache, or merged on a public context."""
+"""Autoregressive policies: action tokens, decoded one by one with a KV cache, or merged on a public context."""

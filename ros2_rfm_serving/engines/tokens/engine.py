@@ -1,4 +1,4 @@
-"""A `TokenModel` as an engine: rows decode together, each at its own position; pipelined sessions share a public context."""
+"""Engine for a `TokenModel`: rows decode together, each at its own position, and pipelined sessions share a public context."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Answer = EngineReply | ModelError
 
 
 class TokenEngine(Rounded, Stepping):
-    """Greedy or sampled decoding of action chunks. Prefixes cost nothing to continue: they are tokens that are given."""
+    """Greedy or sampled decoding of action chunks. A prefix costs nothing to continue, as its tokens are given."""
 
     def __init__(self, model: TokenModel, sampling: TokenSampling = TokenSampling()) -> None:  # noqa: B008 (frozen)
         self._model, self._sampling = model, sampling
@@ -37,9 +37,9 @@ class TokenEngine(Rounded, Stepping):
         self._public = PublicContexts(model, sampling, self.max_rows)
         self._frames = Frames()
         self._outdated: set[int] = set()
-        """Rows of former episodes and epochs"""
+        """Rows of earlier episodes and epochs, which the next turn answers with an error."""
         self._lock = threading.Lock()
-        """`prepare` may come from another thread while a batch runs."""
+        """Lock around the model: `prepare` may come from another thread while a batch runs."""
 
     @property
     def contract(self) -> ModelContract:
@@ -51,7 +51,8 @@ class TokenEngine(Rounded, Stepping):
 
     @property
     def max_rows(self) -> int:
-        """Those of a pipelined session are little more than numbers: with a token per frame l_a + 1 of them are in flight."""
+        """Largest number of rows in flight.
+        Rows of a pipelined session take little memory: with one token per frame, l_a + 1 of them are in flight."""
         return self._sampling.max_rows or max(self.max_batch_size, self._num_tokens + 1)
 
     def prepare(self, batch_size: int) -> None:
@@ -68,7 +69,7 @@ class TokenEngine(Rounded, Stepping):
             return parity.check(self._model, self._sampling)
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[Answer]:
-        """Rows without a session, from perception to answer."""
+        """Run rows without a session, from perception to answer."""
         rows = {-1 - i: replace(request, pipelining=None) for i, request in enumerate(requests)}
         with self._lock:
             try:
@@ -127,13 +128,14 @@ class TokenEngine(Rounded, Stepping):
         return row in self._public or row in self._flight
 
     def _examined(self, request: InferenceRequest) -> Array:
-        """Its prefix. Raises: `ModelError`."""
+        """Return the prefix of a request. Raises: `ModelError` if the model cannot continue it, or cannot be pipelined as asked."""
         if request.pipelining:
             self.require_pipelining(request.pipelining)
         return prefix_of(request, self.contract)
 
     def _perceive(self, rows: Rows) -> list[None]:
-        """All of them at once, in slots that are free; what is to be public is copied from there. Raises: `ModelError`."""
+        """Perceive all rows at once, in free slots; a context that becomes public is copied from there.
+        Raises: `ModelError` if a request asks for something that the model cannot do."""
         rows = sorted(rows, key=lambda each: each[1].pipelining is not None)
         prefixes = [self._examined(request) for _, request in rows]
         num_alone = sum(request.pipelining is None for _, request in rows)

@@ -1,6 +1,6 @@
-"""Rows that read a context of their own: each at its own position, all decoded together, with keys and values in slots.
+"""Rows that each read a context of their own: all are decoded together, each at its own position, with a slot of the KV cache.
 
-Slots are allocated once; those in use are the first ones, so that a batch is a slice of them.
+Slots are allocated once; the first ones are the occupied ones, so that a batch is a slice.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest
 class _Row:
     number: int
     position: int
-    """Of the token that comes next"""
+    """Position of the next token."""
     prefix: Array
 
 
 class Flight:
-    """One thread. A row is known by the number that its server gave it."""
+    """Rows in flight and the batches that advance them.
+    One thread makes all calls. A row is identified by the number that its server assigned."""
 
     def __init__(self, model: TokenModel, sampling: TokenSampling, num_slots: int) -> None:
         self._model, self._max_batch_size = model, model.max_batch_size
@@ -34,7 +35,7 @@ class Flight:
         self._memory: tuple[Tensor, ...] = (*self._cache, *self._said.memory)
         self._views: dict[tuple[int, int], Cache] = {}
         self._rows: list[_Row] = []
-        """By slot"""
+        """Row by slot."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -46,14 +47,15 @@ class Flight:
         return (row.number for row in self._rows)
 
     def free(self, count: int) -> Cache:
-        """Slots that the next rows enter into, without what former rows left: a NaN among keys and values goes through any mask."""
+        """Return the slots of the next rows, cleared of earlier rows: a NaN among keys and values passes through any mask."""
         slots = self._cut(len(self._rows), len(self._rows) + count)
         for values in slots:
             values.zero_()
         return slots
 
     def enter(self, numbers: Sequence[int], requests: Sequence[InferenceRequest], prefixes: Sequence[Array]) -> None:
-        """Whose context is in `free` slots. The tokens of their prefixes are given: one prefill of all of them."""
+        """Add rows whose context is in the `free` slots.
+        The tokens of their prefixes are given, so one prefill covers all of them."""
         start, end = len(self._rows), len(self._rows) + len(numbers)
         entering = []
         for slot, number, request, prefix in zip(range(start, end), numbers, requests, prefixes, strict=True):
@@ -64,7 +66,8 @@ class Flight:
         self._rows += entering
 
     def advance(self, numbers: Collection[int]) -> dict[int, EngineReply | ModelError]:
-        """By one token each; replies of those that are complete, which have left. Raises: `OutOfMemoryError`."""
+        """Advance rows by one token each, and return the replies of those that are complete, which leave.
+        Raises: `OutOfMemoryError` if memory does not suffice for half a batch."""
         self._to_front(set(numbers))
         in_batches(self._decode, range(len(numbers)), self._max_batch_size)
         rows = self._rows[: len(numbers)]
@@ -74,7 +77,7 @@ class Flight:
         return replies
 
     def _decode(self, slots: Sequence[int]) -> list[None]:
-        """One token of each of these, which follow one another, in one batch."""
+        """Decode one token for each of these contiguous slots, in one batch."""
         own = slice(slots[0], slots[-1] + 1)
         rows, positions = self._rows[own], [row.position for row in self._rows[own]]
         logits = self._model.generate(self._said.before_each(own, positions), positions, self._cut(own.start, own.stop))
@@ -84,7 +87,7 @@ class Flight:
         return [None] * len(rows)
 
     def leave(self, numbers: Collection[int]) -> None:
-        """The last row moves into each hole."""
+        """Remove rows; the last row moves into each slot that becomes free."""
         for number in numbers:
             slot = next((slot for slot, row in enumerate(self._rows) if row.number == number), None)
             if slot is None:
@@ -96,13 +99,13 @@ class Flight:
             del self._rows[last]
 
     def _cut(self, start: int, end: int) -> Cache:
-        """Views, which stay the same for the same slots."""
+        """Return views, which stay the same for the same slots."""
         if (start, end) not in self._views:
             self._views[start, end] = tuple(values[start:end] for values in self._cache)
         return self._views[start, end]
 
     def _to_front(self, numbers: set[int]) -> None:
-        """The rows of this turn into the first slots."""
+        """Move the rows of this turn into the first slots."""
         count = len(numbers)
         behind = [slot for slot in range(count, len(self._rows)) if self._rows[slot].number in numbers]
         ahead = [slot for slot in range(count) if self._rows[slot].number not in numbers]

@@ -1,7 +1,7 @@
-"""Parity gates of autoregressive engines: decode against prefill, cached against uncached, in company against alone, float64.
+"""Parity check of autoregressive engines in float64: decode against prefill, cached against uncached, a batch against single rows.
 
-The reference runs one request at a time with a cache of its own, and says all positions anew in one prefill: so a key that was
-written to the wrong place, a position that is off by one or rows that mix cannot hide (vla.cpp §4.6, AURAS §4.2.3).
+The reference runs one request at a time with a cache of its own, and computes all positions anew in one prefill. So a key that was
+written to the wrong place, a position that is off by one, or rows that mix cannot stay hidden (vla.cpp §4.6, AURAS §4.2.3).
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from ros2_rfm_serving.types import InferenceRequest
 
 @runtime_checkable
 class Referenced(Protocol):
-    """What a `TokenModel` offers beside itself to be checked."""
+    """`TokenModel` members that a parity check needs."""
 
     @property
     def weights_dtype(self) -> torch.dtype: ...
 
     @property
     def probe_instruction(self) -> str:
-        """Words that the model knows."""
+        """Instruction in words that the model knows."""
 
     def reference(self) -> Any:
-        """The same weights in float64, as a `TokenModel` on the CPU."""
+        """Return the same weights in float64, as a `TokenModel` on the CPU."""
 
 
 def check(model: TokenModel, sampling: TokenSampling) -> list[Parity]:
-    """In the order of computation: the first that fails names the culprit. Without a reference the model is its own, row by row."""
+    """Check each block in the order of computation; the first that fails is the culprit.
+    A model without a reference is its own reference, row by row."""
     exact: TokenModel = model.reference() if isinstance(model, Referenced) else model
     dtype = model.weights_dtype if isinstance(model, Referenced) else torch.float32
     requests = probes(model.contract, model.probe_instruction if isinstance(model, Referenced) else "")
@@ -63,21 +64,22 @@ def _context(model: TokenModel, requests: Sequence[InferenceRequest]) -> Sequenc
 
 
 def _prefill(model: TokenModel, requests: Sequence[InferenceRequest], tokens: Tensor) -> Tensor:
-    """[B, l_a, V], given all tokens at once."""
+    """Return logits, [B, l_a, V], computed with all tokens given at once."""
     cache = tuple(_context(model, requests))
     logits: Tensor = model.generate(_before(tokens), [0] * len(requests), cache)
     return logits
 
 
 def _decoded(model: TokenModel, requests: Sequence[InferenceRequest], tokens: Tensor) -> Tensor:
-    """The same, given one token after the other."""
+    """Return logits, [B, l_a, V], computed with one token given after the other."""
     cache, before = tuple(_context(model, requests)), _before(tokens)
     each = [model.generate(before[:, i : i + 1], [i] * len(requests), cache) for i in range(tokens.shape[1])]
     return torch.cat(each, dim=1)
 
 
 def _mixed(model: TokenModel, requests: Sequence[InferenceRequest], tokens: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
-    """Decodes of rows that are not at the same position, after prefills of different lengths; and what they should say."""
+    """Decode rows at different positions, after prefills of different lengths.
+    Returns the logits and those of the reference, both [B, V]."""
     cache, before = tuple(_context(model, requests)), _before(tokens)
     first = [(row + 1) * tokens.shape[1] // (len(requests) + 1) for row in range(len(requests))]
     model.generate(before[:, : max(first)], [0] * len(requests), cache)

@@ -1,8 +1,9 @@
 """Public contexts: [X_V, X_L, X_A] of a pipelined session, shared by all of its requests in flight (AURAS §4.2.2).
 
-X_V and X_L are of its newest observation, X_A are the newest tokens, whichever request said them. A request is no more than a
-position: what it says there replaces what another said before it, and is seen by all from the next turn on. So the decodes of all
-requests in flight are one computation (§4.2.3): a prefill of X_A, of which each takes what stands at its own position.
+X_V and X_L belong to the session's newest observation; X_A are the newest tokens, whichever request generated them. A request is no
+more than a position: a token that it generates there replaces an earlier one, and all requests see it from the next turn on. So the
+decodes of all requests in flight are one computation (§4.2.3): a prefill of X_A, from which each takes the logits at its own
+position.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest
 
 
 class Observed(NamedTuple):
-    """An observation in a session's buffer."""
+    """Observation in a session's buffer."""
 
     place: int
-    """Of its keys and values"""
+    """Index of its keys and values in the cache."""
     request: InferenceRequest
     prefix: Array
 
@@ -31,19 +32,20 @@ class Observed(NamedTuple):
 @dataclass
 class _Public:
     slot: int
-    """Of its tokens; its two places for contexts follow from it (double-buffered, §4.3.1)."""
+    """Slot of the session's tokens, which also determines the two places of its contexts (double-buffered, §4.3.1)."""
     front: Observed
-    """Read by its requests"""
+    """Observation that the session's requests read."""
     back: Observed
-    """The newest, which they read in this frame or in the next one"""
+    """Newest observation, which the requests read in this frame or in the next one."""
     held: int = 0
-    """Tokens that are given: those of the front's prefix"""
+    """Number of tokens that are given: those of the front's prefix."""
     position: dict[int, int] = field(default_factory=dict)
-    """Of the token that comes next, by row in flight"""
+    """Position of the next token, by row in flight."""
 
 
 class PublicContexts:
-    """One thread. A row is known by the number that its server gave it."""
+    """Public contexts of pipelined sessions.
+    One thread makes all calls. A row is identified by the number that its server assigned."""
 
     def __init__(self, model: TokenModel, sampling: TokenSampling, num_sessions: int) -> None:
         self._model = model
@@ -62,7 +64,7 @@ class PublicContexts:
         return self._sessions[self._session_of[row]].position[row]
 
     def enter(self, row: int, request: InferenceRequest, prefix: Array, context: Cache) -> None:
-        """A frame begins with this row: what it perceived becomes public, now or with the next frame (`fetch_offset`)."""
+        """Begin a frame with this row: its context becomes public now, or with the next frame (`fetch_offset`)."""
         assert request.pipelining is not None
         key = session_of(request.id)
         public = self._sessions.get(key)
@@ -82,9 +84,10 @@ class PublicContexts:
         self._session_of[row] = key
 
     def advance(self, rows: Collection[int]) -> dict[int, EngineReply | ModelError]:
-        """By one token each, in one prefill for each session, all in one batch; replies of those that are complete.
+        """Advance rows by one token each, and return the replies of those that are complete.
 
-        Raises: `OutOfMemoryError`.
+        There is one prefill for each session, and all of them share a batch. Raises: `OutOfMemoryError` if memory does not suffice
+        for half a batch.
         """
         sessions: dict[SessionKey, list[int]] = {}
         for row in rows:
@@ -94,7 +97,7 @@ class PublicContexts:
         return {row: self._reply(self._sessions[self._session_of[row]]) for row in done}
 
     def _prefill(self, sessions: Sequence[tuple[SessionKey, Sequence[int]]]) -> list[None]:
-        """One token of each of these rows, in one batch."""
+        """Generate one token for each of these rows, in one batch."""
         known = [self._sessions[key] for key, _ in sessions]
         going = [(i, known[i].position[row]) for i, (_, rows) in enumerate(sessions) for row in rows]
         slots = [public.slot for public in known]
@@ -108,7 +111,7 @@ class PublicContexts:
         return [None] * len(sessions)
 
     def leave(self, row: int) -> None:
-        """With the last row of a session its context is forgotten."""
+        """Remove a row. With its last row, a session loses its context."""
         key = self._session_of.pop(row)
         public = self._sessions[key]
         del public.position[row]
@@ -117,7 +120,8 @@ class PublicContexts:
             self._free.append(public.slot)
 
     def _fronts(self, known: list[_Public]) -> Cache:
-        """Of these sessions: their own memory for one, a copy for several, for the tokens are computed anew with each turn."""
+        """Return the contexts that these sessions read: a view for one session, a copy for several.
+        A copy suffices, as keys and values of the tokens are computed anew in each turn."""
         places = [public.front.place for public in known]
         index = slice(places[0], places[0] + 1) if len(places) == 1 else places
         return tuple(values[index] for values in self._contexts)

@@ -1,4 +1,4 @@
-"""What a row has said so far, and the reply that it makes of it."""
+"""Generated tokens of each row, and the replies made of them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest
 
 RULED_OUT = -1e9
-"""Logit of a token that is not the given one; finite, for what is not is an error."""
+"""Logit of a token that differs from a given one; finite, as a value that is not finite is an error."""
 
 
 class Said:
-    """Tokens and logits of so many rows. One row is that of a request, or of a session whose requests share it."""
+    """Tokens and logits of `num_rows` rows. A row belongs to a request, or to a session whose requests share it."""
 
     def __init__(self, model: TokenModel, sampling: TokenSampling, num_rows: int) -> None:
         self._model, self._sampling = model, sampling
@@ -38,7 +38,7 @@ class Said:
         self.noise[row] = noise_of(request, self.length, self._model.num_bins, self._sampling)
 
     def hold(self, row: int, prefix: Array) -> int:
-        """Tokens that are given, and so sure: those of the prefix."""
+        """Set the tokens of the prefix, which are given and so certain, and return their number."""
         held = torch.from_numpy(self._model.tokens(prefix).reshape(-1)).to(self.tokens.device)
         self.tokens[row, : len(held)] = held
         self.logits[row, : len(held)] = RULED_OUT
@@ -46,27 +46,27 @@ class Said:
         return len(held)
 
     def before(self, rows: slice | Sequence[int], positions: range) -> Tensor:
-        """[B, N]: the tokens that stand before these positions; 0 before the first."""
+        """Return the tokens before these positions, [B, N]; 0 before the first."""
         if positions.start:
             return self.tokens[rows, positions.start - 1 : positions.stop - 1]
         return F.pad(self.tokens[rows, : positions.stop - 1], (1, 0))
 
     def before_each(self, rows: slice, positions: Sequence[int]) -> Tensor:
-        """[B, 1]: the token that stands before the position of each of these rows."""
+        """Return the token before the position of each of these rows, [B, 1]."""
         if len(set(positions)) == 1:
             return self.before(rows, range(positions[0], positions[0] + 1))
         at = torch.tensor(positions, device=self.tokens.device)[:, None]
         return self.tokens[rows].gather(1, (at - 1).clamp(min=0)) * (at > 0)
 
     def choose(self, rows: Sequence[int], positions: Sequence[int], logits: Tensor) -> None:
-        """Of [B, V]: one token for each row, at its position."""
+        """Choose one token for each row, at its position, from logits, [B, V]."""
         at: Any = (rows[0], positions[0]) if len(rows) == 1 else (list(rows), list(positions))
         self.logits[at] = logits[0] if len(rows) == 1 else logits
         noisy = self.logits[at] + self.noise[at] if self._sampling.temperature else self.logits[at]
         self.tokens[at] = noisy.argmax(-1)
 
     def reply(self, row: int, prefix: Array) -> EngineReply | ModelError:
-        """Of a row whose tokens are complete: after the actions of the prefix, as they were given."""
+        """Return the reply of a row whose tokens are complete. Its first actions are those of the prefix, unchanged."""
         columns, held = prefix.shape[1], len(prefix)
         tokens, logits = self.tokens[row], self.logits[row]
         if not torch.isfinite(logits).all():

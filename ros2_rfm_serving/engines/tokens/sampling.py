@@ -1,4 +1,4 @@
-"""From logits to tokens: greedily, or with noise that follows from the request's identity; and how sure the model was.
+"""Choice of tokens from logits: greedy, or with noise that follows from the request's identity; and the model's confidence.
 
 T: chunk length; A: dimensions of an action; V: bins.
 """
@@ -16,9 +16,10 @@ from ros2_rfm_serving.types import Array, Conditioning, InferenceRequest, ModelC
 
 
 def noise_of(request: InferenceRequest, num_tokens: int, num_bins: int, sampling: TokenSampling) -> Tensor:
-    """[num_tokens, num_bins] to be added to logits: of the Gumbel distribution, so that their greatest is a sample.
+    """Return noise, [num_tokens, num_bins], of the Gumbel distribution: the largest of logits plus noise is a sample.
 
-    Position by position: it makes no difference with whom, or in how many steps, the tokens are decoded. Greedy: [1, 1] of zero.
+    It is drawn for all positions at once, so that neither the batch nor the number of decoding steps makes a difference. A greedy
+    choice has [1, 1] of zero.
     """
     if not sampling.temperature:
         return torch.zeros(1, 1)
@@ -27,7 +28,8 @@ def noise_of(request: InferenceRequest, num_tokens: int, num_bins: int, sampling
 
 
 def confidence_of(logits: Tensor, tokens: Tensor, num_actions: int) -> Array:
-    """[T A, V], [T A] -> [T]: how likely the model takes it that an action is right to a bin in all its dimensions."""
+    """Return the model's probability, [T], that all dimensions of an action are right to within a bin.
+    logits: [T A, V]. tokens: [T A]."""
     likelihood = logits.softmax(-1)
     near = tokens[:, None] + torch.tensor([-1, 0, 1], device=tokens.device)
     known = (near >= 0) & (near < logits.shape[1])
@@ -37,7 +39,8 @@ def confidence_of(logits: Tensor, tokens: Tensor, num_actions: int) -> Array:
 
 
 def prefix_of(request: InferenceRequest, contract: ModelContract) -> Array:
-    """[d, A]: actions that are executed meanwhile, and that the chunk is to continue. Raises: `ModelError`."""
+    """Return the actions, [d, A], that are executed meanwhile and that the chunk is to continue.
+    Raises: `ModelError` if the model cannot continue them, or they are not finite."""
     columns = len(contract.action_names)
     if request.conditioning is Conditioning.GUIDED:
         raise ModelError(f"{contract.model!r} predicts tokens; only flow-matching models can be guided")
@@ -55,5 +58,5 @@ def prefix_of(request: InferenceRequest, contract: ModelContract) -> Array:
 
 
 def num_tokens(model: TokenModel) -> int:
-    """l_a: of a chunk."""
+    """Return the number of tokens of a chunk, l_a."""
     return model.contract.chunk_length * len(model.contract.action_names)

@@ -1,1 +1,1 @@
-"""Checkpoints of others to bundles: JSON and safetensors are read, nothing in them is run."""
+"""Import of foreign checkpoints into bundles: JSON and safetensors are read, and no code in them is run."""

@@ -1,4 +1,4 @@
-"""What an importer says of a checkpoint; `importing.py` makes a bundle of it."""
+"""Interface of importers, and the description of a checkpoint that they return; `importing.py` makes a bundle of it."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from ros2_rfm_serving.errors import ModelError
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """What a checkpoint may not say."""
+    """Options for information that a checkpoint may lack."""
 
     action_names: tuple[str, ...] = ()
     cameras: tuple[str, ...] = ()
-    """As the robot names them, in the network's order"""
+    """Robot's names of the cameras, in the network's order."""
     state_size: int = 0
     state_words: int = 0
-    """Columns of the state in pi0.5's prompt, padded; 0: as many as it has"""
+    """Columns of the state in pi0.5's prompt, padded; 0 for as many as it has."""
     relative: tuple[str, ...] = ()
-    """Actions that are counted from the state (openpi), by name"""
+    """Names of actions that are relative to the state (openpi)."""
     raw_units: bool = False
-    """Without statistics of its robot, states and actions are taken as the network has them (LeRobot)"""
+    """True if states and actions without statistics of their robot are taken as they are in the network (LeRobot)."""
     release: str = ""
-    """LeRobot release that trained it, where the checkpoint does not say"""
+    """LeRobot release that trained the checkpoint, if the checkpoint does not tell it."""
     control_rate_hz: float = 0.0
     tokenizer: Path | None = None
-    """Folder with `tokenizer.json`, or the file"""
+    """Folder with `tokenizer.json`, or the file."""
     licence: str = ""
     kind: str = ""
-    """Which of several configurations of its importer; empty: as the checkpoint says"""
+    """Choice among several configurations of the importer; empty for the checkpoint's own."""
     assets: str = ""
-    """Folder below `assets/` whose statistics count (openpi)"""
+    """Folder below `assets/` whose statistics count (openpi)."""
     chunk_length: int = 0
-    """Actions of a chunk, where the checkpoint does not say it (openpi); 0: it says it"""
+    """Number of actions of a chunk, if the checkpoint does not tell it (openpi); 0 if it does."""
     discrete_state_input: bool | None = None
-    """Whether pi0.5 was trained with the state in its prompt (openpi); None: not said, and then it is taken to be so"""
+    """Whether pi0.5 was trained with the state in its prompt (openpi); None if unknown, which counts as yes."""
     state_keys: tuple[str, ...] = ()
-    """Keys of the state in the network's order (GR00T N1.5); empty: as the checkpoint has them"""
+    """Keys of the state in the network's order (GR00T N1.5); empty for those of the checkpoint."""
     action_keys: tuple[str, ...] = ()
 
 
@@ -51,31 +51,32 @@ class Wishes:
 class Imported:
     manifest: Manifest
     weights: Mapping[str, Tensor]
-    """By our names"""
+    """Weights, by our names."""
     tokenizer: str
-    """What `tokenizer.json` says"""
+    """Content of `tokenizer.json`."""
     files: tuple[Path, ...]
-    """Of the checkpoint, that were read: their hash goes onto the card"""
+    """Files of the checkpoint that were read; the model card has their hash."""
     notes: tuple[str, ...] = ()
-    """What is not in the bundle"""
+    """Notes on parts of the checkpoint that are not in the bundle."""
 
 
 class Importer(Protocol):
-    """A module. Add yours to `IMPORTERS` in `importing.py`."""
+    """Interface of an importer, which is a module. A new one is added to `IMPORTERS` in `importing.py`."""
 
     def recognises(self, folder: Path) -> bool:
-        """By names of files and what their JSON says."""
+        """Return whether a folder holds a checkpoint of this kind, by names of files and the content of its JSON."""
 
     def read(self, folder: Path, wishes: Wishes) -> Imported:
-        """Raises: `ModelError` that names the file, the key, what is missing and how to help it."""
+        """Read a checkpoint. Raises: `ModelError` that names the file, the key, its problem and the fix."""
 
 
 Rule = tuple[str, str]
-"""A regular expression that matches a whole name of theirs -> ours, with its groups; empty: it is left out."""
+"""Regular expression that matches a whole name of theirs, and our name with its groups; an empty name leaves the weight out."""
 
 
 def renamed(weights: Mapping[str, Tensor], rules: Sequence[Rule], file: Path) -> dict[str, Tensor]:
-    """The first rule that matches counts. Raises: `ModelError` that names all that no rule knows."""
+    """Return weights by our names; the first rule that matches counts.
+    Raises: `ModelError` that names all weights without a rule."""
     compiled = [(re.compile(pattern), ours) for pattern, ours in rules]
     found: dict[str, Tensor] = {}
     unknown: list[str] = []

@@ -1,4 +1,7 @@
-"""Checkpoints of BitVLA: `config.json`, `dataset_statistics.json`, master or packed weights, head and projector as safetensors."""
+"""Importer of BitVLA's checkpoints.
+
+It reads `config.json`, `dataset_statistics.json`, master or packed weights, and head and projector as safetensors.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from ros2_rfm_serving.errors import ModelError
 
 STATISTICS = "dataset_statistics.json"
 PARTS = ("action_head", "proprio_projector")
-"""Beside the model; its authors save them as pickles"""
+"""Parts beside the model; its authors save them as pickles."""
 CAMERAS = ("full_image", "wrist_image")
 _VIT, _LANGUAGE = r"vision_tower\.vision_model", r"language_model\.model"
 _LAYER = rf"{_LANGUAGE}\.layers\.(\d+)"
@@ -47,12 +50,12 @@ RULES: list[Rule] = [
 
 
 class Platform(NamedTuple):
-    """What is in its authors' code alone."""
+    """Settings of a robot that are in its authors' code alone."""
 
     chunk_length: int
     least: str
     most: str
-    """Statistics that are -1 and 1"""
+    """Names of the statistics that become -1 and 1."""
 
 
 PLATFORMS = {
@@ -60,7 +63,7 @@ PLATFORMS = {
     (14, 14): Platform(25, "min", "max"),
     (7, 7): Platform(5, "q01", "q99"),
 }
-"""LIBERO, ALOHA, BRIDGE, by how many columns actions and state have"""
+"""Settings of LIBERO, ALOHA and BRIDGE, by the numbers of columns of actions and state."""
 
 
 def recognises(folder: Path) -> bool:
@@ -72,7 +75,7 @@ def recognises(folder: Path) -> bool:
 
 
 def read(folder: Path, wishes: Wishes) -> Imported:
-    """Raises: `ModelError`."""
+    """Read a checkpoint. Raises: `ModelError`."""
     config, statistics = read_json(folder / "config.json"), read_json(folder / STATISTICS)
     files, theirs = _weights(folder)
     tokenizer_json = tokenizer_file(folder, wishes.tokenizer, "hongyuw/bitvla-bitsiglipL-224px-bf16")
@@ -110,7 +113,7 @@ def read(folder: Path, wishes: Wishes) -> Imported:
 
 
 def _weights(folder: Path) -> tuple[tuple[Path, ...], dict[str, Tensor]]:
-    """Raises: `ModelError`."""
+    """Return the files and weights of all parts. Raises: `ModelError` for a part that is a pickle."""
     files, theirs = read_weights(folder, packed=".q_weight")
     for part in PARTS:
         file = folder / f"{part}.safetensors"
@@ -125,7 +128,7 @@ def _weights(folder: Path) -> tuple[tuple[Path, ...], dict[str, Tensor]]:
 
 
 def by_our_names(theirs: Mapping[str, Tensor], network: BitVlaConfig, file: Path) -> dict[str, Tensor]:
-    """Master weights become ternary, packed ones stay as they are. Raises: `ModelError`."""
+    """Return the weights by our names; master weights become ternary, packed ones stay unchanged. Raises: `ModelError`."""
     steps = {name.removesuffix("w_step") + "weight": tensor for name, tensor in theirs.items() if name.endswith(".w_step")}
     bare = {name: tensor for name, tensor in theirs.items() if not name.endswith(".w_step")}
     weights = renamed({name.replace(".q_weight", ".weight"): tensor for name, tensor in bare.items()}, RULES, file)
@@ -144,7 +147,7 @@ def by_our_names(theirs: Mapping[str, Tensor], network: BitVlaConfig, file: Path
 
 
 def _packed(own: Tensor, step_of: Mapping[str, Tensor], name: str, file: Path) -> Ternary:
-    """As they were saved. Raises: `ModelError` where they are not ternary."""
+    """Return packed weights unchanged. Raises: `ModelError` if they are not ternary."""
     if own.dtype is not torch.uint8:
         raise ModelError(f"{file}: {name}: packed weights are bytes, these are of {own.dtype}")
     if name not in step_of:
@@ -156,7 +159,7 @@ def _packed(own: Tensor, step_of: Mapping[str, Tensor], name: str, file: Path) -
 
 
 def _beyond(name: str, network: BitVlaConfig) -> bool:
-    """Whether it is of a block of SigLIP that nothing reads."""
+    """Return whether a weight belongs to a block of SigLIP that is not read."""
     start = "vision.encoder.layers."
     return name.startswith(start) and int(name.removeprefix(start).partition(".")[0]) >= network.vision.layers
 
@@ -169,7 +172,7 @@ class Robot(NamedTuple):
 
 
 def robot_of(statistics: Json, wished: str) -> Robot:
-    """wished: a data set. Raises: `ModelError`."""
+    """Return the statistics of one robot. wished: a data set. Raises: `ModelError`."""
     name = wished or (next(iter(statistics.content)) if len(statistics.content) == 1 else "")
     if name not in statistics.content:
         raise ModelError(f"{statistics.file}: which data set? Say one of {', '.join(statistics.content)}, not {name!r}")
@@ -189,7 +192,7 @@ def robot_of(statistics: Json, wished: str) -> Robot:
 def spans(statistics: Mapping[str, Any], platform: Platform) -> Affine:
     """Return the scaling in float64, as its authors compute it (BitVLA 3738a94: `normalize_proprio` and `_unnormalize_actions`).
 
-    Columns that its mask leaves out are taken as they are.
+    Columns that its mask leaves out are unscaled.
     """
     low, high = ([float(value) for value in statistics[name]] for name in (platform.least, platform.most))
     mask = [bool(own) for own in statistics.get("mask") or [True] * len(low)]
@@ -202,7 +205,8 @@ def spans(statistics: Mapping[str, Any], platform: Platform) -> Affine:
 
 
 def _network(config: Json, theirs: Mapping[str, Tensor], robot: Robot, tokenizer: str) -> BitVlaConfig:
-    """What its JSON does not say is as its authors' classes have it. Raises: `ModelError`."""
+    """Return the sizes of the network; those that its JSON lacks have the defaults of its authors' classes.
+    Raises: `ModelError`."""
     text, eyes = config.map("text_config"), config.map("vision_config")
     vision = VisionConfig(
         image_px=eyes.get("image_size", 224),
@@ -243,7 +247,7 @@ def _network(config: Json, theirs: Mapping[str, Tensor], robot: Robot, tokenizer
 
 
 def _vision_layers(config: Json, count: int) -> int:
-    """How many of `count` blocks are read. Raises: `ModelError`."""
+    """Return the number of `count` blocks that are read. Raises: `ModelError` for an unknown selection."""
     strategy, layer = config.get("vision_feature_select_strategy") or "default", config.content.get("vision_feature_layer", -2)
     if strategy != "full" or not isinstance(layer, int):
         raise ModelError(

@@ -1,4 +1,4 @@
-"""What a chat's template makes of one question."""
+"""Rendering of a chat template with one question."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ except MemoryError:
     sys.exit("it takes more than %d MiB" % (given["bytes"] >> 20))
 json.dump(filled, sys.stdout)
 """
-"""What the process of its own runs."""
+"""Program of the process that renders the template."""
 
 
 def files(folder: Path) -> tuple[Path, ...]:
-    """That say it."""
+    """Return the files that hold the template."""
     return tuple(folder / name for name in (CONFIG, TEMPLATE) if (folder / name).is_file())
 
 
 def asked(folder: Path, question: str) -> str:
-    """With the start of the answer, by `chat_template.jinja`, or what `tokenizer_config.json` says. Raises: `ModelError`.
+    """Return a question with the start of the answer, rendered with the chat template.
 
-    Filled in Jinja's sandbox, as `transformers` does it, where a template can loop and cut and reach nothing; in a process of its
-    own, whose time and memory are bounded.
+    The template is `chat_template.jinja`, or that in `tokenizer_config.json`. It is rendered in Jinja's sandbox, as in
+    `transformers`, in which a template can loop and slice but access nothing; and in a process of its own, whose time and memory
+    are limited. Raises: `ModelError`.
     """
     config, own = read_json(folder / CONFIG), folder / TEMPLATE
     template = own.read_text(encoding="utf-8") if own.is_file() else config.text("chat_template")

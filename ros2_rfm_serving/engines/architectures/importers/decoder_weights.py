@@ -1,4 +1,4 @@
-"""Names and sizes of the parts that most checkpoints share: SigLIP, and decoders named as those of `transformers`."""
+"""Names and sizes of the parts that most checkpoints share: SigLIP, and decoders with the names of `transformers`."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _PARTS: tuple[Rule, ...] = (
     (r"self_attn\.k_norm\.weight", "key_norm.weight"),
 )
 _READ = ("input_layernorm", r"self_attn\.k_proj", r"self_attn\.v_proj")
-"""Of a prefix's last block"""
+"""Parts of a prefix's last block that are read."""
 
 
 def decoder_rules(theirs: str, ours: str) -> list[Rule]:
-    """All blocks of a stack; theirs: a regular expression without groups."""
+    """Return the rules for all blocks of a stack. theirs: a regular expression without groups."""
     return [(rf"{theirs}\.layers\.(\d+)\.{_shifted(pattern)[0]}", rf"{ours}.\1.{_shifted(name)[1]}") for pattern, name in _PARTS]
 
 
 def prefix_rules(theirs: str, ours: str, last: int) -> list[Rule]:
-    """Of a `LanguagePrefix`: of its last block but keys and values, of its last norm nothing."""
+    """Return the rules for a `LanguagePrefix`, without its last norm; of its last block only keys and values are kept."""
     own = [
         (rf"{theirs}\.layers\.{last}\.{pattern}", f"{ours}.last.{name}") for pattern, name in _PARTS if pattern.startswith(_READ)
     ]
@@ -43,18 +43,18 @@ def prefix_rules(theirs: str, ours: str, last: int) -> list[Rule]:
 
 
 def siglip_rules(theirs: str, ours: str = "vision") -> list[Rule]:
-    """Its pooling head, where there is one, is left out."""
+    """Return the rules for SigLIP; its pooling head, if it has one, is left out."""
     kept = rf"{theirs}\.((?:embeddings|encoder|post_layernorm)\..+)"
     return [(rf"{theirs}\.embeddings\.position_ids", ""), (kept, rf"{ours}.\1"), (rf"{theirs}\.head\..+", "")]
 
 
 def _shifted(text: str) -> tuple[str, str]:
-    """The layer's number is group 1, what is behind it group 2."""
+    """Return a pattern and a name in which the layer's number is group 1, and the rest group 2."""
     return text, text.replace(r"\1", r"\2")
 
 
 def siglip_sizes(weights: dict[str, Tensor], heads: int, name: str = "vision") -> dict[str, Any]:
-    """By our names. Raises: `KeyError`."""
+    """Return the sizes of SigLIP from its weights, by our names. Raises: `KeyError` for a weight that is missing."""
     patch, positions = weights[f"{name}.embeddings.patch_embedding.weight"], weights[f"{name}.embeddings.position_embedding.weight"]
     return {
         "image_px": round(len(positions) ** 0.5) * patch.shape[-1],
@@ -67,7 +67,8 @@ def siglip_sizes(weights: dict[str, Tensor], heads: int, name: str = "vision") -
 
 
 def decoder_sizes(weights: dict[str, Tensor], blocks: str, head_size: int, **told: Any) -> dict[str, Any]:
-    """By our names; blocks: the stack's. Raises: `KeyError`."""
+    """Return the sizes of a decoder from its weights, by our names.
+    blocks: name of the stack. Raises: `KeyError` for a weight that is missing."""
     query, key = weights[f"{blocks}.0.query.weight"], weights[f"{blocks}.0.key.weight"]
     return {
         "width": query.shape[1],
@@ -81,5 +82,5 @@ def decoder_sizes(weights: dict[str, Tensor], blocks: str, head_size: int, **tol
 
 
 def last_layer(weights: dict[str, Tensor], pattern: str) -> int:
-    """The greatest number that stands where the pattern has its group; -1: there is none."""
+    """Return the largest number at the place of the pattern's group; -1 if there is none."""
     return max((int(m[1]) for name in weights if (m := re.match(pattern, name))), default=-1)

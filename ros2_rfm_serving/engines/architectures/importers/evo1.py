@@ -1,4 +1,4 @@
-"""Checkpoints of Evo-1: `config.json`, `norm_stats.json`, and the weights that its DeepSpeed file holds, as safetensors."""
+"""Importer of Evo-1's checkpoints: `config.json`, `norm_stats.json`, and the weights of its DeepSpeed file as safetensors."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ros2_rfm_serving.errors import ModelError
 
 PICKLE, STATISTICS = "mp_rank_00_model_states.pt", "norm_stats.json"
 EPS = 1e-8
-"""That its normaliser adds to every span"""
+"""Number that its normaliser adds to every span."""
 BOUNDS, BOUNDS_Q99, NORMAL = "bounds", "bounds_q99", "normal"
-"""Values of `normalization_type`"""
+"""Values of `normalization_type`."""
 _VIT, _LANGUAGE, _HEAD = r"embedder\.model\.vision_model", r"embedder\.model\.language_model\.model", r"action_head"
 _LAYER, _BLOCK = rf"{_VIT}\.encoder\.layers\.(\d+)", rf"{_HEAD}\.transformer_blocks\.(\d+)"
 RULES: list[Rule] = [
@@ -59,7 +59,7 @@ def recognises(folder: Path) -> bool:
 
 
 def read(folder: Path, wishes: Wishes) -> Imported:
-    """Raises: `ModelError`."""
+    """Read a checkpoint. Raises: `ModelError`."""
     if (folder / PICKLE).is_file() and not (folder / WEIGHTS).is_file():
         fix = f"save what is under its key `module` as {WEIGHTS} beside it"
         raise ModelError(f"{folder / PICKLE}: a pickle can run anything, so it is not read; {fix}")
@@ -95,7 +95,7 @@ def read(folder: Path, wishes: Wishes) -> Imported:
 
 
 def _promise(robot: Robot, wishes: Wishes, config: Path, statistics: Path) -> Promise:
-    """Raises: `ModelError`."""
+    """Return the contract's part of the manifest. Raises: `ModelError` if names or cameras do not fit."""
     count = len(robot.action.offset)
     names = wishes.action_names or tuple(f"action_{i}" for i in range(count))
     if len(names) != count:
@@ -107,7 +107,7 @@ def _promise(robot: Robot, wishes: Wishes, config: Path, statistics: Path) -> Pr
 
 
 def by_our_names(theirs: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
-    """Raises: `ModelError`."""
+    """Return the weights by our names. Raises: `ModelError` for an unknown weight."""
     weights = renamed(theirs, RULES, file)
     for name in [name for name in weights if ".in." in name]:
         packed, block = weights.pop(name), name.replace(".in.", ".{}.")
@@ -119,7 +119,7 @@ def by_our_names(theirs: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
 
 
 def _normalisation(config: Json) -> str:
-    """Raises: `ModelError`."""
+    """Return the `normalization_type`. Raises: `ModelError` for an unknown one."""
     kind = config.get("normalization_type") or BOUNDS
     if kind not in (BOUNDS, BOUNDS_Q99, NORMAL):
         raise ModelError(f"{config.file}: normalization_type is {kind!r}; {BOUNDS}, {BOUNDS_Q99} and {NORMAL} are known")
@@ -127,7 +127,7 @@ def _normalisation(config: Json) -> str:
 
 
 class Robot(NamedTuple):
-    """What `norm_stats.json` says of one robot, or one data set of it."""
+    """Statistics in `norm_stats.json` of one robot, or of one data set of it."""
 
     name: str
     state: Affine
@@ -135,7 +135,8 @@ class Robot(NamedTuple):
 
 
 def robot_of(statistics: Json, wished: str, normalisation: str = BOUNDS) -> Robot:
-    """wished: `ROBOT`, or `ROBOT/DATASET`. normalisation: `normalization_type` of its configuration. Raises: `ModelError`."""
+    """Return the statistics of one robot.
+    wished: `ROBOT`, or `ROBOT/DATASET`. normalisation: `normalization_type` of its configuration. Raises: `ModelError`."""
     known: dict[str, dict[str, Any]] = {}
     for arm, own in statistics.content.items():
         known |= {arm: own} if "action" in own else {f"{arm}/{dataset}": each for dataset, each in own.items()}
@@ -164,7 +165,7 @@ def scaling_of(statistics: Mapping[str, list[float]], normalisation: str) -> Aff
 
 
 def _network(config: Json, weights: dict[str, Tensor], robot: Robot, tokenizer: str) -> Evo1Config:
-    """Raises: `ModelError`."""
+    """Return the sizes of the network. Raises: `ModelError` if one is missing or impossible."""
     length = config.get("action_horizon") or config.get("horizon")
     columns = config.get("per_action_dim")
     try:

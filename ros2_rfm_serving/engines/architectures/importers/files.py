@@ -1,4 +1,4 @@
-"""Reading what a checkpoint's folder has, with errors that say which file and which key."""
+"""Files of a checkpoint's folder, read with errors that name the file and the key."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ros2_rfm_serving.engines.weights_header import check_header, once, require_
 from ros2_rfm_serving.errors import ModelError
 
 READ = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32})
-"""Whole numbers are positions, which are left out"""
+"""Dtypes that are read. Integers are positions, which are left out."""
 
 
 @dataclass(frozen=True)
 class Json:
-    """A map, as data."""
+    """Map of a JSON file."""
 
     file: Path
     content: dict[str, Any]
@@ -31,21 +31,21 @@ class Json:
         return self.content.get(key)
 
     def text(self, key: str) -> str:
-        """Raises: `ModelError`."""
+        """Return a text. Raises: `ModelError` if it is missing or no text."""
         value = self.content.get(key)
         if not isinstance(value, str):
             raise ModelError(f"{self.file}: {key} is missing, or no text: {value!r}")
         return value
 
     def count(self, key: str, default: int) -> int:
-        """default: where it is not said. Raises: `ModelError`."""
+        """Return a whole number. default: if the key is missing. Raises: `ModelError` if it is no whole number."""
         value = default if self.content.get(key) is None else self.content[key]
         if not isinstance(value, int) or isinstance(value, bool):
             raise ModelError(f"{self.file}: {key}: a whole number is expected, it is {value!r}")
         return value
 
     def map(self, *keys: str) -> dict[str, Any]:
-        """Raises: `ModelError`."""
+        """Return a nested map. Raises: `ModelError` if it is missing or no map."""
         found: Any = self.content
         for depth, key in enumerate(keys):
             found = found.get(key) if isinstance(found, dict) else None
@@ -55,7 +55,7 @@ class Json:
 
 
 def read_json(file: Path) -> Json:
-    """Raises: `ModelError`."""
+    """Return the map in a file. Raises: `ModelError` if it cannot be read."""
     require_file(file)
     try:
         content = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=once)
@@ -67,13 +67,14 @@ def read_json(file: Path) -> Json:
 
 
 def is_of_type(folder: Path, model_type: str) -> bool:
-    """Whether its `config.json`, if there is one, says so."""
+    """Return whether the folder's `config.json`, if there is one, has this `model_type`."""
     file = folder / "config.json"
     return file.is_file() and read_json(file).get("model_type") == model_type
 
 
 def read_tensors(file: Path, packed: str = "") -> dict[str, Tensor]:
-    """packed: end of the names of weights whose bytes are read as they are. Raises: `ModelError`."""
+    """Return the tensors of a file, which are finite. packed: end of the names of weights whose bytes are read unchanged.
+    Raises: `ModelError` if they cannot be read, or have another dtype."""
     try:
         check_header(file)
         tensors: dict[str, Tensor] = load_file(file)
@@ -92,7 +93,8 @@ def read_tensors(file: Path, packed: str = "") -> dict[str, Tensor]:
 
 
 def tokenizer_file(folder: Path, wished: Path | None, published: str) -> Path:
-    """published: where its language model's is on the hub, or a folder. Raises: `ModelError`."""
+    """Return the file of the tokenizer.
+    published: its repository on the hub, or a folder. Raises: `ModelError` if there is none."""
     if wished is not None:
         file = wished / TOKENIZER if wished.is_dir() else wished
         if not file.is_file():
@@ -109,6 +111,6 @@ def tokenizer_file(folder: Path, wished: Path | None, published: str) -> Path:
 
 
 def layers_of(tensors: dict[str, Tensor], pattern: str) -> int:
-    """How many blocks there are; pattern: what stands before their number."""
+    """Return the number of blocks. pattern: the part of the names before their number."""
     numbers = {name.removeprefix(pattern).partition(".")[0] for name in tensors if name.startswith(pattern)}
     return len(numbers)

@@ -1,4 +1,4 @@
-"""Checkpoints of NVIDIA's Isaac-GR00T: `config.json`, sharded safetensors, statistics in `experiment_cfg/metadata.json`."""
+"""Importer of NVIDIA's Isaac-GR00T N1.5: `config.json`, sharded safetensors, statistics in `experiment_cfg/metadata.json`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ros2_rfm_serving.errors import ModelError
 TYPE = "gr00t_n1_5"
 METADATA = Path("experiment_cfg/metadata.json")
 EMBODIMENTS = {"new_embodiment": 31, "oxe_droid": 17, "agibot_genie1": 26, "gr1": 24}
-"""Whose weights are whose"""
+"""Index of the weights of each kind of robot."""
 _EAGLE = r"backbone\.eagle_model"
 _LANGUAGE = rf"{_EAGLE}\.language_model"
 RULES: list[Rule] = [
@@ -55,7 +55,7 @@ def recognises(folder: Path) -> bool:
 
 
 def read(folder: Path, wishes: Wishes) -> Imported:
-    """Raises: `ModelError`."""
+    """Read a checkpoint. Raises: `ModelError`."""
     config, metadata = read_json(folder / "config.json"), read_json(folder / METADATA)
     files, theirs = read_weights(folder)
     weights = renamed(theirs, RULES, files[0])
@@ -103,7 +103,7 @@ def read(folder: Path, wishes: Wishes) -> Imported:
 
 
 class Robot(NamedTuple):
-    """What `metadata.json` and the options say of one embodiment."""
+    """Description of one embodiment from `metadata.json` and the options."""
 
     tag: str
     cameras: tuple[str, ...]
@@ -113,7 +113,7 @@ class Robot(NamedTuple):
 
 
 def robot_of(metadata: Json, wishes: Wishes) -> Robot:
-    """Raises: `ModelError`."""
+    """Return the description of one embodiment. Raises: `ModelError`."""
     tag = _tag_of(metadata, wishes.kind)
     metadata.map(tag, "statistics")
     video = metadata.map(tag, "modalities", "video")
@@ -131,7 +131,7 @@ def robot_of(metadata: Json, wishes: Wishes) -> Robot:
 
 
 def _tag_of(metadata: Json, tag: str) -> str:
-    """Raises: `ModelError`."""
+    """Return the tag of the embodiment. Raises: `ModelError` if it is ambiguous or unknown."""
     known = [name for name in metadata.content if name in EMBODIMENTS]
     if not tag and len(known) == 1:
         tag = known[0]
@@ -141,7 +141,7 @@ def _tag_of(metadata: Json, tag: str) -> str:
 
 
 def _cameras(metadata: Json, tag: str, known: tuple[str, ...], wished: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the cameras in the network's order. Raises: `ModelError`."""
+    """Return the cameras in the network's order. Raises: `ModelError` for an unknown one."""
     cameras = tuple(name.removeprefix("video.") for name in wished) or known
     if unknown := [name for name in cameras if name not in known]:
         raise ModelError(f"{metadata.file}: --cameras: {unknown[0]!r} is none of {tag}.modalities.video: {', '.join(known)}")
@@ -149,7 +149,7 @@ def _cameras(metadata: Json, tag: str, known: tuple[str, ...], wished: tuple[str
 
 
 def _keys(metadata: Json, tag: str, part: str, wished: Sequence[str]) -> list[Key]:
-    """Return the keys that the network reads or writes, in its order. Raises: `ModelError` where nothing says which they are."""
+    """Return the keys that the network reads or writes, in its order. Raises: `ModelError` if they are not known."""
     statistics = metadata.map(tag, "statistics", part)
     modalities = metadata.content[tag].get("modalities", {}).get(part) or {}
     if not wished and len(statistics) > 1:
@@ -175,7 +175,7 @@ def _keys(metadata: Json, tag: str, part: str, wished: Sequence[str]) -> list[Ke
 
 
 def _require_key(metadata: Json, where: str, part: str, name: str, mode: str, known: Mapping[str, Any]) -> None:
-    """Raises: `ModelError`."""
+    """Check that a key and its mode exist. Raises: `ModelError`."""
     if name not in known:
         raise ModelError(f"{metadata.file}: --{part}-keys: {name!r} is none of {where}: {', '.join(known)}")
     modes = MODES if part == "state" else tuple(each for each in MODES if each != "sin_cos")
@@ -184,10 +184,10 @@ def _require_key(metadata: Json, where: str, part: str, name: str, mode: str, kn
 
 
 def _require_columns(metadata: Json, where: str, told: Mapping[str, Any], key: Key, *, is_said: bool) -> None:
-    """Refuse a key whose columns a data config may turn to others, or that is not what its statistics say.
+    """Check that a data config does not transform the key's columns, and that its statistics fit its description.
 
-    is_said: the user gave the key's mode, and so that the data config has it as it is: it names the target_rotations, which
-    `metadata.json` does not. Raises: `ModelError`.
+    is_said: the user gave the key's mode, and so confirmed that the data config leaves its columns alone: the data config names the
+    target_rotations, which `metadata.json` does not. Raises: `ModelError`.
     """
     if (rotation := told.get("rotation_type")) and not is_said:
         option = f"--{where.split('.')[2]}-keys"
@@ -208,7 +208,8 @@ def _listed(keys: Sequence[Key]) -> str:
 
 
 def _network(config: Json, weights: dict[str, Tensor], robot: Robot, tokenizer: str) -> GrootN15Config:
-    """Sizes of the backbone are those of its weights: the checkpoint says nothing else about them."""
+    """Return the sizes of the network; those of the backbone follow from its weights, as the checkpoint has no others.
+    Raises: `ModelError` if one is missing or impossible."""
     try:
         head, dit = config.map("action_head_cfg"), config.map("action_head_cfg", "diffusion_model_cfg")
         prefix, head_size = (

@@ -1,7 +1,7 @@
-"""Scaling of the columns of a GR00T, key by key, each by the statistics of that key alone.
+"""Scaling of a GR00T's columns, key by key, each with the statistics of that key alone.
 
 The arithmetic is that of NVIDIA/Isaac-GR00T: N1.5's `Normalizer` (gr00t/data/transform/state_action.py at 357f9827), which computes
-in float32, and what N1.6 and N1.7 have in gr00t/data/utils.py at 066d1674, in float64.
+in float32, and that of N1.6 and N1.7 in gr00t/data/utils.py at 066d1674, in float64.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from ros2_rfm_serving.errors import ModelError
 Precision = Literal["float32", "float64"]
 Numbers = NDArray[np.floating[Any]]
 MODES = ("min_max", "q99", "mean_std", "binary", "sin_cos", "none")
-"""How the data configs of N1.5 scale a key; `none`: not at all"""
+"""Modes with which the data configs of N1.5 scale a key; `none` leaves it unscaled."""
 
 
 class Key(NamedTuple):
-    """Columns of one key: arrays of [lines, columns], of which those of one line hold for every action of a chunk."""
+    """Columns of one key: arrays [lines, columns]; those of one line hold for every action of a chunk."""
 
     name: str
     offset: Numbers
     scale: Numbers
     ranged: NDArray[np.bool_]
-    """[columns]"""
+    """True for ranges, [columns]."""
     constant: NDArray[np.bool_]
     unscaled: NDArray[np.bool_]
-    """As of `Affine`, [lines, columns] like `constant`"""
+    """Flags `constant` and `unscaled` of `Affine`, [lines, columns]."""
     mode: str
     clipped: bool
-    """Whether normalised values are cut to [-1, 1] where the others are"""
+    """True if normalised values are clipped to [-1, 1] like the others."""
 
     @property
     def num_columns(self) -> int:
@@ -43,17 +43,18 @@ class Key(NamedTuple):
 
 
 class Statistics:
-    """What a file says of one key, checked. Raises: `ModelError` that names file, key and statistic."""
+    """Validated statistics of one key of a file. Raises: `ModelError` that names file, key and statistic."""
 
     def __init__(self, file: Path, where: str, told: Any, precision: Precision, *, close: bool) -> None:
-        """where: the key's place in the file. close: whether bounds that are nearly equal are taken as equal (N1.6 and later)."""
+        """Check that there are statistics.
+        where: the key's place in the file. close: whether bounds that are nearly equal count as equal (N1.6 and later)."""
         self._file, self._where, self._precision, self._close = file, where, precision, close
         if not isinstance(told, Mapping):
             raise ModelError(f"{file}: {where}: statistics are expected, it is {told!r}")
         self._told = told
 
     def scaled(self, name: str, mode: str, bounds: tuple[str, str] = ("min", "max")) -> Key:
-        """Return the scaling of the key; bounds: the statistics that become -1 and 1."""
+        """Return the scaling of the key. bounds: the statistics that become -1 and 1."""
         if mode in ("min_max", "q99"):
             return self._ranges(name, mode, bounds)
         if mode == "mean_std":
@@ -68,12 +69,12 @@ class Statistics:
             raise ModelError(f"{self._file}: {self._where}: {bounds[1]} is below {bounds[0]}")
         still = np.isclose(high, low) if self._close else width == 0
         none, ranged = np.zeros_like(still), np.ones(low.shape[1], bool)
-        if mode == "q99" and not self._close:  # N1.5 gives 0 to such columns of min_max, and themselves to those of q99
+        if mode == "q99" and not self._close:  # N1.5 gives 0 to such columns of min_max, and leaves those of q99 unscaled
             return Key(name, low, width, ranged, none, still, mode, True)
         return Key(name, low, width, ranged, still, none, mode, self._close)
 
     def _deviations(self, name: str) -> Key:
-        """Leave columns without a deviation as they are; N1.5 gives their mean on the way back, later releases leave them again."""
+        """Leave columns without a deviation unscaled; N1.5 gives their mean on the way back, later releases leave them again."""
         mean, std = self._pair("mean", "std")
         if (std < 0).any():
             raise ModelError(f"{self._file}: {self._where}: std is below 0")
@@ -93,7 +94,7 @@ class Statistics:
         return first, second
 
     def _array(self, name: str) -> Numbers:
-        """Return what the file says under `name`, as [lines, columns]."""
+        """Return the numbers under `name`, [lines, columns]."""
         if name not in self._told:
             raise ModelError(f"{self._file}: {self._where}.{name} is missing")
         try:
@@ -110,15 +111,15 @@ def _size(values: Numbers) -> str:
 
 
 def require_one_line(file: Path, where: str, keys: Sequence[Key]) -> None:
-    """Refuse statistics that differ from step to step, of which a state has one. Raises: `ModelError`."""
+    """Check that statistics do not differ by step, as a state has one step. Raises: `ModelError`."""
     if several := next((key for key in keys if len(key.offset) > 1), None):
         raise ModelError(f"{file}: {where}.{several.name}: a list of numbers is expected, it has {len(several.offset)} lists")
 
 
 def joined(keys: Sequence[Key], precision: Precision, where: str) -> Affine:
-    """Return the scaling of all columns, key after key. where: file and key, for the error where chunks have several lengths.
+    """Return the scaling of all columns, key after key. where: file and key, for the error.
 
-    Raises: `ModelError`.
+    Raises: `ModelError` if chunks have several lengths.
     """
     if not keys:
         return Affine()
@@ -162,7 +163,7 @@ def doubled(key: Key) -> Key:
 
 
 def inputs_of(keys: Sequence[Key]) -> tuple[StateInput, ...]:
-    """Return what the network reads of a robot's state; empty: that state as it is."""
+    """Return the network's inputs from a robot's state; empty if it reads that state unchanged."""
     if all(key.mode != "sin_cos" for key in keys):
         return ()
     found: list[StateInput] = []

@@ -1,4 +1,4 @@
-"""Checkpoints of GR00T N1.6: `config.json`, sharded safetensors, and what its processor saves beside them."""
+"""Importer of GR00T N1.6: `config.json`, sharded safetensors, and the files that its processor saves beside them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TYPE = "Gr00tN1d6"
 PATCH, POSITION = "vision.embeddings.patch_embedding.weight", "vision.embeddings.position_embedding.weight"
 SHUFFLE = 2
 SHORTEST_EDGE = 512
-"""Where `processor_config.json` does not say it"""
+"""Default for a `processor_config.json` without such a key."""
 _LANGUAGE = r"backbone\.model\.language_model"
 RULES: list[Rule] = [
     *siglip_rules(r"backbone\.model\.vision_model\.vision_model"),
@@ -46,7 +46,7 @@ def recognises(folder: Path) -> bool:
 
 
 def read(folder: Path, wishes: Wishes) -> Imported:
-    """Raises: `ModelError`."""
+    """Read a checkpoint. Raises: `ModelError`."""
     saved = saved_in(folder, wishes, "nvidia/Eagle-Block2A-2B-v2, in Isaac-GR00T")
     recrop = recrop_of(saved.processor, SHORTEST_EDGE, stretches=False)
     weights = by_our_names(saved.weights, saved.files[-1], image_px_of(recrop))
@@ -55,13 +55,14 @@ def read(folder: Path, wishes: Wishes) -> Imported:
 
 
 def image_px_of(recrop: Recrop) -> int:
-    """The side of a square image as its processor makes it: whole patches, in pairs."""
+    """Return the side of a square image as its processor makes it, in pixels: whole patches, in pairs."""
     pair = SHUFFLE * SIGLIP2.patch_px
     return max(1, round(recrop.side_px / pair)) * pair
 
 
 def by_our_names(theirs: dict[str, Tensor], file: Path, image_px: int) -> dict[str, Tensor]:
-    """Patches in our order of columns, positions for images of this size. Raises: `ModelError`."""
+    """Return the weights by our names, with patches in our order of columns and positions for images of this size.
+    Raises: `ModelError` for an unknown weight."""
     weights = renamed(theirs, RULES, file)
     patch_px, side = SIGLIP2.patch_px, image_px // SIGLIP2.patch_px
     weights[PATCH] = weights[PATCH].reshape(-1, patch_px, patch_px, 3).permute(0, 3, 1, 2).contiguous()
@@ -76,7 +77,7 @@ def by_our_names(theirs: dict[str, Tensor], file: Path, image_px: int) -> dict[s
 
 
 def _network(config: Json, weights: dict[str, Tensor], embodiment: int, tokenizer: str) -> GrootN16Config:
-    """Sizes of the backbone are those of its weights. Raises: `ModelError`."""
+    """Return the sizes of the network; those of the backbone follow from its weights. Raises: `ModelError`."""
     told = config.content
     if not told.get("use_alternate_vl_dit", True):
         raise ModelError(f"{config.file}: use_alternate_vl_dit: only true is supported")
@@ -106,7 +107,7 @@ def _network(config: Json, weights: dict[str, Tensor], embodiment: int, tokenize
 
 
 def head_of(config: Json, embodiment: int, prefix_layers: int, prefix_heads: int) -> HeadConfig:
-    """Raises: `KeyError`."""
+    """Return the sizes of the action head. Raises: `KeyError` for one that is missing."""
     told, dit = config.content, config.map("diffusion_model_cfg")
     return HeadConfig(
         layers=dit["num_layers"],

@@ -1,4 +1,4 @@
-"""Checkpoints of GR00T N1.7: as N1.6's, on Qwen3-VL."""
+"""Importer of GR00T N1.7: the files of N1.6, with Qwen3-VL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ros2_rfm_serving.errors import ModelError
 
 TYPE = "Gr00tN1d7"
 SHORTEST_EDGE = 256
-"""Where `processor_config.json` does not say it"""
+"""Default for a `processor_config.json` without such a key."""
 _MODEL = r"backbone\.model(?:\.model)?"
 RULES: list[Rule] = [
     (rf"{_MODEL}\.visual\.(.+)", r"vision.\1"),
@@ -39,7 +39,7 @@ def recognises(folder: Path) -> bool:
 
 
 def read(folder: Path, wishes: Wishes) -> Imported:
-    """Raises: `ModelError`."""
+    """Read a checkpoint. Raises: `ModelError`."""
     saved = saved_in(folder, wishes, "nvidia/Cosmos-Reason2-2B")
     weights = renamed(saved.weights, RULES, saved.files[-1])
     recrop = recrop_of(saved.processor, SHORTEST_EDGE, stretches=True)
@@ -48,13 +48,14 @@ def read(folder: Path, wishes: Wishes) -> Imported:
 
 
 def image_px_of(recrop: Recrop) -> int:
-    """The side of a square image as its processor makes it: whole patches, in pairs."""
+    """Return the side of a square image as its processor makes it, in pixels: whole patches, in pairs."""
     pair = SHUFFLE * QwenVisionConfig().patch_px
     return max(1, round(recrop.side_px / pair)) * pair
 
 
 def _network(config: Json, weights: dict[str, Tensor], embodiment: int, tokenizer: str, image_px: int) -> GrootN17Config:
-    """Sizes of the backbone are those of its weights, but for what Qwen3-VL of 2 B has. Raises: `ModelError`."""
+    """Return the sizes of the network. Raises: `ModelError` if one is missing or unsupported.
+    Those of the backbone follow from its weights, or are those of Qwen3-VL with 2 B parameters."""
     told, published = config.content, QwenVisionConfig()
     wanted = {"use_alternate_vl_dit": True, "state_history_length": 1, "strict_action_padding_mask": False}
     other = [key for key, value in wanted.items() if told.get(key, value) != value]
@@ -93,6 +94,6 @@ def _network(config: Json, weights: dict[str, Tensor], embodiment: int, tokenize
 
 
 def rope_parts(pairs: int) -> tuple[int, int, int]:
-    """Qwen3-VL's: of 64 pairs 24, 20 and 20."""
+    """Return Qwen3-VL's division of pairs: of 64 pairs 24, 20 and 20."""
     part = pairs * 5 // 16
     return pairs - 2 * part, part, part

@@ -1,9 +1,9 @@
-"""What the processors of GR00T N1.6 and N1.7 do with a camera's picture, as `processor_config.json` says it.
+"""Treatment of a camera's image by the processors of GR00T N1.6 and N1.7, from `processor_config.json`.
 
-From NVIDIA/Isaac-GR00T, gr00t/model/gr00t_n1d7/image_augmentations.py at 1852a8c1 and gr00t_n1d6's at 2ce75434: a picture is
+Source: NVIDIA/Isaac-GR00T, gr00t/model/gr00t_n1d7/image_augmentations.py at 1852a8c1 and gr00t_n1d6's at 2ce75434. An image is
 padded to a square (`letter_box_transform`), resized, cropped around its middle and resized again. Torchvision's recipe stretches to
 `image_target_size` and crops to `image_crop_size`; that of albumentations (`use_albumentations`) resizes the shortest edge and
-keeps `crop_fraction`, or `image_crop_size` of `image_target_size` where there is none.
+keeps `crop_fraction`, or `image_crop_size` of `image_target_size` if there is none.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ros2_rfm_serving.engines.architectures.manifest import Recrop
 from ros2_rfm_serving.errors import ModelError
 
 CROP_FRACTION = 0.95
-"""Where `processor_config.json` has no such key"""
+"""Default for a `processor_config.json` without such a key."""
 
 
 def recrop_of(processor: Json, default_edge: int, *, stretches: bool) -> Recrop:
-    """Return what is done with a picture. Raises: `ModelError` that names the key.
+    """Return the recipe for an image. Raises: `ModelError` that names the key.
 
-    default_edge: `shortest_image_edge` where the file has no such key. stretches: whether albumentations stretch where it is null,
-    as N1.7 does; N1.6 takes the first of `image_target_size` for it.
+    default_edge: `shortest_image_edge` if the file has no such key. stretches: whether albumentations stretch if that is null, as
+    in N1.7; N1.6 takes the first of `image_target_size` for it.
     """
     kwargs = processor.map("processor_kwargs")
     boxed, albumentations = bool(kwargs.get("letter_box_transform")), bool(kwargs.get("use_albumentations"))
@@ -52,7 +52,7 @@ def recrop_of(processor: Json, default_edge: int, *, stretches: bool) -> Recrop:
 
 
 def _side(processor: Json, kwargs: dict[str, Any], key: str) -> int:
-    """Return the side of a square; 0: not said. Raises: `ModelError`."""
+    """Return the side of a square; 0 if the key is missing. Raises: `ModelError`."""
     size = kwargs.get(key)
     if size is None:
         return 0
@@ -64,7 +64,7 @@ def _side(processor: Json, kwargs: dict[str, Any], key: str) -> int:
 
 
 def told_of(recrop: Recrop) -> str:
-    """Return what the importer says of it."""
+    """Return the importer's note on a recipe."""
     first = {"letterbox": "padded to a square", "stretch": "stretched to a square", "square": "refused"}
     library = "albumentations" if recrop.area else "torchvision"
     return (

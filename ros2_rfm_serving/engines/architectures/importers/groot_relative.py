@@ -1,4 +1,4 @@
-"""Actions of GR00T N1.6 and N1.7 that are counted from the state: key by key, each action of a chunk with statistics of its own."""
+"""Actions of GR00T N1.6 and N1.7 that are relative to the state: key by key, each action of a chunk with statistics of its own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ros2_rfm_serving.errors import ModelError
 
 
 def relative_keys(processor: Json, tag: str, keys: Sequence[str], configs: Sequence[Any]) -> dict[str, str]:
-    """Return which action keys are relative, and to which key of the state. configs: `action_configs`.
+    """Return the relative action keys, each with the key of the state that it is relative to. configs: `action_configs`.
 
-    Raises: `ModelError` that names the file and the key; for poses, too, which are turned and not only moved.
+    Raises: `ModelError` that names the file and the key; also for poses, which are rotated as well as moved.
     """
     where = f"{processor.file}: modality_configs.{tag}.action.action_configs"
     if len(configs) != len(keys):
@@ -34,7 +34,7 @@ def relative_keys(processor: Json, tag: str, keys: Sequence[str], configs: Seque
 def sources_of(
     processor: Json, tag: str, counted: Mapping[str, str], state: Sequence[Key], action: Sequence[Key]
 ) -> tuple[int | None, ...]:
-    """Return of each action the column of the state that it is counted from. Raises: `ModelError`."""
+    """Return the column of the state that each action is relative to. Raises: `ModelError` if the state lacks it."""
     firsts: dict[str, tuple[int, int]] = {}
     first = 0
     for key in state:

@@ -1,4 +1,4 @@
-"""What GR00T N1.6 and N1.7 save beside their weights: a processor, statistics, which robot has which weights."""
+"""Files that GR00T N1.6 and N1.7 save beside their weights: a processor, statistics, the weights' index of each robot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ros2_rfm_serving.engines.architectures.manifest import Manifest, Processing
 from ros2_rfm_serving.errors import ModelError
 
 REFUSED = ("use_mean_std", "exclude_state", "use_tactile")
-"""Of its processor; each would need other code here"""
+"""Keys of the processor that are not supported; each would need other code here."""
 SCALED_OTHERWISE = (
     ("state", "sin_cos_embedding_keys"),
     ("state", "mean_std_embedding_keys"),
@@ -40,12 +40,12 @@ class Saved(NamedTuple):
     statistics: Json
     robots: Json
     weights: dict[str, Tensor]
-    """By their names"""
+    """Weights, by their names."""
     files: tuple[Path, ...]
-    """All that were read, weights last"""
+    """Files that were read, weights last."""
     tokenizer: str
     tag: str
-    """Of its embodiment"""
+    """Tag of the embodiment."""
 
     @property
     def processing(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Saved(NamedTuple):
 
 
 def saved_in(folder: Path, wishes: Wishes, language: str) -> Saved:
-    """language: whose tokenizer it is. Raises: `ModelError`."""
+    """Return the files of a checkpoint. language: name of the language model with the tokenizer. Raises: `ModelError`."""
     names = ("config", "processor_config", "statistics", "embodiment_id")
     config, processor, statistics, robots = (read_json(folder / f"{name}.json") for name in names)
     files, weights = read_weights(folder)
@@ -83,7 +83,7 @@ def imported_of(
     recrop: Recrop,
     max_delay_steps: int = 0,
 ) -> Imported:
-    """weights: by our names; kind: of the architecture. Raises: `ModelError`."""
+    """Return the import of a checkpoint. weights: by our names; kind: name and class of the architecture. Raises: `ModelError`."""
     modalities = _modalities(saved.processor, saved.tag, network.chunk_length)
     trained = len(modalities["action"]["delta_indices"])
     cameras = _cameras(saved, modalities, wishes.cameras)
@@ -125,7 +125,7 @@ class Columns(NamedTuple):
     state: list[Key]
     action: list[Key]
     relative: tuple[int | None, ...]
-    """Of each action the column of the state that it is counted from; empty: none is"""
+    """Column of the state that each action is relative to; empty if all are absolute."""
 
 
 def _columns(saved: Saved, modalities: dict[str, Any]) -> Columns:
@@ -167,7 +167,7 @@ def _processing(saved: Saved, columns: Columns, published: Processing, recrop: R
 
 
 def _cameras(saved: Saved, modalities: dict[str, Any], wished: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the cameras as the robot names them, in the network's order. Raises: `ModelError`."""
+    """Return the robot's names of the cameras, in the network's order. Raises: `ModelError` if their number is wrong."""
     known = tuple(str(key) for key in modalities["video"]["modality_keys"])
     if wished and len(wished) != len(known):
         raise ModelError(f"{saved.processor.file}: --cameras: {len(wished)} for a network with {len(known)}: {', '.join(known)}")
@@ -175,7 +175,7 @@ def _cameras(saved: Saved, modalities: dict[str, Any], wished: tuple[str, ...]) 
 
 
 def robot_of(statistics: Json, robots: Json, tag: str) -> str:
-    """Raises: `ModelError`."""
+    """Return the tag of the embodiment. Raises: `ModelError` if it is ambiguous or unknown."""
     known = [name for name in statistics.content if name in robots.content]
     if not tag and len(known) == 1:
         tag = known[0]
@@ -187,7 +187,7 @@ def robot_of(statistics: Json, robots: Json, tag: str) -> str:
 
 
 def _modalities(processor: Json, tag: str, chunk_length: int) -> dict[str, Any]:
-    """Raises: `ModelError` for what this importer cannot do, too."""
+    """Return the modality configurations of an embodiment. Raises: `ModelError`, also for those that are not supported."""
     modalities = processor.map("processor_kwargs", "modality_configs", tag)
     kwargs = processor.map("processor_kwargs")
     refused = [key for key in REFUSED if kwargs.get(key)]
@@ -206,7 +206,7 @@ def _modalities(processor: Json, tag: str, chunk_length: int) -> dict[str, Any]:
 
 
 def _require_known_keys(processor: Json, tag: str, modalities: dict[str, Any]) -> None:
-    """Refuse keys that are scaled in a way of their own and are not there. Raises: `ModelError`."""
+    """Check that keys with a scaling of their own exist. Raises: `ModelError`."""
     for part, key in SCALED_OTHERWISE:
         known = modalities[part]["modality_keys"]
         if unknown := [name for name in modalities[part].get(key) or () if name not in known]:
@@ -217,7 +217,7 @@ def _require_known_keys(processor: Json, tag: str, modalities: dict[str, Any]) -
 
 
 def _require_indices(processor: Json, tag: str, modalities: dict[str, Any], chunk_length: int) -> None:
-    """Refuse histories, strides and chunks that are longer than the network's. Raises: `ModelError`."""
+    """Check that there are no histories or strides, and no chunks longer than the network's. Raises: `ModelError`."""
     for part in ("video", "state"):
         if modalities[part].get("delta_indices", [0]) != [0]:
             what = "histories of observations are not supported, only the newest, [0]"

@@ -1,4 +1,4 @@
-"""`rfm import`: whichever importer recognises a checkpoint makes a bundle of it, with a card that says where it came from."""
+"""Command `rfm import`: the importer that recognises a checkpoint makes a bundle of it, with a card that names its origin."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IMPORTERS = {
     "evo1": f"{_HERE}.evo1",
     "openpi": f"{_HERE}.openpi",
 }
-"""In this order they are asked whether they recognise a folder."""
+"""Importers in the order in which they are asked whether they recognise a folder."""
 GROOTS_OF_PROCESSORS = frozenset({"groot_n1_6", "groot_n1_7"})
 HEEDED = {
     "kind": frozenset(IMPORTERS) - {"lerobot"},
@@ -44,10 +44,10 @@ HEEDED = {
     "state_keys": frozenset({"groot"}),
     "action_keys": frozenset({"groot"}),
 }
-"""Options that some importers alone read; other importers refuse them"""
+"""Importers that read an option, for options that only some of them read; all others refuse them."""
 CARD = "MODEL_CARD.md"
 MALFORMED = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
-"""What values of another kind raise where an importer reads them; it names file and key itself where it can."""
+"""Errors of values with an unexpected type; an importer names file and key itself where it can."""
 
 
 class Made(NamedTuple):
@@ -58,7 +58,7 @@ class Made(NamedTuple):
 
 
 def import_checkpoint(source: Path, target: Path, wishes: Wishes, importer: str = "") -> Made:
-    """Raises: `ModelError`; nothing is left behind then."""
+    """Import a checkpoint. Raises: `ModelError`; no files are left behind then."""
     if not source.is_dir():
         raise ModelError(f"{source}: no folder; give the one with the checkpoint's config.json and safetensors")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -80,7 +80,7 @@ def import_checkpoint(source: Path, target: Path, wishes: Wishes, importer: str 
 
 
 def require_heeded(importer: str, wishes: Wishes) -> None:
-    """Raises: `ModelError` for an option that the importer would not read."""
+    """Check that the importer reads all options that were given. Raises: `ModelError` for one that it would not read."""
     for field, importers in HEEDED.items():
         if importer in importers or getattr(wishes, field) == getattr(Wishes(), field):
             continue
@@ -92,9 +92,9 @@ def require_heeded(importer: str, wishes: Wishes) -> None:
 
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """A hidden folder beside it, which becomes the target when all is written: whoever is killed leaves no half of a bundle there.
+    """Create a hidden folder beside the target, which becomes the target when all files are written.
 
-    Raises: `ModelError` when it cannot be written.
+    So a process that is killed leaves no incomplete bundle there. Raises: `ModelError` if the folder cannot be written.
     """
     folder = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
@@ -108,7 +108,7 @@ def staged(target: Path) -> Iterator[Path]:
 
 
 def _read(name: str, source: Path, wishes: Wishes) -> Imported:
-    """Raises: `ModelError`, whatever a checkpoint says."""
+    """Read a checkpoint. Raises: `ModelError`, whatever the checkpoint contains."""
     try:
         return cast(Importer, import_module(IMPORTERS[name])).read(source, wishes)
     except ValidationError as error:
@@ -118,7 +118,7 @@ def _read(name: str, source: Path, wishes: Wishes) -> Imported:
 
 
 def licence_of(folder: Path) -> str:
-    """As its own card's front matter says."""
+    """Return the licence in the front matter of the checkpoint's own card."""
     card = folder / "README.md"
     lines = card.read_text(encoding="utf-8", errors="replace").splitlines() if card.is_file() else []
     matter = lines[1 : lines.index("---", 1)] if lines[:1] == ["---"] and "---" in lines[1:] else []
@@ -127,7 +127,7 @@ def licence_of(folder: Path) -> str:
 
 
 def hash_of(folder: Path, files: Iterable[Path]) -> str:
-    """SHA-256, hex, over names and contents."""
+    """Return the SHA-256, hex, over names and contents of files."""
     digest = hashlib.sha256()
     for file in sorted(files):
         digest.update(f"{file.relative_to(folder) if file.is_relative_to(folder) else file.name}\n".encode())
@@ -175,5 +175,5 @@ state: {promise.state_size} columns; {manifest.sampling.num_steps} solver steps;
 
 
 def _on_one_line(text: str) -> str:
-    """A folder's name may have lines of its own, which would be keys of a card."""
+    """Return a text on one line: a folder's name may have line ends, which would become keys of a card."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())

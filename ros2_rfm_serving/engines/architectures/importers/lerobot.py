@@ -1,4 +1,4 @@
-"""LeRobot's checkpoints of SmolVLA, pi0 and pi0.5: `config.json`, `model.safetensors` and the two processors' files."""
+"""Importer of LeRobot's checkpoints of SmolVLA, pi0 and pi0.5: `config.json`, `model.safetensors` and the two processors' files."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ UNSERVED = {
     "use_proprioceptive_memory": "it remembers states; no robot sends older ones",
     "add_image_special_tokens": "its images stand between special tokens, which is not served here; use the engine `lerobot`",
 }
-"""Keys of a configuration that have to be false."""
+"""Keys of a configuration that have to be false, with the reason."""
 PERIODS = {"min_period": 4e-3, "max_period": 4.0}
-"""Least and longest period of the embedding of time, the same in all releases and in openpi (`layers.time_embedding`)"""
+"""Shortest and longest period of the time embedding, the same in all releases and in openpi (`layers.time_embedding`)."""
 
 
 def recognises(folder: Path) -> bool:
@@ -56,7 +56,7 @@ def recognises(folder: Path) -> bool:
 
 
 def read(folder: Path, wishes: Wishes) -> Imported:
-    """Raises: `ModelError`."""
+    """Read a checkpoint. Raises: `ModelError`."""
     require_checkpoint(folder)
     config = read_json(folder / CONFIG)
     kind = config.text("type")
@@ -99,7 +99,8 @@ def read(folder: Path, wishes: Wishes) -> Imported:
 
 
 def _tokenizer(folder: Path, config: Json, processors: Processors, wishes: Wishes) -> Path:
-    """Return its file: the wished one, else that of the checkpoint, else that of its language model. Raises: `ModelError`."""
+    """Return the tokenizer's file: the one in the options, else the checkpoint's, else that of its language model.
+    Raises: `ModelError`."""
     step = processors.tokenizer()
     own = step.get("folder")
     if wishes.tokenizer is None and own is not None and (own / TOKENIZER).is_file():
@@ -110,7 +111,7 @@ def _tokenizer(folder: Path, config: Json, processors: Processors, wishes: Wishe
 
 
 def _absent(config: Json, promise: Promise) -> list[str]:
-    """Return a note on image features that the robot has no camera for."""
+    """Return a note on image features for which the robot has no camera."""
     features = _features(config, "input_features", "VISUAL")
     count = len(features) - len(promise.cameras)
     return (
@@ -128,7 +129,7 @@ def _unscaled(manifest: Manifest) -> list[str]:
 
 
 def sized(kind: str, sizes: dict[str, Any], config: Json) -> ArchitectureConfig:
-    """Raises: `ModelError`."""
+    """Return the sizes of the network. Raises: `ModelError` if they do not fit the policy type."""
     try:
         return architecture_of(kind).config_class.model_validate(sizes)
     except ValidationError as error:
@@ -136,7 +137,7 @@ def sized(kind: str, sizes: dict[str, Any], config: Json) -> ArchitectureConfig:
 
 
 def _features(config: Json, key: str, kind: str) -> dict[str, Any]:
-    """Raises: `ModelError`."""
+    """Return the features of one kind, by name. Raises: `ModelError` for a feature that is no map."""
     features: dict[str, Any] = config.map(key)
     for name, feature in features.items():
         if not isinstance(feature, dict):
@@ -145,7 +146,7 @@ def _features(config: Json, key: str, kind: str) -> dict[str, Any]:
 
 
 def _columns(config: Json, key: str, feature: dict[str, Any]) -> int:
-    """Raises: `ModelError`."""
+    """Return the number of columns of a feature. Raises: `ModelError` if its shape is not one whole number."""
     shape = feature.get("shape")
     if not isinstance(shape, list) or len(shape) != 1 or type(shape[0]) is not int:
         raise ModelError(f"{config.file}: {key}.shape: a list of one whole number is expected, it is {shape!r}")
@@ -175,8 +176,11 @@ def _promise(config: Json, processors: Processors, wishes: Wishes) -> Promise:
 
 
 def _own_names(config: Json, columns: int) -> tuple[str, ...]:
-    """Return the names that its data set gave the actions. LeRobot takes `list(names)` of them, which of groups keeps the groups'
-    names alone (`make_policy`, 0.5.1 to 0.6.1). Raises: `ModelError`."""
+    """Return the names of the actions in the data set, or nothing if they are not one per column.
+
+    LeRobot takes `list(names)` of them, which keeps only the groups' names of grouped ones (`make_policy`, 0.5.1 to 0.6.1).
+    Raises: `ModelError` if they have no known form.
+    """
     own = config.get("action_feature_names")
     if isinstance(own, str):
         raise ModelError(f"{config.file}: action_feature_names: a list is expected, it is {own!r}")
@@ -221,7 +225,7 @@ def _processing(
 
 
 def _prompt(own: Prompt, config: Json, processors: Processors, wishes: Wishes, release: Release) -> Prompt:
-    """Return the prompt as its pipeline makes it; of its length the pipeline's step has the last word, as in LeRobot."""
+    """Return the prompt that the pipeline makes; its length is that of the pipeline's step, if it has one, as in LeRobot."""
     longest = processors.tokenizer().get("max_length") or config.count("tokenizer_max_length", own.max_tokens)
     template, state_words = own.template, wishes.state_words
     if "{state}" in template:

@@ -1,4 +1,4 @@
-"""What the pipelines say that LeRobot saves beside a policy: statistics, and which feature is which."""
+"""Pipelines that LeRobot saves beside a policy: statistics, and names of features."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ KNOWN = frozenset(
         ABSOLUTE,
     }
 )
-"""Steps that the bundle's own processing does, by LeRobot's names"""
+"""Steps that the bundle's own processing covers, with LeRobot's names."""
 RANGES = {"MIN_MAX": ("min", "max"), "QUANTILES": ("q01", "q99"), "QUANTILE10": ("q10", "q90")}
-"""Modes that scale to [-1, 1] -> the statistics that become -1 and 1"""
+"""Statistics that become -1 and 1, by the mode that scales to [-1, 1]."""
 MODES = ("IDENTITY", "MEAN_STD", *RANGES)
 FORMS: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("rename_map", "norm_map", "features"), ((dict,), "a map")),
@@ -44,12 +44,12 @@ FORMS: dict[str, tuple[tuple[type, ...], str]] = {
     "max_length": ((int,), "a whole number"),
     "enabled": ((bool,), "true or false"),
 }
-"""What the keys of a step's `config` that are read here hold; null is a key that is not there"""
+"""Types of the keys of a step's `config` that are read here; null counts as a missing key."""
 Stats = dict[str, Tensor]
 
 
 class Processors:
-    """Raises: `ModelError` for a step that nobody here would do."""
+    """Pipelines of a checkpoint. Raises: `ModelError` for a step that the bundle's processing does not cover."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -62,7 +62,7 @@ class Processors:
             for step in self._before.values()
             for robot, policy in step["config"].get("rename_map", {}).items()
         }
-        """A robot's feature -> the policy's"""
+        """Policy's feature for each robot's feature."""
 
     @property
     def statistics(self) -> frozenset[str]:
@@ -77,13 +77,13 @@ class Processors:
 
     @property
     def ends_lines(self) -> bool:
-        """Whether a step ends an instruction with a new line."""
+        """True if a step ends an instruction with a new line."""
         return any(step in self._before for step in NEW_LINE)
 
     def tokenizer(self) -> dict[str, Any]:
-        """Return the configuration of the step that makes tokens; `folder`: where it lies in the checkpoint, if it does.
+        """Return the configuration of the tokenizer's step, with its place in the checkpoint, if it has one, as `folder`.
 
-        Raises: `ModelError` where it does what no bundle does.
+        Raises: `ModelError` if the step does something that no bundle does.
         """
         step = self._before.get("tokenizer_processor", NO_STEP)
         config = dict(step["config"])
@@ -98,7 +98,7 @@ class Processors:
         return config
 
     def require_state_in_prompt(self) -> None:
-        """Accept pi0.5's steps: a normalised state, then its words. Raises: `ModelError`."""
+        """Check that pi0.5 has its steps: a normalised state, then its words. Raises: `ModelError`."""
         order = [step for step in self._before if step in (NORMALIZER, STATE_WORDS)]
         if order != [NORMALIZER, STATE_WORDS]:
             raise ModelError(
@@ -107,9 +107,10 @@ class Processors:
             )
 
     def relative(self, num_actions: int, state_size: int) -> tuple[int | None, ...]:
-        """Columns of the state that actions are counted from, as LeRobot's two steps do it: before the normalisation and after it.
+        """Return the columns of the state that actions are relative to; nothing if they are absolute.
 
-        Raises: `ModelError`.
+        LeRobot has two steps for it: one before normalisation, and one after it. Raises: `ModelError` if the steps are incomplete
+        or in another order.
         """
         steps = ((PRE, self._before, RELATIVE, NORMALIZER), (POST, self._after, UNNORMALIZER, ABSOLUTE))
         switched = ((self._before, RELATIVE), (self._after, ABSOLUTE))
@@ -152,7 +153,8 @@ class Processors:
     def _line(
         self, name: str, steps: dict[str, Any], step: str, feature: str, kind: str, *, forward: bool, raw_units: bool
     ) -> Affine:
-        """forward: into the model. raw_units: without statistics too, where LeRobot leaves numbers as they are."""
+        """Return the scaling of a feature. forward: into the model.
+        raw_units: also without statistics, where LeRobot leaves numbers unchanged. Raises: `ModelError`."""
         told = steps.get(step, NO_STEP)
         mode = _mode_of(self._folder / name, step, told, kind)
         if mode == "IDENTITY" or (forward and feature not in _normalised(told)):
@@ -169,13 +171,13 @@ class Processors:
             raise ModelError(
                 f"{self._folder / name}: {feature} is normalised by {mode}, but its statistics lack {error}"
             ) from error
-        except (RuntimeError, ValueError) as error:  # lengths that differ, a width below 0
+        except (RuntimeError, ValueError) as error:  # different lengths, or a width below 0
             raise ModelError(
                 f"{self._folder / str(told['state_file'])}: statistics of {feature}: {mode} cannot be computed from them: {error}"
             ) from error
 
     def _statistics(self, told: dict[str, Any]) -> dict[str, Stats]:
-        """By feature."""
+        """Return the statistics of a step, by feature."""
         found: dict[str, Stats] = {}
         if state_file := told["state_file"]:
             file = self._folder / Path(state_file).name
@@ -187,7 +189,7 @@ class Processors:
         return found
 
     def _require_float32(self) -> None:
-        """Statistics here are in float32. Raises: `ModelError`."""
+        """Check that a pipeline computes in float32, as statistics here do. Raises: `ModelError`."""
         for name, steps in ((PRE, self._before), (POST, self._after)):
             dtype = steps.get("device_processor", NO_STEP)["config"].get("float_dtype")
             if dtype not in (None, "float32"):
@@ -197,7 +199,7 @@ class Processors:
                 )
 
     def _require_bare_images(self) -> None:
-        """Networks here have one scale for all pixels. Raises: `ModelError`."""
+        """Check that images have no statistics, as networks here have one scale for all pixels. Raises: `ModelError`."""
         told = self._before.get(NORMALIZER, NO_STEP)
         mode = _mode_of(self._folder / PRE, NORMALIZER, told, "VISUAL")
         if mode == "IDENTITY":
@@ -212,18 +214,18 @@ class Processors:
 
 
 NO_STEP: dict[str, Any] = {"registry_name": "", "config": {}, "artifacts": {}, "state_file": ""}
-"""What a pipeline does that lacks a step: nothing"""
+"""Step of a pipeline that lacks it."""
 
 
 def _list_of(file: Path, key: str, value: Any) -> list[Any]:
-    """Raises: `ModelError`."""
+    """Return a value that is a list. Raises: `ModelError` for any other."""
     if not isinstance(value, list):
         raise ModelError(f"{file}: {key}: a list is expected, as LeRobot's save_pretrained writes it, it is {_shown(value)}")
     return value
 
 
 def _checked(file: Path, where: str, told: Any) -> dict[str, Any]:
-    """Return a step with all the keys of `NO_STEP`, whose configuration has the forms of `FORMS`. Raises: `ModelError`."""
+    """Return a step with all the keys of `NO_STEP`, whose configuration has the types of `FORMS`. Raises: `ModelError`."""
     if not isinstance(told, dict):
         raise ModelError(f"{file}: {where}: a map with registry_name and config is expected, it is {_shown(told)}")
     step = told | {key: default if told.get(key) is None else told[key] for key, default in NO_STEP.items()}
@@ -255,7 +257,7 @@ MAX_SHOWN = 60
 
 
 def _mode_of(file: Path, name: str, step: dict[str, Any], kind: str) -> str:
-    """Return how a step normalises features of a kind. Raises: `ModelError` for a mode that no release has."""
+    """Return the mode in which a step normalises features of a kind. Raises: `ModelError` for a mode that no release has."""
     mode = step["config"].get("norm_map", {}).get(kind, "IDENTITY")
     if mode not in MODES:
         raise ModelError(f"{file}: {name}.norm_map.{kind}: no mode is named {_shown(mode)}; there are {', '.join(MODES)}")
@@ -263,7 +265,7 @@ def _mode_of(file: Path, name: str, step: dict[str, Any], kind: str) -> str:
 
 
 def _normalised(step: dict[str, Any]) -> set[str]:
-    """Observations that LeRobot's step looks at."""
+    """Return the observations that LeRobot's step normalises."""
     config = step["config"]
     only, features = config.get("normalize_observation_keys"), set(config.get("features", {}))
     return features if only is None else features & set(only)

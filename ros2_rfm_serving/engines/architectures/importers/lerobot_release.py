@@ -1,4 +1,4 @@
-"""Rules that tell which LeRobot trained a checkpoint of pi0 or pi0.5, for releases show different inputs to the network.
+"""Rules that tell which LeRobot release trained a checkpoint of pi0 or pi0.5, as releases give different inputs to the network.
 
 Up to 0.4.4 pi0.5's prompt had the state with its padding (`Pi05PrepareStateTokenizerProcessorStep`), and images that are not square
 got borders of -1 where black is 0 (`resize_with_pad_torch`); both ended with 0.5.0.
@@ -20,15 +20,16 @@ ASSUMED = "taken for LeRobot 0.4's: borders of images that are not square are -1
 
 class Release(NamedTuple):
     of_0_4: bool
-    """LeRobot 0.4 trained it"""
+    """True if LeRobot 0.4 trained it."""
     note: str = ""
-    """Assumption, for the card; empty: none"""
+    """Assumption, for the model card; empty if there is none."""
 
 
 def release_of(config: Json, kind: str, state_size: int, wishes: Wishes) -> Release:
-    """Return which release trained it; the four weeks of 0.5.0 look like 0.4, for which it is taken where images alone differ.
+    """Return the release that trained a checkpoint.
 
-    Raises: `ModelError` where nothing says so and the prompt differs.
+    The four weeks of 0.5.0 look like 0.4, which is assumed if only images differ. Raises: `ModelError` if the release is unknown
+    and the prompt differs.
     """
     run = config.file.with_name(RUN)
     of_0_4 = is_of_0_4(config.content, read_json(run).content if run.is_file() else None)

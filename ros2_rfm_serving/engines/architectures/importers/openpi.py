@@ -1,8 +1,8 @@
-"""openpi's PyTorch checkpoints of pi0 and pi0.5: `model.safetensors` and `assets/NAME/norm_stats.json`.
+"""Importer of openpi's PyTorch checkpoints of pi0 and pi0.5: `model.safetensors` and `assets/NAME/norm_stats.json`.
 
 `examples/convert_jax_model_to_pytorch.py` writes a `config.json` beside them, `scripts/train_pytorch.py` writes `metadata.pt` and
-`optimizer.pt`, which are pickles and are not read (both at 15a9616a). What the training configuration says is in openpi's code, not
-in the checkpoint: cameras, names of actions, the size of the state, whether pi0.5 has its state in its prompt. It is asked for.
+`optimizer.pt`, which are pickles and are not read (both at 15a9616a). The training configuration is in openpi's code, not in the
+checkpoint: cameras, names of actions, the size of the state, whether pi0.5 has its state in its prompt. Options give these.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from ros2_rfm_serving.errors import ModelError
 
 CONFIG, WEIGHTS, STATS = "config.json", "model.safetensors", "norm_stats.json"
 PICKLES = ("metadata.pt", "optimizer.pt")
-"""Which `train_pytorch.py` writes beside the weights, and nobody here reads"""
+"""Files that `train_pytorch.py` writes beside the weights, and that are not read here."""
 ORBAX = ("params", "train_state", "_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt")
-"""What a checkpoint of openpi's JAX training has, one of them at least"""
+"""Files of a checkpoint of openpi's JAX training, of which it has at least one."""
 CONVERT = "python examples/convert_jax_model_to_pytorch.py --checkpoint_dir {folder} --config_name NAME --output_path OUT"
 CAMERAS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
-"""As its networks have them, in this order"""
+"""Cameras in the order of the networks."""
 EPS = 1e-6
 NOTES = (
     *pi_weights.LEFT_OUT,
@@ -57,7 +57,7 @@ def recognises(folder: Path) -> bool:
 
 
 def _is_trained_by_openpi(folder: Path) -> bool:
-    """Return whether it has what `train_pytorch.py` saves, of which a copy may lack the pickles."""
+    """Return whether a folder has the files that `train_pytorch.py` saves, of which a copy may lack the pickles."""
     beside = any((folder / name).is_file() for name in PICKLES) or any((folder / "assets").rglob(STATS))
     return (folder / WEIGHTS).is_file() and beside
 
@@ -75,7 +75,7 @@ def _steps_of(folder: Path) -> list[Path]:
 
 
 def _require_weights(folder: Path) -> None:
-    """Raises: `ModelError` that says what to do instead."""
+    """Check that a folder has weights. Raises: `ModelError` with the step to take instead."""
     if _is_orbax(folder):
         whole = folder.parent if folder.name == "params" else folder
         raise ModelError(
@@ -92,7 +92,8 @@ def _require_weights(folder: Path) -> None:
 
 
 def _config(folder: Path, wishes: Wishes) -> Json:
-    """Return what its `config.json` says, with the length of a chunk. Raises: `ModelError` where nothing says that."""
+    """Return the content of `config.json`, with the length of a chunk.
+    Raises: `ModelError` if neither it nor an option gives that."""
     file = folder / CONFIG
     config = read_json(file) if file.is_file() else Json(folder / WEIGHTS, {})
     told = config.count("action_horizon", wishes.chunk_length)
@@ -107,7 +108,7 @@ def _config(folder: Path, wishes: Wishes) -> Json:
 
 
 def read(folder: Path, wishes: Wishes) -> Imported:
-    """Raises: `ModelError`."""
+    """Read a checkpoint. Raises: `ModelError`."""
     _require_weights(folder)
     config, tensors = _config(folder, wishes), read_tensors(folder / WEIGHTS)
     kind = wishes.kind or ("pi05" if any(name.startswith("time_mlp_in") for name in tensors) else "pi0")
@@ -148,10 +149,10 @@ def read(folder: Path, wishes: Wishes) -> Imported:
 
 
 def _state_in_prompt(config: Json, kind: str, wishes: Wishes) -> bool | None:
-    """Return whether the state is in the prompt; None: neither the checkpoint nor an option says it. The converter does not write
-    it, but its `config.json` may have been completed.
+    """Return whether the state is in the prompt; None if neither the checkpoint nor an option tells it.
 
-    Raises: `ModelError` where the two contradict each other, or pi0 is said to have its state in its prompt.
+    The converter does not write it, but its `config.json` may have been completed. Raises: `ModelError` if the two contradict each
+    other, or if they put the state of pi0 into its prompt.
     """
     saved, wished = config.get("discrete_state_input"), wishes.discrete_state_input
     if kind != "pi05" and wished:
@@ -164,14 +165,14 @@ def _state_in_prompt(config: Json, kind: str, wishes: Wishes) -> bool | None:
 
 
 def _prompt(own: Prompt, kind: str, state_in_prompt: bool | None) -> Prompt:
-    """Return the prompt that was trained."""
+    """Return the prompt of the training."""
     if kind != "pi05" or state_in_prompt is not False:
         return own
     return Pi0.prompt().model_copy(update={"max_tokens": own.max_tokens})
 
 
 def _notes(kind: str, state_in_prompt: bool | None, stats: Json, max_tokens: int) -> list[str]:
-    """Return what was assumed because the checkpoint does not say it."""
+    """Return notes on assumptions that the checkpoint does not confirm."""
     notes = [f"statistics: {stats.file.parent.name}", f"prompts have at most {max_tokens} tokens (max_token_len)"]
     if kind == "pi05":
         notes.append(NO_STATE_IN_PROMPT if state_in_prompt is False else STATE_IN_PROMPT)
@@ -179,7 +180,7 @@ def _notes(kind: str, state_in_prompt: bool | None, stats: Json, max_tokens: int
 
 
 def _stats(folder: Path, wished: str) -> Json:
-    """Return the statistics of one asset. Raises: `ModelError` where there is none, or several and none was chosen."""
+    """Return the statistics of one asset. Raises: `ModelError` if there is none, or several and none was chosen."""
     assets = folder / "assets"
     found = {file.parent.relative_to(assets).as_posix(): file for file in sorted(assets.rglob(STATS))}
     if not found:
@@ -209,7 +210,8 @@ def _promise(config: Json, stats: Json, wishes: Wishes) -> Promise:
 
 
 def _relative(promise: Promise, wishes: Wishes) -> tuple[int | None, ...]:
-    """As openpi's `DeltaActions` has them: action by action the column of the state with the same number. Raises: `ModelError`."""
+    """Return the column of the state that each action is relative to, the one with the same number, as in openpi's `DeltaActions`.
+    Raises: `ModelError` for a name that is no such action."""
     if not wishes.relative:
         return ()
     names = promise.action_names
@@ -219,8 +221,8 @@ def _relative(promise: Promise, wishes: Wishes) -> tuple[int | None, ...]:
 
 
 def affine_of(stats: Json, key: str, columns: int, *, quantiles: bool) -> Affine:
-    """Return the scaling of the first columns, in float64 as openpi's `Normalize` and `Unnormalize` compute it
-    (src/openpi/transforms.py at 15a9616a). Raises: `ModelError`."""
+    """Return the scaling of the first columns, in float64. Source: openpi's `Normalize` and `Unnormalize` (src/openpi/transforms.py
+    at 15a9616a). Raises: `ModelError` if the statistics are missing or not finite."""
     own = stats.map("norm_stats", key)
 
     def of(name: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""pi0 and pi0.5 as openpi and LeRobot save them, of any transformers."""
+"""Weights of pi0 and pi0.5 as openpi and LeRobot save them, of any release of transformers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEFT_OUT = (
 
 
 def read(kind: str, tensors: dict[str, Tensor], config: Json, backbone: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Weights by our names, and the network's sizes. Raises: `ModelError`."""
+    """Return the weights by our names, and the network's sizes. Raises: `ModelError` if a weight is missing or unknown."""
     file = config.file.parent / "model.safetensors"
     last = last_layer(tensors, rf"{_TEXT}\.layers\.(\d+)\.")
     weights = renamed(tensors, _rules(kind, last), file)

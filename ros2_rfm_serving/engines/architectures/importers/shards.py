@@ -13,7 +13,7 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def read_weights(folder: Path, packed: str = "") -> tuple[tuple[Path, ...], dict[str, Tensor]]:
-    """The files, and all their tensors; packed: as `read_tensors` has it. Raises: `ModelError`."""
+    """Return the files, and all their tensors. packed: see `read_tensors`. Raises: `ModelError`."""
     index = folder / INDEX
     if index.is_file() and (folder / WEIGHTS).is_file():
         raise ModelError(f"{folder}: has {WEIGHTS} and {INDEX}; which of them counts differs by loader: remove the other")

@@ -1,4 +1,4 @@
-"""SmolVLA as LeRobot saves it."""
+"""Weights of SmolVLA as LeRobot saves them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ LEFT_OUT = ("left out, as it acts on nothing: the language model's head, last no
 
 
 def read(kind: str, tensors: dict[str, Tensor], config: Json, backbone: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Weights by our names, and the network's sizes. backbone: folder with the language model's `config.json`.
+    """Return the weights by our names, and the network's sizes. backbone: folder with the language model's `config.json`.
 
-    Raises: `ModelError`.
+    Raises: `ModelError` if a weight is missing or unknown.
     """
     weights = renamed(tensors, _rules(last_layer(tensors, rf"{_TEXT}\.layers\.(\d+)\.")), config.file.parent / "model.safetensors")
     text, vision = _backbone(weights, config, backbone)
@@ -75,7 +75,7 @@ def _rules(last: int) -> list[Rule]:
 
 
 def _backbone(weights: dict[str, Tensor], config: Json, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What no shape tells: sizes of heads, and what norms add."""
+    """Return the sizes that no shape tells: those of heads, and the epsilon of norms."""
     published = SmolVlaConfig()
     file = folder / "config.json"
     if file.is_file() and file != config.file:

@@ -1,4 +1,4 @@
-"""Numbers of special tokens, as `tokenizer.json` has them."""
+"""Numbers of special tokens in `tokenizer.json`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ros2_rfm_serving.errors import ModelError
 
 
 def token_id(tokenizer: str, token: str) -> int:
-    """tokenizer: what its file says. Raises: `ModelError`."""
+    """Return the number of a token. tokenizer: content of the file. Raises: `ModelError` if there is no such token."""
     try:
         added = {each["content"]: int(each["id"]) for each in json.loads(tokenizer).get("added_tokens", [])}
         return added[token]
