@@ -104,7 +104,6 @@ def _differs(factory: Factory, nodes: Sequence[NodeSpec], namespace: str, domain
 
 def _asked(nodes: Sequence[NodeSpec], inputs: Inputs, contracts: Mapping[str, ModelContract | None]) -> list[str]:
     """Return the warnings of the nodes.
-
     Raises: `ConfigurationError` for a setting that a node, or the server of a robot's model, would refuse."""
     try:
         from ros2_rfm_serving.operate.drafts import check_nodes, robot_drafts
@@ -170,7 +169,6 @@ def blockers(inputs: Inputs) -> Iterator[str]:
 
 def horizons(factory: Factory) -> Iterator[str]:
     """Yield problems of horizon policies.
-
     They may be installed on the servers alone; a server without the requested policy leaves the robot's own horizon as it is."""
     for entry in factory.robot_fleet:
         if problem := check_horizon(settings_of(factory).robots[entry.task].horizon):

@@ -403,7 +403,6 @@ def _prove(
 
 def _goes_on(stage: Stage, yes: bool) -> bool:
     """Return whether the user wants this step; a dry run needs no consent.
-
     Raises: `ConfigurationError` where there is no user to ask."""
     if stage.is_dry or yes:
         return True

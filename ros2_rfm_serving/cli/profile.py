@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 console = Console()
 DERIVED_REQUESTS = 2000
 """Requests per point of a law and repetition.
-
 At full rate an open-loop queue never settles: such a point is the mean over these."""
 
 

@@ -25,7 +25,6 @@ FIGURES = ("batches", "rows", "same", "alone", "on_edge", "off", "unrecorded", "
 
 def infer_again(recording: Bag, models: Path | None, *, as_json: bool) -> int:
     """Run the batches again and return the exit code.
-
     It is 0 for the same bytes and each row alone within 1e-5, 1 otherwise, 2 when nothing could run. Raises: `RfmError`."""
     from ros2_rfm_serving.audit.servers.rerun import Rerun
 

@@ -40,10 +40,8 @@ if TYPE_CHECKING:
 
 DISCOVERY_LIMIT_S = 10.0
 SILENCE_S, SCHEDULED_SILENCE_S, KILLED_S = 3.0, 10.0, 4.0
-"""Times of silence after which a robot is not running.
-
-A running robot publishes its status twice a second; one of the schedule may be discovered late on a busy machine, and a killed one
-may take a moment to fall silent."""
+"""Times of silence after which a robot is not running. A running robot publishes its status twice a second; one of the schedule
+may be discovered late on a busy machine, and a killed one may take a moment to fall silent."""
 
 
 def robot(
@@ -136,7 +134,6 @@ def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
 
 def _secured(nodes: list[NodeSpec], factory: Factory, newcomer: Robot, folder: Path | None) -> list[NodeSpec]:
     """Return the nodes with their own certificates; from here on, this process acts as the operator.
-
     Raises: `ConfigurationError`, also where the robot would have this process' certificate."""
     add = f"rfm security add {factory.file} {folder or 'DIR'} {newcomer.name} --task {newcomer.task}"
     if folder is None:
@@ -203,7 +200,6 @@ def _refuse_without_a_factory(observer: ObserverNode) -> None:
 
 def _refuse_a_second_one(board: Board, name: str) -> None:
     """Raise `ConfigurationError` when a robot of this name publishes its status.
-
     A robot that is admitted already can be admitted again, so that a killed one may return."""
     begin_s = silent_since_s = time.monotonic()
     while time.monotonic() - silent_since_s < (SCHEDULED_SILENCE_S if name in board.planned_robots else SILENCE_S):

@@ -127,7 +127,6 @@ def _rehearse(file: Path | None, task: str, chart: Path | None) -> None:
 
 def _lacks_batching(file: Path) -> bool:
     """Return whether the only group of servers declares no batching, so that the one for pipelined sessions can be written.
-
     Raises: `ConfigurationError` for servers with another batching."""
     source = yaml_source.read(file)
     cluster = source.data[CLUSTER]
@@ -185,7 +184,6 @@ def _search(goal: Goal, bench: MeasuredBench) -> list[Tried]:
 
 def _edited(file: Path, task: str, pipelining: Pipelining) -> str:
     """Return the descriptor with the pipelining, its line ends unchanged.
-
     Raises: `ConfigurationError` when it cannot be written there."""
     from ros2_rfm_serving.factory.reading import parse_factory
 

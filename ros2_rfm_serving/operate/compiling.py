@@ -22,7 +22,6 @@ TRIAL = ("--robots", "12", "--seconds", "12", "--crash", "server_1@3", "--networ
 
 def compile_modules() -> Path:
     """Compile the modules in `compiled.MODULES`, and store them where `compiled.use` finds them.
-
     Raises: `ConfigurationError` when there is no compiler, when compilation fails, or when the result decides differently."""
     for needed in ("mypyc", "setuptools"):
         if importlib.util.find_spec(needed) is None:
@@ -72,7 +71,6 @@ def _all_but_python(folder: str, names: list[str]) -> list[str]:
 
 def _check(cache: Path) -> None:
     """Check the modules in this cache.
-
     Raises: `ConfigurationError` unless a simulated factory reports the same to the last digit as when it is interpreted."""
     command = [sys.executable, "-m", f"{compiled.PACKAGE.name}.cli", "simulate", str(shipped("config", "rosa", "p4.yaml")), *TRIAL]
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}

@@ -85,7 +85,6 @@ def free_files(robot: str, folder: Path, *, has_model: bool) -> Written:
 
 def write_files(proposal: Proposal, contract: ModelContract | None, target: Target, seen: str) -> Written:
     """Write the robot's file, the descriptor, and a catalogue with a stand-in where no model was named.
-
     Raises: `ConfigurationError` when a file exists, or a folder cannot be written to."""
     name = proposal.robot
     written = free_files(name, target.folder, has_model=bool(target.model))

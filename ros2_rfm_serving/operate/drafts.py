@@ -51,10 +51,8 @@ class RobotDraft:
 
 
 def check_nodes(nodes: Iterable[NodeSpec], factory_file: str) -> list[str]:
-    """Check one node of each kind, and return its warnings.
-
-    Raises: `ConfigurationError` with the file and the message of the node that would refuse it, also for a parameter in the file of
-    a robot that no robot has."""
+    """Check one node of each kind, and return its warnings. Raises: `ConfigurationError` with the file and the message of the
+    node that would refuse it, also for a parameter in the file of a robot that no robot has."""
     warnings = []
     for node in _one_of_each_kind(nodes):
         if node.executable == "robot_node":

@@ -14,7 +14,6 @@ HEARD_WITHIN_S = 5.0
 
 def drain(server: str, namespace: str, within_s: float) -> str:
     """Drain a server and return a description of the result. Several callers at once each return when it has finished.
-
     Raises: `ConfigurationError`."""
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.ros.monitor.hands import Hands

@@ -18,7 +18,6 @@ LOOKS = ("observer", "dashboard", OPERATOR)
 
 def secured(nodes: list[NodeSpec], folder: Path | None) -> list[NodeSpec]:
     """Return the nodes, each with its certificate. folder: None disables certificates.
-
     Raises: `ConfigurationError` when a node has none."""
     if folder is None:
         return nodes
@@ -29,10 +28,8 @@ def secured(nodes: list[NodeSpec], folder: Path | None) -> list[NodeSpec]:
 def secured_newcomer(nodes: list[NodeSpec], folder: Path, fix: str) -> list[NodeSpec]:
     """Return the nodes of a dynamic robot and its world, each with its certificate.
 
-    Its foreman, which sends goals, gets that of the operator who requests its admission. fix: command that issues a certificate to
-    the robot.
-
-    Raises: `ConfigurationError` when a node has none."""
+    Its foreman, which sends goals, gets that of the operator who requests its admission. fix: command that issues a certificate
+    to the robot. Raises: `ConfigurationError` when a node has none."""
     whose = [OPERATOR if node.executable == "foreman_node" else node.name for node in nodes]
     check_enclaves([OPERATOR], folder)
     check_enclaves(sorted({*whose} - {OPERATOR}), folder, fix)  # a robot before its world
@@ -48,7 +45,6 @@ def secured_newcomer(nodes: list[NodeSpec], folder: Path, fix: str) -> list[Node
 
 def looks_by(folder: Path | None, nodes: Iterable[NodeSpec]) -> Path | None:
     """Return an enclave whose authority, and revocations, verify what a process shows: the first one on this machine.
-
     nodes: nodes that are started here, with certificates. folder: None without certificates."""
     if folder is None:
         return None

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 def load_engine(model: str, threads: int = 1, *, catalogue: Path | None = None, options: dict[str, Any] | None = None) -> Engine:
     """Load a model on the CPU, unless `options`, which override those of the catalogue, say otherwise.
-
     Raises: `ModelError`, `ProfileError`, `ConfigurationError`."""
     from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
     from ros2_rfm_serving.factory import Catalogue

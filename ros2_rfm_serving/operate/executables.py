@@ -14,7 +14,6 @@ SITE = Path(ros2_rfm_serving.__path__[0]).absolute().parent
 
 def command_of(executable: str) -> list[str]:
     """Return the installed executable, as ROS finds it; from a checkout, the checkout's own module.
-
     Either way a node runs the code that `rfm` runs. Raises: `ConfigurationError`."""
     if not is_installed():
         module = ["ros2_rfm_serving.cli"] if executable == "rfm" else ["ros2_rfm_serving.ros.executables", executable]

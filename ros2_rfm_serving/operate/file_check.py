@@ -30,10 +30,8 @@ def check_file(wanted: WantedCheck) -> CheckResult:
 
 
 def _run(wanted: WantedCheck, folder: Path | None) -> CheckResult:
-    """Run the check.
-
-    folder: temporary folder of the pasted files, which is never the current one, because Python would import modules from it; None:
-    `file` is a path."""
+    """Run the check. folder: temporary folder of the pasted files, which is never the current one, because Python would import
+    modules from it; None: `file` is a path."""
     live = ["--live"] if wanted.live else []
     arguments = ["check", str(folder / wanted.file) if folder else wanted.file, *live]
     command = shlex.join(["rfm", "check", wanted.file, *live])

@@ -12,7 +12,6 @@ from pathlib import Path
 
 class HeldFolder:
     """Temporary folder with a lock on the folder itself, which the kernel releases when the process ends.
-
     A process id would mean nothing in another container. `cleanup()` removes the folder, as does the end of this object."""
 
     def __init__(self, prefix: str) -> None:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 def shipped_if_missing(file: Path | None) -> Path | None:
     """Return the descriptor itself, or a shipped one of that name where it does not exist, with a message on stderr.
-
     `config/rosa/p1.yaml` and `p1.yaml` mean the same file from any folder."""
     if file is None or file.exists() or file.is_absolute():
         return file

@@ -32,7 +32,6 @@ PARAMETERS = {
 
 def known_contract(model: str, entry: CatalogueEntry) -> ModelContract | None:
     """Return a model's contract by its files; None: only the loaded model has it.
-
     Where no file tells, the contract allows everything: pipelining, any number of solver steps, the true Jacobian."""
     if entry.engine == "emulated":
         contract = contract_of(spec_of(model, entry))
@@ -101,7 +100,6 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def contracts_of(factory: Factory, catalogue: Catalogue) -> dict[str, ModelContract | None]:
     """Return the contract by files of each model of the tasks that have robots; None: only the loaded model has it.
-
     A model that is not in the catalogue is left out."""
     tasks = [factory.tasks[entry.task] for entry in factory.robot_fleet]
     models = dict.fromkeys(component.model for task in tasks for component in task.components.values())

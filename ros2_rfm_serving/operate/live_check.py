@@ -26,11 +26,8 @@ def live_findings(
     stop: threading.Event,
     progress: Callable[[str], object],
 ) -> Iterator[tuple[str, list[GraphFinding] | None]]:
-    """Yield each robot with the differences between the graph and its file; None: it is simulated, and does not run.
-
-    seconds: observation time. stop: ends that early. progress: gets a line of text a few times a second.
-
-    Raises: `ConfigurationError`."""
+    """Yield each robot with the differences between the graph and its file; None: it is simulated, and does not run. seconds:
+    observation time. stop: ends that early. progress: gets a line of text a few times a second. Raises: `ConfigurationError`."""
     from ros2_rfm_serving.factory.environment import discovery_environment
     from ros2_rfm_serving.operate.drafts import robot_drafts
     from ros2_rfm_serving.operate.live_graph import take_snapshot

@@ -28,14 +28,12 @@ EMULATED = "emulated "
 
 def catalogue_contract(model: str, catalogue: Catalogue, profile: Profile, gpu_type: str) -> ModelContract:
     """Return the contract of a model of the catalogue, which is loaded for that on the CPU.
-
     Raises: `ModelError` when the catalogue does not have the model, or when its output is no actions."""
     return _acting(loaded_contract(model, catalogue[model], profile, gpu_type))
 
 
 def bundle_contract(folder: Path, catalogue: Catalogue) -> ModelContract:
     """Return the contract of a bundle, which is loaded for that on the CPU.
-
     Its model has the catalogue's name, or the folder's where the catalogue does not have it. Raises: `ModelError`."""
     entry = CatalogueEntry(engine="bundle", bundle=str(folder.resolve()))
     models = shipped("models")

@@ -24,12 +24,8 @@ NETWORK = Path("/proc/self/ns/net")
 
 @contextmanager
 def only_one(part: tuple[str, ...], logs: Path, folder: Path | None = None) -> Iterator[None]:
-    """Hold the lock.
-
-    part: ROS domain, namespace, DDS partition and host, whose nodes would meet. The kernel releases the lock when the process ends,
-    however that happens; processes of another user are unknown here.
-
-    Raises: `ConfigurationError`."""
+    """Hold the lock. part: ROS domain, namespace, DDS partition and host, whose nodes would meet. The kernel releases the lock
+    when the process ends, however that happens; processes of another user are unknown here. Raises: `ConfigurationError`."""
     file = (folder or Path(tempfile.gettempdir())) / _name(part)
     try:
         held = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)

@@ -15,7 +15,6 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 def run_rfm(arguments: Sequence[str], defaults: Mapping[str, str] = NOTHING) -> subprocess.CompletedProcess[str]:
     """Run `rfm` and return its exit code and its output without colours; `CODE_OF_TIME` where it was ended after `LIMIT_S`.
-
     defaults: environment variables for names that this process' environment does not have."""
     command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", *arguments]
     environment = {**defaults, **os.environ, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}

@@ -48,11 +48,8 @@ def read_door(text: str) -> Door:
 def dashboard_page(
     board: Board, node: Node, namespace: str, address: str, port: int, token_file: Path | None, enclave: Path | None = None
 ) -> Iterator[str]:
-    """Serve the dashboard until the end of the context, print its address, and yield the URL.
-
-    enclave: its certificate, with which it also sends commands where that is one of `rfm security`; None: no TLS.
-
-    Raises: `ConfigurationError`."""
+    """Serve the dashboard until the end of the context, print its address, and yield the URL. enclave: its certificate, with
+    which it also sends commands where that is one of `rfm security`; None: no TLS. Raises: `ConfigurationError`."""
     with needing("dashboard", "dashboard"):
         from ros2_rfm_serving.monitoring.dashboard.app import Dashboard
         from ros2_rfm_serving.monitoring.dashboard.serving import serving

@@ -15,7 +15,6 @@ WRONG_CODE = 1
 
 def causes_of(name: str, namespace: str, enclave: Path | None) -> dict[str, Any]:
     """Return the JSON of `rfm why`, or `problem` with the reason why there is none.
-
     name: empty for the whole factory. enclave: verifies statuses where the environment names none."""
     arguments = ["why", *([name] if name else []), "--json", *(["--namespace", namespace] if namespace else [])]
     done = run_rfm(arguments, {ENCLAVE: str(enclave)} if enclave else {})

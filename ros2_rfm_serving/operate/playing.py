@@ -26,10 +26,8 @@ class Playing:
 
 
 def publish(bag: Path, asked: Playing) -> None:
-    """Play a recording.
-
-    Raises: `ConfigurationError` when a factory runs under the same names, when no topic can be shown, or when the recording was
-    changed."""
+    """Play a recording. Raises: `ConfigurationError` when a factory runs under the same names, when no topic can be shown, or
+    when the recording was changed."""
     if asked.rate <= 0:
         raise ConfigurationError(f"is {asked.rate:g}", key="--rate", fix="give recorded seconds per second: more than 0")
     prepare_environment(asked.domain)

@@ -17,7 +17,6 @@ UPDATE_PERIOD_S = 0.2
 @contextmanager
 def spinner(text: str) -> Iterator[Callable[[str], None]]:
     """Show `text` with a spinner on stderr once `SHOWN_AFTER_S` have passed, where stderr is a terminal.
-
     The function that it yields shows another text; it may be called for every step of the work."""
     if not sys.stderr.isatty():
         yield lambda _: None

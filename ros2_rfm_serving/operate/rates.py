@@ -19,10 +19,8 @@ ACCEPT = "accept_other_rate"
 
 
 def check_rates(factory: Factory, catalogue: Catalogue) -> None:
-    """Check the control rate of every task.
-
-    Raises: `ConfigurationError` for a task whose policy was demonstrated at another rate, unless the task, or its robots' file,
-    accepts that. A model without a known rate fits any robot."""
+    """Check the control rate of every task. Raises: `ConfigurationError` for a task whose policy was demonstrated at another
+    rate, unless the task, or its robots' file, accepts that. A model without a known rate fits any robot."""
     for entry in factory.robot_fleet:
         task = factory.tasks[entry.task]
         model = task.components[SYSTEM1].model

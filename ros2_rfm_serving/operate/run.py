@@ -47,7 +47,6 @@ RECORDER_S = 10.0
 """Maximum time that the others wait for the recorder."""
 LOOK_AROUND_S, LOOK_FOR_OTHERS_S = 2.0, 5.0
 """Times to find the scheduler on another host, which may start later, and another factory's from the scheduler's own host.
-
 The middleware announces a process five times within a second, then every three."""
 
 
@@ -145,7 +144,6 @@ def _run(factory: Factory, options: Options, make: Make, until: Callable[[], boo
 
 def checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
     """Return the nodes to start here, after checks whose errors would otherwise be in a log only.
-
     They find what cannot be scheduled, and what a node would refuse. Raises: `RfmError`."""
     from ros2_rfm_serving.factory import Catalogue
     from ros2_rfm_serving.factory.nodes import node_list
@@ -280,7 +278,6 @@ def _refuse_another_descriptor(observer: ObserverNode, board: Board, factory: Fa
 
 def refuse_a_second_factory(observer: ObserverNode, *, across_machines: bool) -> None:
     """Raise `ConfigurationError` when a factory runs already: two in one domain and namespace would command each other's robots.
-
     Other machines are discovered later than processes of this one."""
     if _within(LOOK_FOR_OTHERS_S if across_machines else DISCOVERY_S, observer.factory_is_running):
         raise ConfigurationError(

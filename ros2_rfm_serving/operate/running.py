@@ -116,9 +116,7 @@ def prepare_environment(domain: int, declared: Mapping[str, str] = NOTHING) -> N
     """Set ROS domain and discovery range before rclpy starts here or in a child; by default discovery stays on this machine.
 
     declared: variables of a descriptor (`factory.environment`); empty ones are removed. An option has precedence over them, and
-    they over the variables that this process was started with.
-
-    Raises: `ConfigurationError` for an invalid domain."""
+    they over the variables that this process was started with. Raises: `ConfigurationError` for an invalid domain."""
     from ros2_rfm_serving.factory.discovery import MAX_DOMAIN
 
     os.environ.update({name: value for name, value in declared.items() if value})
@@ -185,11 +183,8 @@ def stop_signals(stop: threading.Event) -> Iterator[None]:
 
 
 def choose_profile(nodes: list[NodeSpec], partition: str = "", folder: Path = Path()) -> None:
-    """Choose the Fast DDS profile for all processes and this one.
-
-    A user's own profile or middleware has precedence, but not over a declared partition, which is written to a file in `folder`.
-
-    Raises: `ConfigurationError`."""
+    """Choose the Fast DDS profile for all processes and this one. A user's own profile or middleware has precedence, but not
+    over a declared partition, which is written to a file in `folder`. Raises: `ConfigurationError`."""
     from ros2_rfm_serving.factory.dds import dds_profile
     from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, is_read, use_partition, use_profile
 
@@ -205,9 +200,7 @@ def observing(board: Board, namespace: str, *, discover: bool = False, enclave: 
     """Feed the board from the graph, on a thread of its own, and yield the node.
 
     discover: also robots and servers that the board does not know yet. enclave: its authority verifies messages when the
-    environment names none.
-
-    Raises: `ConfigurationError`."""
+    environment names none. Raises: `ConfigurationError`."""
     from ros2_rfm_serving.ros.monitor.discovery import DiscoveringNode
     from ros2_rfm_serving.ros.observer_node import ObserverNode
 

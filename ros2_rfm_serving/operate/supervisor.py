@@ -125,7 +125,6 @@ class Supervisor:
     @property
     def is_hopeless(self) -> bool:
         """True when the factory cannot go on: no robot is left, or no server, or there never was a scheduler.
-
         A scheduler that has worked is not needed any more: robots and servers have its last schedule."""
         if any(process.gave_up and process.last_exit == EXIT_CONFIGURATION for process in self._of("scheduler_node")):
             return True
@@ -140,10 +139,8 @@ class Supervisor:
         return [process for process in self.kept if process.node.executable == executable]
 
     def stop(self) -> list[str]:
-        """Send SIGINT, then SIGTERM, then SIGKILL to those that remain, and return the names of the killed.
-
-        Robots end first, with a while for them alone: a robot takes a server that ends before it for a lost one, and changes to
-        another."""
+        """Send SIGINT, then SIGTERM, then SIGKILL to those that remain, and return the names of the killed. Robots end first,
+        with a while for them alone: a robot takes a server that ends before it for a lost one, and changes to another."""
         robots = [process for process in self.processes if process.node.executable == "robot_node"]
         _interrupt(robots, ROBOTS_FIRST_S)
         return self._stop_others(robots) + _end(_interrupt(self._around))
@@ -204,7 +201,6 @@ def _end(interrupted: list[Process]) -> list[str]:
 
 def patience_s(node: NodeSpec) -> float:
     """Return the time for a node's orderly end: a server answers its requests, a recorder waits for others and for its disk.
-
     Raises: `ConfigurationError` for an invalid file of its own."""
     if node.executable == "recorder_node":
         return STOP_TIMEOUT_S + END_S
@@ -214,7 +210,6 @@ def patience_s(node: NodeSpec) -> float:
 
 def _still_running(processes: list[Process], patience: Callable[[Process], float]) -> list[Process]:
     """Return the processes that have not ended after their time.
-
     Time in which this process itself did not run, as in a frozen container, does not count: they did not run either."""
     passed_s, looked_s = 0.0, time.monotonic()
     while True:

@@ -72,7 +72,6 @@ def list_robots(namespace: str, wait_s: float, stop: threading.Event) -> None:
 
 def give_task(wish: Wish, namespace: str, wait_s: float, stop: threading.Event) -> Answer:
     """Give the task and return how it ended or, where it is not followed, that it began.
-
     Raises: `ConfigurationError` when there is no such robot, or it accepts no tasks."""
     with _watching(namespace, wait_s, stop, wish.robot) as (board, node):
         _check_robot(wish.robot, board)

@@ -40,10 +40,8 @@ def save(figure: Any, file: Path) -> None:
 
 
 def plan_chart(solution: Solution, profile: Profile, title: str) -> Any:
-    """Return a chart with a bar per server.
-
-    The left panel has its load as a share of the load that its SLO allows, by task and component; the right one its predicted p99
-    as a share of the SLO."""
+    """Return a chart with a bar per server. The left panel has its load as a share of the load that its SLO allows, by task and
+    component; the right one its predicted p99 as a share of the SLO."""
     bars = _bars(solution)
     rows = [(label, server, limits_of(server, solution, profile)) for label, server in bars]
     figure, (load, latency) = figure_of(12, 1.8 + 0.4 * len(rows), 2)

@@ -63,10 +63,8 @@ def _expected(solution: Solution) -> str:
 
 
 def _bound(solution: Solution) -> str:
-    """Return the bound.
-
-    The SLOs of robots without caps are judged by their own queue, which may keep an SLO that the curves do not keep: the bound does
-    not cover such a schedule."""
+    """Return the bound. The SLOs of robots without caps are judged by their own queue, which may keep an SLO that the curves do
+    not keep: the bound does not cover such a schedule."""
     if not math.isfinite(solution.bound):
         return ", by the profile's curves"
     if solution.objective > solution.bound * SLO_SLACK:

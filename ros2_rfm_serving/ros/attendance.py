@@ -37,7 +37,6 @@ class Attendance:
 
     def __init__(self, node: Node, names: qos.Names, roster: Roster, fleet: InForce, identity: int) -> None:
         """Start polling. identity: number of this scheduler.
-
         Raises: `ConfigurationError` when the certificate of this process cannot be used."""
         self._node, self._names, self._roster, self._fleet, self._identity = node, names, roster, fleet, identity
         self._hearer = Hearer.of_process()
@@ -107,7 +106,6 @@ class Attendance:
 
     def _listen(self) -> None:
         """Subscribe to the robots that are present or expected, and unsubscribe from those that have left.
-
         Only a few of the unregistered robots are subscribed to at a time."""
         declared, tasks = self._fleet.declared.keys(), self._roster.tasks.keys()
         present = self._present - declared
@@ -131,7 +129,6 @@ class Attendance:
 
     def _prove(self, robot: str, status: Any, data: memoryview) -> None:
         """Verify a status. Raises: `BadMessageError`.
-
         The status of a robot that has not been admitted has no effect, so it is not verified: there may be thousands of them."""
         if status.admitted_task or self._roster.knows(robot):
             self._hearer.check_status(robot, self._identity, status, data)
@@ -168,10 +165,8 @@ class Attendance:
             self._again[robot] = None
 
     def _tell_again(self) -> None:
-        """Log in one line which robots were admitted again.
-
-        After a restart of the scheduler there may be thousands, and a robot whose statuses contradict each other is taken over each
-        time."""
+        """Log in one line which robots were admitted again. After a restart of the scheduler there may be thousands, and a robot
+        whose statuses contradict each other is taken over each time."""
         if again := list(self._again):
             self._node.get_logger().info(f"admitted again, for they are there and were admitted before: {shortened(again, NAMED)}")
         self._again = {}

@@ -83,10 +83,8 @@ class Dated:
 
 
 class ShownScheduler:
-    """Choice of the scheduler whose schedule is shown.
-
-    The scheduler that a server freshly reports to follow has precedence. Otherwise the first one received is shown until it falls
-    silent."""
+    """Choice of the scheduler whose schedule is shown. The scheduler that a server freshly reports to follow has precedence.
+    Otherwise the first one received is shown until it falls silent."""
 
     def __init__(self, board: Board, dated: Dated) -> None:
         self._board, self._dated = board, dated

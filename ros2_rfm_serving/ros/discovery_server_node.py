@@ -32,7 +32,6 @@ class DiscoveryServerNode(Node):
 
 def _refused(file: str, error: Exception) -> int:
     """Report why there is no participant, and return the exit code.
-
     The supervisor starts the process again, since the previous owner of the port may be about to end."""
     port = server_address(file)
     problem = f"UDP port {port} cannot be had: another program has it, or it is not of this machine" if port else str(error)

@@ -22,7 +22,6 @@ AGAIN_S = 20.0
 
 class FleetClient(Node):
     """Client of the scheduler's services whose calls block until the reply arrives.
-
     Each call raises `ScheduleError` with the scheduler's reason, or when it does not answer."""
 
     def __init__(self, fleet_namespace: str = "") -> None:
@@ -43,7 +42,6 @@ class FleetClient(Node):
 
     def _answered(self, asked: list[Future], request: Any, signing: Signing) -> Any:
         """Return the first reply, or None when there is none yet or when the scheduler demands a signature first.
-
         In the latter case the request is removed from `asked`, so that it is sent again at once. Raises: `ScheduleError`."""
         for future in [future for future in asked if future.done()]:
             try:

@@ -40,7 +40,6 @@ class _Follower:
 
 class Followers:
     """Tracker of the servers that follow the schedule of the scheduler `identity`.
-
     It also receives schedules of other schedulers."""
 
     def __init__(self, node: Node, names: qos.Names, identity: int) -> None:
@@ -72,7 +71,6 @@ class Followers:
 
     async def take(self, epoch: int) -> str:
         """Wait until all live servers follow this schedule or a newer one.
-
         Return the problem when they do not within `PATIENCE_S`; empty: they follow it."""
         begin_s = clock()
         while (problem := self._problem(epoch)) and clock() < begin_s + PATIENCE_S:

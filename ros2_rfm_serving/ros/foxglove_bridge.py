@@ -53,7 +53,6 @@ OTHERS = f"without a proof: all channels whose `{PROOF}` says so"
 
 class Bridge(Node):
     """Node that serves the graph to Foxglove clients.
-
     control: clients may also call services and set parameters. fleet_namespace: factory whose signed messages are verified."""
 
     def __init__(self, address: str, port: int, *, control: bool = False, fleet_namespace: str = "") -> None:
@@ -255,7 +254,6 @@ class Bridge(Node):
 
     def _wait(self, questions: Iterable[Callable[[], Any]]) -> list[Any]:
         """Run calls on the executor's thread and wait for their futures.
-
         Return the results in order, with None for each that does not arrive within `ANSWER_S`."""
         asked, done = list(questions), threading.Event()
         futures: list[Any] = []

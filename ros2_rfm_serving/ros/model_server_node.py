@@ -59,7 +59,6 @@ class ModelServerNode(LifecycleNode):
 
     def __init__(self, *, owns_process: bool = False) -> None:
         """Create the node.
-
         owns_process: it may end its process when the engine has become unusable; a supervisor starts it again."""
         super().__init__("model_server")
         declared = declare(self, SPECS)
@@ -122,7 +121,6 @@ class ModelServerNode(LifecycleNode):
 
     def _accept(self, changed: Mapping[str, Any]) -> Callable[[], None]:
         """Validate changed parameters and return the function that applies them between two batches.
-
         Raises: `ConfigurationError`, also for what follows from other parameters."""
         params = server_params(self, changed)
         sizes = changed.keys() & {"batch_size", "max_sessions"}
@@ -220,7 +218,6 @@ class ModelServerNode(LifecycleNode):
 
     def drain(self) -> None:
         """Begin to drain before the process ends: no new sessions or requests.
-
         `drained` is true when the accepted ones are finished."""
         self._ending = True
         self._drain("shutting down")
@@ -294,7 +291,6 @@ class ModelServerNode(LifecycleNode):
 
     def _given_up(self, loading: Loading) -> bool:
         """Report progress of loading and return whether its time limit has passed.
-
         After the limit the process ends, because a loading thread cannot be stopped."""
         if news := loading.news(clock()):
             self.get_logger().info(news)

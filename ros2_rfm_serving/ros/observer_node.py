@@ -40,7 +40,6 @@ MAX_PROCESSES, MAX_CHARACTERS, MAX_NUMBERS = 4096, 255, 32
 class ObserverNode(Node):
     def __init__(self, board: Board, fleet_namespace: str = "", enclave: Path | None = None) -> None:
         """Subscribe to the factory's topics.
-
         enclave: its authority verifies statuses and schedules when the environment names none. Raises: `ConfigurationError`."""
         self._proven = Proven(board, enclave)
         super().__init__("rfm_observer", enable_rosout=False, start_parameter_services=False)

@@ -15,7 +15,6 @@ SAID_EVERY_S = 60.0
 
 class Origin:
     """Descriptor mismatch of one node.
-
     It adds nothing to `/diagnostics` until a mismatch has occurred; otherwise every robot would publish it every second."""
 
     def __init__(self, node: Node) -> None:

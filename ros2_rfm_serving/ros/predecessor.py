@@ -25,7 +25,6 @@ ANSWER_S = 5.0
 
 MOST_EPOCHS = 1 << 31
 """Highest plausible epoch: half of the wire's range.
-
 A scheduler that counts from 1 never reaches it, and one that continued from there would run out of epochs."""
 
 
@@ -50,7 +49,6 @@ def found_in_force(names: qos.Names, servers: Sequence[str], seconds: float, log
 
 def _ear(asker: Node, topic: str) -> Any:
     """Subscribe to a server's status.
-
     Unlike the graph, a subscription does not match a server of the same name in another partition."""
     return asker.create_subscription(msg.ServerStatus, topic, lambda status: None, qos.SERVER_STATUS, raw=True)
 
@@ -83,7 +81,6 @@ def _asked(asker: Node, names: qos.Names, ears: Mapping[str, Any], seconds: floa
 
 def ask_in_force(server: str, client: Any, verifier: Verifies | None, log: Any) -> Future:
     """Ask a server for its active schedule.
-
     With a certificate, only a reply that this server has signed for this very request counts."""
     request = srv.GetSchedule.Request()
     if verifier is None:

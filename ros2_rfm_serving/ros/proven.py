@@ -20,7 +20,6 @@ from ros2_rfm_serving.ros.node.scheduled import ScheduleHearer
 
 class Proven:
     """Verification for one observer.
-
     Without a certificate it demands none, and the board shows where there is something to check."""
 
     def __init__(self, board: Board, enclave: Path | None = None) -> None:
@@ -78,7 +77,6 @@ class _Heard(NamedTuple):
 
 class Shown:
     """Choice of the process that is shown under each name.
-
     Alternating figures of two processes would help no reader, and one of the two may be a recording."""
 
     def __init__(self) -> None:
@@ -89,9 +87,7 @@ class Shown:
         """Accept or refuse a status of a process. is_of_now: it answers the scheduler whose schedule is shown.
 
         A status that does not waits for one that does. Another process takes over from one that is silent, and a process of now
-        takes over from one that is not.
-
-        Raises: `BadMessageError`."""
+        takes over from one that is not. Raises: `BadMessageError`."""
         if name not in self._heard and not is_of_now and now_s - self._since_s.setdefault(name, now_s) <= STALE_AFTER_S:
             raise BadMessageError("untimely_status", f"{name[:100]!r} follows another scheduler, or did when that was recorded")
         before = self._heard.get(name)

@@ -96,7 +96,6 @@ class RobotHost(LifecycleNode):
 
     def _accept(self, changed: Mapping[str, Any]) -> Callable[[], None]:
         """Return a function that changes all robots or none.
-
         A node whose present parameters are invalid may be corrected one parameter after the other."""
         try:
             settings = self._checked(changed)

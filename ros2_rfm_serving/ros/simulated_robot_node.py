@@ -90,7 +90,6 @@ class SimulatedNode(Node, Generic[Robot]):
 
     def _understand(self, values: Values) -> None:
         """Check the order of the action columns. Raises: `ConfigurationError`.
-
         A command is an array, so the same names in another order would move other joints."""
         told, own = values.texts("action_names"), tuple(self.arm.action_names)
         if told and told != own:

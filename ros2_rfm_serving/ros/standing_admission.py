@@ -16,13 +16,11 @@ from ros2_rfm_serving.types.following import REPEAT_PERIOD_S
 
 PATIENCE_S = 5.0
 """Time for a restarted scheduler to receive the robot's own status, which suffices unless the robot was restarted as well.
-
 Time without published schedules, for example while a scheduler starts, does not count."""
 
 
 class StandingAdmission:
     """Client that asks again while a scheduler other than the last one to serve the robot publishes schedules without it.
-
     A robot that was released by request has left, and is not admitted again."""
 
     def __init__(self, node: Node, fleet_namespace: str, robot: str, task: str) -> None:

@@ -47,10 +47,8 @@ class Watching:
         heard: Callable[[str, Any], object],
         processes: Callable[[list[int]], object],
     ) -> None:
-        """Start polling.
-
-        heard: called with a server and its status. processes: called with the processes of all servers, where there are
-        certificates."""
+        """Start polling. heard: called with a server and its status. processes: called with the processes of all servers, where
+        there are certificates."""
         self._node, self._names, self._fleet, self._lookout, self._identity = node, names, fleet, lookout, identity
         self._hearer, self._processes = Hearer.of_process(), Processes()
         self._heard, self._on_processes = heard, processes
@@ -70,7 +68,6 @@ class Watching:
 
     def diagnosis(self) -> DiagnosticStatus:
         """Return the diagnostics of `scheduler: servers`.
-
         The level is WARN while a server is lost, or while a promise of the schedule does not hold by measurement."""
         lookout, watch = self._lookout, self._lookout.watch
         level, message = DiagnosticStatus.OK, f"{len(self._servers)} servers are as planned"

@@ -71,7 +71,6 @@ def distinct(names: Iterable[str], file: str) -> None:
 
 def distinct_types(gpu_types: Iterable[str], file: str) -> list[str]:
     """Return each GPU type once.
-
     Raises: `ConfigurationError` when two types would have the same node label, which would place servers on the wrong GPU."""
     first: dict[str, str] = {}
     for gpu_type in gpu_types:
@@ -88,11 +87,9 @@ def distinct_types(gpu_types: Iterable[str], file: str) -> list[str]:
 def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[str]:
     """Write files, and return warnings.
 
-    Existing files with the same text are left alone. The others are written to a temporary folder first, and moved into place when
-    all of them are written: when the disk is full nothing has changed.
-
-    Raises: `ConfigurationError`, before any file is in place, when one exists with another text (unless `force`), or cannot be
-    written."""
+    Existing files with the same text are left alone. The others are written to a temporary folder first, and moved into place
+    when all of them are written: when the disk is full nothing has changed. Raises: `ConfigurationError`, before any file is in
+    place, when one exists with another text (unless `force`), or cannot be written."""
     if not force and (other := next((name for name, text in files.items() if _differs(folder / name, text)), "")):
         raise ConfigurationError(
             "is there already, and says something else", file=str(folder / other), fix="--force, or another folder"

@@ -99,7 +99,6 @@ def _container(plan: Plan, process: Process, name: str, command: list[str]) -> D
 
 def _probe(plan: Plan, process: Process, port: int) -> Document:
     """Return the container beside a process that receives its status on the graph, as robots do, and reports it over HTTP.
-
     It starts before the process, and ends after it."""
     command = plan.metrics("0.0.0.0", port, "/tmp", process.name if process.role is Role.SERVER else "")
     container = _container(plan, plan.watching(process), "probe", command)
@@ -109,10 +108,8 @@ def _probe(plan: Plan, process: Process, port: int) -> Document:
 
 
 def _probes(port: int) -> Document:
-    """Return the probes.
-
-    A server that loads, or has no model, is alive: only a process without any status is restarted. A process that answers requests
-    is ready."""
+    """Return the probes. A server that loads, or has no model, is alive: only a process without any status is restarted. A
+    process that answers requests is ready."""
 
     def asked(path: str, failures: int) -> Document:
         get = {"path": path, "port": port}

@@ -58,7 +58,6 @@ def shared_gpu(
     factory: Factory, profiles: Path, gpus: Callable[[], list[Gpu]] = gpus_here, environment: Mapping[str, str] = os.environ
 ) -> list[str]:
     """Return a warning when servers that are started without a host would all use the first of several GPUs.
-
     profiles: the folder with `models.yaml`. Raises: `ModelError` for a model that it does not have."""
     servers = [server for server, gpu_type in factory.gpu_types.items() if gpu_type not in NO_DEVICE]
     if len(servers) < 2 or (num := len(_visible(gpus(), environment))) < 2:

@@ -14,7 +14,6 @@ PACKAGE = Path(__file__).resolve().parents[2]
 """Folder of ros2_rfm_serving."""
 VERBS = "VERBS"
 """Name of a module's table of verbs -> "module:name", each imported on use.
-
 Those of the lab are not followed, because only a checkout has them."""
 
 
@@ -25,9 +24,7 @@ def nodes() -> list[str]:
 
 def imports_of(module: str, *, when_used: bool = False) -> set[str]:
     """Return the names of foreign modules that importing a module of this package, such as `ros2_rfm_serving.ros.robot_node`,
-    imports, however indirectly.
-
-    when_used: include those that its own functions import."""
+    imports, however indirectly. when_used: include those that its own functions import."""
     seen: set[str] = set()
     waiting, others = [module], set()
     file = _file(module)

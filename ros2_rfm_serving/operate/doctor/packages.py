@@ -103,7 +103,6 @@ for module in sys.argv[1:]:
 
 def problems(modules: Iterable[str]) -> dict[str, str]:
     """Return root of a module -> problem, for modules that cannot be imported or are too old.
-
     The imports run in processes of their own, because a broken library may end one."""
     waiting, said = sorted(modules), dict[str, str | None]()
     while waiting:

@@ -40,7 +40,6 @@ class Cluster:
 @contextmanager
 def joined(address: str, layout: Layout) -> Iterator[Cluster]:
     """Join a cluster, in a namespace of its own, so that factories may have actors of the same names.
-
     Raises: `ConfigurationError` where no cluster answers."""
     reached = _connect(address, layout)
     try:

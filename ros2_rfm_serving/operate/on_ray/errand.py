@@ -38,7 +38,6 @@ class Errand:
 
     def put(self, folder: Path) -> NodeSpec:
         """Write the files into the folder, and return the node with them.
-
         Raises: `ConfigurationError` when another version is installed here."""
         if (here := versions()["package"]) != self.version:
             problem = f"{socket.gethostname()} has rfm_serving {here}, and `rfm up` is of {self.version}"
@@ -64,9 +63,7 @@ def errand(
     """Return the job that starts a node elsewhere; `environment` is this process's, in which all variables of DDS are set.
 
     num_gpus: number of GPUs that the node's actor reserves. Without one it sees none: since Ray 2.60 an actor with `num_gpus=0`
-    keeps the `CUDA_VISIBLE_DEVICES` of its machine, and would use a GPU that Ray gave to another.
-
-    Raises: `ConfigurationError`."""
+    keeps the `CUDA_VISIBLE_DEVICES` of its machine, and would use a GPU that Ray gave to another. Raises: `ConfigurationError`."""
     # `node_environment`: Ray sets numbers of threads of its own.
     told = {name: environment.get(name, "") for name in CARRIED} | node_environment(environment)
     told |= {} if num_gpus else {VISIBLE: NO_GPU}
@@ -82,7 +79,6 @@ def errand(
 
 def end_s(nodes: Iterable[NodeSpec]) -> float:
     """Return the time that these nodes' processes, which are asked at once, may take to end, and their owners to report it, s.
-
     Raises: `ConfigurationError` for an invalid file of its own."""
     return max((patience_s(node) for node in nodes), default=STOP_TIMEOUT_S) + ANSWERS_S
 

@@ -62,7 +62,6 @@ def asked_address(option: str) -> str:
 
 def reach(address: str, patience_s: float) -> None:
     """Connect to the address, and close the connection; do nothing for one of Ray's own names, which has no port.
-
     Raises: `OSError`, or `OverflowError` for an invalid port."""
     host, _, port = address.rpartition("//")[2].rpartition(":")
     if host and port.isdecimal():

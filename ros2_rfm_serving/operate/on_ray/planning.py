@@ -24,10 +24,8 @@ from ros2_rfm_serving.operate.deploy.processes import Role
 CPU, GPU = "CPU", "GPU"
 SCHEDULER = "scheduler"
 KEPT = (Role.SCHEDULER, Role.SERVER)
-"""Roles that Ray keeps.
-
-Robots' nodes stay where they are started: a second one that commands a robot, because Ray lost contact with the first, would be
-worse than none."""
+"""Roles that Ray keeps. Robots' nodes stay where they are started: a second one that commands a robot, because Ray lost contact
+with the first, would be worse than none."""
 
 
 class Strategy(Enum):
@@ -91,7 +89,6 @@ class Layout:
 
 def layout(factory: Factory, engines: Collection[str], *, one_machine: bool = False) -> Layout:
     """Return the layout. engines: of the factory's models. one_machine: the cluster is a single machine, which is all hosts.
-
     Raises: `ConfigurationError` where node labels could not distinguish GPUs."""
     gpus = {server: gpu_of(gpu_type, engines) for server, gpu_type in factory.gpu_types.items()}
     types = distinct_types(filter(None, gpus.values()), factory.file)
@@ -174,7 +171,6 @@ def _without_a_node(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> 
 
 def heard(factory: Factory, addresses: Collection[str], own: str) -> dict[str, str]:
     """Return the environment for the factory's processes, wherever Ray puts them. An empty value removes a variable.
-
     addresses: of the cluster's nodes. own: of this machine. Raises: `ConfigurationError`."""
     if factory.discovery.mode is Mode.SERVER:
         problem, fix = "a discovery server has one address, and Ray moves what it keeps", "`mode: peers`, or multicast"

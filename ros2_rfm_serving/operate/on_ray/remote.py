@@ -67,7 +67,6 @@ class Remote(Kept):
 
     def end(self, ending: Any, deadline_s: float) -> bool:
         """Wait for the answer of `begin_end`; return whether the process ended in order.
-
         The actor is left, with whatever did not end."""
         in_order = ending is None
         try:

@@ -52,7 +52,6 @@ def text(kind: str) -> str:
 
 def any_class(kind: str) -> Any:
     """Return a message class, also of an action's feedback, `rfm_serving/action/ExecuteTask_FeedbackMessage`.
-
     Raises: as `python_class`."""
     if not kind.endswith(FEEDBACK):
         return python_class(kind)

@@ -41,7 +41,6 @@ class There(NamedTuple):
 
 def there(topics: Iterable[tuple[str, list[str]]], names: qos.Names) -> There:
     """Return the robots and servers that have topics in this factory's namespace.
-
     topics: (name, types), as the graph lists them."""
     kinds = {ROBOT_STATUS: names.robot("*", "rfm/status"), SERVER_STATUS: names.server("*", "status")}
     found: dict[str, set[str]] = {kind: set() for kind in kinds}

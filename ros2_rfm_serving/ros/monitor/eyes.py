@@ -151,7 +151,6 @@ class Eyes:
 
     def _subscribed_images(self, robot: str) -> dict[str, _Topic]:
         """Return the images that a `robot_node` subscribes to.
-
         A process of many robots is left out: its subscriptions do not show the robot that they are for."""
         namespace = self._names.robot(robot, "").rstrip("/")
         try:
@@ -202,7 +201,6 @@ class Eyes:
 
     def _look_for_cameras(self) -> None:
         """Find the cameras of every robot: all images below its name, or else those that its node subscribes to.
-
         Of a camera that sends both kinds, the compressed images are used."""
         begin_s = time.thread_time()
         root, found = self._names.robot("", "").rstrip("/"), dict[str, dict[str, _Topic]]()
@@ -234,7 +232,6 @@ def _over(asked: dict[str, float], now_s: float) -> list[str]:
 
 def _short(leaf: str) -> str:
     """Return a camera's name for a page.
-
     It is that of `camera/<name>/image/compressed` or `camera/<name>/image_raw`, or the whole topic."""
     plain = leaf.removeprefix("camera/").removesuffix("/compressed").removesuffix("/image").removesuffix("/image_raw")
     return plain.replace("/", ".")

@@ -60,7 +60,6 @@ class Hands:
 
     def __init__(self, node: Node, names: qos.Names, enclave: Path | None = None) -> None:
         """Create the client.
-
         enclave: certificate for commands when the process has none of its own. Raises: `ConfigurationError`."""
         self._node, self._names = node, names
         self._prover, self._enclave = prover_of_process(enclave), enclave
@@ -75,7 +74,6 @@ class Hands:
 
     def order(self, action: str, target: str, task: str, wanted: WantedTask = NO_TASK) -> Future[Answer]:
         """Enqueue a command, on any thread, and return the future of its answer.
-
         task: for `admit`. wanted: for `task`, which is answered when the robot works on it, or refuses it."""
         answer: Future[Answer] = Future()
         try:
@@ -142,7 +140,6 @@ class Hands:
 
     def _lifecycle_of(self, server: str) -> str:
         """Return the lifecycle service of a server, whose node may have any name in its namespace.
-
         Empty: the graph has none yet."""
         below = self._names.server(server, "")
         offered = (name for name, kinds in self._node.get_service_names_and_types() if CHANGE_STATE in kinds)

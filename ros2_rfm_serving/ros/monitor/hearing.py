@@ -22,17 +22,13 @@ WORDS = ("rfm_serving/", "diagnostic_msgs/", "action_msgs/", "lifecycle_msgs/", 
 SWEEP = 16
 """Number of polls between two checks of the offered QoS."""
 REST_NS = 5_000_000
-"""Time for which messages are collected after one that came alone, ns.
-
-Waking up for every single message costs more than reading it. A message may be older than its time in the recording by this
-much."""
+"""Time for which messages are collected after one that came alone, ns. Waking up for every single message costs more than
+reading it. A message may be older than its time in the recording by this much."""
 
 
 class Hearing:
-    """Subscriptions of a recorder. `look` finds new topics. It runs on the executor's thread.
-
-    Subscriptions are never destroyed, because that may crash the executor (ros2/rclpy#1644). One that no longer fits the offered
-    QoS is ignored, beside a new one."""
+    """Subscriptions of a recorder. `look` finds new topics. It runs on the executor's thread. Subscriptions are never destroyed,
+    because that may crash the executor (ros2/rclpy#1644). One that no longer fits the offered QoS is ignored, beside a new one."""
 
     def __init__(
         self, node: Node, choose: Callable[[Iterable[tuple[str, list[str]]]], dict[str, str]], put: Callable[[Sample], None]

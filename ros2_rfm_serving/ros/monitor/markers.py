@@ -49,7 +49,6 @@ class Look:
 
 class RobotMarkers:
     """Publisher of `<robot>/rfm/markers`.
-
     `attend`, called periodically, creates and destroys its subscriptions; `publish` draws."""
 
     def __init__(self, node: Node, names: qos.Names, robot: str, look: Look, proven: Proven) -> None:

@@ -28,7 +28,6 @@ NESTED = {"tf2_msgs/msg/TFMessage": "transforms", "visualization_msgs/msg/Marker
 
 class Player(Node):
     """Node that plays a recording: `offer` and then `play`, on a thread of the caller.
-
     prefix: of every topic; empty: original names."""
 
     def __init__(self, bag: Bag, prefix: str = "") -> None:

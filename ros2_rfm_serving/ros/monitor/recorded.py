@@ -41,11 +41,8 @@ class Proofs:
 
 
 def check(messages: Iterable[Message], enclave: Path) -> Proofs:
-    """Verify messages of `KINDS`, in the order of their arrival.
-
-    enclave: the authority that counts. A certificate must have been valid when a message was recorded, and not be revoked now.
-
-    Raises: `ConfigurationError`."""
+    """Verify messages of `KINDS`, in the order of their arrival. enclave: the authority that counts. A certificate must have
+    been valid when a message was recorded, and not be revoked now. Raises: `ConfigurationError`."""
     found, now = Proofs(), [datetime.now(timezone.utc)]
     verifier = Verifier(enclave, lambda: now[0])
     hearer, schedules = Hearer(verifier), bounded.Repeated(msg.Schedule, ScheduleHearer(verifier).check)
@@ -81,7 +78,6 @@ def page_prover(enclave: Path) -> Prove:
 
 def check_manifest(found: Manifest | None, ends_ns: int, enclave: Path, proofs: Proofs) -> None:
     """Add to `proofs` whether a recorder's certificate has signed the manifest.
-
     ends_ns: end of the recording. enclave: as in `check`. Raises: `ConfigurationError`."""
     if found is None or found.problem:  # such a manifest is a finding of its own
         return

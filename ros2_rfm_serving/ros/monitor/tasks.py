@@ -18,7 +18,6 @@ from ros2_rfm_serving.types.outcome_text import outcome_text
 FOUND_WITHIN_S = 5.0
 SILENT_AFTER_S, RESET_AFTER_S = 10.0, 100.0
 """Time without feedback after which a robot counts as ended or unreachable; a live one sends it twice a second.
-
 Before the first feedback the reset of the previous task may have to end."""
 SOON_S = 2.0
 """Time after acceptance within which a task that begins at once sends feedback."""
@@ -26,7 +25,6 @@ SOON_S = 2.0
 
 class GivenTask:
     """One task of one robot. It runs on the executor's thread, except `begun` and `ended`, which any thread may wait for.
-
     `begun` says whether the robot works on it, `ended` how it ended; a task that never began has the same answer in both."""
 
     def __init__(

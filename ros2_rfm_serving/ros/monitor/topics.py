@@ -110,7 +110,6 @@ def unpublished(node: Node, topic: str) -> ConfigurationError:
 
 def subscribe(node: Node, topic: str, callback: Callable[[Any], object], *, raw: bool = False) -> str:
     """Subscribe with the publishers' type and a compatible QoS; return the type. raw: the callback gets bytes.
-
     Raises: `ConfigurationError` without a publisher, with several types, or when the type is not installed here."""
     publishers = publishers_of(node, topic)
     types = sorted({one.topic_type for one in publishers})

@@ -25,12 +25,10 @@ LAST_PAGE_S = 0.5
 
 class AuditTopic:
     """Publisher of an audit journal.
-
     `journal` records from the start, on any thread that holds the lock; it is on the graph once `open` was called."""
 
     def __init__(self, node: Node, writer: str, topic: str, *, lock: AbstractContextManager[Any] | None = None) -> None:
         """Create the journal. writer: `<role>/<name>`. lock: lock of records from other threads than the executor's.
-
         Raises: `ConfigurationError`."""
         self.journal = Journal(
             writer,

@@ -15,20 +15,17 @@ from ros2_rfm_serving.ros.node.parameters import Spec, When
 
 Accept = Callable[[Mapping[str, Any]], Callable[[], None]]
 """Check the configuration that would result, and return the function that applies it, which must not fail.
-
 It raises `RfmError` when that configuration is invalid; then nothing has changed."""
 
 
 class Changes:
     """Parameter callbacks of one node. They run on its executor's thread, hence between two control periods and never within one.
-
     rclpy itself refuses wrong types, values out of range, read-only parameters and undeclared names, by the descriptors."""
 
     def __init__(
         self, node: Node, specs: Mapping[str, Spec], accept: Accept, *, configured: Callable[[], bool] = lambda: True
     ) -> None:
         """Register the callbacks.
-
         specs: by full name; other parameters are not checked here. configured: whether the node is configured."""
         self._node, self._specs, self._accept, self._configured = node, specs, accept, configured
         self._apply: Callable[[], None] = _nothing

@@ -16,7 +16,6 @@ FIX = "name cores that this machine has and this process may use, such as"
 
 def keep_to(cores: Set[int]) -> None:
     """Pin all threads of this process, and those that they start, to these cores. An empty set changes nothing.
-
     Raises: `ConfigurationError` when a core does not exist or is not available to this process (a container's `cpuset`)."""
     if not cores:
         return

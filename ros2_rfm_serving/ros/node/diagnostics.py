@@ -23,10 +23,8 @@ from ros2_rfm_serving.types.wall_clock import WallClock
 TOPIC = "/diagnostics"
 PERIOD_S = 1.0
 TURNS = 10
-"""Number of messages into which the statuses of a period are split.
-
-In one message, 128 robots would need 0.5 MB, as large as the shared memory of a process, and delay every control period by some 50
-ms."""
+"""Number of messages into which the statuses of a period are split. In one message, 128 robots would need 0.5 MB, as large as
+the shared memory of a process, and delay every control period by some 50 ms."""
 AT_ONCE = 8
 """Minimum number of statuses of a message, so that a small process publishes one message."""
 LAST_WORDS_S = 10.0
@@ -83,7 +81,6 @@ class Diagnostics:
 
     def last_words(self, *statuses: DiagnosticStatus) -> None:
         """Publish before the process ends.
-
         Wait for a subscriber, and then until the statuses have arrived; `LAST_WORDS_S` in all at most."""
         end_s = clock() + LAST_WORDS_S
         while not self._publisher.get_subscription_count() and clock() < end_s:

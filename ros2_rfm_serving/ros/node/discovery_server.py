@@ -24,7 +24,6 @@ def part_of(nodes: Iterable[NodeSpec], factory: Factory, host: str, folder: Path
 
 def discovery_servers(factory: Factory, host: str, folder: Path) -> list[NodeSpec]:
     """Return the host's discovery server; empty when the descriptor wants none there. Its profile is written to `folder`.
-
     Raises: `ConfigurationError`."""
     if host not in server_hosts(factory):
         return []

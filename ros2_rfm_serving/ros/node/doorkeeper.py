@@ -63,7 +63,6 @@ class Doorkeeper:
 
 def prover_of_process(otherwise: Path | None = None) -> Prover | None:
     """Return the signer of this process, or None when it has no certificate.
-
     otherwise: enclave to use when the environment names none. Raises: `ConfigurationError`."""
     enclave = enclave_of_process() or otherwise
     return None if enclave is None else _prover(enclave)
@@ -73,7 +72,6 @@ def prover_of_member(member: str) -> Prover | None:
     """Return the signer for a member of this process, such as one of its robots; None: the process has no certificate.
 
     It uses the member's own enclave where that lies beside the process' enclave, and the process' enclave otherwise.
-
     Raises: `ConfigurationError`."""
     own = enclave_of_process()
     return None if own is None else _prover(enclave_of_member(own, member))
@@ -98,7 +96,6 @@ def sign(prover: Prover, request: Any, asked: str, challenge: bytes) -> Asking:
 
 def sign_answer(prover: Prover, asked: Any, to: str, answer: Any, public_key: bytes = b"") -> None:
     """Put the signature into a reply, which must not change afterwards; only if the request has a key for it.
-
     asked: the request. to: name of the caller. public_key: the server's half of a session's keys. Raises: `ConfigurationError`."""
     proof = proof_from(asked.proof)
     if len(proof.public_key) == PUBLIC_KEY_BYTES:
@@ -107,7 +104,6 @@ def sign_answer(prover: Prover, asked: Any, to: str, answer: Any, public_key: by
 
 def digest_of(request: Any) -> str:
     """Return the addressee of the reply to an order: a digest of the request's signature.
-
     A request with any other signature may be a partial copy of this one, and its digest differs."""
     return hashlib.sha256(msgpack.packb(list(proof_from(request.proof)))).hexdigest()
 
@@ -144,7 +140,6 @@ def screen(future: Any, is_answer: Callable[[Any], bool]) -> None:
 
 def is_signed_anew(prover: Prover | None, request: Any, asked: str, answer: Any) -> bool:
     """Return whether a request was refused for lack of a signature, has one now, and is to be sent again.
-
     Raises: `ConfigurationError`."""
     challenge = bytes(getattr(answer, "challenge", b""))
     if prover is None or not challenge:
@@ -164,10 +159,8 @@ class Signing:
         self._prover, self._asked, self._verifier, self._signed = prover, asked, verifier, 0
 
     def call(self, client: Any, request: Any, later: Callable[[float, Callable[[], object]], object] | None = None) -> Any:
-        """Send the request and return the future of the authentic reply.
-
-        later: calls a function after some seconds, for services that may have no certificate: after `GENUINE_S` without an
-        authentic reply, any reply counts."""
+        """Send the request and return the future of the authentic reply. later: calls a function after some seconds, for
+        services that may have no certificate: after `GENUINE_S` without an authentic reply, any reply counts."""
         if self._verifier is None:
             return client.call_async(request)
         if not len(request.proof.certificate):
@@ -190,7 +183,6 @@ class Signing:
 
     def is_anew(self, request: Any, answer: Any) -> bool:
         """Return whether the request is signed now and to be sent again, as `is_signed_anew`.
-
         Raises: `ConfigurationError`; `UnprovenError` when it was signed too often."""
         if not is_signed_anew(self._prover, request, self._asked, answer):
             return False

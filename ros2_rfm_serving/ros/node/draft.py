@@ -50,7 +50,6 @@ class _Draft:
 
     def declare_parameter(self, name: str, value: object, descriptor: object, *, ignore_override: bool = False) -> SimpleNamespace:
         """Declare a parameter.
-
         Raises: `ConfigurationError` for a value of another type than the default's, where rclpy raises its own."""
         given = None if ignore_override else self._parameter_overrides.get(name)
         if given is not None and (wanted := Parameter.Type.from_parameter_value(value)) is not _type_of(given.value):

@@ -112,7 +112,6 @@ class Faults:
 
     def _damaged(self, message: Any) -> Any:
         """Damage a message.
-
         Types of this package are converted and corrupted; others have a checksum below, and arrive unchanged."""
         if type(message) not in _READ_AND_WRITE:
             return message

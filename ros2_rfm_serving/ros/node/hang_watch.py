@@ -90,10 +90,8 @@ class HangWatch:
         threading.Thread(target=self._run, name="hang watch", daemon=True).start()
 
     def is_made(self, name: str, close_files: Callable[[], object], *, watches_interpreter: bool) -> None:
-        """Register the node that was made.
-
-        name: the node's name in the log. close_files: function without calls of the middleware. watches_interpreter: False when the
-        node does so itself."""
+        """Register the node that was made. name: the node's name in the log. close_files: function without calls of the
+        middleware. watches_interpreter: False when the node does so itself."""
         self._name, self._close_files, self._watches_interpreter = name, close_files, watches_interpreter
         self.beat()
 

@@ -94,7 +94,6 @@ def dump_at_alarm() -> None:
 
 def alarm_when_readable(asked: socket.socket) -> None:
     """Make the kernel set an alarm when a signal is written to `asked`, also while no Python runs; a running thread puts it off.
-
     The kernel sends SIGUSR1 as soon as there is something to read."""
     _handle_by_alarm(signal.SIGUSR1)
     fcntl.fcntl(asked, fcntl.F_SETOWN, os.getpid())

@@ -18,10 +18,8 @@ PATIENCE = 5
 
 
 class LogDisk:
-    """Free space of one folder.
-
-    A thread of its own asks for it: the folder may be on another machine, whose file server may hang, which would block a robot's
-    control period."""
+    """Free space of one folder. A thread of its own asks for it: the folder may be on another machine, whose file server may
+    hang, which would block a robot's control period."""
 
     def __init__(self, folder: Path) -> None:
         self.is_full = False

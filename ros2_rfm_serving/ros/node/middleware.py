@@ -45,7 +45,6 @@ def use_profile(name: str = "any_vendor.xml", environment: MutableMapping[str, s
 
 def use_partition(partition: str, folder: Path, environment: MutableMapping[str, str] = os.environ) -> None:
     """Extend the profile so that every endpoint is in a partition, and write it to `folder`; to be called after `use_profile`.
-
     Raises: `ConfigurationError` where the user's own profile or middleware contradicts it."""
     fix = (
         f"put `<partition><names><name>{partition}</name></names></partition>` into its writers' and readers' `<qos>`, or unset it"
@@ -67,10 +66,8 @@ def use_partition(partition: str, folder: Path, environment: MutableMapping[str,
 def server_profile(address: str, port: int, folder: Path) -> Path:
     """Write a profile that makes a participant a discovery server, and return its file.
 
-    The server has another identity at each start: a registered participant notices that the server's memory is gone, and registers
-    anew.
-
-    Raises: `ConfigurationError` when the file cannot be written."""
+    The server has another identity at each start: a registered participant notices that the server's memory is gone, and
+    registers anew. Raises: `ConfigurationError` when the file cannot be written."""
     server = _SERVER.format(mark=_SERVES, address=address, port=port)
     text = _read(shipped("config", "dds", "any_vendor.xml")).replace("      <rtps>\n", server, 1)
     _write(file := folder / "discovery_server.xml", text)

@@ -45,7 +45,6 @@ class OrderDoor:
         heard: Callable[[str, str, bool], object] = lambda what, answer, done: None,
     ) -> None:
         """Create the service.
-
         name: on the graph. service: in the wire table. heard: called with command, reply and whether it succeeded."""
         self._node, self._service, self._calls, self._gate, self._heard = node, service, calls, gate, heard
         self._made = node.create_service(srv.Order, name, self._on_order, qos_profile=qos.CONTROL)
@@ -84,7 +83,6 @@ class Gate:
 
     def __init__(self, node: Node, name: str, doorkeeper: Doorkeeper | None, count: Callable[[], object]) -> None:
         """Create the check.
-
         name: name of the commanded process, which may do the same by itself. count: called for every refusal."""
         self._node, self._name, self._doorkeeper, self._count = node, name, doorkeeper, count
         self._prover = prover_of_member(name) if doorkeeper else None

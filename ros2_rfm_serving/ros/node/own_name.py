@@ -31,7 +31,6 @@ DOOR = "door"
 
 def named(kind: str, name: str) -> str:
     """Return `name` after a check.
-
     Raises: `ConfigurationError` when it is empty, because a default name could be another process'; `BadMessageError`."""
     if not name:
         raise nameless(kind)
@@ -152,10 +151,8 @@ class OwnName:
             raise BadMessageError("unproven", f"{who.name} claims the name {self.name!r}")
 
     def _hear(self, message: msg.NameClaim) -> None:
-        """Process a claim.
-
-        With certificates a claim counts when it answers this process' number, which no process knew before. Any other claim may be
-        an old recording: it is answered, so that a live claimant repeats it."""
+        """Process a claim. With certificates a claim counts when it answers this process' number, which no process knew before.
+        Any other claim may be an old recording: it is answered, so that a live claimant repeats it."""
         if message.process != self._claim.process:
             self._answered = message.process
             if self._hearer.demands and message.heard != self._claim.process:
@@ -187,21 +184,16 @@ class OwnName:
 
 
 def say_lost(node: Node, names: Iterable[OwnName]) -> None:
-    """Report lost names once more when the process has come to rest.
-
-    The immediate report may have preceded discovery, and two processes learn late of each other on just the machines where that is
-    slow."""
+    """Report lost names once more when the process has come to rest. The immediate report may have preceded discovery, and two
+    processes learn late of each other on just the machines where that is slow."""
     lost = [name.diagnosis() for name in names if name.lost]
     if lost:
         Diagnostics(node, lambda: ()).last_words(*lost)
 
 
 def claim(node: Node, kind: str, topics: Iterable[tuple[str, str]]) -> list[OwnName]:
-    """Claim (name, topic) of all names of this node, and return them. Nothing may be offered before.
-
-    This takes `CLAIM_S`, at most `LATE_S`.
-
-    Raises: `ConfigurationError` when another process has one of them, which `/diagnostics` then has reported."""
+    """Claim (name, topic) of all names of this node, and return them. Nothing may be offered before. This takes `CLAIM_S`, at
+    most `LATE_S`. Raises: `ConfigurationError` when another process has one of them, which `/diagnostics` then has reported."""
     names = [OwnName(node, kind, name, topic) for name, topic in topics]
     diagnostics = Diagnostics(node, lambda: ())  # created now, so that it is discovered when it is needed
     begin_s = clock()

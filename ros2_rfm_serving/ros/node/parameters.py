@@ -111,7 +111,6 @@ def choice(default: enum.Enum, description: str) -> Spec:
 
 def declare(node: Node, specs: Mapping[str, Spec], robot: str = "") -> dict[str, Spec]:
     """Declare all parameters and return them by full name.
-
     robot: declare those that the robot's own section of the parameter file has. Raises: `ConfigurationError`."""
     declared = {}
     for name, spec in specs.items():
@@ -170,7 +169,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 class Values:
     """Typed access to declared parameters by full name, with their present values or those that `changed` would give them.
-
     Every method raises `ConfigurationError`, which names the parameter, its value and the fix."""
 
     def __init__(self, node: Node, specs: Mapping[str, Spec], robot: str = "", changed: Mapping[str, Any] = NOTHING) -> None:

@@ -23,7 +23,6 @@ def create_patient_service(
     node: Node, kind: Any, name: str, serve: Callable[[Any, Any], Coroutine[Any, None, Any]], **options: Any
 ) -> Service:
     """Create a service, as `Node.create_service`, from a coroutine function that awaits nothing but `Awaited` futures.
-
     rclpy would resume a waiting coroutine on every iteration of the executor, at the cost of a core."""
     service = node.create_service(kind, name, lambda request, response: partial(serve, request, response), **options)
     send_response = service.send_response

@@ -53,7 +53,6 @@ def share() -> Path:
 
 def executor() -> Any:
     """Return the events executor, or the single-threaded one where a ROS installation lacks it.
-
     The multi-threaded executor is never used: it costs ten times as much per message."""
     try:
         from rclpy.experimental import EventsExecutor
@@ -187,10 +186,9 @@ def parameter(node: Node, name: str, default: T, description: str) -> T:
 def fleet_names(node: Node, *, is_robots: bool = True) -> Names:
     """Return the names of the factory that a node belongs to.
 
-    is_robots: the node may be in a namespace with a robot's name.
-
-    Raises: `ConfigurationError` when the node's namespace was pushed below another one, and the factory's was not: two cells that a
-    launch file starts in two namespaces would share one factory's topics."""
+    is_robots: the node may be in a namespace with a robot's name. Raises: `ConfigurationError` when the node's namespace was
+    pushed below another one, and the factory's was not: two cells that a launch file starts in two namespaces would share one
+    factory's topics."""
     given = parameter(node, "fleet_namespace", "", "Namespace of the whole factory; empty: none; /: none, wherever the node is")
     names = Names(given)
     pushed = pushed_namespace(node.get_namespace(), names.root, is_robots=is_robots)

@@ -103,7 +103,6 @@ class Hearer:
 
     def check_report(self, report: Any, node: str) -> None:
         """Check that a report is from the process of this node, and was not received before.
-
         node: its name below the factory's namespace. Raises: `BadMessageError`."""
         if self._verifier is None:
             return

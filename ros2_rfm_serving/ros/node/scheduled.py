@@ -83,7 +83,6 @@ class ScheduleHearer:
 
     def check(self, schedule: Any, word: memoryview) -> None:
         """Check that a repeated schedule is a scheduler's and was not received before; for `bounded.hear`.
-
         Raises: `BadMessageError`."""
         if self._verifier is None:
             return

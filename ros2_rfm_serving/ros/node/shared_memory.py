@@ -61,7 +61,6 @@ def _files(folder: Path) -> list[Path]:
 
 def _is_free(lock: Path, holder: ExitStack) -> bool:
     """Return whether a lock's owner is dead.
-
     The lock is then held, shared with other processes of this package that start at this moment, until `holder` is closed."""
     try:
         file = os.open(lock, os.O_RDONLY | os.O_NONBLOCK)  # non-blocking, in case it is a pipe: any user could put one there

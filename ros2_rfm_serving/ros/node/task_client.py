@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 ANSWER_S = 3.0
 """Time without reply and feedback after which a request is sent again.
-
 rmw_fastrtps drops a reply whose client it has not discovered within 100 ms, and rclpy the goal with it (ros2/rmw_fastrtps#842)."""
 Feedback = Callable[[Any], None]
 Ended = Callable[[int, Any], None]
@@ -33,12 +32,10 @@ Ended = Callable[[int, Any], None]
 
 class TaskClient:
     """Client with one goal at a time. All methods are for the executor's thread; `poll` is to be called a few times per second.
-
     A goal whose reply is lost is not given twice: its feedback, or its result, shows that the robot has it."""
 
     def __init__(self, node: Node, robot: str, names: qos.Names, prover: Prover | None, verifier: Verifier | None) -> None:
         """Create the client of the action and, where `prover` is a certificate, that of the robot's orders.
-
         Raises: `RuntimeError` where DDS permissions forbid it."""
         self.robot = robot
         self.heard_s = -math.inf
@@ -86,7 +83,6 @@ class TaskClient:
 
     def start(self, goal: Any, on_end: Ended, on_feedback: Feedback = lambda feedback: None) -> None:
         """Send a goal and abandon the present one.
-
         goal: an `ExecuteTask.Goal`. on_end: called once, unless the goal is abandoned."""
         self.abandon()
         self._on_end, self._on_feedback = on_end, on_feedback
@@ -207,10 +203,8 @@ class TaskClient:
         return signing.call(self._orders, order, turns_of(self._node).once)
 
     def _cancel(self) -> None:
-        """Cancel the goal.
-
-        With a certificate this takes a signed command, which needs a challenge first and names this goal alone: it may arrive when
-        the next task runs."""
+        """Cancel the goal. With a certificate this takes a signed command, which needs a challenge first and names this goal
+        alone: it may arrive when the next task runs."""
         self._canceled_s = clock()
         if self._orders is None:
             self._handle.cancel_goal_async()

@@ -32,7 +32,6 @@ OF_NODE = "_rfm_serving_turns"
 
 class Tick:
     """Callback of a timer with a known signature.
-
     The events executor asks for a callback's signature before every call; finding it out each time would cost 20 us and more."""
 
     __signature__ = Signature()
@@ -63,7 +62,6 @@ class Turn:
 
 class Turns:
     """Callbacks of one node that share ROS timers, by period. They run on the executor's thread, like all callbacks.
-
     Callbacks of one period run together: when messages queue up before the executor, each of them still runs in every round."""
 
     def __init__(self, node: Node) -> None:

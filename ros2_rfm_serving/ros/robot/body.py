@@ -59,7 +59,6 @@ WATCHDOG_PERIODS = 2.0
 
 class RobotBody:
     """I/O of one robot.
-
     `destroy` undoes the constructor, `deactivate` undoes `activate`. Everything runs on `node`'s executor thread."""
 
     def __init__(
@@ -114,9 +113,7 @@ class RobotBody:
 
     def prepared(self, settings: RobotSettings) -> Callable[[], None]:
         """Return the function that applies other settings from the next control period on; they differ only in settings that may
-        change.
-
-        Raises: `ConfigurationError`; then nothing has changed."""
+        change. Raises: `ConfigurationError`; then nothing has changed."""
         change_brain = self.brain.prepared(settings.config)
 
         def apply() -> None:
@@ -404,7 +401,6 @@ class RobotBody:
 
     def tick(self, now_s: float, *, may_act: bool = True) -> None:
         """Run one control period.
-
         It never raises: a failing period stops the robot, is counted and logged, and the next one tries again."""
         if not self._active:
             return
@@ -485,7 +481,6 @@ class RobotBody:
 
     def _tell(self, now_s: float) -> None:
         """Publish the status twice a second while it has a subscriber, and at once when it changes.
-
         A change of numbers within a text does not count."""
         brain = self.brain
         state, reason, phase = brain.state, brain.reason, brain.task.phase if brain.task else TaskPhase.IDLE

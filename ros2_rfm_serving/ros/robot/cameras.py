@@ -62,7 +62,6 @@ class Frame(EncodedImage):
 
 class CameraSet:
     """Newest image of each camera of one robot. An unusable message is counted in `refused` and dropped.
-
     It is for one thread. `forget` drops all images, because images from before a reset say nothing about the scene after it."""
 
     def __init__(self, cameras: Sequence[CameraConfig], refused: Counter[str], *, jpeg_quality: int, max_size_px: int) -> None:
@@ -186,7 +185,6 @@ def check_png(image: PIL.Image.Image, declared: str, camera: CameraConfig) -> No
 
 def declared_encoding(declared: str) -> str:
     """Return the encoding of the image before its compression, such as mono16 of "mono16; png compressed "; empty: unknown.
-
     `compressed_image_transport` writes it so (ros-perception/image_transport_plugins 7404d772, compressed_publisher.cpp)."""
     before, found, _ = declared.partition(";")
     return before.strip() if found else ""
@@ -233,9 +231,7 @@ def check_compressed_depth(data: memoryview, declared: str, camera: CameraConfig
 
 def read_compressed_depth(data: memoryview, declared: str, camera: CameraConfig) -> Pixels:
     """Decode compressed depth: a header, then a PNG with millimetres, or for `32FC1` quantised inverse depth (codec.cpp, same
-    commit).
-
-    Raises: `BadMessageError`."""
+    commit). Raises: `BadMessageError`."""
     _, scale, offset = DEPTH_HEADER.unpack_from(data)
     with open_png(data[DEPTH_HEADER.size :]) as image:
         try:

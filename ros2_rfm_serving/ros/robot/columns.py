@@ -81,7 +81,6 @@ def _type(values: Values, action: str, text: str) -> CommandType:
 
 def _turns(values: Values, actions: tuple[str, ...]) -> tuple[float, ...]:
     """Return the size of a turn per action; 0: it does not wrap.
-
     A column is found by its action, and by the joint that it moves."""
     given = values.texts("continuous_joints")
     if not given:

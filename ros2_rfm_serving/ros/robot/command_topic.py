@@ -56,10 +56,8 @@ Each is requested alone: an rclcpp node that lacks one of several replies with n
 
 
 class CommandTopic:
-    """Monitor of a command topic.
-
-    `problem` says why no controller receives the commands; empty: one does, or that is unknown yet. `rivals` names other publishers
-    of commands on this topic; empty: there are none."""
+    """Monitor of a command topic. `problem` says why no controller receives the commands; empty: one does, or that is unknown
+    yet. `rivals` names other publishers of commands on this topic; empty: there are none."""
 
     def __init__(self, node: Node, robot: str, topic: str, sink: CommandSink, config: SinkConfig, period_s: float) -> None:
         """Create the monitor. topic: absolute. period_s: control period."""
@@ -170,7 +168,6 @@ class CommandTopic:
 
     def _ask_all(self, names: Sequence[str]) -> None:
         """Request the parameters of each node, and again while they are a problem.
-
         Certificates grant robots no such service, so with them nothing is requested."""
         for gone in self._clients.keys() - set(names):
             self._forget(gone)

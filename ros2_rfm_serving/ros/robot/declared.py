@@ -252,7 +252,6 @@ LIVE = {
     *(TASKS.keys() - {"component_fallbacks", "safe_words"}),
 }
 """Parameters that may change while the robot works, between two control periods.
-
 All others are agreed with a server when a session opens, define the robot's ROS entities, or determine a run from its beginning."""
 
 

@@ -87,7 +87,6 @@ def read_raw(message: Any, depth_range_m: Range) -> Pixels:
 
 def grey_of_depth(depth: np.ndarray[Any, Any], depth_range_m: Range, *, unit_m: float) -> Image:
     """Convert depth [H, W] to grey levels [H, W].
-
     Missing readings (0, NaN) and too near ones (-inf, REP 117) are black, too far ones (inf) are white."""
     if depth_range_m is None:
         raise BadMessageError("no_depth_range", "depth, and no range was declared for this camera")
@@ -142,7 +141,6 @@ _FROM_CHROMA = {factor: np.rint(32 * factor * (np.arange(256) - 128)).astype(np.
 
 def _yuv422(luma: int, chroma: int) -> Callable[[np.ndarray[Any, Any], Range], Pixels]:
     """Return a reader of two pixels in four bytes: each has a luma, both share U and V.
-
     It is BT.601 with luma from 16 to 235, as webcams send it. luma, chroma: index of the first of each; U comes before V."""
 
     def read(rows: np.ndarray[Any, Any], _: Range) -> Pixels:
@@ -159,7 +157,6 @@ def _yuv422(luma: int, chroma: int) -> Callable[[np.ndarray[Any, Any], Range], P
 
 def _bayer(red_row: int, red_column: int) -> Callable[[np.ndarray[Any, Any], Range], Pixels]:
     """Return a reader of one colour per pixel; each of the other two is the mean of the neighbours that have it.
-
     red_row, red_column: place of the red pixel in each square of four; blue is diagonal to it."""
 
     def read(rows: np.ndarray[Any, Any], _: Range) -> Pixels:

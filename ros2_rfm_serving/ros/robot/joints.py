@@ -304,7 +304,6 @@ class JointReader:
 
     def take(self, message: Any, taken_s: float, now_s: float) -> bool:
         """Process a message; return True when every joint was renewed within the allowed time since the last True.
-
         taken_s: time of measurement. Raises: `BadMessageError`."""
         if message.name != self._named:
             self._find(list(message.name))

@@ -22,7 +22,6 @@ class Listening:
 
     def now_s(self) -> float:
         """Return the time.
-
         After a pause, servers' messages from meanwhile are still unread, so each server gets its time limit anew."""
         now_s = clock()
         if now_s - self._called_s > max(STOPPED_S, STOPPED_PERIODS / self._brain.config.control_rate_hz):

@@ -38,10 +38,8 @@ class _Opened(NamedTuple):
 
 
 class Proofs:
-    """Certificates and session keys of the robots of one process.
-
-    With a certificate, of each robot or of the process, it opens no session with a server that does not show its own. Without one
-    nothing is signed or verified."""
+    """Certificates and session keys of the robots of one process. With a certificate, of each robot or of the process, it opens
+    no session with a server that does not show its own. Without one nothing is signed or verified."""
 
     def __init__(self) -> None:
         """Load the certificates. Raises: `ConfigurationError`."""
@@ -66,7 +64,6 @@ class Proofs:
 
     def takes(self, schedule: Any, now_s: float) -> bool:
         """Return whether the schedule's scheduler is known to be alive, or none is.
-
         A refused one counts once a server vouches for it."""
         return not self._verifier or self._vouched.takes(schedule.scheduler, schedule.hears, now_s)
 
@@ -105,7 +102,6 @@ class Proofs:
 
     def answered(self, server: str, request: Any, asking: Asking | None, answer: Any) -> None:
         """Verify the reply to a request for a session, and keep the session's keys.
-
         Raises: `UnprovenError` for a reply that is not that server's, or yields no keys."""
         if asking is None or self._verifier is None:
             return
@@ -119,7 +115,6 @@ class Proofs:
 
     def ask(self, server: str, status: Any, request: Any) -> Asking | None:
         """Sign a query whether the process of this status is alive. None: it or this process has no certificate.
-
         Raises: `ConfigurationError`."""
         challenge, prover = bytes(status.challenge), self._prover_of(request.robot)
         return sign(prover, request, server, challenge) if prover and challenge else None

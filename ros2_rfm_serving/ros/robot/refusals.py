@@ -34,7 +34,6 @@ class Refusals:
 
     def note(self, sensor: str, problem: str, now_s: float, *, at_once: bool = True) -> None:
         """Record that a message came.
-
         problem: why it, or the last relevant one, was refused; empty: it was accepted. at_once: log it now."""
         if not problem:
             if sensor in self._current:

@@ -76,7 +76,6 @@ class Servers:
         origin: Origin,
     ) -> None:
         """Subscribe to the schedule.
-
         ends: transport adapter, the node itself or its Zenoh counterpart. robots: a view that may change at any time."""
         self.faults, self.ends, self.proofs = faults, ends, Proofs()
         self._node, self._names, self._robots, self._watch, self._origin = node, names, robots, watch, origin

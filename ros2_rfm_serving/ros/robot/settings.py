@@ -55,9 +55,7 @@ def robot_settings(node: Node, name: str, *, one_of_many: bool = False, changed:
     """Declare the parameters of a robot, where necessary, and return its settings, as they would be with `changed`.
 
     name: name of the robot, unless the parameter `robot` has another. one_of_many: this is its name, and `<name>.<parameter>`
-    overrides `<parameter>`.
-
-    Raises: `ConfigurationError`, which names the parameter, its value and the fix."""
+    overrides `<parameter>`. Raises: `ConfigurationError`, which names the parameter, its value and the fix."""
     declare_robot(node, name if one_of_many else "")
     values = Values(node, SPECS, name if one_of_many else "", changed)
     config = _robot_config(values, name if one_of_many else values.text("robot") or name)

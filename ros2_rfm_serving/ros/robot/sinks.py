@@ -106,7 +106,6 @@ class CommandSink(Protocol):
 
 def make_sink(node: Node, config: SinkConfig, topic: str, refused: Counter[str]) -> CommandSink:
     """Return the declared sink, which publishes on `topic`. Exceptions of a custom one are counted in `refused` and logged.
-
     Raises: `ConfigurationError` when a custom one cannot be created."""
     if config.kind is SinkKind.CUSTOM:
         return _Guarded(node, _custom(node, config, topic), config.custom_class, refused)
@@ -226,7 +225,6 @@ class TrajectorySink(TopicSink):
 
 class ChunkSink(TopicSink):
     """`trajectory_msgs/JointTrajectory` with the robot's planned motion, ending at rest, whenever that changes.
-
     The stamp is zero, so that the controller starts at once by its own clock, and no point is in its past."""
 
     message = JointTrajectory

@@ -197,10 +197,8 @@ def diagnosis(
     readings: Mapping[str, object],
     now_s: float,
 ) -> DiagnosticStatus:
-    """Return the diagnostics of `<robot>: robot`.
-
-    The level is OK when it streams, WARN when it works with restrictions, ERROR when it stands still or waits for an operator.
-    readings: values about its sensors."""
+    """Return the diagnostics of `<robot>: robot`. The level is OK when it streams, WARN when it works with restrictions, ERROR
+    when it stands still or waits for an operator. readings: values about its sensors."""
     state, phase = RobotState(status.state), TaskPhase(status.phase)
     level, message = LEVELS[state], status.reason or state.name.lower()
     if phase is TaskPhase.WAITING:

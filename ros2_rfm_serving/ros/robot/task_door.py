@@ -205,7 +205,6 @@ class TaskDoor:
 
     def _on_cancel(self, goal: Any) -> CancelResponse:
         """Cancel now and not at the next tick; the goal's state changes after this, and its result follows.
-
         ROS' request has no field for a signature, so with certificates it is refused, and a command cancels instead."""
         if self._gate.is_kept:
             self._gate.refuse("cancelling execute_task", UnprovenError(SHUT))
@@ -246,7 +245,6 @@ class TaskDoor:
 
     def _refuse(self, goal: Any, outcome: TaskOutcome, problem: str, challenge: bytes = b"") -> None:
         """Refuse a goal.
-
         A program's refusal is logged at debug level, since it tries again. challenge: for the signature to send."""
         log = self._node.get_logger()
         say = log.debug if goal.request.requester or challenge else log.warning

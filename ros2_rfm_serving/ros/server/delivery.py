@@ -17,7 +17,6 @@ Mishap = Callable[[str, str], None]
 
 class Delivery:
     """Callable that delivers a batch's outcome on an engine's thread.
-
     Failures are reported only to callers of a single inference, because a robot asks again by itself."""
 
     def __init__(self, topics: ReplyTopics, infer: InferDoor, gateway: WebsocketDoor | None) -> None:

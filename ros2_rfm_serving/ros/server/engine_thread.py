@@ -155,7 +155,6 @@ class EngineThreads:
 
     def stalled_s(self, now_s: float) -> float:
         """Return for how long the server's own engine has not returned, or has ignored waiting requests, s.
-
         An engine elsewhere has a timeout."""
         return max(0.0, min(self._server.stalled_s(now_s), now_s - self._tiers[0].called_s))
 

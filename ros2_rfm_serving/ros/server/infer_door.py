@@ -36,7 +36,6 @@ TOLD = 8
 """Number of refusals in a row that come with a reason; later ones cost the server next to nothing."""
 ALL = 4
 """Total limit of all clients, as a multiple of one client's.
-
 Names are unverified, so a quota per name alone would limit nothing."""
 Deposit = Callable[[ObservationRequest, Callable[[RfmError], None]], None]
 """Function that accepts a request, and a callback, called on any thread, for its refusal."""
@@ -121,7 +120,6 @@ class InferDoor:
 
     def _listen(self, asked: Any) -> GoalResponse:
         """Accept or reject a goal.
-
         A client that keeps exceeding its quota after `TOLD` reasons is rejected without one, until it asks less often."""
         client, now_s = asked.observation.id.robot, clock()
         serving, insists = self._serving(), self._quotas.insists(client, TOLD, now_s)

@@ -133,10 +133,8 @@ class Loading:
             raise ModelError("the last batch of the model before does not end")
 
     def _served(self, engine: Engine, check_parity: bool) -> ModelServer:
-        """Return the server of an engine, after parity check and warm-up.
-
-        When anything raises, everything that was built is closed: otherwise the next attempt would find the GPU's memory
-        occupied."""
+        """Return the server of an engine, after parity check and warm-up. When anything raises, everything that was built is
+        closed: otherwise the next attempt would find the GPU's memory occupied."""
         overflow: tuple[Tier, ...] = ()
         try:
             if check_parity or engine.must_agree:
@@ -161,7 +159,6 @@ def _at(options: Mapping[str, Any]) -> str:
 
 def _overflow(params: ServerParams, placement: Placement, contract: ModelContract, log: Callable[[str], None]) -> tuple[Tier, ...]:
     """Return the overflow tier; empty when it is unavailable, which costs speed and nothing else.
-
     Raises: `ModelError` when it serves another model."""
     spec = params.overflow_spec(placement)
     if spec is None:

@@ -38,7 +38,6 @@ class Openings:
     @staticmethod
     def of_process(server: str) -> Openings | None:
         """Return the session owners; None: the process has no certificate, and demands no signature.
-
         Raises: `ConfigurationError`."""
         doorkeeper, prover = Doorkeeper.of_process(server), prover_of_process()
         return Openings(doorkeeper, prover) if doorkeeper and prover else None
@@ -87,10 +86,8 @@ class Openings:
         raise BadMessageError("unproven", f"{request.robot}/{request.component}: {problem}")
 
     def check_call(self, request: Any, open_now: Collection[SessionKey]) -> None:
-        """Check a call that closes a session or begins an episode in it.
-
-        Raises: `UnprovenError` for a session that is open and belongs to another robot. A former epoch has nothing left to
-        change."""
+        """Check a call that closes a session or begins an episode in it. Raises: `UnprovenError` for a session that is open and
+        belongs to another robot. A former epoch has nothing left to change."""
         key = request.robot, request.component
         opened = self._opened.get(key)
         is_former = opened is not None and opened.epoch != request.session_epoch
@@ -99,7 +96,6 @@ class Openings:
 
     def keep(self, open_now: Collection[SessionKey]) -> list[tuple[SessionKey, int]]:
         """Forget sessions that have ended, one call later.
-
         Return the sessions (and epochs) to be closed, because their certificate is no longer valid."""
         ended = {key: opened for key, opened in self._opened.items() if key not in open_now}
         self._former = {key: opened for key, opened in self._former.items() if key in open_now} | ended

@@ -13,7 +13,6 @@ from ros2_rfm_serving.ros.node.orders import Call, Gate, OrderDoor
 
 def open_to_people(node: LifecycleNode, server: str, service: str, refused: Counter[str]) -> None:
     """Create the command service, and close ROS' own services that change a node where there are certificates.
-
     refused: counts commands without a valid signature."""
 
     def count() -> None:

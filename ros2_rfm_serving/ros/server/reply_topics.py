@@ -25,7 +25,6 @@ class ReplyTopics:
 
     def __init__(self, node: Node, names: qos.Names, faults: Faults, key_of: Callable[[RequestId], bytes | None]) -> None:
         """Create the registry. faults: injected into replies, which leave as bytes and are never corrupted.
-
         key_of: returns the key that seals the reply to a request; None: unsealed. It is called on any thread."""
         self._node, self._names, self._faults, self._key_of = node, names, faults, key_of
         self._ros_clock = node.get_clock().handle  # costs a sixth of `Clock.now`

@@ -30,7 +30,6 @@ class Robots:
         server: Callable[[], ModelServer | None],
     ) -> None:
         """Create the registry.
-
         openings: their sessions end with the certificate that opened them. server: returns the model, or None."""
         self._node, self._topics, self._schedules, self._openings, self._server = node, topics, schedules, openings, server
         self._refetch_timer: Any = None

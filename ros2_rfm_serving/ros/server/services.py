@@ -44,7 +44,6 @@ class Services:
         openings: Openings | None,
     ) -> None:
         """Create the services.
-
         name: maps a service to its name on the graph. openings: session owners; None: any caller may open one."""
         self._node, self._serving, self._refusal, self._topics = node, serving, refusal, topics
         self._following, self._openings = following, openings

@@ -19,7 +19,6 @@ Deliver = Callable[[list[Reply], Sequence[RequestId], Callable[[str, str], None]
 
 class Serving:
     """Work from configure to cleanup.
-
     It accepts requests between `open` and `drain`, on the executor's thread, and never blocks it."""
 
     def __init__(

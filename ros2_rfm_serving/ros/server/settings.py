@@ -75,7 +75,6 @@ class ServerParams:
 
     def placed(self, placement: Placement | None) -> Placement | None:
         """Return the placement to serve: the parameter `model`, or else the given one of the schedule; None: nothing.
-
         An engine with continuous batching takes all waiting requests; in the schedule its batch size is 1."""
         if not self.model:
             continuous = placement is not None and placement.batching == CONTINUOUS
@@ -206,18 +205,14 @@ ENGINE_MARGIN_S = 1.0
 
 
 def hung_limit_s(hung_after_s: float, engine: Engine) -> float:
-    """Return the time after which a batch counts as hung, s; 0: never.
-
-    An engine with a timeout of its own gets that time twice: after it has given up a robot's request, it may immediately be asked
-    for a blank one."""
+    """Return the time after which a batch counts as hung, s; 0: never. An engine with a timeout of its own gets that time twice:
+    after it has given up a robot's request, it may immediately be asked for a blank one."""
     return max(hung_after_s, 2.0 * engine.timeout_s + ENGINE_MARGIN_S) if hung_after_s and engine.timeout_s else hung_after_s
 
 
 def check_sizes(params: ServerParams, sizes: Set[str], max_batch_size: int) -> None:
-    """Check new sizes of the loaded model.
-
-    sizes: those of `batch_size` and `max_sessions` that would change. max_batch_size: the engine's. Raises:
-    `ConfigurationError`."""
+    """Check new sizes of the loaded model. sizes: those of `batch_size` and `max_sessions` that would change. max_batch_size:
+    the engine's. Raises: `ConfigurationError`."""
     if not params.model:
         raise ConfigurationError("counts only with `model`: the schedule says it", key=min(sizes), fix="call /rfm/replan")
     if "max_sessions" in sizes and not params.max_sessions:

@@ -76,7 +76,6 @@ class Standing:
 
     def replace(self, server: ModelServer) -> None:
         """Add the counts of a model that is about to go, so that the process counts on.
-
         Its refusals go with it, as its answers do, because refusals are shown as a share of them."""
         snapshot = server.snapshot(clock())
         self._former.update({field: getattr(snapshot, field) for field in COUNTED})

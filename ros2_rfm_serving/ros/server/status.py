@@ -47,7 +47,6 @@ def status_message(
     former: Mapping[str, int],
 ) -> Any:
     """Return the status message.
-
     refused: refusals by the node, before there was a server or outside of it. former: `COUNTED` of the previous models."""
     status = msg.ServerStatus(
         state=int(state),
@@ -71,10 +70,8 @@ def status_message(
 
 
 def diagnosis(status: Any, followed: Following, now_s: float, server: ModelServer | None = None) -> DiagnosticStatus:
-    """Return the diagnostics of `<server>: server`.
-
-    The level is OK when it serves; WARN when it does not yet, or not the model of the schedule, or when two schedulers send it
-    schedules; else ERROR."""
+    """Return the diagnostics of `<server>: server`. The level is OK when it serves; WARN when it does not yet, or not the model
+    of the schedule, or when two schedulers send it schedules; else ERROR."""
     state, name = ServerState(status.state), status.header.frame_id
     level, message = LEVELS[state], status.detail or state.name.lower()
     if level == DiagnosticStatus.OK and status.detail:

@@ -44,7 +44,6 @@ PARTS_WITHIN_S = 0.5
 
 class WebsocketDoor:
     """Gateway that listens from its creation to `stop`.
-
     serving: returns the server and the function that wakes its engine; None while nothing is served."""
 
     def __init__(
@@ -55,7 +54,6 @@ class WebsocketDoor:
         healthy: Callable[[], bool] | None = None,
     ) -> None:
         """Start to listen. Raises: `ConfigurationError` when it cannot.
-
         healthy: returns whether a model is served and progresses, even if it accepts nothing new; None: same as `serving`."""
         self._config, self._serving, self._log = config, serving, log
         self._beat_s = clock()

@@ -87,7 +87,6 @@ class Entry:
 
     def strangers(self) -> int:
         """Return the number of connections that ended without a request since the last call.
-
         They had no TLS, trusted another authority, were too slow, or were closed for want of room."""
         self.step.sweep()
         unasked = self.step.gone - (self._asked - self._entered) - self._told

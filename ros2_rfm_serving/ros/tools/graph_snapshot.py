@@ -57,7 +57,6 @@ SAMPLED: dict[str, type] = {
 
 class GraphSnapshotNode(Node):
     """Node that subscribes to sensor topics as they appear (`poll`), and returns its observations (`snapshot`).
-
     Callbacks and `poll` run on the executor's thread; `snapshot` may be called on another one."""
 
     def __init__(self, name: str = "rfm_graph_snapshot", *, sample: Callable[[str], bool] = lambda topic: True) -> None:

@@ -73,7 +73,6 @@ def measured(data: bytes, message: type) -> tuple[Any, int]:
 
 def check(data: bytes, message: type, most_bytes: int = MAX_BYTES) -> int:
     """Return how many of the bytes are the message; rclpy serializes to its estimated size, and the last bytes mean nothing.
-
     Raises: `BadMessageError` unless all fields of `message` lie within `data`."""
     order = ORDERS.get(data[:2])
     if order is None or len(data) < HEADER_BYTES + (data[3] & 3 if len(data) > 3 else 0):

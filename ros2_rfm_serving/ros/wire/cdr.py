@@ -238,7 +238,6 @@ def observation_to(request: ObservationRequest, ros_ns: int = 0) -> bytes:
 
 def reply_to(reply: Reply, ros_ns: int = 0) -> bytes:
     """Serialize a reply: a chunk by this module, the rarer others by the generated code; no byte follows the seal.
-
     ros_ns: ROS time now, for the header."""
     if isinstance(reply, Chunk):
         return _chunk_to(reply, ros_ns)

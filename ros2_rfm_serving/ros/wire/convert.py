@@ -296,7 +296,6 @@ def as_verdict(plan: Plan) -> Verdict:
 
 def schedule_from(message: Any) -> Schedule:
     """Convert a schedule. Raises: `BadMessageError`.
-
     A route without a usable rate is left out; an infinite rate means that there is no limit."""
     servers = {p.server for p in message.placements} | {s for r in message.routes for s in (r.server, r.standby or r.server)}
     for name in servers:

@@ -111,7 +111,6 @@ def _said(kind: type, body: bytes | memoryview) -> bytes:
 
 def signed_report(report: Any, numbers: Mapping[str, int], prover: Says) -> None:
     """Sign a `DiagnosticStatus`, whose last values become `numbers`, the certificate and the signature of all before it.
-
     Raises: `ConfigurationError`."""
     values = {**{name: str(number) for name, number in numbers.items()}, CERTIFICATE: _base64(prover.certificate())}
     report.values = [*report.values, *(KeyValue(key=key, value=value) for key, value in values.items())]

@@ -11,10 +11,8 @@ __all__ = ["NAME", "Names"]
 
 STATUS_PERIOD_S = 0.5
 LIVELINESS_LEASE_S = 1.0
-"""Time after which a killed server counts as lost.
-
-The middleware renews the lease after two thirds, on a thread of its own, so that a busy interpreter loses no lease; a shorter one
-leaves too little margin for a busy machine."""
+"""Time after which a killed server counts as lost. The middleware renews the lease after two thirds, on a thread of its own, so
+that a busy interpreter loses no lease; a shorter one leaves too little margin for a busy machine."""
 
 REPLY_LIFESPAN_S = 3.0
 """Lifespan of a reply that could not be delivered yet; `max_action_age_s` is as long by default."""
@@ -39,10 +37,8 @@ NAME_CLAIM_HEARD = _profile(ReliabilityPolicy.RELIABLE, 16, durability=Durabilit
 """QoS with room for the process' own claim beside those of others."""
 ROBOT_STATUS = _profile(ReliabilityPolicy.RELIABLE, 1)
 OBSERVATION_SENT = _profile(ReliabilityPolicy.RELIABLE, 1)
-"""QoS whose reliability the subscription decides (docs/networks.md).
-
-For a best-effort subscription it is best effort; to one across a bad network, lost data is sent again until the next observation
-replaces it."""
+"""QoS whose reliability the subscription decides (docs/networks.md). For a best-effort subscription it is best effort; to one
+across a bad network, lost data is sent again until the next observation replaces it."""
 OBSERVATION_RECEIVED = _profile(ReliabilityPolicy.BEST_EFFORT, 64)  # many robots publish on one topic
 REPLY = _profile(ReliabilityPolicy.RELIABLE, 2)
 REPLY_SENT = _profile(ReliabilityPolicy.RELIABLE, 2, lifespan=Duration(seconds=REPLY_LIFESPAN_S))
@@ -60,5 +56,4 @@ JOINTS = _profile(ReliabilityPolicy.BEST_EFFORT, 16)
 COMMAND = _profile(ReliabilityPolicy.RELIABLE, 1)
 CONTROL = _profile(ReliabilityPolicy.RELIABLE, 4096)
 """QoS of services that a whole fleet calls at once, and of their clients, each of which receives the replies to all.
-
 ROS' default keeps ten, and silently loses the others."""

@@ -49,7 +49,6 @@ class Calls:
         within_s: float,
     ) -> None:
         """Create the forwarder.
-
         asking: called with the robot of every request; raises `BadMessageError` for a robot without permission."""
         self._names, self._tally, self._refuse, self._asking, self._within_s = names, tally, refuse, asking, within_s
         self._lock = threading.Lock()

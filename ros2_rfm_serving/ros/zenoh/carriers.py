@@ -68,7 +68,6 @@ class Ways:
 
 class CarriedServer:
     """Bridge of one server of the factory.
-
     It is on Zenoh while it is alive on DDS; its DDS entities stay, because it may come back."""
 
     def __init__(self, ways: Ways, server: str, inward: Inward, calls: Calls) -> None:
@@ -157,7 +156,6 @@ class CarriedRobot:
 
     def _on_status(self, data: bytes) -> None:
         """Publish the robot's status on DDS.
-
         Zenoh reports no loss on the way to a robot to the gateway, but the robot counts it."""
         self._status.publish(data)
         lost = sum(counted.count for counted in deserialize_message(data, msg.RobotStatus).refused if counted.name == LOST)

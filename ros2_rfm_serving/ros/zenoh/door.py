@@ -64,7 +64,6 @@ class ZenohDoorNode(Node):
 
     def claim(self) -> None:
         """Claim the gateway's name, because two gateways would forward everything twice.
-
         Raises: `ConfigurationError` when the factory has one already."""
         self._own = claim(self, "door", [(NAME, f"{self._names.root}/rfm/{NAME}/name")])
         for name in self._own:

@@ -67,10 +67,8 @@ class ZenohEnds:
         log: Log,
         lost: Callable[[str, int], object] = lambda topic, number: None,
     ) -> None:
-        """Start to connect. node: as shown to ROS tools; its session is filled in.
-
-        lost: called with a topic and the number of its missing messages, by their sequence numbers: a sender is not told what Zenoh
-        drops under congestion."""
+        """Start to connect. node: as shown to ROS tools; its session is filled in. lost: called with a topic and the number of
+        its missing messages, by their sequence numbers: a sender is not told what Zenoh drops under congestion."""
         self._config, self._node, self._post, self._log, self.lost = config, node, post, log, lost
         self.tally = Tally()
         self.sequences = Sequences(self.tally, LOST)

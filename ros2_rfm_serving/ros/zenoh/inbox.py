@@ -64,7 +64,6 @@ class Inbox:
 
     def put(self, take: Take, item: Any, size: int, lane: Lane = NOBODY, most: int = MAX_IN_LANE) -> None:
         """Enqueue an item. lane: sender's lane. most: limit of that lane, beyond which its oldest item is dropped.
-
         Where all lanes of its half hold too much, the fullest one drops an item, which may be this one."""
         with self._changed:
             self._halves[lane.is_own].put(lane.whose, _Waiting(take, item, size), most)
@@ -78,7 +77,6 @@ class Inbox:
 
     def serve(self, failed: Callable[[], None]) -> None:
         """Process items until `end`, and all that wait by then.
-
         failed: called while an exception of `take` is being handled, which costs that item."""
         while (waiting := self._next()) is not None:
             _take(waiting, failed)

@@ -74,7 +74,6 @@ class Inward:
 
 def sender_of(observation: bytes) -> str:
     """Return the robot of an observation's `id`, behind a header (two numbers and a text): two strings of possibly megabytes.
-
     The observation has been checked before."""
     number = struct.Struct(f"{bounded.ORDERS[observation[:2]]}I")
     at = bounded.HEADER_BYTES + 8

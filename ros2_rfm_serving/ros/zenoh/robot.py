@@ -55,7 +55,6 @@ FAREWELL_S = 0.2
 
 def settings_of(factory: Factory, robot: str, task: str = "") -> RobotSettings:
     """Return a robot's settings as its node would have them.
-
     task: for a robot that the descriptor need not contain; the factory admits it in addition. Raises: `ConfigurationError`."""
     config = shipped("config")
     nodes = robot_nodes(factory, newcomer(factory, robot, task), config) if task else node_list(factory, config)
@@ -73,12 +72,8 @@ class ZenohRobot:
     def __init__(
         self, settings: RobotSettings, *, router: str = "", zenoh_config: str = "", domain: int = 0, namespace: str = ""
     ) -> None:
-        """Connect.
-
-        router: such as `tls/plant:7447`; it has no effect where `zenoh_config`, or the configuration beside the process' own
-        certificate, says how to connect. domain, namespace: of the factory.
-
-        Raises: `ConfigurationError`."""
+        """Connect. router: such as `tls/plant:7447`; it has no effect where `zenoh_config`, or the configuration beside the
+        process' own certificate, says how to connect. domain, namespace: of the factory. Raises: `ConfigurationError`."""
         self.settings, self.name = settings, settings.config.name
         self.brain = RobotBrain(settings.config)
         self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()

@@ -44,7 +44,6 @@ def configuration(file: str, router: str) -> zenoh.Config:
 
 def own_file() -> str:
     """Return the file that `rfm security` wrote for this process' session, with its certificate; empty: it has none.
-
     Raises: `ConfigurationError`."""
     enclave = enclave_of_environment()
     return str(enclave / "zenoh.json5") if enclave and (enclave / "zenoh.json5").is_file() else ""
@@ -145,7 +144,6 @@ class Session:
 
     def hear(self, key: str, take: Take, *, latched: bool = False, whose: Whose | None = None) -> Any:
         """Subscribe to other processes' matching messages for the lifetime of the session.
-
         latched: including earlier messages. whose: identifies the only writer of a key; None: a key has many writers."""
 
         def put(sample: Any) -> None:
@@ -164,7 +162,6 @@ class Session:
 
     def answer(self, address: Address, qos: str, take: Take, whose: Whose) -> list[Any]:
         """Answer requests for a service, under its name and under any robot's own, also for other versions of its type.
-
         whose: identifies the writer of the latter."""
 
         def put(query: Any, own: bool) -> None:
@@ -180,7 +177,6 @@ class Session:
 
     def watch(self, take: Callable[[str, bool], None], tokens: str = "**") -> Any:
         """Watch endpoints as they come and go, including present ones: their tokens, and whether they are gone.
-
         tokens: key expression below the domain."""
 
         def taken(sample: Any) -> None:

@@ -44,10 +44,8 @@ class Sequences:
         self._last: OrderedDict[tuple[bytes, str], int] = OrderedDict()
 
     def take(self, attachment: Attachment, name: str) -> int:
-        """Return the number of messages that are missing before this one of a topic.
-
-        A number that is not above the last one is counted, and becomes the reference for the next one, so that a forged number does
-        not affect those that follow."""
+        """Return the number of messages that are missing before this one of a topic. A number that is not above the last one is
+        counted, and becomes the reference for the next one, so that a forged number does not affect those that follow."""
         key, number = (attachment.gid, name), attachment.sequence
         last = self._last.get(key, number - 1)
         self._last[key] = number
@@ -66,7 +64,6 @@ class Sequences:
 
 def check_owner(owner: str, robot: str) -> None:
     """Check the sender. owner: robot under whose own name a message was sent; empty: a shared name.
-
     Raises: `BadMessageError` when the message is another robot's."""
     if owner and robot != owner:
         raise BadMessageError("foreign_name", f"{owner} speaks for {robot[:100]!r}")
