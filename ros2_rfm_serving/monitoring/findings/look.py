@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from ros2_rfm_serving.monitoring.board import ComponentRow, Histograms, RobotRow, ServerRow
 from ros2_rfm_serving.monitoring.metrics.health import SILENT_AFTER_S
-from ros2_rfm_serving.types import Schedule, process_problems
+from ros2_rfm_serving.types import Route, Schedule, process_problems
 
 OK, WARN, ERROR = 0, 1, 2
 """Levels of a diagnosis, as in `diagnostic_msgs/DiagnosticStatus`."""
@@ -49,6 +49,11 @@ class Diagnosis:
     def owner(self) -> str:
         return self.name.rpartition(": ")[0]
 
+    @property
+    def part(self) -> str:
+        """Part of the owner: `robot` of `arm_1: robot`."""
+        return self.name.rpartition(": ")[2]
+
     def number(self, key: str) -> float:
         """NaN: there is none."""
         try:
@@ -65,7 +70,7 @@ class Diagnosis:
         return {key.removeprefix(f"{prefix} "): self.number(key) for key in self.values if key.startswith(f"{prefix} ")}
 
 
-SCHEDULER, RECORDER = "scheduler", "recorder"
+SCHEDULER, RECORDER, DOOR_NODE = "scheduler", "recorder", "zenoh_door"
 """Owners of diagnoses beside robots and servers."""
 
 
@@ -115,6 +120,22 @@ class Look:
         """The newest."""
         return self.schedules[-1] if self.schedules else None
 
+    @cached_property
+    def current_schedules(self) -> list[Schedule]:
+        """The newest schedule of each scheduler that no other one succeeded: several, where two factories share the domain."""
+        first_s: dict[int, float] = {}
+        last: dict[int, HeardSchedule] = {}
+        for one in self.schedules:
+            first_s.setdefault(one.schedule.scheduler, one.heard_s)
+            last[one.schedule.scheduler] = one
+        latest_s = max(first_s.values(), default=-math.inf)
+        return [one.schedule for one in last.values() if one.heard_s >= latest_s]
+
+    @property
+    def routes(self) -> list[Route]:
+        """Routes of all current schedules."""
+        return [route for schedule in self.current_schedules for route in schedule.routes]
+
     @property
     def diagnosed(self) -> Iterator[Diagnosis]:
         """The last word of each status."""
@@ -145,9 +166,9 @@ class Look:
         for schedule in schedules.values():
             for route in schedule.routes:
                 found.setdefault(route.robot, set()).add(route.server)
-        if newest := self.schedule:
-            routed = {route.robot for route in newest.schedule.routes}
-            placed = {placement.server for placement in newest.schedule.placements}
+        if current := self.current_schedules:
+            routed = {route.robot for route in self.routes}
+            placed = {placement.server for schedule in current for placement in schedule.placements}
             silent = {name for name, rows in self.servers.items() if self.silent_s(name, rows) > SILENT_AFTER_S}
             for robot in self.robots.keys() - routed:
                 found[robot] |= (self.servers.keys() - placed) | silent

@@ -10,7 +10,7 @@ from diagnostic_msgs.msg import DiagnosticArray
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.monitoring.board import SCHEDULE, Board
-from ros2_rfm_serving.monitoring.findings.look import RECORDER, SCHEDULER, Diagnosis, HeardSchedule, Look
+from ros2_rfm_serving.monitoring.findings.look import DOOR_NODE, RECORDER, SCHEDULER, Diagnosis, HeardSchedule, Look
 from ros2_rfm_serving.ros.monitor.discovery import DiscoveringNode, usable
 from ros2_rfm_serving.ros.node.diagnostics import TOPIC
 from ros2_rfm_serving.ros.node.runtime import clock
@@ -19,7 +19,7 @@ from ros2_rfm_serving.types.process_problems import CONFIGURATION, NAMESPACE
 
 DIAGNOSTICS_DEPTH = 1000
 """A large factory says a thousand statuses a second, in pieces."""
-OWNERS = (SCHEDULER, RECORDER)
+OWNERS = (SCHEDULER, RECORDER, DOOR_NODE)
 """Of diagnostics, beside robots and servers; what else is in the domain is none of ours."""
 SIMULATED_TIME = "/clock"
 

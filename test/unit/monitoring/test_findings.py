@@ -840,7 +840,14 @@ def test_values_that_are_no_numbers_say_nothing() -> None:
     wrong = {"refused__verdict_violation": "many", "answered__verdict": "", "last__verdict_violation": "x"}
     says(look, f"{SERVER}: server", over_quota__x="many", **wrong, drift_measured_s="long", drift_rows="")
     says(look, "arm_1: robot", image_age_s__front="", state_age_s="old", max_observation_age_s="none", clock_step_s="a lot")
-    assert [one.cause for one in findings(look)] == ["clock step"]
+    assert findings(look) == []
+
+
+@pytest.mark.parametrize("limit_s", [0.0, -1.0, math.nan, math.inf])
+def test_a_limit_of_age_that_is_none_is_no_reason_to_call_readings_rare(limit_s: float) -> None:
+    look = healthy()
+    seldom(look), says(look, "arm_1: robot", max_observation_age_s=limit_s)
+    assert not [line for one in findings(look) for line in one.evidence if "arrives every" in line]
 
 
 @pytest.mark.parametrize(
