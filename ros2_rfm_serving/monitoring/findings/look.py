@@ -186,6 +186,44 @@ class Look:
         return one == other or one in self.servers_of(other) or other in self.servers_of(one) or of_scheduler
 
 
+MAX_SAMPLES = 120
+"""Statuses of one process that are kept: one or two minutes of them, and of a longer observation fewer per minute."""
+NEWEST = 8
+"""Statuses that are always kept; rules read the last few."""
+Sample = TypeVar("Sample", RobotRow, ServerRow, Diagnosis)
+
+
+def keep(samples: list[Sample], newest: Sample) -> None:
+    """Append a status, and remove every second one that shows no change where there are too many.
+
+    An observation may last an hour, and a large fleet reports a thousand statuses a second. The first one, the newest ones and
+    those beside a change are kept, so that counters, restarts and what was reported only once are still found.
+    """
+    samples.append(newest)
+    if len(samples) <= MAX_SAMPLES or len(samples) % (MAX_SAMPLES // 2):
+        return
+    changes = [_change(sample) for sample in samples]
+    kept = samples[:1]
+    for place in range(1, len(samples) - NEWEST):
+        is_quiet = not _has_changed(changes[place - 1], changes[place]) and not _has_changed(changes[place], changes[place + 1])
+        if place % 2 == 0 or not is_quiet:
+            kept.append(samples[place])
+    samples[:] = kept + samples[-NEWEST:]
+
+
+def _change(sample: RobotRow | ServerRow | Diagnosis) -> tuple[tuple[object, ...], float]:
+    """Return what rules look for in any of the statuses, and a counter, which falls where a process was started again."""
+    if isinstance(sample, Diagnosis):
+        return (sample.level, sample.values.get("claim"), *sample.process_problems), 0.0
+    if isinstance(sample, ServerRow):
+        return (sample.state,), sample.served
+    return (sample.phase,), answers(lambda one: one.in_time + one.late)(sample)
+
+
+def _has_changed(before: tuple[tuple[object, ...], float], after: tuple[tuple[object, ...], float]) -> bool:
+    return before[0] != after[0] or after[1] < before[1]
+
+
 def grown(rows: Sequence[Row], count: Callable[[Row], float]) -> float:
     """By how much a counter has; a process that was started again counts from zero."""
     return sum(after - before if after >= before else after for before, after in pairwise(map(count, rows)))

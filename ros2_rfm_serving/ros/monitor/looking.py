@@ -10,7 +10,7 @@ from diagnostic_msgs.msg import DiagnosticArray
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.monitoring.board import SCHEDULE, Board
-from ros2_rfm_serving.monitoring.findings.look import DOOR_NODE, RECORDER, SCHEDULER, Diagnosis, HeardSchedule, Look
+from ros2_rfm_serving.monitoring.findings.look import DOOR_NODE, RECORDER, SCHEDULER, Diagnosis, HeardSchedule, Look, keep
 from ros2_rfm_serving.ros.monitor.discovery import DiscoveringNode, usable
 from ros2_rfm_serving.ros.node.diagnostics import TOPIC
 from ros2_rfm_serving.ros.node.runtime import clock
@@ -70,6 +70,8 @@ class LookingNode(DiscoveringNode):
         except BadMessageError as error:
             self._refuse(error, SCHEDULE)
             return
+        if self.heard.schedules and self.heard.schedules[-1].schedule == schedule:
+            schedule = self.heard.schedules[-1].schedule  # repeated every two seconds, and as large as the fleet
         self.heard.schedules.append(HeardSchedule(schedule=schedule, factory=message.factory, heard_s=clock()))
 
     def _on_server(self, message: Any) -> None:
@@ -84,7 +86,7 @@ class LookingNode(DiscoveringNode):
         name, stamp = message.header.frame_id, message.header.stamp
         if name not in rows:
             return
-        heard.setdefault(name, []).append(copy.copy(rows[name]))
+        keep(heard.setdefault(name, []), copy.copy(rows[name]))
         if stamp.sec:  # else its clock is a simulation's that has not begun
             here = self.get_clock().now().to_msg()
             apart_s = stamp.sec - here.sec + 1e-9 * (stamp.nanosec - here.nanosec)
@@ -97,7 +99,7 @@ class LookingNode(DiscoveringNode):
             if values.get(NAMESPACE, "") != self._names.root:  # another factory's, which may have the same names
                 continue
             said = Diagnosis.of(status.name, ord(status.level), status.message, values, now_s)
-            self.heard.diagnoses.setdefault(status.name, []).append(said)
+            keep(self.heard.diagnoses.setdefault(status.name, []), said)
 
 
 def _is_own(name: str, known: Container[str]) -> bool:

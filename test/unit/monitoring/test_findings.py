@@ -11,7 +11,7 @@ import pytest
 
 from ros2_rfm_serving.monitoring.board import ComponentRow, RobotRow, ServerRow
 from ros2_rfm_serving.monitoring.findings.causes import CAUSES, concerning, findings
-from ros2_rfm_serving.monitoring.findings.look import ERROR, OK, WARN, Diagnosis, Disk, HeardSchedule, Look, grown, mean
+from ros2_rfm_serving.monitoring.findings.look import ERROR, MAX_SAMPLES, OK, WARN, Diagnosis, Disk, HeardSchedule, Look, grown, keep, mean
 from ros2_rfm_serving.types import Placement, Route, Schedule, process_problems
 from ros2_rfm_serving.types.histogram import Histogram
 from ros2_rfm_serving.types.process_problems import CERTIFICATE_INVALID, CERTIFICATE_WARNING, LOG_DISK_FULL, LOG_DISK_SILENT
@@ -902,3 +902,26 @@ def test_no_word_of_anybody_is_too_odd(seed: int) -> None:
         look.diagnoses[before.name] = said(before.name, values, rng.randrange(256))
     look.clocks_s[SERVER] = [rng.choice(ODD) for _ in range(rng.randrange(3))]
     assert all(one.evidence and one.mend for one in findings(look))
+
+
+def test_an_hour_of_statuses_takes_little_memory_and_loses_no_change() -> None:
+    """One restart, one hang and one refused name, each within one status of thousands."""
+    servers, robots, statuses = [], [], []
+    for word in range(7200):
+        row = replace(server(word), served=word if word > 3000 else 9000 + word, state="hung" if word == 1111 else "ready")
+        keep(servers, row)
+        keep(robots, robot(word))
+        claim, level = ("disputed", WARN) if word == 2222 else ("held", OK)
+        keep(statuses, Diagnosis(name="a: name", level=level, values={"claim": claim}, heard_s=float(word)))
+    assert max(map(len, (servers, robots, statuses))) <= 2 * MAX_SAMPLES
+    assert sum(row.state == "hung" for row in servers) == 1 and sum(one.values["claim"] == "disputed" for one in statuses) == 1
+    assert grown(servers, lambda row: row.served) == 3000 + 3001 + (7199 - 3001)
+    assert grown(robots, lambda row: row.components["system1"].in_time) == RATE * 7199
+    assert [one.heard_s for one in statuses][-3:] == [7197.0, 7198.0, 7199.0] and statuses[0].heard_s == 0.0
+
+
+def test_statuses_that_all_differ_are_all_kept() -> None:
+    statuses: list[Diagnosis] = []
+    for word in range(1000):
+        keep(statuses, Diagnosis(name="a: name", level=word % 2))
+    assert len(statuses) == 1000
