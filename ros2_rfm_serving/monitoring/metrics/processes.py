@@ -29,6 +29,8 @@ RECORDING = "recorder_messages"
 
 
 def processes(rows: Mapping[tuple[str, str], ProcessRow], now_s: float) -> Iterator[Metric]:
+    """Yield what processes report. One whose reports are refused for its certificate alone has the gauges of that."""
+    invalid = {key: row for key, row in rows.items() if now_s - row.invalid_seen_s < SILENT_AFTER_S <= now_s - row.seen_s}
     rows = {key: row for key, row in rows.items() if now_s - row.seen_s < FORGOTTEN_AFTER_S}
     there = {key: row for key, row in rows.items() if now_s - row.seen_s < SILENT_AFTER_S}
     up = GaugeMetricFamily(
@@ -43,6 +45,10 @@ def processes(rows: Mapping[tuple[str, str], ProcessRow], now_s: float) -> Itera
         for key, row in there.items():
             if number in row.numbers:
                 gauge.add_metric(key, row.numbers[number])
+        for key, row in invalid.items():
+            figures = {"certificate_left_s": row.invalid_left_s, "certificate_invalid": 1.0}
+            if number in figures:
+                gauge.add_metric(key, figures[number])
         yield gauge
     for number, (metric, about) in COUNTERS.items():
         counter = CounterMetricFamily(metric, about, labels=["process", "host"])
