@@ -203,6 +203,7 @@ FAILURES: dict[str, dict[str, Series]] = {
         f"rfm_certificate_left_seconds{{{PROCESS}}}": lambda t: 30 * 86_400.0 + FAILS_S - t,
         f"rfm_certificate_invalid{{{PROCESS}}}": becomes(0, 0),
     },
+    "RfmRevocationsUnusable": {f"rfm_revocations_unusable{{{PROCESS}}}": becomes(None, 1)},
     "RfmCertificateInvalid": {f"rfm_certificate_invalid{{{PROCESS}}}": becomes(0, 1)},
 }
 """Alert, and how it is reached where there are several ways -> series of a factory that begins to fail."""
@@ -219,8 +220,8 @@ def scraped(series: dict[str, Series], interval_s: int) -> list[dict[str, str]]:
 
 
 def written(value: float | None) -> str:
-    """Return a sample as promtool reads it; `_` is none."""
-    return "_" if value is None else f"{value:.6g}"
+    """Return a sample as promtool reads it; `stale` is none, as where a scrape has no such series any more."""
+    return "stale" if value is None else f"{value:.6g}"
 
 
 def begun(series: dict[str, Series], earlier_s: float) -> dict[str, Series]:

@@ -11,7 +11,19 @@ import pytest
 
 from ros2_rfm_serving.monitoring.board import ComponentRow, RobotRow, ServerRow
 from ros2_rfm_serving.monitoring.findings.causes import CAUSES, concerning, findings
-from ros2_rfm_serving.monitoring.findings.look import ERROR, MAX_SAMPLES, OK, WARN, Diagnosis, Disk, HeardSchedule, Look, grown, keep, mean
+from ros2_rfm_serving.monitoring.findings.look import (
+    ERROR,
+    MAX_SAMPLES,
+    OK,
+    WARN,
+    Diagnosis,
+    Disk,
+    HeardSchedule,
+    Look,
+    grown,
+    keep,
+    mean,
+)
 from ros2_rfm_serving.types import Placement, Route, Schedule, process_problems
 from ros2_rfm_serving.types.histogram import Histogram
 from ros2_rfm_serving.types.process_problems import CERTIFICATE_INVALID, CERTIFICATE_WARNING, LOG_DISK_FULL, LOG_DISK_SILENT
