@@ -101,7 +101,7 @@ class ObserverNode(Node):
         except BadMessageError:
             return
         row = self._board.processes.get(key, ProcessRow())
-        noted = replace(row, invalid_seen_s=clock(), invalid_left_s=ends_s - time.time())
+        noted = replace(row, invalid_received_s=clock(), invalid_left_s=ends_s - time.time())
         self._board.processes = {**self._board.processes, key: noted}
 
     def _refuse(self, error: BadMessageError, about: str) -> None:

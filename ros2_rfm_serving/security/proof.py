@@ -83,8 +83,8 @@ class Verifies(Protocol):
         """Raises: `UnprovenError`."""
         ...
 
-    def check_said(self, certificate: bytes, signature: bytes, text: bytes, *, is_dated: bool = True) -> Who:
-        """Who has said it to everybody. is_dated: as of `signing.Verifier.check`. Raises: `UnprovenError`."""
+    def check_said(self, certificate: bytes, signature: bytes, text: bytes, *, must_be_valid: bool = True) -> Who:
+        """Who has said it to everybody. must_be_valid: as of `signing.Verifier.check`. Raises: `UnprovenError`."""
         ...
 
     def is_good(self, who: Who) -> bool:

@@ -70,7 +70,7 @@ class Diagnosis:
         return {key.removeprefix(f"{prefix} "): self.number(key) for key in self.values if key.startswith(f"{prefix} ")}
 
 
-SCHEDULER, RECORDER, DOOR_NODE = "scheduler", "recorder", "zenoh_door"
+SCHEDULER, RECORDER, ZENOH_BRIDGE = "scheduler", "recorder", "zenoh_door"
 """Owners of diagnoses beside robots and servers."""
 
 
@@ -193,7 +193,7 @@ NEWEST = 8
 Sample = TypeVar("Sample", RobotRow, ServerRow, Diagnosis)
 
 
-def keep(samples: list[Sample], newest: Sample) -> None:
+def append_sample(samples: list[Sample], newest: Sample) -> None:
     """Append a status, and remove every second one that shows no change where there are too many.
 
     An observation may last an hour, and a large fleet reports a thousand statuses a second. The first one, the newest ones and
@@ -203,12 +203,12 @@ def keep(samples: list[Sample], newest: Sample) -> None:
     if len(samples) <= MAX_SAMPLES or len(samples) % (MAX_SAMPLES // 2):
         return
     changes = [_change(sample) for sample in samples]
-    kept = samples[:1]
+    remaining = samples[:1]
     for place in range(1, len(samples) - NEWEST):
         is_quiet = not _has_changed(changes[place - 1], changes[place]) and not _has_changed(changes[place], changes[place + 1])
         if place % 2 == 0 or not is_quiet:
-            kept.append(samples[place])
-    samples[:] = kept + samples[-NEWEST:]
+            remaining.append(samples[place])
+    samples[:] = remaining + samples[-NEWEST:]
 
 
 def _change(sample: RobotRow | ServerRow | Diagnosis) -> tuple[tuple[object, ...], float]:

@@ -31,7 +31,7 @@ RECORDING = "recorder_messages"
 
 def processes(rows: Mapping[tuple[str, str], ProcessRow], now_s: float) -> Iterator[Metric]:
     """Yield what processes report. One whose reports are refused for its certificate alone has the gauges of that."""
-    invalid = {key: row for key, row in rows.items() if now_s - row.invalid_seen_s < SILENT_AFTER_S <= now_s - row.seen_s}
+    invalid = {key: row for key, row in rows.items() if now_s - row.invalid_received_s < SILENT_AFTER_S <= now_s - row.seen_s}
     rows = {key: row for key, row in rows.items() if now_s - row.seen_s < FORGOTTEN_AFTER_S}
     there = {key: row for key, row in rows.items() if now_s - row.seen_s < SILENT_AFTER_S}
     up = GaugeMetricFamily(

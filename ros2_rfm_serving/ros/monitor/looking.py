@@ -10,7 +10,15 @@ from diagnostic_msgs.msg import DiagnosticArray
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.monitoring.board import SCHEDULE, Board
-from ros2_rfm_serving.monitoring.findings.look import DOOR_NODE, RECORDER, SCHEDULER, Diagnosis, HeardSchedule, Look, keep
+from ros2_rfm_serving.monitoring.findings.look import (
+    RECORDER,
+    SCHEDULER,
+    ZENOH_BRIDGE,
+    Diagnosis,
+    HeardSchedule,
+    Look,
+    append_sample,
+)
 from ros2_rfm_serving.ros.monitor.discovery import DiscoveringNode, usable
 from ros2_rfm_serving.ros.node.diagnostics import TOPIC
 from ros2_rfm_serving.ros.node.runtime import clock
@@ -19,7 +27,7 @@ from ros2_rfm_serving.types.process_problems import CONFIGURATION, NAMESPACE
 
 DIAGNOSTICS_DEPTH = 1000
 """A large factory says a thousand statuses a second, in pieces."""
-OWNERS = (SCHEDULER, RECORDER, DOOR_NODE)
+OWNERS = (SCHEDULER, RECORDER, ZENOH_BRIDGE)
 """Of diagnostics, beside robots and servers; what else is in the domain is none of ours."""
 SIMULATED_TIME = "/clock"
 
@@ -52,7 +60,7 @@ class LookingNode(DiscoveringNode):
 
     @property
     def newest_s(self) -> float:
-        """When the node began to watch the robot or server that it found last, on its clock, s."""
+        """Return when the node began to watch the robot or server that it found last, on its clock, s."""
         return max(tuple(self.heard.expected_s.values()), default=self.heard.begun_s)
 
     def watch_robot(self, robot: str) -> Any:
@@ -86,7 +94,7 @@ class LookingNode(DiscoveringNode):
         name, stamp = message.header.frame_id, message.header.stamp
         if name not in rows:
             return
-        keep(heard.setdefault(name, []), copy.copy(rows[name]))
+        append_sample(heard.setdefault(name, []), copy.copy(rows[name]))
         if stamp.sec:  # else its clock is a simulation's that has not begun
             here = self.get_clock().now().to_msg()
             apart_s = stamp.sec - here.sec + 1e-9 * (stamp.nanosec - here.nanosec)
@@ -99,7 +107,7 @@ class LookingNode(DiscoveringNode):
             if values.get(NAMESPACE, "") != self._names.root:  # another factory's, which may have the same names
                 continue
             said = Diagnosis.of(status.name, ord(status.level), status.message, values, now_s)
-            keep(self.heard.diagnoses.setdefault(status.name, []), said)
+            append_sample(self.heard.diagnoses.setdefault(status.name, []), said)
 
 
 def _is_own(name: str, known: Container[str]) -> bool:

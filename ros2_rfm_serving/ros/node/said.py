@@ -68,7 +68,7 @@ class Hearer:
         self._numbers: tuple[_Numbers, _Numbers] = {}, {}
         """Of statuses that were said to another scheduler, of those to this one: those of long ago crowd out none of now."""
         self._numbers_of_invalid: _Numbers = {}
-        """Of reports that were signed by a certificate which is not valid now."""
+        """Numbers of reports that were signed by a certificate which is not valid now."""
 
     @staticmethod
     def of_process() -> Hearer:
@@ -108,7 +108,7 @@ class Hearer:
         node: its name below the factory's namespace. Raises: `BadMessageError`.
         """
         if self._verifier is not None:
-            self._check_report(report, node, self._verifier, self._numbers[0], is_dated=True)
+            self._check_report(report, node, self._verifier, self._numbers[0], must_be_valid=True)
 
     def certificate_ends_s(self, report: Any, node: str) -> float:
         """Return when the certificate of a report ends or ended, s since 1970, whether or not it is valid now.
@@ -121,11 +121,11 @@ class Hearer:
         """
         if self._verifier is None:
             raise BadMessageError(UNPROVEN, "no certificates are checked here")
-        return self._check_report(report, node, self._verifier, self._numbers_of_invalid, is_dated=False).ends_s
+        return self._check_report(report, node, self._verifier, self._numbers_of_invalid, must_be_valid=False).ends_s
 
-    def _check_report(self, report: Any, node: str, verifier: Verifies, received: _Numbers, *, is_dated: bool) -> Who:
+    def _check_report(self, report: Any, node: str, verifier: Verifies, received: _Numbers, *, must_be_valid: bool) -> Who:
         try:
-            who = reporter(report, verifier, is_dated=is_dated)
+            who = reporter(report, verifier, must_be_valid=must_be_valid)
         except UnprovenError as error:
             raise BadMessageError(UNPROVEN, str(error)) from error
         role, name = owner_of(node)

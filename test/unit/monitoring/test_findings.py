@@ -20,8 +20,8 @@ from ros2_rfm_serving.monitoring.findings.look import (
     Disk,
     HeardSchedule,
     Look,
+    append_sample,
     grown,
-    keep,
     mean,
 )
 from ros2_rfm_serving.types import Placement, Route, Schedule, process_problems
@@ -921,10 +921,10 @@ def test_an_hour_of_statuses_takes_little_memory_and_loses_no_change() -> None:
     servers, robots, statuses = [], [], []
     for word in range(7200):
         row = replace(server(word), served=word if word > 3000 else 9000 + word, state="hung" if word == 1111 else "ready")
-        keep(servers, row)
-        keep(robots, robot(word))
+        append_sample(servers, row)
+        append_sample(robots, robot(word))
         claim, level = ("disputed", WARN) if word == 2222 else ("held", OK)
-        keep(statuses, Diagnosis(name="a: name", level=level, values={"claim": claim}, heard_s=float(word)))
+        append_sample(statuses, Diagnosis(name="a: name", level=level, values={"claim": claim}, heard_s=float(word)))
     assert max(map(len, (servers, robots, statuses))) <= 2 * MAX_SAMPLES
     assert sum(row.state == "hung" for row in servers) == 1 and sum(one.values["claim"] == "disputed" for one in statuses) == 1
     assert grown(servers, lambda row: row.served) == 3000 + 3001 + (7199 - 3001)
@@ -935,5 +935,5 @@ def test_an_hour_of_statuses_takes_little_memory_and_loses_no_change() -> None:
 def test_statuses_that_all_differ_are_all_kept() -> None:
     statuses: list[Diagnosis] = []
     for word in range(1000):
-        keep(statuses, Diagnosis(name="a: name", level=word % 2))
+        append_sample(statuses, Diagnosis(name="a: name", level=word % 2))
     assert len(statuses) == 1000
