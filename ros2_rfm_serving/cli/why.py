@@ -15,7 +15,6 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.board import AS_SAID
 from ros2_rfm_serving.monitoring.plain import counted, plain
 from ros2_rfm_serving.operate.running import console, prepare_environment, stop_signals
-from ros2_rfm_serving.types.process_problems import CONFIGURATION
 from ros2_rfm_serving.types.texts import without_numbers
 
 if TYPE_CHECKING:
@@ -30,7 +29,9 @@ MOST_NAMED = 8
 
 
 def why(
-    name: Annotated[str, typer.Argument(help="A robot or a server; empty: the whole factory")] = "",
+    name: Annotated[
+        str, typer.Argument(help="A robot, a server, scheduler, recorder or zenoh_door; empty: the whole factory")
+    ] = "",
     seconds: Annotated[
         float, typer.Option(min=4.0, max=3600.0, help="Observe for this long, s; rare losses take longer to appear")
     ] = 6.0,
@@ -46,8 +47,8 @@ def why(
 
     Examples:  rfm why   |   rfm why push_1 --seconds 20   |   rfm why --json --domain 7
 
-    Exit code: 0 nothing is wrong (notes such as `no task` may follow), 1 something is, 2 no factory is there, or no such robot or
-    server.
+    Exit code: 0 nothing is wrong (notes such as `no task` may follow), 1 something is, 2 no factory is there, or no process of that
+    name.
     """
     prepare_environment(domain)
     from ros2_rfm_serving.monitoring.findings.causes import concerning, findings, is_trouble
@@ -70,12 +71,11 @@ def why(
 
 
 def _check(look: Look, name: str) -> None:
-    """Raise `ConfigurationError` when there is no robot or server of this name."""
-    unconfigured = {said.owner for said in look.diagnosed if said.name.endswith(f": {CONFIGURATION}")}
-    there = sorted({*look.robots, *look.servers, *unconfigured})
+    """Raise `ConfigurationError` when no process has this name."""
+    there = sorted({*look.robots, *look.servers, *(said.owner for said in look.diagnosed)})
     if name not in there:
         raise ConfigurationError(
-            f"no robot or server is called {name!r}", fix=f"one of {', '.join(there) or 'none: nobody is there'}"
+            f"no process of this factory is called {name!r}", fix=f"one of {', '.join(there) or 'none: nobody is there'}"
         )
 
 
@@ -87,7 +87,7 @@ def _as_json(look: Look, found: list[Finding]) -> dict[str, object]:
         "looked_s": round(look.seconds, 1),
         "robots": len(look.robots),
         "servers": len(look.servers),
-        "findings": [asdict(one) for one in found],
+        "findings": [{name: value for name, value in asdict(one).items() if name != "can_follow"} for one in found],
         "doubts": look.doubts,
     }
 
@@ -119,7 +119,7 @@ def _cause_lines(place: int, cause: str, found: list[Finding]) -> list[str]:
         lines += [f"{place}. {cause}{': ' if one.about else ''}{one.about}{also}", *(f"   {text}" for text in one.evidence)]
         lines.append(f"   fix: {one.mend}")
     if more := [one.about for same in list(alike.values())[MOST_ALIKE:] for one in same]:
-        lines.append(f"   and {len(more)} more: {', '.join(more)}")
+        lines.append(f"   and {len(more)} more: {_some(more)}")
     return lines
 
 

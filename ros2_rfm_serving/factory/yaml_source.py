@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,14 @@ OCTAL = re.compile(r"[-+]?0[0-9_]+|[-+]?0o[0-7_]+")
 """`010` is 8 in YAML 1.1 and in ROS parameter files, and 10 in YAML 1.2; `0o10` is text in YAML 1.1, and 8 in YAML 1.2."""
 SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 """`1:30` is 90 in YAML 1.1, and text in YAML 1.2."""
-NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
+BINARY = re.compile(r"[-+]?0b[01_]+")
+"""`0b11` is 3 in YAML 1.1, and text in YAML 1.2."""
+EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
+"""`1e3` is text in YAML 1.1, and 1000.0 in YAML 1.2 and to everybody who reads it."""
+INT64 = range(-(1 << 63), 1 << 63)
+"""Whole numbers that ROS parameters and messages hold."""
+INTEGER, FLOAT, TEXT = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "str"))
+NUMBERS = frozenset({INTEGER, FLOAT})
 BOOLEAN = "tag:yaml.org,2002:bool"
 FALSE = frozenset({"no", "off", "false"})
 
@@ -139,8 +147,13 @@ def misread(node: yaml.ScalarNode) -> tuple[str, str]:
         return "", ""
     if SEXAGESIMAL.fullmatch(text):
         return f"`{text}` is a number with base 60 in YAML", f"write the number of units, or {quote}"
+    if BINARY.fullmatch(text):
+        value = int(text.replace("_", ""), 2)
+        return f"`{text}` is a binary number to some readers of YAML and text to others", f"write `{value}`, or {quote}"
     if "_" in text:  # `1_000` is text in YAML 1.2
         return f"`{text}` is a number to some readers of YAML and text to others", f"write `{text.replace('_', '')}`, or {quote}"
+    if node.tag == INTEGER and int(text, 0) not in INT64:
+        return f"`{text}` has more than 64 bits", f"write a smaller number, or {quote}"
     return "", ""
 
 
@@ -201,6 +214,8 @@ def _walk(node: Any, path: KeyPath, source: YamlSource) -> None:
     elif isinstance(node, yaml.ScalarNode):
         node.value.encode()
         _check_number(node, path, source)
+        if node.style is None and node.tag == TEXT and EXPONENT.fullmatch(node.value) and math.isfinite(float(node.value)):
+            node.tag = FLOAT
         if node.style is None and node.tag == BOOLEAN:
             source.booleans[path] = node.value
 

@@ -198,6 +198,10 @@ class ProcessRow(_Row):
 
     numbers: dict[str, float] = field(default_factory=dict)
     """Of its certificate, its log disk and its recording, by name."""
+    invalid_received_s: float = -math.inf
+    """When a report came that is proven but for its certificate, which is not valid now."""
+    invalid_left_s: float = math.nan
+    """Until that certificate ends; below 0: it has ended."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import enum
 import math
+import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,10 +87,21 @@ class ObserverNode(Node):
                 self._proven.check_report(status, name.removeprefix(f"{self._names.root}/"))
             except BadMessageError as error:
                 self._refuse(error, PROCESSES)
+                self._note_invalid_certificate(status, key)
                 continue
             figures = [value for value in status.values if value.key not in (PROCESS, NUMBER, CERTIFICATE, SIGNATURE)]
             numbers = {value.key: number for value in figures if math.isfinite(number := _number(value.value))}
             self._board.processes = {**rows, key: ProcessRow(seen_s=clock(), numbers=numbers)}
+
+    def _note_invalid_certificate(self, status: Any, key: tuple[str, str]) -> None:
+        """Note that a process reports under a certificate that is not valid now: nothing else in its report counts."""
+        try:
+            ends_s = self._proven.certificate_ends_s(status, key[0].removeprefix(f"{self._names.root}/"))
+        except BadMessageError:
+            return
+        row = self._board.processes.get(key, ProcessRow())
+        noted = replace(row, invalid_received_s=clock(), invalid_left_s=ends_s - time.time())
+        self._board.processes = {**self._board.processes, key: noted}
 
     def _refuse(self, error: BadMessageError, about: str) -> None:
         self.refused[error.kind] += 1

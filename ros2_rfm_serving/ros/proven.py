@@ -49,6 +49,10 @@ class Proven:
         """Check what a process reports of itself. node: below the factory's namespace. Raises: `BadMessageError`."""
         self._hearer.check_report(report, node)
 
+    def certificate_ends_s(self, report: Any, node: str) -> float:
+        """Return when the certificate of a report ends or ended, s since 1970. Raises: as `Hearer.certificate_ends_s`."""
+        return self._hearer.certificate_ends_s(report, node)
+
     def count(self, error: BadMessageError, about: str) -> None:
         """Count a refused message. about: process whose message it was."""
         if error.kind == UNPROVEN:

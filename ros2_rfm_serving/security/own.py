@@ -66,6 +66,7 @@ class OwnCertificate:
         self.is_over = False
         self.is_invalid = False
         """No process accepts it now: it has ended, has not begun, or cannot be read."""
+        self.are_revocations_spoilt = False
 
     @staticmethod
     def of_process() -> OwnCertificate | None:
@@ -84,13 +85,15 @@ class OwnCertificate:
             self.days_left, too_early = days_left(self._enclave, now), not_begun(self._enclave, now)
         except (ImportError, ConfigurationError) as error:
             self.days_left, self.problem, self.is_invalid = None, f"own certificate: {error}", True
+            self.are_revocations_spoilt = False
             return
         self.is_over = self.days_left <= 0
         self.is_invalid = self.is_over or bool(too_early)
         left = "has ended" if self.is_over else f"ends in {self.days_left:.0f} days"
         ending = f"own certificate {left}: rfm security rotate" if self.days_left <= WARNED_DAYS else ""
         beginning = f"own certificate {too_early}" if too_early else ""
-        self.problem = "; ".join(filter(None, (beginning, ending, SPOILT if are_revocations_spoilt(self._enclave) else "")))
+        self.are_revocations_spoilt = are_revocations_spoilt(self._enclave)
+        self.problem = "; ".join(filter(None, (beginning, ending, SPOILT if self.are_revocations_spoilt else "")))
 
     @property
     def problems(self) -> dict[str, str]:
@@ -99,9 +102,11 @@ class OwnCertificate:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Metrics: the remaining validity in s, where it is known, and whether the certificate is invalid."""
+        """Metrics: the remaining validity in s, where it is known; whether the certificate is invalid; and 1 where the list of
+        revocations cannot be used."""
         left = {} if self.days_left is None else {"certificate_left_s": round(self.days_left * 86_400)}
-        return {**left, "certificate_invalid": int(self.is_invalid)}
+        spoilt = {"revocations_spoilt": 1} if self.are_revocations_spoilt else {}
+        return {**left, "certificate_invalid": int(self.is_invalid), **spoilt}
 
     def figures(self) -> dict[str, object]:
         return {} if self.days_left is None else {"certificate ends in, days": round(self.days_left, 1)}

@@ -83,8 +83,8 @@ class Verifies(Protocol):
         """Return the verified owner of a signature. Raises: `UnprovenError`."""
         ...
 
-    def check_said(self, certificate: bytes, signature: bytes, text: bytes) -> Who:
-        """Return the verified sender of a message to all. Raises: `UnprovenError`."""
+    def check_said(self, certificate: bytes, signature: bytes, text: bytes, *, must_be_valid: bool = True) -> Who:
+        """Return the verified sender of a message to all. must_be_valid: as in `Verifier.check`. Raises: `UnprovenError`."""
         ...
 
     def is_good(self, who: Who) -> bool:

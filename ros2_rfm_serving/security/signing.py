@@ -165,8 +165,15 @@ class Verifier:
             problem, fix = "is no list of revocations of this authority", "copy the enclave's again"
             raise ConfigurationError(problem, file=str(self._revocations), fix=fix)
 
-    def check(self, proof: Proof, text: bytes) -> Who:
-        """Return the owner of a signature. Raises: `UnprovenError`."""
+    def check(self, proof: Proof, text: bytes, *, must_be_valid: bool = True) -> Who:
+        """Return the owner of a signature.
+
+        Args:
+            must_be_valid: False: the certificate need not be valid now. It may have ended or not begun, but not been revoked.
+
+        Raises:
+            UnprovenError: the signature is wrong, or its certificate does not count.
+        """
         certificate = self._certificate(proof.certificate)
         key = certificate.public_key()
         try:
@@ -177,21 +184,23 @@ class Verifier:
             raise UnprovenError("what is asked is not what was signed, or not by whose certificate it is") from None
         name, ends_s = member_of(common_name(certificate)), certificate.not_valid_after_utc.timestamp()
         who = Who(name, certificate.serial_number, ends_s, role_of(certificate))
-        if (begins := certificate.not_valid_before_utc) > (now := self._now()):
+        if must_be_valid and (begins := certificate.not_valid_before_utc) > (now := self._now()):
             raise UnprovenError(f"the certificate of {who.name} {has_not_begun(begins, now)}")
-        if not self.is_good(who):
+        if not (self.is_good(who) if must_be_valid else not self._is_revoked(who)):
             raise UnprovenError(f"the certificate of {who.name} is revoked, or has ended: rfm security rotate")
         return who
 
-    def check_said(self, certificate: bytes, signature: bytes, text: bytes) -> Who:
+    def check_said(self, certificate: bytes, signature: bytes, text: bytes, *, must_be_valid: bool = True) -> Who:
         half = SIGNATURE_BYTES // 2
         r, s = (int.from_bytes(part, "big") for part in (signature[:half], signature[half:]))
-        return self.check(Proof(certificate, b"", b"", encode_dss_signature(r, s)), text)
+        return self.check(Proof(certificate, b"", b"", encode_dss_signature(r, s)), text, must_be_valid=must_be_valid)
 
     def is_good(self, who: Who) -> bool:
+        return not self._is_revoked(who) and self._now().timestamp() < who.ends_s
+
+    def _is_revoked(self, who: Who) -> bool:
         revoked = self._revocation_list()
-        is_revoked = revoked is not None and revoked.get_revoked_certificate_by_serial_number(who.serial) is not None
-        return not is_revoked and self._now().timestamp() < who.ends_s
+        return revoked is not None and revoked.get_revoked_certificate_by_serial_number(who.serial) is not None
 
     def answer(self, proof: Proof, text: bytes) -> tuple[bytes, Keys]:
         drawn = X25519PrivateKey.generate()

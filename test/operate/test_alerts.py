@@ -185,8 +185,8 @@ REMAINS = {"incomplete recording"}
 """Causes after which the exporter cannot know whether a killed recorder will come back."""
 
 
-RULE_TESTED = {"RfmRecordingIncomplete"}
-"""Alerts that rules_test.yml raises from series alone: no cause here makes a recorder lose messages."""
+RULE_TESTED = {"RfmRecordingIncomplete", "RfmRevocationsUnusable"}
+"""Alerts that rules_test.yml raises from series alone: no cause here makes a recorder lose messages or spoils a list."""
 
 
 def test_every_shipped_alert_is_raised(repository: Path) -> None:

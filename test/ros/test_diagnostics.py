@@ -32,6 +32,8 @@ from ros2_rfm_serving.ros.observer_node import ObserverNode
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 from ros2_rfm_serving.ros.wire.proofs import signed_report
+from ros2_rfm_serving.security.authority import load_certificate
+from ros2_rfm_serving.security.folder import CERTIFICATE
 from ros2_rfm_serving.security.own import ENCLAVE, WARNED_DAYS
 from ros2_rfm_serving.security.signing import Prover
 from ros2_rfm_serving.types.process_problems import ENDED, LOG_DISK_FULL, LOG_DISK_SILENT, separated
@@ -254,6 +256,65 @@ def test_where_there_are_certificates_a_process_reports_of_itself_alone(
         seen_s = board.processes["/plant/arm_3/robot", "a"].seen_s
         until(lambda: observer.refused["stale_status"], once)
         assert board.processes["/plant/arm_3/robot", "a"].seen_s == seen_s
+    finally:
+        spinner.shutdown()
+        rclpy.try_shutdown()
+
+
+def test_a_certificate_that_is_not_valid_is_found_where_reports_have_to_be_proven(
+    ros_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else in such a report counts, and neither does the report of another member or of a revoked one."""
+    enclaves, board = Enclaves(tmp_path / "plant"), Board([], [])
+    watching = enclaves.make("observer", role="observer")
+    rclpy.init(args=[])
+    spinner = executor()
+    try:
+        observer, node = ObserverNode(board, "plant", enclave=watching), Node("reporting")
+        publisher = node.create_publisher(DiagnosticArray, "/plant/rfm/processes", 10)
+        for one in (observer, node):
+            spinner.add_node(one)
+
+        def send(is_so: Callable[[], object], name: str, enclave: Path) -> None:
+            monkeypatch.setenv(ENCLAVE, str(enclave))
+            speaker, end_s = Speaker(), time.monotonic() + 60.0
+            while not is_so() and time.monotonic() < end_s:
+                status = DiagnosticStatus(name=f"/plant/{name}/robot: process", hardware_id="a")
+                status.values = [KeyValue(key="log_disk_full", value="1"), KeyValue(key="certificate_invalid", value="0")]
+                publisher.publish(DiagnosticArray(status=[speaker.report(status)]))
+                spinner.spin_once(timeout_sec=0.1)
+            assert is_so(), (board.processes, observer.refused)
+
+        def is_refused() -> Callable[[], bool]:
+            before = observer.refused["unproven"]
+            return lambda: observer.refused["unproven"] > before + 2
+
+        def figures(name: str, later_s: float = 0.0) -> dict[str, float]:
+            found = processes(board.processes, clock() + later_s)
+            samples = [sample for family in found for sample in family.samples]
+            return {one.name: one.value for one in samples if one.labels["process"] == f"/plant/{name}/robot"}
+
+        ended = enclaves.make("arm_1", begun_days=10.0, days=9.0)
+        send(lambda: figures("arm_1"), "arm_1", ended)
+        assert figures("arm_1").keys() == {"rfm_certificate_invalid", "rfm_certificate_left_seconds"}
+        assert figures("arm_1")["rfm_certificate_invalid"] == 1
+        assert figures("arm_1")["rfm_certificate_left_seconds"] == pytest.approx(-86_400, abs=600)
+        assert not figures("arm_1", later_s=20.0) and board.unproven["processes"]
+        send(is_refused(), "arm_9", ended)
+        assert not figures("arm_9"), "another member's"
+        send(lambda: figures("arm_2"), "arm_2", enclaves.make("arm_2", begun_days=-3.0))
+        assert figures("arm_2")["rfm_certificate_invalid"] == 1 and figures("arm_2")["rfm_certificate_left_seconds"] > 0
+
+        kept = ended.rename(tmp_path / "kept")
+        send(lambda: "rfm_log_disk_full" in figures("arm_1"), "arm_1", enclaves.make("arm_1"))
+        assert figures("arm_1")["rfm_certificate_invalid"] == 0, "it was replaced"
+        send(is_refused(), "arm_1", kept)
+        assert figures("arm_1")["rfm_certificate_invalid"] == 0, "the certificate of before does not count beside that"
+
+        revoked = enclaves.make("arm_3", begun_days=10.0, days=9.0)
+        enclaves.revoke(watching, load_certificate((revoked / CERTIFICATE).read_bytes(), "arm_3").serial_number)
+        send(is_refused(), "arm_3", revoked)
+        assert not figures("arm_3")
     finally:
         spinner.shutdown()
         rclpy.try_shutdown()

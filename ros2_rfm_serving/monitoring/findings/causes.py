@@ -42,7 +42,7 @@ CAUSES = (
         "invalid certificate",
         STOPS,
         processes.invalid_certificate,
-        ("server gone", "robot gone", "not configured", "certificate ends soon", *UNANSWERED),
+        ("server gone", "robot gone", "not configured", *UNANSWERED),
     ),
     Cause("not configured", STOPS, setup.not_configured, ("robot gone", *UNUSED)),
     Cause("server gone", STOPS, servers.gone, ("not in the schedule", "hung engine", "drifted profile", *UNANSWERED)),
@@ -102,7 +102,7 @@ def findings(look: Look) -> list[Finding]:
     told: list[Finding] = []
     for cause, of_it in found.items():
         others = [one for other in CAUSES if cause.name in other.explains for one in found[other]]
-        told += [one for one in of_it if not any(_reaches(look, other, one) for other in others)]
+        told += [one for one in of_it if not (one.can_follow and any(_reaches(look, other, one) for other in others))]
     return told
 
 
@@ -124,5 +124,5 @@ def _concerns(look: Look, finding: Finding, name: str) -> bool:
 
 
 def concerning(look: Look, found: list[Finding], name: str) -> list[Finding]:
-    """Of a robot or server: its own, those of whom it asks or who ask it, and what concerns everybody."""
+    """Return the findings of a robot, a server or another process, those of its servers or robots, and the factory's."""
     return [one for one in found if _concerns(look, one, name)]

@@ -22,6 +22,8 @@ class Finding:
     mend: str
     concerns: tuple[str, ...] = ()
     """Robots and servers beside that one."""
+    can_follow: bool = True
+    """False: it is reported beside every other cause, since none can be its reason."""
 
 
 Rule = Callable[[Look], Iterable[Finding]]

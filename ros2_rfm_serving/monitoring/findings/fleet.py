@@ -13,6 +13,8 @@ from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
 from ros2_rfm_serving.types.names import DISPUTED, LOST
 from ros2_rfm_serving.types.process_problems import LOG_DISK_SILENT
 
+OWN_PROBLEMS = ("descriptor", "name", "zenoh")
+"""Parts of a node that report something of their own: trouble elsewhere is not the reason."""
 REPEATED = 2
 """A scheduler that was heard so often lives; what was heard once may be over, or late."""
 APART_S = 1.0
@@ -86,7 +88,8 @@ def _stepped(look: Look) -> Iterator[str]:
     by_owner = {said.owner: said for said in look.diagnosed if "clock_step_s" in said.values}
     for owner, said in sorted(by_owner.items()):
         step_s, age_s = said.number("clock_step_s"), said.number("clock_step_age_s")
-        yield f"the wall clock of {owner} was set by {step_s:+.1f} s, {age_s:.0f} s ago"
+        if math.isfinite(step_s) and math.isfinite(age_s):
+            yield f"the wall clock of {owner} was set by {step_s:+.1f} s, {age_s:.0f} s ago"
 
 
 def _apart(look: Look) -> Iterator[str]:
@@ -105,8 +108,16 @@ def reported(look: Look) -> Iterator[Finding]:
         if are_two and said and (_is_refused_name(said[-1]) or said[-1].number("rival_schedulers") > 0):
             continue
         if len(said) >= REPEATED and all(word.level > OK and NO_SPACE not in word.message for word in said):
-            evidence = (f"{said[-1].name} reports: {said[-1].message}",)
-            yield Finding(cause="reported trouble", about=said[-1].owner, evidence=evidence, mend=mend)
+            newest = said[-1]
+            yield Finding(
+                cause="reported trouble",
+                about=newest.owner,
+                evidence=(f"{newest.name} reports: {newest.message}",),
+                mend=mend,
+                can_follow=newest.part not in OWN_PROBLEMS,
+            )
     for problem, owners in owners_of(look, LOG_DISK_SILENT):
         evidence = (f"{report_of(owners)}: {problem}",)
-        yield Finding(cause="reported trouble", about=owners[0], concerns=owners[1:], evidence=evidence, mend=mend)
+        yield Finding(
+            cause="reported trouble", about=owners[0], concerns=owners[1:], evidence=evidence, mend=mend, can_follow=False
+        )

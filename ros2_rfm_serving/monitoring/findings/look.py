@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from ros2_rfm_serving.monitoring.board import ComponentRow, Histograms, RobotRow, ServerRow
 from ros2_rfm_serving.monitoring.metrics.health import SILENT_AFTER_S
-from ros2_rfm_serving.types import Schedule, process_problems
+from ros2_rfm_serving.types import Route, Schedule, process_problems
 
 OK, WARN, ERROR = 0, 1, 2
 """Levels of a diagnosis, as in `diagnostic_msgs/DiagnosticStatus`."""
@@ -49,6 +49,11 @@ class Diagnosis:
     def owner(self) -> str:
         return self.name.rpartition(": ")[0]
 
+    @property
+    def part(self) -> str:
+        """Part of the owner: `robot` of `arm_1: robot`."""
+        return self.name.rpartition(": ")[2]
+
     def number(self, key: str) -> float:
         """NaN: there is none."""
         try:
@@ -65,7 +70,7 @@ class Diagnosis:
         return {key.removeprefix(f"{prefix} "): self.number(key) for key in self.values if key.startswith(f"{prefix} ")}
 
 
-SCHEDULER, RECORDER = "scheduler", "recorder"
+SCHEDULER, RECORDER, ZENOH_BRIDGE = "scheduler", "recorder", "zenoh_door"
 """Owners of diagnoses beside robots and servers."""
 
 
@@ -115,6 +120,22 @@ class Look:
         """The newest."""
         return self.schedules[-1] if self.schedules else None
 
+    @cached_property
+    def current_schedules(self) -> list[Schedule]:
+        """The newest schedule of each scheduler that no other one succeeded: several, where two factories share the domain."""
+        first_s: dict[int, float] = {}
+        last: dict[int, HeardSchedule] = {}
+        for one in self.schedules:
+            first_s.setdefault(one.schedule.scheduler, one.heard_s)
+            last[one.schedule.scheduler] = one
+        latest_s = max(first_s.values(), default=-math.inf)
+        return [one.schedule for one in last.values() if one.heard_s >= latest_s]
+
+    @property
+    def routes(self) -> list[Route]:
+        """Routes of all current schedules."""
+        return [route for schedule in self.current_schedules for route in schedule.routes]
+
     @property
     def diagnosed(self) -> Iterator[Diagnosis]:
         """The last word of each status."""
@@ -145,9 +166,9 @@ class Look:
         for schedule in schedules.values():
             for route in schedule.routes:
                 found.setdefault(route.robot, set()).add(route.server)
-        if newest := self.schedule:
-            routed = {route.robot for route in newest.schedule.routes}
-            placed = {placement.server for placement in newest.schedule.placements}
+        if current := self.current_schedules:
+            routed = {route.robot for route in self.routes}
+            placed = {placement.server for schedule in current for placement in schedule.placements}
             silent = {name for name, rows in self.servers.items() if self.silent_s(name, rows) > SILENT_AFTER_S}
             for robot in self.robots.keys() - routed:
                 found[robot] |= (self.servers.keys() - placed) | silent
@@ -163,6 +184,44 @@ class Look:
         """The same, or a robot and a server that it asks, or the scheduler and any server: it says what it does without one."""
         of_scheduler = SCHEDULER in (one, other) and not self.servers.keys().isdisjoint((one, other))
         return one == other or one in self.servers_of(other) or other in self.servers_of(one) or of_scheduler
+
+
+MAX_SAMPLES = 120
+"""Statuses of one process that are kept: one or two minutes of them, and of a longer observation fewer per minute."""
+NEWEST = 8
+"""Statuses that are always kept; rules read the last few."""
+Sample = TypeVar("Sample", RobotRow, ServerRow, Diagnosis)
+
+
+def append_sample(samples: list[Sample], newest: Sample) -> None:
+    """Append a status, and remove every second one that shows no change where there are too many.
+
+    An observation may last an hour, and a large fleet reports a thousand statuses a second. The first one, the newest ones and
+    those beside a change are kept, so that counters, restarts and what was reported only once are still found.
+    """
+    samples.append(newest)
+    if len(samples) <= MAX_SAMPLES or len(samples) % (MAX_SAMPLES // 2):
+        return
+    changes = [_change(sample) for sample in samples]
+    remaining = samples[:1]
+    for place in range(1, len(samples) - NEWEST):
+        is_quiet = not _has_changed(changes[place - 1], changes[place]) and not _has_changed(changes[place], changes[place + 1])
+        if place % 2 == 0 or not is_quiet:
+            remaining.append(samples[place])
+    samples[:] = remaining + samples[-NEWEST:]
+
+
+def _change(sample: RobotRow | ServerRow | Diagnosis) -> tuple[tuple[object, ...], float]:
+    """Return what rules look for in any of the statuses, and a counter, which falls where a process was started again."""
+    if isinstance(sample, Diagnosis):
+        return (sample.level, sample.values.get("claim"), *sample.process_problems), 0.0
+    if isinstance(sample, ServerRow):
+        return (sample.state,), sample.served
+    return (sample.phase,), answers(lambda one: one.in_time + one.late)(sample)
+
+
+def _has_changed(before: tuple[tuple[object, ...], float], after: tuple[tuple[object, ...], float]) -> bool:
+    return before[0] != after[0] or after[1] < before[1]
 
 
 def grown(rows: Sequence[Row], count: Callable[[Row], float]) -> float:

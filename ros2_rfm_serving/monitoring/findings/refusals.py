@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from ros2_rfm_serving.monitoring.counters import ROBOT, SERVER, ZENOH_DOOR, RefusalCounter, Table
 from ros2_rfm_serving.monitoring.findings.finding import Finding
-from ros2_rfm_serving.monitoring.findings.look import Diagnosis, Look, Row, grown, refused
+from ros2_rfm_serving.monitoring.findings.look import ZENOH_BRIDGE, Diagnosis, Look, Row, grown, refused
 
 UNKNOWN = RefusalCounter("messages were refused", "the log of the process that counts it has the reason")
-DOOR = "zenoh_door: door"
+DOOR = f"{ZENOH_BRIDGE}: door"
 DOOR_PREFIX = "refused_"
 
 
@@ -32,7 +32,7 @@ def _of_door(said: Sequence[Diagnosis]) -> Iterator[Finding]:
     for key in said[-1].values if said else ():
         if key.startswith(DOOR_PREFIX):
             before = said[0].number(key) if key in said[0].values else 0.0
-            yield from _refusal(ZENOH_DOOR, "zenoh_door", key.removeprefix(DOOR_PREFIX), said[-1].number(key) - before, "")
+            yield from _refusal(ZENOH_DOOR, ZENOH_BRIDGE, key.removeprefix(DOOR_PREFIX), said[-1].number(key) - before, "")
 
 
 def _refusal(table: Table, owner: str, kind: str, more: float, last: str) -> Iterator[Finding]:

@@ -194,7 +194,7 @@ def _is_rare(said: list[Diagnosis], sensor: str) -> bool:
     """Messages come, and less often than the robot needs readings."""
     name = f"arrival_interval_s {sensor}"
     return len(said) == DEAD_WORDS and all(
-        _is_published(one, sensor) and RARE * _limit_s(one) < one.number(name) <= SLOWEST_S for one in said
+        _is_published(one, sensor) and 0.0 < RARE * _limit_s(one) < one.number(name) <= SLOWEST_S for one in said
     )
 
 

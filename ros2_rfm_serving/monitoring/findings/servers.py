@@ -82,8 +82,8 @@ def _hung(look: Look, server: str, rows: list[ServerRow]) -> str:
 
 def _predicted_s(look: Look, server: str) -> float:
     """Arrival to reply, 99th percentile; 0: nobody knows."""
-    placement = look.schedule.schedule.placement_of(server) if look.schedule else None
-    return placement.predicted_p99_s if placement else 0.0
+    placements = [schedule.placement_of(server) for schedule in look.current_schedules]
+    return max((placement.predicted_p99_s for placement in placements if placement), default=0.0)
 
 
 def greedy(look: Look) -> Iterator[Finding]:

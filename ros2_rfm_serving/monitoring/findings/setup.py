@@ -62,8 +62,7 @@ def refused_session(look: Look) -> Iterator[Finding]:
 
 def not_in_the_schedule(look: Look) -> Iterator[Finding]:
     """Yield the robots that run without a route, while others have one."""
-    routes = look.schedule.schedule.routes if look.schedule else ()
-    routed = sorted({route.robot for route in routes})
+    routed = sorted({route.robot for route in look.routes})
     for robot, rows in look.robots.items():
         if rows and routed and robot not in routed and not any(row.server for row in rows):
             yield Finding(
@@ -212,7 +211,7 @@ def _missed(said: list[Diagnosis]) -> str:
 
 
 def _planned(look: Look) -> Iterator[str]:
-    planned_hz = look.schedule.schedule.predicted_actions_hz if look.schedule else 0.0
+    planned_hz = sum(schedule.predicted_actions_hz for schedule in look.current_schedules)
     if planned_hz > 0.0:
         chunks_hz = sum(rows[-1].chunk_rate_hz for rows in look.robots.values() if rows)
         yield f"the schedule predicts {planned_hz:.3g} chunks/s for all robots, and they get {chunks_hz:.3g}"
@@ -247,9 +246,8 @@ def tried_out(look: Look) -> Iterator[Finding]:
 
 
 def no_monitor(look: Look) -> Iterator[Finding]:
-    schedule = look.schedule.schedule if look.schedule else None
-    judged = {route.robot for route in schedule.routes if route.component == MONITOR} if schedule else set()
-    routed = {route.robot for route in schedule.routes} if schedule else set()
+    judged = {route.robot for route in look.routes if route.component == MONITOR}
+    routed = {route.robot for route in look.routes}
     alone = [robot for robot, rows in look.robots.items() if robot in routed - judged and _executes(rows)]
     if alone:
         yield Finding(

@@ -16,6 +16,7 @@ FORGOTTEN_AFTER_S = 1800.0
 GAUGES = {
     "certificate_left_s": ("rfm_certificate_left_seconds", "Until the process' certificate ends; below 0: it has ended"),
     "certificate_invalid": ("rfm_certificate_invalid", "1: nobody accepts the process' certificate now"),
+    "revocations_spoilt": ("rfm_revocations_unusable", "1: the process cannot use its list of revoked certificates; gone: it can"),
     "log_disk_full": ("rfm_log_disk_full", "1: there is no room for the process' log"),
     "recorder_bytes": ("rfm_recorder_bytes", "Size of the recording"),
     "recorder_problem": ("rfm_recorder_problem", "1: nothing can be written now"),
@@ -29,6 +30,8 @@ RECORDING = "recorder_messages"
 
 
 def processes(rows: Mapping[tuple[str, str], ProcessRow], now_s: float) -> Iterator[Metric]:
+    """Yield what processes report. One whose reports are refused for its certificate alone has the gauges of that."""
+    invalid = {key: row for key, row in rows.items() if now_s - row.invalid_received_s < SILENT_AFTER_S <= now_s - row.seen_s}
     rows = {key: row for key, row in rows.items() if now_s - row.seen_s < FORGOTTEN_AFTER_S}
     there = {key: row for key, row in rows.items() if now_s - row.seen_s < SILENT_AFTER_S}
     up = GaugeMetricFamily(
@@ -43,6 +46,10 @@ def processes(rows: Mapping[tuple[str, str], ProcessRow], now_s: float) -> Itera
         for key, row in there.items():
             if number in row.numbers:
                 gauge.add_metric(key, row.numbers[number])
+        for key, row in invalid.items():
+            figures = {"certificate_left_s": row.invalid_left_s, "certificate_invalid": 1.0}
+            if number in figures:
+                gauge.add_metric(key, figures[number])
         yield gauge
     for number, (metric, about) in COUNTERS.items():
         counter = CounterMetricFamily(metric, about, labels=["process", "host"])

@@ -10,7 +10,15 @@ from diagnostic_msgs.msg import DiagnosticArray
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.monitoring.board import SCHEDULE, Board
-from ros2_rfm_serving.monitoring.findings.look import RECORDER, SCHEDULER, Diagnosis, HeardSchedule, Look
+from ros2_rfm_serving.monitoring.findings.look import (
+    RECORDER,
+    SCHEDULER,
+    ZENOH_BRIDGE,
+    Diagnosis,
+    HeardSchedule,
+    Look,
+    append_sample,
+)
 from ros2_rfm_serving.ros.monitor.discovery import DiscoveringNode, usable
 from ros2_rfm_serving.ros.node.diagnostics import TOPIC
 from ros2_rfm_serving.ros.node.runtime import clock
@@ -19,7 +27,7 @@ from ros2_rfm_serving.types.process_problems import CONFIGURATION, NAMESPACE
 
 DIAGNOSTICS_DEPTH = 1000
 """Queue depth: a large factory publishes a thousand statuses a second, in pieces."""
-OWNERS = (SCHEDULER, RECORDER)
+OWNERS = (SCHEDULER, RECORDER, ZENOH_BRIDGE)
 """Owners of diagnostics beside robots and servers; any other status in the domain is not of this package."""
 SIMULATED_TIME = "/clock"
 
@@ -70,6 +78,8 @@ class LookingNode(DiscoveringNode):
         except BadMessageError as error:
             self._refuse(error, SCHEDULE)
             return
+        if self.heard.schedules and self.heard.schedules[-1].schedule == schedule:
+            schedule = self.heard.schedules[-1].schedule  # repeated every two seconds, and as large as the fleet
         self.heard.schedules.append(HeardSchedule(schedule=schedule, factory=message.factory, heard_s=clock()))
 
     def _on_server(self, message: Any) -> None:
@@ -84,7 +94,7 @@ class LookingNode(DiscoveringNode):
         name, stamp = message.header.frame_id, message.header.stamp
         if name not in rows:
             return
-        heard.setdefault(name, []).append(copy.copy(rows[name]))
+        append_sample(heard.setdefault(name, []), copy.copy(rows[name]))
         if stamp.sec:  # otherwise its clock is a simulation's that has not begun
             here = self.get_clock().now().to_msg()
             apart_s = stamp.sec - here.sec + 1e-9 * (stamp.nanosec - here.nanosec)
@@ -97,7 +107,7 @@ class LookingNode(DiscoveringNode):
             if values.get(NAMESPACE, "") != self._names.root:  # another factory's, which may have the same names
                 continue
             said = Diagnosis.of(status.name, ord(status.level), status.message, values, now_s)
-            self.heard.diagnoses.setdefault(status.name, []).append(said)
+            append_sample(self.heard.diagnoses.setdefault(status.name, []), said)
 
 
 def _is_own(name: str, known: Container[str]) -> bool:

@@ -67,6 +67,8 @@ class Hearer:
         self._verifier = verifier
         self._numbers: tuple[_Numbers, _Numbers] = {}, {}
         """Numbers of statuses to other schedulers, and to this one; old statuses cannot crowd out present ones."""
+        self._numbers_of_invalid: _Numbers = {}
+        """Numbers of reports that were signed by a certificate which is not valid now."""
 
     @staticmethod
     def of_process() -> Hearer:
@@ -102,12 +104,29 @@ class Hearer:
             self._check(self._numbers[0], name, status, data)
 
     def check_report(self, report: Any, node: str) -> None:
-        """Check that a report is from the process of this node, and was not received before.
-        node: its name below the factory's namespace. Raises: `BadMessageError`."""
+        """Check that a report is of the process of this node, and that it was not received before.
+
+        node: its name below the factory's namespace. Raises: `BadMessageError`.
+        """
+        if self._verifier is not None:
+            self._check_report(report, node, self._verifier, self._numbers[0], must_be_valid=True)
+
+    def certificate_ends_s(self, report: Any, node: str) -> float:
+        """Return when the certificate of a report ends or ended, s since 1970, whether or not it is valid now.
+
+        Apart from that, the report is of the process of this node, and was not received before. Who had a copy of a report from
+        the time of an earlier certificate may send it, so this counts only while the process sends no report that is proven.
+
+        Raises:
+            BadMessageError: it is not, or nobody checks certificates here.
+        """
         if self._verifier is None:
-            return
+            raise BadMessageError(UNPROVEN, "no certificates are checked here")
+        return self._check_report(report, node, self._verifier, self._numbers_of_invalid, must_be_valid=False).ends_s
+
+    def _check_report(self, report: Any, node: str, verifier: Verifies, received: _Numbers, *, must_be_valid: bool) -> Who:
         try:
-            who = reporter(report, self._verifier)
+            who = reporter(report, verifier, must_be_valid=must_be_valid)
         except UnprovenError as error:
             raise BadMessageError(UNPROVEN, str(error)) from error
         role, name = owner_of(node)
@@ -118,10 +137,11 @@ class Hearer:
             process, number = int(values[PROCESS]), int(values[NUMBER])
         except (KeyError, ValueError):
             raise BadMessageError(UNPROVEN, f"a report of {node[:100]!r} has no process and number") from None
-        known = self._numbers[0].get(node, OrderedDict())
+        known = received.get(node, OrderedDict())
         if number <= known.get(process, 0):
             raise BadMessageError(STALE, f"a report of {node[:100]!r} that was received before")
-        self._remember(self._numbers[0], node, process, number)
+        self._remember(received, node, process, number)
+        return who
 
     def _check(self, heard: _Numbers, name: str, status: Any, data: memoryview) -> None:
         """Check a status; the cheap checks come first."""

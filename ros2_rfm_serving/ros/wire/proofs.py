@@ -118,8 +118,8 @@ def signed_report(report: Any, numbers: Mapping[str, int], prover: Says) -> None
     report.values = [*report.values, KeyValue(key=SIGNATURE, value=_base64(signature))]
 
 
-def reporter(report: Any, verifier: Verifies) -> Who:
-    """Return the signer of a report. Raises: `UnprovenError`."""
+def reporter(report: Any, verifier: Verifies, *, must_be_valid: bool = True) -> Who:
+    """Return the signer of a report. must_be_valid: its certificate has to be valid now. Raises: `UnprovenError`."""
     *values, last = report.values or [KeyValue()]
     if last.key != SIGNATURE or not values or values[-1].key != CERTIFICATE:
         raise UnprovenError(f"{report.name[:100]!r} is not signed")
@@ -127,7 +127,7 @@ def reporter(report: Any, verifier: Verifies) -> Who:
         certificate, signature = (base64.b64decode(one.value, validate=True) for one in (values[-1], last))
     except ValueError:
         raise UnprovenError(f"the signature of {report.name[:100]!r} is damaged") from None
-    return verifier.check_said(certificate, signature, _said(type(report), _reported(values, report)))
+    return verifier.check_said(certificate, signature, _said(type(report), _reported(values, report)), must_be_valid=must_be_valid)
 
 
 def _reported(values: Sequence[Any], report: Any) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from ros2_rfm_serving.cli.why import MOST_ALIKE, _as_json, _check, _lines
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.findings.finding import FACTORY, Finding
-from ros2_rfm_serving.monitoring.findings.look import Look
+from ros2_rfm_serving.monitoring.findings.look import Diagnosis, Look
 
 LOOK = Look(begun_s=1.0, ended_s=7.0, robots={"arm_1": []}, servers={"server_1": [], "server_2": []})
 
@@ -60,3 +60,17 @@ def test_a_name_that_nobody_has_is_said_with_those_there_are() -> None:
     _check(LOOK, "server_2")
     with pytest.raises(ConfigurationError, match=r"'arm_9'.*one of arm_1, server_1, server_2"):
         _check(LOOK, "arm_9")
+
+
+def test_every_process_that_reports_has_a_name_to_ask_for() -> None:
+    """Causes are about the recorder, the scheduler and the Zenoh door as well."""
+    for owner in ("recorder", "scheduler", "zenoh_door"):
+        name = f"{owner}: any"
+        _check(replace(LOOK, diagnoses={name: [Diagnosis(name=name)]}), owner)
+        with pytest.raises(ConfigurationError, match="no process"):
+            _check(LOOK, owner)
+
+
+def test_a_cause_of_thousands_is_a_short_list() -> None:
+    kinds = [replace(finding("robot gone", f"arm_{i}"), evidence=("seen", "x" * i)) for i in range(3000)]
+    assert max(map(len, _lines(LOOK, kinds))) < 200

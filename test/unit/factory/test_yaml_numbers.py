@@ -41,6 +41,10 @@ def refused(text: str) -> ConfigurationError:
         ("1:30", "units"),
         ("+1:30:00", "units"),
         ("1_000", "`1000`"),
+        ("0b11", "`3`"),
+        ("0b1_1", "`3`"),
+        ("99999999999999999999", "smaller"),
+        ("0x8000000000000000", "smaller"),
         ("yes", "'yes'"),
         ("on", "'on'"),
         ("true", "'true'"),
@@ -116,3 +120,15 @@ def test_numbers_in_robot_files_are_those_of_ros(tmp_path: Path) -> None:
     file = tmp_path / "robot.yaml"
     file.write_text("/**:\n  ros__parameters:\n    instruction: 1:30\n    state_size: 6\n    rate: 1e-3\n")
     assert RobotFile.read(file).parameters == {"instruction": "1:30", "state_size": 6, "rate": 1e-3}
+
+
+@pytest.mark.parametrize(("text", "number"), [("1e3", 1000.0), ("1e-3", 0.001), ("0.5E2", 50.0), ("-.5e1", -5.0)])
+def test_an_exponent_makes_a_number_where_no_type_says_so(text: str, number: float) -> None:
+    """Options of models and policies are handed on as the file has them."""
+    found = yaml_source.parse(f"options: {{temperature: {text}, other: [{text}], quoted: '{text}'}}\n", "f.yaml").data["options"]
+    assert found == {"temperature": number, "other": [number], "quoted": text}
+
+
+@pytest.mark.parametrize("text", ["12e99999", "e3", "1e", "1e3x", "v1e3"])
+def test_text_that_only_resembles_an_exponent_stays_text(text: str) -> None:
+    assert yaml_source.parse(f"a: {text}\n", "f.yaml").data == {"a": text}

@@ -13,9 +13,9 @@ import pytest
 from ros2_rfm_serving.monitoring.findings.causes import CAUSES, findings
 from ros2_rfm_serving.monitoring.findings.finding import FACTORY
 from ros2_rfm_serving.monitoring.findings.look import HeardSchedule, Look
-from ros2_rfm_serving.types.process_problems import CERTIFICATE_INVALID
+from ros2_rfm_serving.types.process_problems import CERTIFICATE_INVALID, CERTIFICATE_WARNING, LOG_DISK_SILENT
 
-from .test_findings import SEEN, camera, caused, healthy, of_process, says, silent_server
+from .test_findings import ROBOTS, SEEN, SERVER, camera, caused, healthy, of_process, says, silent_server
 
 PLACE = {cause.name: place for place, cause in enumerate(CAUSES)}
 EXPLAINED = {cause.name: cause.explains for cause in CAUSES}
@@ -180,3 +180,82 @@ def test_what_concerns_everybody_explains_nothing_of_one_robot() -> None:
         look = healthy()
         spoil(look)
         assert not [one for one in findings(look) if one.about == FACTORY and one.cause in explaining], expected
+
+
+@pytest.mark.parametrize("cause", MAKES)
+def test_the_disk_of_a_process_is_named_beside_every_cause(cause: str) -> None:
+    """A log disk that does not answer has no other reason, whichever robots and servers report it."""
+    owners = (*ROBOTS, SERVER, "scheduler")
+    for spoil in MAKES[cause]:
+        look = healthy()
+        spoil(look)
+        for owner in owners:
+            of_process(look, owner, LOG_DISK_SILENT, "no answer from the disk of /logs")
+        silent = [one for one in findings(look) if any("no answer from the disk" in line for line in one.evidence)]
+        assert [{one.about, *one.concerns} for one in silent] == [set(owners)], spoil
+        assert cause in {name for name, _ in caused(look)}, spoil
+
+
+@pytest.mark.parametrize("cause", MAKES)
+@pytest.mark.parametrize("status", ["arm_1: descriptor", "arm_1: zenoh", "server_1: descriptor"])
+def test_what_a_node_reports_of_its_own_setup_is_named_beside_every_cause(cause: str, status: str) -> None:
+    for spoil in MAKES[cause]:
+        look = healthy()
+        spoil(look)
+        says(look, status, 1, "that is not the scheduler's")
+        assert any(f"{status} reports: that is not the scheduler's" in one.evidence for one in findings(look)), spoil
+        assert cause in {name for name, _ in caused(look)}, spoil
+
+
+def test_a_certificate_that_has_ended_does_not_hide_others_that_end_soon() -> None:
+    look = healthy()
+    of_process(look, SERVER, CERTIFICATE_INVALID, "own certificate has ended", 2)
+    for owner in ROBOTS:
+        of_process(look, owner, CERTIFICATE_WARNING, "own certificate ends in 5 days")
+    first, second = findings(look)
+    assert (first.cause, first.about) == ("invalid certificate", SERVER)
+    assert (second.cause, second.about, second.concerns) == ("certificate ends soon", "arm_1", ("arm_2",))
+
+
+def two_factories() -> Look:
+    """Return a look at two healthy factories that share a domain, each with a scheduler, robots and a server of its own."""
+    one, other = healthy(), renamed(healthy(), SECOND)
+    for rows in (*other.robots.values(), *other.servers.values()):
+        for row in rows:
+            row.scheduler = 9
+    theirs = [
+        replace(each, schedule=replace(each.schedule, scheduler=9), factory="two.yaml", heard_s=each.heard_s + 0.5)
+        for each in other.schedules
+    ]
+    return replace(
+        one,
+        robots=one.robots | other.robots,
+        servers=one.servers | other.servers,
+        clocks_s=one.clocks_s | other.clocks_s,
+        diagnoses=one.diagnoses | other.diagnoses,
+        schedules=sorted([*one.schedules, *theirs], key=lambda each: each.heard_s),
+    )
+
+
+def test_two_factories_are_the_only_cause_where_each_of_them_works() -> None:
+    """The newest schedule has routes for the robots of one factory alone."""
+    for phase, server in (("executing", None), ("executing", ""), ("idle", "")):
+        look = two_factories()
+        for rows in look.robots.values():
+            for row in rows:
+                row.phase, row.server = phase, row.server if server is None else server
+        wanted = [("two factories in one domain", FACTORY), *[("no task", "arm_1")] * (phase == "idle")]
+        assert caused(look) == wanted, (phase, server)
+
+
+@pytest.mark.parametrize("cause", [cause for cause in MAKES if cause not in ("two factories in one domain", "scheduler gone")])
+def test_a_trouble_in_one_of_two_factories_is_named_beside_the_other_factory(cause: str) -> None:
+    for spoil in MAKES[cause]:
+        look = two_factories()
+        mine = [one for one in look.schedules if one.schedule.scheduler != 9]
+        theirs = [one for one in look.schedules if one.schedule.scheduler == 9]
+        look.schedules = mine
+        spoil(look)
+        look.schedules = sorted([*look.schedules, *theirs], key=lambda each: each.heard_s)
+        found = caused(look)
+        assert found[0] == ("two factories in one domain", FACTORY) and cause in {name for name, _ in found}, (spoil, found)

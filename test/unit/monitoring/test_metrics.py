@@ -58,7 +58,8 @@ def board(now_s: float = NOW_S) -> Board:
     made.processes = {
         ("/rfm/recorder", "a"): ProcessRow(seen_s=now_s - 4.0, numbers={"log_disk_full": 0, **recorder}),
         ("/arm_1/robot", "b"): ProcessRow(
-            seen_s=now_s - 4.0, numbers={"log_disk_full": 1, "certificate_left_s": 86_400, "certificate_invalid": 0}
+            seen_s=now_s - 4.0,
+            numbers={"log_disk_full": 1, "certificate_left_s": 86_400, "certificate_invalid": 0, "revocations_spoilt": 1},
         ),
     }
     return made
@@ -169,6 +170,7 @@ def test_processes_have_their_certificates_log_disks_and_recordings() -> None:
     assert found[("rfm_recorder_up", *recorder)] == 1 and found[("rfm_recorder_messages_total", *recorder)] == 900
     assert found[("rfm_recorder_lost_messages_total", *recorder)] == 3 and found[("rfm_recorder_problem", *recorder)] == 0
     assert found[("rfm_certificate_left_seconds", *arm)] == 86_400 and found[("rfm_certificate_invalid", *arm)] == 0
+    assert found[("rfm_revocations_unusable", *arm)] == 1 and ("rfm_revocations_unusable", *recorder) not in found
     assert found[("rfm_log_disk_full", *arm)] == 1 and ("rfm_recorder_up", *arm) not in found
     for row in made.processes.values():
         row.seen_s = NOW_S - 60.0
