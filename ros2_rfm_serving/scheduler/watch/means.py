@@ -47,7 +47,7 @@ class Interval(NamedTuple):
 
 class Means:
     def __init__(self, least_change: float = 0.0) -> None:
-        """least_change: absolute difference that is ignored, beside the relative one."""
+        """Start without lots. least_change: absolute difference that is ignored, beside the relative one."""
         self._lots: deque[Lot] = deque(maxlen=MOST_LOTS)
         self._least_change = least_change
 

@@ -26,7 +26,7 @@ class Ways:
     """Network times of the evaluated robots of a task."""
 
     def __init__(self, least_s: float) -> None:
-        """least_s: difference that is ignored."""
+        """Start without measurements. least_s: difference that is ignored."""
         self._least_s = least_s
         self._means: dict[str, Means] = {}
         self._heard_s: dict[str, float] = {}
