@@ -1,8 +1,8 @@
-"""Virtual time in machine code: what a request passes through there, compiled by `rfm compile` from the same source.
+"""Compiled modules of virtual time: machine code that `rfm compile` builds of the modules that every simulated request passes.
 
-What was compiled is kept in the user's cache under a digest of the source: whoever has changed a line is interpreted again. The
-live body, the audit log and its replays are always interpreted: they take brains apart, attribute by attribute, which machine code
-does not let them, and are given classes of others.
+Compiled modules are stored in the user's cache under a digest of the source: after a change of any line, the source is interpreted
+again. The live adapter, the audit log and its replays always use interpreted code: they access cores attribute by attribute and
+replace their classes, which machine code does not allow.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from types import ModuleType
 
 PACKAGE = Path(__file__).resolve().parent
 SWITCH = "RFM_COMPILED"
-"""`no`: interpreted, whatever has been compiled."""
+"""Environment variable; `no`: the source is interpreted, whatever has been compiled."""
 SUFFIX = EXTENSION_SUFFIXES[0]
-"""Of files that this interpreter loads, and no other."""
+"""File name suffix of the extension modules that this interpreter loads."""
 ROOMS = ("types", "factory", "profiles", "engines", "dispatch", "scheduler", "server", "robot", "virtual_time", "simulation")
-"""Whose source the digest is of: all that is looked at while compiling."""
+"""Packages whose source enters the digest: all that the compiler reads."""
 MODULES = (
     *(f"types.{name}" for name in ("following", "histogram", "patience", "phase")),
     *(f"robot.{name}" for name in ("brain", "figures", "history", "parts", "supervision", "task", "tasks")),
@@ -38,11 +38,12 @@ MODULES = (
     *(f"simulation.{name}" for name in ("robot", "host", "goodput", "gpu", "wire", "stays", "timing")),
     *(f"virtual_time.{name}" for name in ("events", "rounds")),
 )
-"""Where a request spends its time. None whose classes are extended elsewhere, or read as classes: a default of `RobotConfig`."""
+"""Modules in which a request spends its time. Modules whose classes are extended elsewhere, or read as classes (the defaults of
+`RobotConfig`), are not among them."""
 
 
 class CompiledModules(MetaPathFinder):
-    """Finds them before Python finds their source."""
+    """Import hook that finds compiled modules before Python finds their source."""
 
     def __init__(self, folder: Path) -> None:
         self._files = {_name(file.relative_to(folder)): file for file in folder.rglob(f"*{SUFFIX}")}
@@ -57,21 +58,21 @@ def _name(file: Path) -> str:
 
 
 def sources() -> Iterator[Path]:
-    """Below `PACKAGE`, in a fixed order."""
+    """Yield the source files below `PACKAGE`, in a fixed order."""
     yield from sorted(PACKAGE.glob("*.py"))
     for room in ROOMS:
         yield from sorted((PACKAGE / room).rglob("*.py"))
 
 
 def cache() -> Path:
-    """This package's own folder of the user's cache."""
+    """Return this package's own folder of the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / PACKAGE.name
 
 
 def own_folder(name: str) -> Path:
-    """A folder of the cache, made where it is missing, that nobody else can write to.
+    """Return a folder of the cache that only the user can write to. It is created where it is missing.
 
-    Raises: `OSError`, `PermissionError` where others could; `RuntimeError`: nobody knows the user's home.
+    Raises: `OSError`; `PermissionError` where other users could write to it; `RuntimeError` when the user's home is not known.
     """
     made = cache() / name
     made.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -81,12 +82,12 @@ def own_folder(name: str) -> Path:
 
 
 def home() -> Path:
-    """Of all that was ever compiled."""
+    """Return the folder of everything that was ever compiled."""
     return cache() / "compiled"
 
 
 def folder() -> Path:
-    """Of what was compiled from this very source for this interpreter, if it was."""
+    """Return the folder for modules compiled from exactly this source for this interpreter, which need not exist."""
     digest = hashlib.sha256(SUFFIX.encode())
     for file in sources():
         digest.update(str(file.relative_to(PACKAGE)).encode() + b"\0" + file.read_bytes() + b"\0")
@@ -94,7 +95,7 @@ def folder() -> Path:
 
 
 def is_own(found: Path) -> bool:
-    """Nobody but this user can have put anything into it: what lies there is executed."""
+    """Return whether only this user can have put anything into a folder: the files in it are executed."""
     try:
         about = found.lstat()
     except OSError:
@@ -103,8 +104,10 @@ def is_own(found: Path) -> bool:
 
 
 def use() -> bool:
-    """From now on, and before one of `MODULES` is imported. False: nothing is compiled of this source, `SWITCH` says no, or another
-    user could have written it (`is_own`)."""
+    """Use the compiled modules from now on. Call it before one of `MODULES` is imported.
+
+    Returns False when nothing is compiled of this source, `SWITCH` says no, or another user could have written it (`is_own`).
+    """
     if os.environ.get(SWITCH) == "no" or not is_own(found := folder()):
         return False
     early = [name for name in MODULES if f"{PACKAGE.name}.{name}" in sys.modules]

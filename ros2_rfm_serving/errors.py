@@ -1,30 +1,30 @@
-"""Every error this project raises on purpose, and the number that stands for it on the wire.
+"""Exceptions that this project raises on purpose, with the code that each has on the wire.
 
     RfmError
-    ├── ConfigurationError          100  a file the user wrote: names file, key path, value and fix
+    ├── ConfigurationError          100  a file of the user is wrong: names file, key path, value and fix
     ├── ProfileError                110  a latency profile is missing, malformed or asked outside its range
     ├── ScheduleError               120  no schedule can serve the declared factory
-    │   └── PlannerError            121  whoever plans failed or ended: nothing is known of the factory
+    │   └── PlannerError            121  the planner failed or ended: nothing is known of the factory
     ├── ModelError                  200  a model bundle cannot be loaded or does not fit its request
     │   ├── OutOfMemoryError        201  memory does not suffice for a batch; smaller ones may still run
-    │   ├── EngineError             202  an engine raised what it may not, or gave what its contract does not promise
-    │   └── UnusableAnswerError     203  a text model answered, with what is no plan
+    │   ├── EngineError             202  an engine raised an exception that it may not, or its answer breaks its contract
+    │   └── UnusableAnswerError     203  a text model answered, but with no valid plan
     ├── ContractError               210  robot and server disagree (action names, cameras, state size, hash, version)
     ├── CapacityError               220  the server has no session left
-    │   └── DrainingError           221  the server is about to end and takes no new sessions
+    │   └── DrainingError           221  the server is about to end and accepts no new sessions
     ├── SessionError                230  unknown, closed or stale session
-    ├── UnprovenError               240  whoever asks has not shown who it is, or may not ask that
+    ├── UnprovenError               240  the client has not shown its identity, or may not make this request
     └── BadMessageError             300  a message with wrong shapes, non-finite numbers or a size over the limit
 
-Codes follow navigation2's habit: 0 is success, a hundred per room, never reused. 400 to 499 say how a task ended
-(`TaskOutcome`): results, not exceptions.
+Codes follow navigation2's convention: 0 is success, each room has a hundred of them, and none is reused. 400 to 499 are outcomes of
+tasks (`TaskOutcome`): results, not exceptions.
 """
 
 from __future__ import annotations
 
 
 class RfmError(Exception):
-    """Base of all; `code` is what travels in `uint16 error_code` fields."""
+    """Base class of all errors; `code` is the value of `uint16 error_code` fields."""
 
     code: int = 1
 
@@ -53,7 +53,10 @@ class PlannerError(ScheduleError):
 
 
 class ModelError(RfmError):
-    """`is_public`: its text names no path, address or secret, so that everybody may read it in a server's status."""
+    """A model cannot be loaded or used.
+
+    `is_public`: the text names no path, address or secret, so that every process may read it in a server's status.
+    """
 
     code = 200
     is_public = False
@@ -64,13 +67,14 @@ class OutOfMemoryError(ModelError):
 
 
 class EngineError(ModelError):
-    """All that can leave `engines/answers.py` beside other model errors, whatever foreign code did."""
+    """The only error besides other model errors that can leave `engines/answers.py`, whatever foreign code did."""
 
     code = 202
 
 
 class UnusableAnswerError(ModelError):
-    """`text` is the answer; other requests may well be answered. `is_cut_off`: it was not written to its end."""
+    """A text model gave no usable answer; other requests may still be answered. `text` is the answer; `is_cut_off`: it is
+    incomplete."""
 
     code = 203
     is_public = True
@@ -81,7 +85,7 @@ class UnusableAnswerError(ModelError):
 
 
 class ContractError(RfmError):
-    """`differences` says, line by line, what differs."""
+    """Robot and server disagree. `differences` has a line for each difference."""
 
     code = 210
 
@@ -103,7 +107,8 @@ class SessionError(RfmError):
 
 
 class UnprovenError(RfmError):
-    """`is_stale`: with another challenge it may be taken. `is_copy`: the same was taken before, whoever has asked it now."""
+    """The client has not proved its identity or its right. `is_stale`: the request may be accepted with another challenge.
+    `is_copy`: the same request was accepted before, possibly from another process."""
 
     code = 240
 
@@ -113,7 +118,7 @@ class UnprovenError(RfmError):
 
 
 class BadMessageError(RfmError):
-    """`kind` is the counter under which the refusal is reported."""
+    """A message is malformed. `kind` is the counter under which the refusal is reported."""
 
     code = 300
 

@@ -1,6 +1,6 @@
-"""Faults between robots and servers, on purpose: what a `FaultPlan` says happens to each message, in virtual time and live.
+"""Fault injection between robots and servers: a `FaultPlan` decides the fate of each message, in virtual time and live.
 
-Pure and seeded: the same plan, random source and times give the same faults.
+The module is pure and seeded: the same plan, random source and times give the same faults.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Direction(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """Nothing passes: in one direction, or in both."""
+    """Interval in which no message passes, in one direction or in both."""
 
     start_s: float
     end_s: float
     direction: Direction | None = None
-    """None: both."""
+    """Direction of the cut; None: both."""
 
     def __post_init__(self) -> None:
         if not self.start_s < self.end_s:
@@ -47,19 +47,19 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultPlan:
-    """What happens to messages, each way. Shares are of all messages, [0, 1]."""
+    """Faults of messages in each direction. Shares are of all messages, [0, 1]."""
 
     drop: float = 0.0
     duplicate: float = 0.0
     reorder: float = 0.0
-    """Held back by `hold_s`, so that those sent meanwhile overtake it; jitter alone keeps the order."""
+    """Share held back by `hold_s`, so that later messages overtake them; jitter alone keeps the order."""
     corrupt: float = 0.0
     delay_s: float = 0.0
     jitter_s: float = 0.0
     """The delay is between `delay_s` - `jitter_s` and `delay_s` + `jitter_s`, and never negative."""
     hold_s: float = 0.1
     cuts: tuple[Cut, ...] = ()
-    """Seconds since the start of whatever the plan is for."""
+    """Times are in seconds since the start of the run that the plan is for."""
 
     def __post_init__(self) -> None:
         for key in ("drop", "duplicate", "reorder", "corrupt"):
@@ -71,7 +71,7 @@ class FaultPlan:
 
     @property
     def is_clean(self) -> bool:
-        """Nothing ever happens."""
+        """True for a plan that causes no fault."""
         return replace(self, hold_s=0.0) == FaultPlan(hold_s=0.0)
 
     def connected(self, direction: Direction, now_s: float) -> bool:
@@ -79,9 +79,12 @@ class FaultPlan:
 
     @classmethod
     def parse(cls, text: str) -> FaultPlan:
-        """`drop=0.05 delay_ms=25 jitter_ms=10 duplicate=0.01 reorder=0.01 hold_ms=100 corrupt=0.001 cut=10-12 cut_up=20-25,40-`
+        """Parse `drop=0.05 delay_ms=25 jitter_ms=10 duplicate=0.01 reorder=0.01 hold_ms=100 corrupt=0.001 cut=10-12
+        cut_up=20-25,40-`.
 
-        Cuts are seconds, several with commas between them, without an end for ever; `cut_up` and `cut_down` are one way.
+        Cuts are in seconds, several are separated by commas, and one without an end lasts for ever; `cut_up` and `cut_down` are one
+        way.
+
         Raises: `ConfigurationError`.
         """
         values: dict[str, Any] = {}
@@ -106,7 +109,7 @@ _NUMBERS = {
     for field in fields(FaultPlan)
     if field.name != "cuts"
 }
-"""Key of the text -> field, and what the number is multiplied by"""
+"""Key of the text -> field, and the factor that converts its number"""
 
 
 def _number(key: str, text: str) -> float:
@@ -131,7 +134,7 @@ class Delivery(NamedTuple):
 
 
 class FaultyWire:
-    """One connection. `happened` counts what was done, under `cut`, `dropped`, `duplicated`, `reordered` and `corrupted`."""
+    """One connection. `happened` counts the faults under `cut`, `dropped`, `duplicated`, `reordered` and `corrupted`."""
 
     def __init__(self, plan: FaultPlan, rng: random.Random) -> None:
         self.happened: Counter[str] = Counter()
@@ -139,8 +142,10 @@ class FaultyWire:
         self._last_due_s = dict.fromkeys(Direction, -math.inf)
 
     def deliveries(self, direction: Direction, now_s: float, *, reliable: bool = False) -> tuple[Delivery, ...]:
-        """Of a message that sets out now; none: it never arrives. A reliable one is repeated until it arrives as it was, so that
-        only a cut keeps it away."""
+        """Return the copies of a message that is sent now; empty: it never arrives.
+
+        A reliable message is repeated until it arrives unchanged, so that only a cut keeps it away.
+        """
         plan = self._plan
         if not plan.connected(direction, now_s):
             self.happened["cut"] += 1
@@ -158,7 +163,7 @@ class FaultyWire:
         return Delivery(delay_s, self._happens(self._plan.corrupt, "corrupted"))
 
     def _ordered_s(self, direction: Direction, now_s: float) -> float:
-        """Never before the one that set out earlier."""
+        """Return the delay of a message that never arrives before one that was sent earlier."""
         due_s = self._last_due_s[direction] = max(now_s + self._delay_s(), self._last_due_s[direction])
         return due_s - now_s
 
@@ -169,7 +174,8 @@ class FaultyWire:
         return max(0.0, self._rng.uniform(plan.delay_s - plan.jitter_s, plan.delay_s + plan.jitter_s))
 
     def _happens(self, share: float, name: str) -> bool:
-        """A fault without a share draws no random number: others happen as they would without it."""
+        """Return whether a fault happens. One with a share of 0 draws no random number, so the others happen as they would without
+        it."""
         if not share or self._rng.random() >= share:
             return False
         self.happened[name] += 1
@@ -182,8 +188,10 @@ Damage = Callable[[Any, random.Random], Any]
 
 
 def corrupt(message: Message, rng: random.Random) -> Message:
-    """The message as no honest peer would send it. Values that are wrong but plausible are not among them: the transport's
-    checksums see to those, and nobody else could."""
+    """Return the message changed in a way that no honest peer would send it.
+
+    Values that are wrong but plausible are not generated: only the transport's checksums can detect those.
+    """
     damage = rng.choice([*_IDENTITY, *_CONTENT[type(message)]])
     damaged: Message = damage(message, rng)
     return damaged
@@ -208,7 +216,7 @@ def _non_finite(values: Array, rng: random.Random) -> Array:
 
 
 def _widened(values: Array) -> Array:
-    """One column too many."""
+    """Return the values with one column too many."""
     return np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, 1)])
 
 

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for those whose other threads never wait for the network."""
+"""Event loop in a thread of its own, for processes whose other threads never wait for the network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENDS_WITHIN_S = 5.0
 
 
 class LoopThread:
-    """Runs from its making to `stop`."""
+    """Event loop that runs from its construction to `stop`."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -20,7 +20,10 @@ class LoopThread:
         self._thread.start()
 
     def call(self, todo: Coroutine[Any, Any, T], timeout_s: float) -> T:
-        """What `todo` returns or raises. Raises: `TimeoutError`, and `todo` is canceled."""
+        """Return the result of `todo`, or raise its exception.
+
+        Raises: `TimeoutError` after `timeout_s`; `todo` is then canceled.
+        """
         future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(todo, timeout_s), self.loop)
         try:
             return future.result()
@@ -28,12 +31,12 @@ class LoopThread:
             raise TimeoutError(f"not done within {timeout_s:g} s") from error
 
     def soon(self, function: Callable[..., object], *arguments: object) -> None:
-        """Has it called on the thread; nothing happens after `stop`."""
+        """Schedule a call on the thread; after `stop` nothing happens."""
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(function, *arguments)
 
     def stop(self) -> None:
-        """Cancels what is under way."""
+        """Stop the loop, and cancel its unfinished tasks."""
         if self.loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(_cancel_others(), self.loop).result(ENDS_WITHIN_S)

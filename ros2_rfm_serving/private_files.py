@@ -1,4 +1,4 @@
-"""Folders and files for their owner alone, whatever the umask: recordings show what cameras saw, logs what people were asked."""
+"""Folders and files for their owner alone, whatever the umask: recordings have camera images, and logs have people's prompts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, for their owner alone. One that is there keeps its mode.
+    """Create a folder and its missing parents for their owner alone. A folder that exists keeps its mode.
 
     Raises: `OSError`.
     """
@@ -20,5 +20,5 @@ def private_folder(folder: Path) -> None:
 
 
 def private(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file that only its owner can read once it is made: an `opener` of `open`."""
+    """Open a file that only its owner can read if it is created: an `opener` of `open`."""
     return os.open(path, flags, PRIVATE_FILE)

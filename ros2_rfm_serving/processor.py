@@ -1,4 +1,4 @@
-"""The processor that this runs on."""
+"""Name of the processor of this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def processor() -> str:
-    """Its name as Linux has it, elsewhere the instruction set's."""
+    """Return the processor's name as Linux reports it; on other systems, the name of the instruction set."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Where config/ lies: in the source tree beside the package, or below the share/ of the installation that the package is in."""
+"""Location of config/: in the source tree beside the package, or below share/ of the installation that contains the package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ PACKAGE = Path(__file__).resolve().parent
 
 
 def shipped(*parts: str, package: Path = PACKAGE) -> Path:
-    """A file or folder that comes with the project, found without ROS. Raises: `ConfigurationError` when it is nowhere."""
+    """Return a file or folder that is part of the project, without using ROS.
+
+    Raises: `ConfigurationError` when it is not found.
+    """
     roots = [package.parent, *(folder / "share" / "rfm_serving" for folder in package.parents)]
     for root in roots:
         found = root.joinpath(*parts)

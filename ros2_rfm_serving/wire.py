@@ -1,6 +1,7 @@
-"""Our nouns in msgpack, for those who do not speak ROS: arrays as openpi's clients pack them, contracts and sessions as maps.
+"""Messages in msgpack, for clients without ROS: arrays as openpi's clients pack them, contracts and sessions as maps.
 
-No pickle, and every limit is checked before anything is built: the size of a frame by whoever receives it, all else here.
+Pickle is never used, and every limit is checked before an object is built: the receiver checks the size of a frame, and this module
+all else.
 """
 
 from __future__ import annotations
@@ -17,37 +18,40 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.types import MAX_ENCODED_BYTES, ExecutionReport, ModelContract, SessionRequest
 
 MAX_FRAME_BYTES = 64 << 20
-"""Of any frame."""
+"""Limit for any frame."""
 MAX_CONTAINERS = 128
-"""Maps and lists of one frame, and so its nesting."""
+"""Limit for the maps and lists of one frame, and so for its nesting."""
 MAX_KEYS = 64
-"""Of one map."""
+"""Limit for the keys of one map."""
 MAX_VALUES = 4096
-"""Of one list."""
+"""Limit for the values of one list."""
 DTYPES = {name: np.dtype(name) for name in ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")}
-"""That an array may have: nothing that holds objects, records or another machine's byte order."""
+"""Data types that an array may have. Types with objects, records or another machine's byte order are excluded."""
 
 OURS = "rfm_serving"
-"""What the metadata of a server of ours says under `server`."""
+"""Value of `server` in the metadata of this project's servers."""
 RESET_REPLY = {"reset": True}
-"""Of a server of ours to a message that did nothing but begin an episode."""
+"""Reply of this project's servers to a message that only begins an episode."""
 CONTRACT = TypeAdapter(ModelContract)
 SESSION = TypeAdapter(SessionRequest)
 REPORT = TypeAdapter(ExecutionReport)
 
 
 def max_frame_bytes(num_cameras: int) -> int:
-    """Of an observation: as many images as the model takes, and 1 MB for all else."""
+    """Return the limit for an observation: the images of all cameras, and 1 MB for all else."""
     return min(num_cameras * MAX_ENCODED_BYTES + (1 << 20), MAX_FRAME_BYTES)
 
 
 def packer() -> msgpack.Packer:
-    """Its `pack` belongs to one thread."""
+    """Return a packer. Its `pack` belongs to one thread."""
     return msgpack.Packer(default=_packed, buf_size=1 << 16)
 
 
 def unpack(frame: bytes | memoryview) -> dict[str, Any]:
-    """The map of a frame; its arrays are read-only views of what msgpack read. Raises: `BadMessageError`."""
+    """Return the map of a frame; its arrays are read-only views of the data that msgpack read.
+
+    Raises: `BadMessageError`.
+    """
     message = unpack_value(frame)
     if not isinstance(message, dict):
         raise BadMessageError("bad_frame", "a frame must be one msgpack map")
@@ -55,7 +59,10 @@ def unpack(frame: bytes | memoryview) -> dict[str, Any]:
 
 
 def unpack_value(frame: bytes | memoryview) -> Any:
-    """As `unpack`, whatever a frame holds: some servers answer with an array and nothing around it. Raises: `BadMessageError`."""
+    """Return the value of a frame, which may be of any type: some servers answer with a bare array.
+
+    Raises: `BadMessageError`.
+    """
     building = _Building()
     try:
         value = msgpack.unpackb(
@@ -72,7 +79,7 @@ def unpack_value(frame: bytes | memoryview) -> Any:
 
 
 class _Building:
-    """What msgpack calls for every map and list of a frame, innermost first."""
+    """Callbacks that msgpack calls for every map and list of a frame, innermost first."""
 
     __slots__ = ("_containers",)
 

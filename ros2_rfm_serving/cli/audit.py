@@ -1,4 +1,4 @@
-"""`rfm audit`: what was decided, why, and that nobody has changed it since."""
+"""`rfm audit`: recorded decisions, their reasons, and the proof that they were not changed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def verify(
     """Finds whatever was changed, removed, inserted, reordered or moved in time: records of the audit log, messages of any topic,
     bytes of any file. It says what, where and when, and distinguishes messages that the recorder lost from those that were removed.
 
-    Every recording has another `head`: whoever keeps it in another place can detect a recording that was written anew as a whole.
+    Every recording has a `head` of its own. Keep it in another place to detect a recording that was written anew as a whole.
 
     Examples:  rfm audit verify /tmp/shift   |   rfm audit verify /tmp/shift --enclave security/enclaves/observer
 
@@ -71,7 +71,7 @@ def verify(
 
 
 def _prover(enclave: Path) -> Prove:
-    """Raises: `ConfigurationError`."""
+    """Return the verifier of pages. Raises: `ConfigurationError`."""
     with needing("security", "rfm audit verify --enclave"):
         from ros2_rfm_serving.ros.monitor.recorded import page_prover
 
@@ -79,7 +79,7 @@ def _prover(enclave: Path) -> Prove:
 
 
 def _proofs(recording: Bag, enclave: Path, verdict: Verdict) -> Proofs:
-    """Raises: `ConfigurationError`."""
+    """Verify the messages and the manifest. Raises: `ConfigurationError`."""
     from ros2_rfm_serving.ros.monitor.recorded import KINDS, check, check_manifest
 
     proofs = check(recording.messages(*KINDS), enclave)
@@ -148,7 +148,7 @@ def _summary(verdict: Verdict) -> str:
 
 
 def _findings(findings: tuple[Finding, ...]) -> Iterator[str]:
-    """Each; where a topic or file has many of a kind, the first of them and how many."""
+    """Yield a line for each finding; where a topic or file has many of a kind, the first of them and their number."""
     from ros2_rfm_serving.audit.findings import in_words
 
     counts = Counter((one.topic, one.file, one.kind) for one in findings)

@@ -52,7 +52,7 @@ Embodiment = Annotated[str, typer.Option(help="GR00T, Evo-1: which embodiment's 
 
 @app.command()
 def show(folder: Folder, json_: JsonFlag = False) -> None:
-    """What a bundle has: architecture, sizes, contract, processing, hashes, and where it came from.
+    """Show a bundle: architecture, sizes, contract, processing, hashes, and its origin.
 
     Example:  rfm bundle show models/metaworld_flow
     """
@@ -85,7 +85,7 @@ def verify(folder: Folder) -> None:
 
 @app.command()
 def diff(one: Folder, other: Folder) -> None:
-    """How the second bundle differs from the first: keys, processor files, weights.
+    """Show how the second bundle differs from the first: keys, processor files, weights.
 
     Example:  rfm bundle diff models/metaworld_flow models/metaworld_staged_flow
 

@@ -72,7 +72,7 @@ def capacity(
 
 
 def _progress() -> Progress:
-    """On stderr: stdout is the answer's."""
+    """Return a progress display on stderr, because stdout is for the answer."""
     columns = (SpinnerColumn(), TextColumn("planning with {task.description}"), TimeElapsedColumn())
     return Progress(*columns, console=Console(stderr=True), transient=True)
 

@@ -103,7 +103,8 @@ def _differs(factory: Factory, nodes: Sequence[NodeSpec], namespace: str, domain
 
 
 def _asked(nodes: Sequence[NodeSpec], inputs: Inputs, contracts: Mapping[str, ModelContract | None]) -> list[str]:
-    """What nodes would warn of. Raises: `ConfigurationError` for what a node, or the server of a robot's model, would refuse."""
+    """Return the warnings of the nodes.
+    Raises: `ConfigurationError` for a setting that a node, or the server of a robot's model, would refuse."""
     try:
         from ros2_rfm_serving.operate.drafts import check_nodes, robot_drafts
     except ImportError:  # planning needs no ROS
@@ -128,7 +129,7 @@ def _too_old(robots: Sequence[RobotDraft], factory: Factory) -> Iterator[str]:
 
 
 def _contracts(inputs: Inputs, *, load: bool) -> dict[str, ModelContract | None]:
-    """What models promise, of those that only say it when they are loaded by loading them. Raises: `RfmError`."""
+    """Return the contracts of the models. load: load the models whose contract is in no file. Raises: `RfmError`."""
     contracts = contracts_of(inputs.factory, inputs.catalogue)
     if not load:
         return contracts
@@ -142,12 +143,12 @@ def _contracts(inputs: Inputs, *, load: bool) -> dict[str, ModelContract | None]
 
 
 def has_robots(factory: Factory, task: str) -> bool:
-    """Whether the descriptor says which robots do a task, by a file or a simulator; others are planned, and not run."""
+    """Return whether the descriptor declares the robots of a task, by a file or a simulator; others are planned, but not run."""
     return factory.tasks[task].world is not None or "robot" in factory.tasks[task].model_fields_set
 
 
 def roles(factory: Factory) -> Iterator[str]:
-    """Components whose names differ by little from one that robots act upon: with such a name nobody acts upon their answers."""
+    """Yield components with a name close to one that robots act upon: no robot acts upon answers under the wrong name."""
     for entry in factory.robot_fleet:
         for component in factory.tasks[entry.task].components:
             if component not in ROLES and (near := difflib.get_close_matches(component, ROLES, 1)):
@@ -155,7 +156,7 @@ def roles(factory: Factory) -> Iterator[str]:
 
 
 def blockers(inputs: Inputs) -> Iterator[str]:
-    """What keeps a valid descriptor from being planned, and so from being started."""
+    """Yield what prevents planning of a valid descriptor, and so its start."""
     gpu_types = {group.gpu_type for group in inputs.factory.server_cluster}
     for model in models_of(inputs.factory):
         if model not in inputs.catalogue.models:
@@ -167,14 +168,15 @@ def blockers(inputs: Inputs) -> Iterator[str]:
 
 
 def horizons(factory: Factory) -> Iterator[str]:
-    """A server without a policy that is asked for lets the robot's own horizon be: policies may be installed there alone."""
+    """Yield problems of horizon policies.
+    They may be installed on the servers alone; a server without the requested policy leaves the robot's own horizon as it is."""
     for entry in factory.robot_fleet:
         if problem := check_horizon(settings_of(factory).robots[entry.task].horizon):
             yield f"{entry.task}.execution.horizon.policy: {problem}"
 
 
 def cores(factory: Factory) -> Iterator[str]:
-    """Who shares some, and who has none on this machine, where its servers run on it."""
+    """Yield servers that share processor cores, and those whose cores do not exist on this machine, where they run on it."""
     yield from shared_cores(factory)
     if factory.hosts or not sys.platform.startswith("linux"):
         return
@@ -185,7 +187,7 @@ def cores(factory: Factory) -> Iterator[str]:
 
 
 def report(inputs: Inputs, missing: Sequence[str] = ()) -> Iterator[str]:
-    """Yield what the descriptor declares. missing: what keeps it from being started."""
+    """Yield the content of the descriptor. missing: what prevents its start."""
     factory = inputs.factory
     cluster = ", ".join(map(str, factory.server_cluster))
     verdict = f"without an error, but it does not start yet: {'; '.join(missing)}" if missing else "valid"
@@ -228,7 +230,7 @@ def _slo(spec: Component, task: Task) -> str:
 
 
 def _left(inputs: Inputs, name: str, component: str) -> str:
-    """What the network, to the nearest host, and the margin take of an SLO before a server has any of it."""
+    """Return the part of an SLO that remains for a server, after the network, to the nearest host, and the margin."""
     factory, task = inputs.factory.without_away(), inputs.factory.tasks[name]
     spec, network, margin = task.components[component], factory.network_of(name), factory.planning.slo_margin
     if not spec.slo_ms:
@@ -254,7 +256,7 @@ def _left(inputs: Inputs, name: str, component: str) -> str:
 
 
 def models_of(factory: Factory) -> list[str]:
-    """Of the tasks that have robots, in the order of the descriptor."""
+    """Return the models of the tasks that have robots, in the order of the descriptor."""
     tasks = [factory.tasks[entry.task] for entry in factory.robot_fleet]
     return list(dict.fromkeys(component.model for task in tasks for component in task.components.values()))
 
@@ -279,7 +281,7 @@ def _models(inputs: Inputs) -> Iterator[str]:
 
 
 def unstepped(model: str, gpu_type: str, inputs: Inputs) -> bool:
-    """Whether the descriptor asks for continuous batching and no profile has it."""
+    """Return whether the descriptor asks for continuous batching and no profile has it."""
     kinds = inputs.profile.batch_sizes(model, gpu_type)
     return gpu_type in inputs.factory.continuous and all(batching == "fixed" for batching, _ in kinds)
 

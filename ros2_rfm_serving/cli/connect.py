@@ -233,7 +233,7 @@ def _contract(
 
 
 def _snapshot(seconds: float, stop: threading.Event) -> GraphSnapshot:
-    """Raises: `ConfigurationError` where nobody is there, or the user ended it."""
+    """Return the graph. Raises: `ConfigurationError` when it is empty; `typer.Exit` when the user has ended it."""
     from ros2_rfm_serving.operate.live_graph import take_snapshot
 
     with _progress() as progress:
@@ -270,7 +270,7 @@ def _write(
     from ros2_rfm_serving.operate.connecting import Target, compare_file, decided_proposal, free_files, write_files
 
     preset = _preset(preset_name)
-    free_files(answers.robot, out, has_model=contract is not None)  # before anybody waits
+    free_files(answers.robot, out, has_model=contract is not None)  # before the user waits
     snapshot = _snapshot(seconds, stop)
     console.print(
         plain(f"ROS domain {snapshot.domain}: {counted(len(snapshot.topics), 'topic')}, {counted(len(snapshot.nodes), 'node')}")
@@ -303,7 +303,7 @@ def _preset(name: str) -> Preset | None:
 
 
 def _ask(undecided: UndecidedError, yes: bool) -> str:
-    """Return what the user types. Raises: the question itself where nobody can be asked, which names the option."""
+    """Return the user's answer. Raises: the question itself, which names the option, where there is no user to ask."""
     if yes or not sys.stdin.isatty():
         raise undecided
     console.print(plain(undecided.problem), soft_wrap=True)
@@ -316,7 +316,7 @@ def _ask(undecided: UndecidedError, yes: bool) -> str:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """While a user is asked, Ctrl-C ends the command at once (exit code 130); otherwise it stops what runs in order."""
+    """Let Ctrl-C end the command at once (exit code 130) while the user is asked; otherwise it stops running processes in order."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -333,7 +333,7 @@ def _short(value: object) -> str:
 
 
 def _next_steps(written: Written, graph: str) -> None:
-    """graph: options that say where the robot is, with a space in front."""
+    """Print the next commands. graph: options that name the robot's graph, with a leading space."""
     factory = shlex.quote(str(written.factory))
     profiles = f" --profiles {shlex.quote(str(written.profiles))}" if written.profiles else ""
     console.print(plain(f"wrote {written.robot} and {written.factory}. Next, with the robot's drivers running:"), soft_wrap=True)
@@ -353,7 +353,7 @@ def _next_steps(written: Written, graph: str) -> None:
 def _check(file: Path, seconds: float, namespace: str, stop: threading.Event) -> None:
     from ros2_rfm_serving.operate.connecting import compare_file, settings_of_file
 
-    name = settings_of_file(file, f"{file.stem}_1").config.name  # what cannot be read is said before anybody waits
+    name = settings_of_file(file, f"{file.stem}_1").config.name  # an unreadable file is reported before the user waits
     findings = compare_file(file, name, _snapshot(seconds, stop), namespace)
     if not findings:
         console.print(plain(f"{file} fits the graph in ROS domain {ros_domain()}"), soft_wrap=True)
@@ -403,9 +403,7 @@ def _prove(
 
 def _goes_on(stage: Stage, yes: bool) -> bool:
     """Return whether the user wants this step; a dry run needs no consent.
-
-    Raises: `ConfigurationError` where nobody can be asked.
-    """
+    Raises: `ConfigurationError` where there is no user to ask."""
     if stage.is_dry or yes:
         return True
     if not sys.stdin.isatty():

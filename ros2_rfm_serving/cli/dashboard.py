@@ -23,8 +23,8 @@ def dashboard(
     domain: Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
     namespace: Annotated[str, typer.Option(help="Namespace of the whole factory")] = "",
 ) -> None:
-    """Serves a page with the robots, servers, schedule and events of a factory, whoever started it, until Ctrl-C. Everybody who
-    reaches it may look; pausing, resuming, aborting, admitting, releasing and draining take the token.
+    """Serves a page with the robots, servers, schedule and events of a factory, however it was started, until Ctrl-C. Everybody
+    with access to its address may look; pausing, resuming, aborting, admitting, releasing and draining take the token.
 
     Examples:  rfm dashboard   |   rfm dashboard --port 8080 --token-file tokens.txt --domain 7
 

@@ -46,7 +46,7 @@ def demo(
         opens_browser=browser,
     )
     outcome = run_factory(factory, options)
-    ignore_signals()  # all that is left
+    ignore_signals()  # nothing else remains to be done
     if outcome.failed:
         console.print(f"gave up on: {', '.join(outcome.failed)}", style="red", markup=False)
         raise typer.Exit(1)

@@ -83,7 +83,7 @@ def deploy(
 
 
 def _kind(**asked: bool) -> Kind:
-    """Raises: `ConfigurationError` unless it is one."""
+    """Return the kind of manifests. Raises: `ConfigurationError` unless exactly one is given."""
     from ros2_rfm_serving.operate.deploy.options import Kind
 
     kinds = [kind for kind, wanted in asked.items() if wanted]
@@ -95,7 +95,7 @@ def _kind(**asked: bool) -> Kind:
 
 
 def _write(folder: Path, inputs: Inputs, options: Options, force: bool) -> None:
-    """Raises: `RfmError` before there is a file."""
+    """Check the factory and write the files. Raises: `RfmError` before any file is written."""
     from ros2_rfm_serving.operate.deploy.files import open_to_readers, write
     from ros2_rfm_serving.operate.deploy.planning import elsewhere, plan
     from ros2_rfm_serving.operate.deploy.writing import files
@@ -103,7 +103,7 @@ def _write(folder: Path, inputs: Inputs, options: Options, force: bool) -> None:
     from ros2_rfm_serving.operate.rates import check_rates
     from ros2_rfm_serving.scheduler import start_fleet
 
-    start_fleet(inputs.factory, inputs.factory.robots, inputs.profile, inputs.catalogue, epoch=1)  # as `rfm up` asks first
+    start_fleet(inputs.factory, inputs.factory.robots, inputs.profile, inputs.catalogue, epoch=1)  # as `rfm up` does first
     check_rates(inputs.factory, inputs.catalogue)
     planned = plan(inputs.factory, inputs.catalogue, options)
     written = files(planned)

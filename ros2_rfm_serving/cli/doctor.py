@@ -17,7 +17,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.doctor.finding import Finding, Verdict
 
 ORDER = [Verdict.MISSING, Verdict.NOTE, Verdict.OPTIONAL, Verdict.OK]
-"""In the table, what needs work comes first."""
+"""Order of the table: findings that need work come first."""
 COLOURS = {Verdict.OK: "green", Verdict.MISSING: "red", Verdict.OPTIONAL: "yellow", Verdict.NOTE: "yellow"}
 
 
@@ -36,7 +36,7 @@ def doctor(
     """
     from ros2_rfm_serving.operate.doctor.checks import findings
 
-    declared = _declared(file, host)  # first: a descriptor that is wrong need not wait for the rest
+    declared = _declared(file, host)  # first: a wrong descriptor need not wait for the rest
     with Console(stderr=True).status("Every import of every executable is tried; this takes some seconds."):
         found = [*declared, *findings()]
     missing = any(finding.verdict is Verdict.MISSING for finding in found)
@@ -70,7 +70,7 @@ def _listed(parts: Sequence[str], most: int = 8) -> str:
 
 
 def _declared(file: Path | None, host: str) -> list[Finding]:
-    """Raises: `ConfigurationError`."""
+    """Return the findings of a host. Raises: `ConfigurationError`."""
     from ros2_rfm_serving.factory import load_factory
     from ros2_rfm_serving.operate.doctor.host import host_findings
 

@@ -9,7 +9,7 @@ import typer
 from ros2_rfm_serving.operate.running import console, prepare_environment
 
 WITHIN_S = 10.0
-"""Twice what a server takes for what runs and waits, unless its `drain_timeout_s` says otherwise."""
+"""Twice the time that a server needs for running and waiting requests, unless its `drain_timeout_s` differs."""
 
 
 def drain(
@@ -24,7 +24,7 @@ def drain(
 
     Example:  rfm drain server_1
 
-    Exit code: 0, or 2 when it is not heard or does not finish.
+    Exit code: 0, or 2 when no status of it is received, or it does not finish.
     """
     prepare_environment(domain)
     from ros2_rfm_serving.operate.draining import drain as drain_server

@@ -1,4 +1,4 @@
-"""`rfm env`: the environment in which any other program of a machine hears a factory."""
+"""`rfm env`: the environment in which any other program of a machine discovers a factory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def env(
     host: Annotated[str, typer.Option(help="The host of the descriptor that this machine is; `-`: none of them")] = "-",
     folder: Annotated[Path, typer.Option(help="Where a Fast DDS profile is written, if the factory has a partition")] = Path(),
 ) -> None:
-    """Prints what the factory's own processes have in their environment, for a shell: so `ros2 topic`, `rfm status`, rviz hear it.
+    """Prints the environment of a factory's own processes, for a shell, so that `ros2 topic`, `rfm status` and rviz discover it.
 
     Example:  eval "$(rfm env my_factory.yaml)"; rfm status
     """

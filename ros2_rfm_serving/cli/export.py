@@ -91,10 +91,10 @@ def _episodes(bag: Bag, skipped: Skipped, robots: list[str], tasks: list[str], o
 
 
 class _Counted:
-    """Episodes on their way."""
+    """Iterator over episodes that counts them."""
 
     def __init__(self, found: Iterator[Episode], show: Callable[[str], None]) -> None:
-        """show: displays progress."""
+        """Wrap an iterator. show: displays progress."""
         self._found, self._show = found, show
         self._words = {True: "succeeded", False: "failed", None: "of which nobody said how they ended"}
         self._counts: dict[str, int] = dict.fromkeys(self._words.values(), 0)

@@ -21,9 +21,9 @@ def foxglove(
     domain: Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
     namespace: Annotated[str, typer.Option(help="Of the factory whose words are proven where there are certificates")] = "",
 ) -> None:
-    """Serves the graph to Foxglove until Ctrl-C: every topic with its definition, its bytes untouched, taken only while somebody
-    looks; parameters; with --control also services. config/foxglove/factory.json is a layout. With RFM_SERVING_ENCLAVE schedules
-    and statuses are shown when they are proven, and all else is marked.
+    """Serves the graph to Foxglove until Ctrl-C: every topic with its definition, its bytes unchanged, received only while a
+    client subscribes; parameters; with --control also services. config/foxglove/factory.json is a layout. With
+    RFM_SERVING_ENCLAVE schedules and statuses are shown when they are verified, and all other topics are marked.
 
     Example:  rfm foxglove, then in Foxglove: Open connection, ws://localhost:8765
 

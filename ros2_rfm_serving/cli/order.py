@@ -1,4 +1,4 @@
-"""`rfm order`: what the buttons of `rfm dashboard` do, typed."""
+"""`rfm order`: the commands of `rfm dashboard`'s buttons, on the command line."""
 
 from __future__ import annotations
 

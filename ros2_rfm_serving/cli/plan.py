@@ -81,7 +81,7 @@ def plan(
 
 
 def _compare(inputs: Inputs, rate_control: bool | None, work: float | None, arrivals: str | None, json: bool) -> bool:
-    """True when at least one policy serves the factory."""
+    """Print a comparison of all policies; return whether at least one serves the factory."""
     from ros2_rfm_serving.reports.plan_tables import comparison
     from ros2_rfm_serving.scheduler import POLICIES
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 console = Console()
 DERIVED_REQUESTS = 2000
-"""Per point of a law and repetition. At full rate an open-loop queue never settles: such a point is the mean over these."""
+"""Requests per point of a law and repetition.
+At full rate an open-loop queue never settles: such a point is the mean over these."""
 
 
 def profile(
@@ -114,7 +115,7 @@ def _fill(sheet: Sheet, servers: list[Server], processes: list[str], num_request
 
 
 def _size_px(text: str, factory: Path | None) -> tuple[int, int]:
-    """Width and height: the largest that a robot of the factory sends, or else as given."""
+    """Return width and height, px: the largest that a robot of the factory sends, or else as given."""
     from ros2_rfm_serving.factory import load_factory
     from ros2_rfm_serving.factory.settings import settings_of
 

@@ -41,8 +41,8 @@ def record(
     domain: Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
     namespace: Annotated[str, typer.Option(help="Namespace of the whole factory")] = "",
 ) -> None:
-    """Records a factory that is running, or that starts later, to a rosbag2 folder (MCAP). Nobody waits for it; what a slow or full
-    disk does not take is counted, and said in /diagnostics.
+    """Records a factory that is running, or that starts later, to a rosbag2 folder (MCAP). No process waits for it; messages that a
+    slow or full disk does not take are counted, and shown in /diagnostics.
 
     Examples:  rfm record   |   rfm record night --keep-gb 50   |   rfm record --flight 30   |   rfm record --trigger
 

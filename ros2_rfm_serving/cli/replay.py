@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DIFFERENT, NOT_REPLAYED = 1, 2
 MOST_CHARACTERS = 400
-"""Of each side of a difference."""
+"""Maximum number of characters of each side of a difference."""
 
 
 def replay(
@@ -92,7 +92,7 @@ def replay(
 
 
 def makers(profiles: Path | None = None) -> Makers:
-    """Return what makes decisions again, by what a writer's name begins with."""
+    """Return the replayers by the beginning of a writer's name."""
     from ros2_rfm_serving.audit.replay import brains
     from ros2_rfm_serving.audit.robots.replay import RobotReplay
     from ros2_rfm_serving.audit.schedulers.replay import SchedulerReplay

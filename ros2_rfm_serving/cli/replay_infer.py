@@ -24,7 +24,8 @@ FIGURES = ("batches", "rows", "same", "alone", "on_edge", "off", "unrecorded", "
 
 
 def infer_again(recording: Bag, models: Path | None, *, as_json: bool) -> int:
-    """The exit code: 0 the same bytes and each row alone within 1e-5, 1 not, 2 nothing could run. Raises: `RfmError`."""
+    """Run the batches again and return the exit code.
+    It is 0 for the same bytes and each row alone within 1e-5, 1 otherwise, 2 when nothing could run. Raises: `RfmError`."""
     from ros2_rfm_serving.audit.servers.rerun import Rerun
 
     began_s, rerun = time.monotonic(), Rerun(recording, models)
@@ -42,7 +43,7 @@ def infer_again(recording: Bag, models: Path | None, *, as_json: bool) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinity."""
+    """Return None for infinity and NaN, which JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 DISCOVERY_LIMIT_S = 10.0
 SILENCE_S, SCHEDULED_SILENCE_S, KILLED_S = 3.0, 10.0, 4.0
-"""A robot that runs says so twice a second, and one of the schedule may be found late on a busy machine; one that was just
-killed may take a moment to fall silent."""
+"""Times of silence after which a robot is not running. A running robot publishes its status twice a second; one of the schedule
+may be discovered late on a busy machine, and a killed one may take a moment to fall silent."""
 
 
 def robot(
@@ -100,7 +100,7 @@ def robot(
 
 
 def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
-    """Until Ctrl-C or the end of its time. Returns the processes that kept failing."""
+    """Run the robot until Ctrl-C or the end of its time, and return the processes that kept failing."""
     from ros2_rfm_serving.factory.environment import discovery_environment
 
     prepare_environment(options.domain, discovery_environment(factory, options.host))
@@ -128,15 +128,13 @@ def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
             with _started(supervisor):
                 show_until_end(f"{newcomer.name} in {factory.name}", supervisor, board, options, stop)
             if any(process.last_exit == EXIT_CONFIGURATION for process in supervisor.gave_up):
-                stay.released = False  # perhaps another one of its name is at work; else its lease ends by itself
+                stay.released = False  # perhaps another robot of its name runs; else its lease ends by itself
     return [process.node.name for process in supervisor.gave_up]
 
 
 def _secured(nodes: list[NodeSpec], factory: Factory, newcomer: Robot, folder: Path | None) -> list[NodeSpec]:
-    """This process asks as the operator from here on; the robot and its world have their own certificates.
-
-    Raises: `ConfigurationError`, also where the robot would have this process' certificate.
-    """
+    """Return the nodes with their own certificates; from here on, this process acts as the operator.
+    Raises: `ConfigurationError`, also where the robot would have this process' certificate."""
     add = f"rfm security add {factory.file} {folder or 'DIR'} {newcomer.name} --task {newcomer.task}"
     if folder is None:
         if (enclave := enclave_of_environment()) is not None:
@@ -162,12 +160,12 @@ def _started(supervisor: Supervisor) -> Iterator[None]:
 @dataclass
 class _Stay:
     released: bool
-    """In the end."""
+    """Release the robot at the end."""
 
 
 @contextmanager
 def _admitted(newcomer: Robot, namespace: str, stay: _Stay, stop: threading.Event) -> Iterator[_Stay]:
-    """From admission to release. A factory that ends first has nobody to release it from."""
+    """Admit the robot, and release it at the end; without effect on a factory that has ended before."""
     from ros2_rfm_serving.ros.fleet_client import FleetClient
 
     client = FleetClient(namespace)
@@ -183,7 +181,7 @@ def _admitted(newcomer: Robot, namespace: str, stay: _Stay, stop: threading.Even
 
 
 def _release(client: FleetClient, newcomer: Robot, stop: threading.Event) -> None:
-    """`stop`, which was set before, is cleared: Ctrl-C means from now on that nobody wants to wait."""
+    """Release the robot. `stop`, which was set before, is cleared: Ctrl-C now ends the wait."""
     stop.clear()
     try:
         console.print(f"{newcomer.name}: released, schedule {client.release(newcomer.name, given_up=stop.is_set)}")
@@ -201,7 +199,8 @@ def _refuse_without_a_factory(observer: ObserverNode) -> None:
 
 
 def _refuse_a_second_one(board: Board, name: str) -> None:
-    """Who is admitted already is admitted again, so that one that was killed may return: that it runs it says itself."""
+    """Raise `ConfigurationError` when a robot of this name publishes its status.
+    A robot that is admitted already can be admitted again, so that a killed one may return."""
     begin_s = silent_since_s = time.monotonic()
     while time.monotonic() - silent_since_s < (SCHEDULED_SILENCE_S if name in board.planned_robots else SILENCE_S):
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""`rfm audit safety`: was everything that robots did within what docs/safety.md guarantees?"""
+"""`rfm audit safety`: check of all robot motion in a recording against the guarantees of docs/safety.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def safety(
 ) -> None:
     """Asks of every control period of every robot whether it keeps what docs/safety.md guarantees, by ten rules.
 
-    What cannot be read is said, and not judged; `rfm audit verify` tells whether anything is missing.
+    Unreadable parts are listed, and not judged; `rfm audit verify` tells whether anything is missing.
 
     Example:  rfm audit safety /tmp/shift
 

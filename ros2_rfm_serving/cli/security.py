@@ -85,11 +85,11 @@ def add(
     days: Days = 365.0,
 ) -> None:
     """Issues to a robot that was not in the descriptor at `init`, and to its world: certificate, key, permissions and token. The
-    router's rules, tokens/door and everybody's DDS permissions name it, too; `rfm robot --security` starts it.
+    router's rules, tokens/door and all members' DDS permissions name it, too; `rfm robot --security` starts it.
 
     Example:  rfm security add my_factory.yaml security push_2 --task push
 
-    Exit code: 0, or 2 when its name is somebody's, or was, or cannot name a robot.
+    Exit code: 0, or 2 when its name belongs to a member, or did, or cannot name a robot.
     """
     now, opened = _opened(folder)
     from ros2_rfm_serving.factory import load_factory
@@ -161,7 +161,7 @@ def check(folder: Where) -> None:
 
 
 def _opened(folder: Path) -> tuple[datetime, Folder]:
-    """Now, and where it is."""
+    """Return the present time, and the folder."""
     with needing("security", "rfm security"):
         from ros2_rfm_serving.security.authority import utc_now
         from ros2_rfm_serving.security.folder import Folder

@@ -54,7 +54,7 @@ UNUSED = {
     "hours": ({**AT_WORK, **ONE_PLAN}, "is of robots and servers at work, and --hours is the scheduler alone"),
     "guests": (ONE_PLAN, "is of one plan, and with --guests the scheduler makes many"),
 }
-"""Option -> parameters that mean nothing beside it, and why."""
+"""Option -> (parameters without effect beside it, reason)."""
 
 
 def simulate(
@@ -106,7 +106,7 @@ def simulate(
 
 
 def check_used(context: typer.Context) -> None:
-    """Raises: `ConfigurationError` for an option that was given and means nothing beside another."""
+    """Raise `ConfigurationError` for an option that has no effect beside another one."""
     for option, (parameters, problem) in UNUSED.items():
         if context.params[option] is None:
             continue
@@ -117,7 +117,7 @@ def check_used(context: typer.Context) -> None:
 
 
 def conditions_of(crashes: list[str], network: str | None) -> Conditions:
-    """Raises: `ConfigurationError` naming the option and what it takes."""
+    """Parse the conditions. Raises: `ConfigurationError` naming the option and its format."""
     from ros2_rfm_serving.simulation import Conditions
 
     return Conditions(crashes=tuple(_crash(text) for text in crashes), network=_network(network) if network else None)

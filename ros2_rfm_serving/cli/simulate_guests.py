@@ -23,7 +23,7 @@ USUAL = "per_hour=6,stay_min=60"
 
 
 def turnover_of(text: str) -> Turnover:
-    """Raises: `ConfigurationError` naming the option and what it takes."""
+    """Parse the turnover. Raises: `ConfigurationError` naming the option and its format."""
     from ros2_rfm_serving.simulation import Turnover
 
     given = {"per_hour": 6.0, "stay_min": 60.0, "silent": 0.0}
@@ -37,7 +37,7 @@ def turnover_of(text: str) -> Turnover:
 
 
 def number(text: str) -> float:
-    """NaN when it is none."""
+    """Return the number; NaN when the text is none."""
     try:
         return float(text)
     except ValueError:
@@ -48,7 +48,7 @@ def number(text: str) -> float:
 
 
 def live(asked: Asked, hours: float, turnover: Turnover) -> None:
-    """The scheduler alone."""
+    """Simulate the scheduler alone."""
     from ros2_rfm_serving.simulation import live_through
 
     inputs = asked.inputs
@@ -59,7 +59,7 @@ def live(asked: Asked, hours: float, turnover: Turnover) -> None:
 
 
 def visit(asked: Asked, times: Times, conditions: Conditions, turnover: Turnover) -> None:
-    """Robots, servers and the scheduler."""
+    """Simulate robots, servers and the scheduler."""
     from ros2_rfm_serving.simulation import simulate_watched
 
     inputs = asked.inputs
@@ -100,7 +100,7 @@ def _show_day(report: DayReport, *, json: bool) -> None:
 
 
 def _became(guests: GuestFigures) -> Iterator[tuple[str, str]]:
-    """What of guests."""
+    """Yield the figures of guests."""
     yield "admitted at once", str(guests.at_once)
     yield "admitted with another plan", str(guests.planned_anew)
     yield "refused", ", ".join(f"{count} for {task}" for task, count in guests.refused.items()) or "0"

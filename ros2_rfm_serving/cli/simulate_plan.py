@@ -1,4 +1,4 @@
-"""A schedule that is in force all the time, in virtual time: what is run, and what is shown of it."""
+"""Simulation of a constant schedule in virtual time, and its output."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Of virtual time of any kind."""
+    """Options of every simulation in virtual time."""
 
     inputs: Inputs
     seed: int
     policy: str
     work: float | None
-    """Of one plan; None: as usual."""
+    """Budget of one plan; None: default."""
     json: bool
 
 
@@ -44,7 +44,7 @@ class Times(NamedTuple):
 
 
 def run(asked: Asked, times: Times, conditions: Conditions, rate_control: bool | None, arrivals: str | None) -> None:
-    """Raises: `typer.Exit` when the policy places nothing."""
+    """Plan, simulate and print the result. Raises: `typer.Exit` when the policy places nothing."""
     from ros2_rfm_serving.scheduler import to_schedule
     from ros2_rfm_serving.simulation import simulate
 
@@ -78,7 +78,7 @@ def _speed(ran_s: float, took_s: float) -> str:
 
 
 class ProgressBar:
-    """A bar on stderr, once one has waited for a while."""
+    """Progress bar on stderr, which appears after a delay."""
 
     def __init__(self, total_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._bar = Progress(console=Console(stderr=True), transient=True)

@@ -1,19 +1,19 @@
-"""Where `rfm` begins. `rfm doctor` works whatever is missing here; every other verb that cannot begin sends people there."""
+"""Entry point of `rfm`. `rfm doctor` works whatever is missing; every other verb that cannot start refers the user to it."""
 
 from __future__ import annotations
 
 import sys
 
 INTERRUPTED = 130
-"""As a shell has it: 128 + SIGINT."""
+"""Exit code as in a shell: 128 + SIGINT."""
 VIRTUAL = (["simulate"], ["bench", "simulation"])
-"""Verbs that are virtual time and nothing else: what was compiled (`rfm compile`) has to be found before it is imported."""
+"""Verbs that run virtual time alone: compiled modules (`rfm compile`) have to be found before they are imported."""
 
 
 def main() -> None:
     try:
         _main()
-    except KeyboardInterrupt:  # while it imports, or before a verb has begun to listen for it
+    except KeyboardInterrupt:  # during imports, or before a verb handles it
         raise SystemExit(INTERRUPTED) from None
 
 
@@ -28,7 +28,7 @@ def _main() -> None:
     try:
         from ros2_rfm_serving.cli.main import main as rfm
 
-        rfm()  # which imports the verb
+        rfm()  # it imports the verb
     except ImportError as error:
         print(f"error: {error}; `rfm doctor` says what is missing and how to get it", file=sys.stderr)
         raise SystemExit(2) from None
@@ -48,7 +48,7 @@ def _doctor() -> None:
     except RfmError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except ImportError:  # not even what reads options and draws the table is here
+    except ImportError:  # even the modules for options and tables are missing
         _plain_doctor()
 
 

@@ -1,4 +1,4 @@
-"""`rfm status`: how a factory does that somebody else started."""
+"""`rfm status`: the state of a factory that another process has started."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def status(
     namespace: Annotated[str, typer.Option(help="Namespace of the whole factory")] = "",
     wait: Annotated[float, typer.Option(min=0, help="Look for a factory for so long, s")] = 5.0,
 ) -> None:
-    """Shows the robots and servers of a running factory, whoever started it, as `rfm up` does.
+    """Shows the robots and servers of a running factory, however it was started, as `rfm up` does.
 
     Examples:  rfm status --watch   |   rfm status --json --domain 7
 

@@ -1,4 +1,4 @@
-"""`rfm topic`: who publishes what, what is sent, and how often, without the `ros2` command."""
+"""`rfm topic`: publishers, messages and rates of topics, without the `ros2` command."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def tune(
 
 
 def _task(inputs: Inputs, name: str) -> tuple[str, Task]:
-    """Raises: `ConfigurationError`."""
+    """Return the task. Raises: `ConfigurationError`."""
     tasks, file = inputs.factory.tasks, inputs.factory.file
     if name not in tasks and (name or len(tasks) != 1):
         fix = did_you_mean(name, tasks) if name else f"name one of {', '.join(tasks)}"
@@ -113,7 +113,7 @@ def _task(inputs: Inputs, name: str) -> tuple[str, Task]:
 
 
 def _rehearse(file: Path | None, task: str, chart: Path | None) -> None:
-    """What would spoil the end of a long run is said at its beginning. Raises: `ConfigurationError`."""
+    """Check at the beginning what would spoil the end of a long run. Raises: `ConfigurationError`."""
     if file is not None:
         _lacks_batching(file)
         _edited(file, task, Pipelining())
@@ -126,10 +126,8 @@ def _rehearse(file: Path | None, task: str, chart: Path | None) -> None:
 
 
 def _lacks_batching(file: Path) -> bool:
-    """Return whether the only group of servers does not say how it batches, so that what pipelined sessions need can be written.
-
-    Raises: `ConfigurationError` for servers that batch otherwise.
-    """
+    """Return whether the only group of servers declares no batching, so that the one for pipelined sessions can be written.
+    Raises: `ConfigurationError` for servers with another batching."""
     source = yaml_source.read(file)
     cluster = source.data[CLUSTER]
     groups = cluster if isinstance(cluster, list) else [cluster]
@@ -143,7 +141,7 @@ def _lacks_batching(file: Path) -> bool:
 
 
 def _bench(inputs: Inputs, name: str, task: Task, *, episodes: int, seed: int, slower: float, gpu: str) -> MeasuredBench:
-    """Raises: `ConfigurationError`, `ModelError`."""
+    """Return the bench. Raises: `ConfigurationError`, `ModelError`."""
     try:
         from ros2_rfm_serving.engines.embedded.options import BundleOptions
         from ros2_rfm_serving.operate.pipeline_tuning import MeasuredBench, Place, law_of
@@ -173,7 +171,7 @@ def _bench(inputs: Inputs, name: str, task: Task, *, episodes: int, seed: int, s
 
 
 def _search(goal: Goal, bench: MeasuredBench) -> list[Tried]:
-    """Ctrl-C ends it with nothing written."""
+    """Search, and return the tried configurations; Ctrl-C ends it with nothing written."""
     tried: list[Tried] = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -185,7 +183,8 @@ def _search(goal: Goal, bench: MeasuredBench) -> list[Tried]:
 
 
 def _edited(file: Path, task: str, pipelining: Pipelining) -> str:
-    """The descriptor with it, its line ends as they were. Raises: `ConfigurationError` when it cannot say so, and why."""
+    """Return the descriptor with the pipelining, its line ends unchanged.
+    Raises: `ConfigurationError` when it cannot be written there."""
     from ros2_rfm_serving.factory.reading import parse_factory
 
     with file.open(encoding="utf-8", newline="") as source:
@@ -230,7 +229,7 @@ def _table(tried: list[Tried], best: Tried | None) -> Table:
 
 
 def _draw(tried: list[Tried], goal: Goal, best: Tried | None, title: str, file: Path) -> None:
-    """Throughput over success, staleness as colour. Raises: `ConfigurationError`."""
+    """Draw throughput over success, staleness as colour. Raises: `ConfigurationError`."""
     from ros2_rfm_serving.reports.charts import figure_of, save
 
     figure, (axis,) = figure_of(7, 4.5, 1)

@@ -126,8 +126,8 @@ def up(
 
 
 def _end(outcome: Outcome, json_file: Path | None) -> None:
-    """Says how it went. Raises: `typer.Exit`."""
-    ignore_signals()  # all that is left
+    """Report the outcome. Raises: `typer.Exit`."""
+    ignore_signals()  # nothing else remains to be done
     if json_file:
         from ros2_rfm_serving.monitoring.summary import as_json
 

@@ -37,7 +37,7 @@ def verbs_app(verbs: Mapping[str, str], *, help: str, groups: Mapping[str, Mappi
             return self.commands.get(cmd_name)
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            if args and args[0] not in verbs:  # the error proposes the nearest of the names that it has
+            if args and args[0] not in verbs:  # so that the error can propose the nearest name
                 self.commands = {name: placeholders.get(name) or _placeholder(name, "", "") for name in verbs}
             return super().resolve_command(ctx, args)
 
@@ -52,7 +52,7 @@ def verbs_app(verbs: Mapping[str, str], *, help: str, groups: Mapping[str, Mappi
 
 
 def _placeholder(name: str, line: str, group: str) -> TyperCommand:
-    """A verb as `--help` lists it: `get_command` imports the real one."""
+    """Return a verb as `--help` lists it; `get_command` imports the real one."""
     return TyperCommand(name, callback=_nothing, help=line, rich_help_panel=group or None)
 
 

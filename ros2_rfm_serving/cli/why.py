@@ -70,7 +70,7 @@ def why(
 
 
 def _check(look: Look, name: str) -> None:
-    """Raises: `ConfigurationError` when nobody is called so."""
+    """Raise `ConfigurationError` when there is no robot or server of this name."""
     unconfigured = {said.owner for said in look.diagnosed if said.name.endswith(f": {CONFIGURATION}")}
     there = sorted({*look.robots, *look.servers, *unconfigured})
     if name not in there:
@@ -108,7 +108,7 @@ def _lines(look: Look, found: list[Finding]) -> list[str]:
 
 
 def _cause_lines(place: int, cause: str, found: list[Finding]) -> list[str]:
-    """Return the findings of one cause, those that differ only in whose they are as one."""
+    """Return the findings of one cause; those that differ only in their robot or server are merged."""
     alike: dict[str, list[Finding]] = {}
     for one in found:
         alike.setdefault(without_numbers("\n".join(one.evidence).replace(one.about, "") if one.about else ""), []).append(one)

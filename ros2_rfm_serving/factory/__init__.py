@@ -1,4 +1,4 @@
-"""What the user declares: the factory descriptor and the model catalogue."""
+"""Declarations of the user: the factory descriptor and the model catalogue."""
 
 from ros2_rfm_serving.factory.catalogue import Catalogue, CatalogueEntry
 from ros2_rfm_serving.factory.descriptor import Factory, Robot

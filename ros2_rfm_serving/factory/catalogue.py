@@ -1,4 +1,4 @@
-"""The model catalogue, `profiles/models.yaml`: which engine runs a model, from where, what it needs, and who says so."""
+"""Model catalogue, `profiles/models.yaml`: for each model its engine, location, requirements, and the sources of these figures."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ AT_START = "at_start"
 
 
 class Steps(BaseModel):
-    """What of the fixed law of an action model is perception; the rest of it is solver steps, all alike. So both laws of the model
-    agree: a batch that nothing joins takes the same."""
+    """Division of an action model's fixed law into perception and equal solver steps.
+
+    Both laws of the model therefore agree: a batch that no request joins takes the same time.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     num_steps: int = Field(ge=1)
-    """Of the solver, from perception to answer."""
+    """Solver steps from perception to answer."""
     perception_base_ms: float = Field(ge=0)
-    """Of `base_ms`."""
+    """Part of `base_ms`."""
     perception_per_row_ms: float = Field(ge=0)
-    """Of `per_row_ms`."""
+    """Part of `per_row_ms`."""
     sizes: tuple[int, ...] = ()
-    """Shapes of a perception and of a step, rising; none: `batch_sizes`. There may be more of them: a step is captured once, not
-    once for each of a batch's."""
+    """Batch sizes of a perception and of a step, rising; empty: `batch_sizes`. More sizes are possible here, since a step is
+    captured once, not once for each step of a batch."""
 
 
 def _check_rising(name: str, sizes: tuple[int, ...]) -> None:
@@ -38,33 +40,33 @@ def _check_rising(name: str, sizes: tuple[int, ...]) -> None:
 
 
 class WaveStep(BaseModel):
-    """A step in the time over the rows (`profiles.service.Wave`)."""
+    """A step in the service time over the batch size (`profiles.service.Wave`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     from_rows: int = Field(ge=1)
     extra_rows: float = Field(ge=0)
-    """That it is worth, of `per_row_ms` each."""
+    """Height of the step, in multiples of `per_row_ms`."""
 
 
 class Service(BaseModel):
-    """How long an emulated model takes. `profiles/service.py` has the laws."""
+    """Service time of an emulated model. `profiles/service.py` has the laws."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     batching: Literal["fixed", "continuous"]
     base_ms: float = Field(gt=0)
-    """Of every batch, or of every request that is alone."""
+    """Time of every batch (fixed), or of a request that is alone (continuous)."""
     per_row_ms: float | None = Field(default=None, ge=0)
-    """Fixed: added by every row of the batch size."""
+    """Fixed: time added by every slot of the batch size."""
     batch_sizes: tuple[int, ...] = (1,)
-    """Fixed: that the model has been compiled for, rising."""
+    """Fixed: batch sizes that the model has been compiled for, rising."""
     wave: WaveStep | None = None
-    """Fixed: from some rows on a batch takes longer than the line says; None: it does not."""
+    """Fixed: step above which a batch takes longer than the line predicts; None: there is no step."""
     steps: Steps | None = None
-    """Fixed: it can also batch continuously, one solver step at a time; None: it cannot."""
+    """Fixed: parts of the law, with which the model can also batch continuously, one solver step at a time; None: it cannot."""
     per_request_ms: float | None = Field(default=None, gt=0)
-    """Continuous: added by every request in service."""
+    """Continuous: time added by every request in service."""
     max_concurrent: int = Field(default=256, ge=1)
-    """Continuous: requests in service at once."""
+    """Continuous: maximum number of requests in service."""
     jitter: float = Field(default=0.05, ge=0, le=1)
     """Relative standard deviation."""
 
@@ -100,7 +102,7 @@ class Service(BaseModel):
         )
 
     def stepped_law(self) -> SteppedService | None:
-        """One solver step at a time; None: nobody has said."""
+        """Return the law of one solver step at a time; None: the catalogue has none."""
         steps = self.steps
         if steps is None:
             return None
@@ -117,17 +119,17 @@ class Service(BaseModel):
 
 
 class Footprint(BaseModel):
-    """What a model takes on one type of GPU."""
+    """Requirements of a model on one type of GPU."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     memory_gb: float = Field(gt=0)
     load_s: float = Field(ge=0)
     source: str
-    """Where the numbers come from."""
+    """Source of the figures."""
     service: Service | None = None
-    """How long an emulated model takes on this GPU; without it, as its latency profile says."""
+    """Service time of an emulated model on this GPU; None: its latency profile has it."""
     derivation: str = ""
-    """How published figures led to `service`."""
+    """Derivation of `service` from published figures."""
 
     @model_validator(mode="after")
     def _a_law_says_where_it_comes_from(self) -> Footprint:
@@ -139,26 +141,26 @@ class Footprint(BaseModel):
 class CatalogueEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     engine: str
-    """By name (engines/registry.py): `bundle` (an embedded model), `lerobot`, `jax`, `vllm`, `openai`, `remote`, `emulated` (it
-    takes the time of its service law or profile; nothing runs), an entry point, or `package.module:function`."""
+    """Name of an engine (engines/registry.py): `bundle` (an embedded model), `lerobot`, `jax`, `vllm`, `openai`, `remote`,
+    `emulated` (it takes the time of its service law or profile; no model runs), an entry point, or `package.module:function`."""
     options: dict[str, Any] = {}
-    """Of the engine, which checks them."""
+    """Options that the engine validates itself."""
     bundle: str = ""
     """Folder for `bundle`: beside the catalogue, or below models/."""
     parity: Literal["on_request", "at_start"] = "on_request"
-    """`at_start`: its servers hold it against its reference, block by block, and do not serve it when it is further off than it may
-    be; `on_request`: `rfm parity` does."""
+    """`at_start`: servers compare the model with its reference, block by block, and do not serve it when the deviation exceeds the
+    limit; `on_request`: only `rfm parity` compares them."""
     output: str = Field(default="action_chunk", pattern="^(action_chunk|judgement|plan)$")
     action_names: tuple[str, ...] = ()
-    """Of an emulated action model."""
+    """Action names of an emulated action model."""
     cameras: tuple[str, ...] = ()
-    """That an emulated model asks for."""
+    """Cameras that an emulated model asks for."""
     state_size: int = Field(default=0, ge=0)
-    """That an emulated model asks for."""
+    """State size that an emulated model asks for."""
     chunk_length: int = Field(default=16, ge=1)
-    """Of an emulated action model, control steps."""
+    """Chunk length of an emulated action model, in control steps."""
     size_b: float | None = Field(default=None, gt=0)
-    """Billions of parameters that it is named by, which ROSA's weighted partition shares GPUs by (§4.1)."""
+    """Billions of parameters in the model's name, by which ROSA's weighted partition shares GPUs (§4.1)."""
     gpus: dict[str, Footprint] = {}
 
 
@@ -173,16 +175,16 @@ class Catalogue(BaseModel):
     models: dict[str, CatalogueEntry]
 
     def footprint(self, model: str, gpu_type: str) -> Footprint | None:
-        """What a model takes there; None: nobody has said."""
+        """Return the requirements of a model on a type of GPU; None: not known."""
         return self.models[model].gpus.get(gpu_type) if model in self.models else None
 
     def fits(self, model: str, gpu_type: str) -> bool:
-        """False only when both sizes are known and the model is too large."""
+        """Return whether a model fits; it does not only when both sizes are known and the model is too large."""
         need, gpu = self.footprint(model, gpu_type), self.gpu_types.get(gpu_type)
         return need is None or gpu is None or need.memory_gb <= gpu.memory_gb
 
     def __getitem__(self, model: str) -> CatalogueEntry:
-        """Raises: `ModelError` for a model that nobody has described."""
+        """Return the entry of a model. Raises: `ModelError` for one that is not in the catalogue."""
         if model not in self.models:
             raise ModelError(f"model {model!r} is not in the catalogue; {did_you_mean(model, self.models)}")
         return self.models[model]
@@ -195,6 +197,6 @@ class Catalogue(BaseModel):
 
 
 def _beside(file: Path, entry: CatalogueEntry) -> CatalogueEntry:
-    """A bundle that lies beside the catalogue, by its whole path."""
+    """Return the entry with the full path of a bundle that is beside the catalogue."""
     folder = file.resolve().parent / entry.bundle
     return entry.model_copy(update={"bundle": str(folder)}) if entry.bundle and folder.is_dir() else entry

@@ -1,4 +1,4 @@
-"""Sections of the descriptor: the servers, those that stand by, and how cautious plans are."""
+"""Sections of the descriptor for servers, standbys and the caution of plans."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ros2_rfm_serving.factory.section import Section
 
 CONTINUOUS, WAIT = "continuous", "wait"
 AUTOMATIC = "auto"
-"""In place of a dispatch policy: the planner chooses."""
+"""Value in place of a dispatch policy: the planner chooses one."""
 SLO_MARGIN = 0.0
-"""Unless it is declared."""
+"""Default of `slo_margin`."""
 
 
 def _some_cores(text: str) -> str:
@@ -23,7 +23,7 @@ def _some_cores(text: str) -> str:
 
 
 Cores = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value), AfterValidator(_some_cores)]
-"""Such as 0-3,8; a core alone may be a number."""
+"""Cores such as 0-3,8; a single core may be a number."""
 
 
 GpuName = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
@@ -31,13 +31,13 @@ GpuName = Annotated[str, BeforeValidator(lambda value: str(value) if type(value)
 
 
 class Overflow(Section):
-    """A server elsewhere that takes what a server of the group cannot answer in time (Kairos §3.2.3). Ours."""
+    """A remote server for requests that a server of the group cannot answer in time (Kairos §3.2.3). Ours."""
 
     url: str = Field(pattern=r"^wss?://")
-    """Of its door for clients without ROS (docs/gateway.md)."""
+    """Address of its gateway for clients without ROS (docs/gateway.md)."""
     round_trip_ms: float = Field(gt=0)
     batches_in_flight: int = Field(default=2, ge=1, le=8)
-    """On their way there or back at once: with one, the server elsewhere idles for a round trip between two batches."""
+    """Maximum number of batches in transit: with one, the remote server idles for a round trip between two batches."""
     token_env: str = ""
     """Environment variable with its token; empty: none."""
 
@@ -45,24 +45,24 @@ class Overflow(Section):
 class ServerCluster(Section):
     num_servers: int = Field(ge=1, le=10_000)
     dispatch: str = "balanced"
-    """Whose request runs next: `balanced`, `best`, `swift`, `fifo`, `least_attained`, `wait_ratio`, `deadline`, or one of one's own
-    (docs/server.md says what each is good at); `auto`: the planner chooses. Ours."""
+    """Dispatch policy: `balanced`, `best`, `swift`, `fifo`, `least_attained`, `wait_ratio`, `deadline`, or a policy of one's own
+    (docs/server.md describes their strengths); `auto`: the planner chooses. Ours."""
     batching: str = "fixed"
-    """How many run together: `fixed`, `saturation` or `wait`; `continuous`: models that can advance one solver step at a time let
+    """Batching policy: `fixed`, `saturation` or `wait`; `continuous`: models that can advance one solver step at a time let
     requests join a running batch. Ours."""
     refetch_after_ms: float = Field(default=0.0, ge=0)
-    """An observation that would be older when it is used is asked for again if that costs nothing; 0: never. Ours."""
+    """Age above which an observation is requested again before it is used, if that costs nothing; 0: never. Ours."""
     overflow: Overflow | None = None
     parity: Literal["on_request", "at_start"] = "on_request"
-    """`at_start`: each model is held against its reference before it is served, and not served when a block is further off than it
-    may be; `on_request`: those alone of which the catalogue says so. Ours."""
+    """`at_start`: each model is compared with its reference before it is served, and not served when the deviation of a block
+    exceeds its limit; `on_request`: only models for which the catalogue requires it. Ours."""
     gpu_type: GpuName = Field(min_length=1)
     hosts: tuple[str, ...] = ()
     """Machines that its servers may run on; empty: any that has such GPUs. Ours."""
     threads: int = Field(default=1, ge=1, le=4096)
     """CPU threads of each server's engine. Ours."""
     cores: tuple[Cores, ...] = ()
-    """Of its servers' processes, one after the other; empty: wherever the system puts them. Ours."""
+    """Processor cores of each server's process, in their order; empty: the system chooses. Ours."""
 
     @model_validator(mode="after")
     def _cores_for_each(self) -> ServerCluster:
@@ -73,7 +73,8 @@ class ServerCluster(Section):
         return self
 
     def cores_of(self, index: int) -> str:
-        """Of the index-th of its servers. Of those beyond its number, which only a question knows, none."""
+        """Return the cores of the index-th server. Servers beyond the declared number, which only a what-if query has, have
+        none."""
         return self.cores[index] if index < len(self.cores) else ""
 
     def __str__(self) -> str:
@@ -81,41 +82,42 @@ class ServerCluster(Section):
 
 
 class Standby(Section):
-    """Servers that take over when another is lost (ROSA §3.4.4). Ours."""
+    """Servers that replace one that is lost (ROSA §3.4.4). Ours."""
 
     num_servers: int = Field(default=0, ge=0)
-    """Of the cluster's, kept warm with a model loaded and out of the normal routes."""
+    """Number of servers of the cluster that are kept ready with a model loaded, and out of the normal routes."""
     peers: bool = True
-    """Where no reserved server covers a loss: another one with the same model, if it still meets every SLO."""
+    """Use another server with the same model where no reserved server covers a loss, if it still meets every SLO."""
     same_host: bool = False
-    """Of several `hosts`: a standby may be on the host of the server that it covers, if no other can. That helps when a process
-    ends, not when the host is lost."""
+    """Allow a standby on the host of the server that it covers, where there are several `hosts` and no other can cover it. That
+    helps when a process ends, but not when the host is lost."""
 
 
 class Stragglers(Section):
-    """Services that take longer than others: a throttled GPU, a page fault, a neighbour. Ours."""
+    """Services that take longer than others, because of a throttled GPU, a page fault or a neighbour. Ours."""
 
     share: float = Field(gt=0, le=0.5)
-    """Of all services: batches, or answers of servers that all who ask share."""
+    """Share of all services: of batches, or of answers of servers that all clients share."""
     factor: float = Field(gt=1, le=100)
-    """Times as long as usual."""
+    """Service time as a multiple of the usual one."""
 
     @property
     def pace(self) -> float:
-        """Times as long as without them, of all services, mean."""
+        """Mean over all services of the service time, as a multiple of the time without stragglers."""
         return 1.0 + self.share * (self.factor - 1.0)
 
 
 class Planning(Section):
-    """What a plan is to reach, and how cautious it is. Ours."""
+    """Objective and caution of plans. Ours."""
 
     objective: Literal["throughput", "proportional", "max_min"] = "proportional"
-    """What plans are compared by: the sum of all weighted actions (ROSA's), or what leaves no class behind: docs/scheduler.md."""
+    """Objective by which plans are compared: the sum of all weighted actions (ROSA's), or one that neglects no class
+    (docs/scheduler.md)."""
 
     slo_margin: float = Field(default=SLO_MARGIN, ge=0, le=0.5)
-    """Share of every SLO that no prediction may use up: taken off first, before the network's part. Why none is the default:
-    docs/scheduler.md."""
+    """Share of every SLO that no prediction may use; it is subtracted first, before the network's part. docs/scheduler.md explains
+    why the default is 0."""
     stragglers: Stragglers | None = None
-    """Plans keep every SLO with them; None: all services scatter as they did when profiles were measured."""
+    """Plans keep every SLO in spite of these; None: all services scatter as they did when profiles were measured."""
     link_share: float = Field(default=0.9, ge=0.05, le=1)
-    """Of a host's `bandwidth_mbit_s`, each way, that no plan asks for more than."""
+    """Largest share of a host's `bandwidth_mbit_s`, each way, that a plan uses."""

@@ -1,4 +1,4 @@
-"""Processor cores as `taskset --cpu-list` has them: numbers and ranges, separated by commas."""
+"""Processor cores in the format of `taskset --cpu-list`: numbers and ranges, separated by commas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PART = re.compile(r"\s*(\d{1,5})(?:\s*-\s*(\d{1,5}))?\s*", re.ASCII)
 
 
 def cores_of(text: str) -> frozenset[int]:
-    """Of nothing: none. Raises: `ValueError` saying what is wrong."""
+    """Return the cores of a text; an empty text has none. Raises: `ValueError` with the problem."""
     cores: set[int] = set()
     for part in text.split(",") if text.strip() else ():
         found = _PART.fullmatch(part)
@@ -24,7 +24,7 @@ def cores_of(text: str) -> frozenset[int]:
 
 
 def in_words(cores: Iterable[int]) -> str:
-    """The shortest such text."""
+    """Return the shortest text for these cores."""
     ends: list[list[int]] = []
     for core in sorted(set(cores)):
         if ends and ends[-1][1] == core - 1:

@@ -1,4 +1,4 @@
-"""Which Fast DDS profile a factory's processes need: shared memory has to hold what the robots' cameras are declared to make."""
+"""Choice of a factory's Fast DDS profile: shared memory has to hold the images that the robots' cameras are declared to send."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from ros2_rfm_serving.factory.nodes import WORLD_EXECUTABLES, NodeSpec, merged_parameters
 
 SEGMENT_BYTES = 512 * 1024
-"""Of shared memory per process, as Fast DDS comes: a best-effort message for which there is no room is lost without a word."""
+"""Shared memory per process by default in Fast DDS. A best-effort message that does not fit is lost without a warning."""
 HELD = 3
 """Observations that it has to hold: one is written while the server still reads the last one, and requests overlap."""
 JPEG_BYTES_PER_PIXEL = {90: 0.5, 100: 1.0}
-"""At most, up to this quality. Cameras' images have half of it: 0.27 at 90."""
+"""Quality -> upper bound of the size, up to that quality. Camera images have half of it: 0.27 at 90."""
 RAW_BYTES_PER_PIXEL = 3.0
 JPEG_QUALITY, IMAGE_SIZE_PX, WORLD_IMAGE_SIZE_PX = 90, 640, 96
 """Defaults of the parameters `jpeg_quality` and `max_image_size_px` of a robot, and of `image_size_px` of a simulated one."""
@@ -20,12 +20,12 @@ JPEG_QUALITY, IMAGE_SIZE_PX, WORLD_IMAGE_SIZE_PX = 90, 640, 96
 
 class DdsProfile(NamedTuple):
     file: str
-    """In config/dds/."""
+    """File in config/dds/."""
     reason: str
 
 
 def dds_profile(nodes: Sequence[NodeSpec]) -> DdsProfile:
-    """For all of them. Raises: `ConfigurationError` for a robot's parameter file that is none."""
+    """Return the profile for all these nodes. Raises: `ConfigurationError` for an invalid parameter file of a robot."""
     largest = max((message_bytes(size_px, robot) for robot, size_px in _robots(nodes)), default=0)
     needed = f"{HELD} messages of up to {largest / 1e6:.2f} MB"
     if HELD * largest <= SEGMENT_BYTES:
@@ -34,7 +34,7 @@ def dds_profile(nodes: Sequence[NodeSpec]) -> DdsProfile:
 
 
 def message_bytes(size_px: int, parameters: Mapping[str, Any]) -> int:
-    """Of the largest that a robot sends or hears: an observation, or a camera's raw image."""
+    """Return the size of the largest message that a robot sends or receives: an observation, or a camera's raw image."""
     cameras, quality = parameters.get("cameras", ["front"]), parameters.get("jpeg_quality", JPEG_QUALITY)
     per_pixel = next(size for limit, size in JPEG_BYTES_PER_PIXEL.items() if quality <= limit)
     kinds = [parameters.get("camera_type", "compressed"), *(kind.rpartition("=")[2] for kind in parameters.get("camera_types", ()))]
@@ -43,7 +43,7 @@ def message_bytes(size_px: int, parameters: Mapping[str, Any]) -> int:
 
 
 def _robots(nodes: Sequence[NodeSpec]) -> list[tuple[Mapping[str, Any], int]]:
-    """(the parameters of each, the longer side of its images)"""
+    """Return (parameters, longer side of its images) of each robot."""
     worlds = {
         node.namespace: node.parameters.get("image_size_px", WORLD_IMAGE_SIZE_PX)
         for node in nodes

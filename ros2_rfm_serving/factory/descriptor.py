@@ -1,12 +1,12 @@
-"""The factory descriptor: ROSA §3.3, Fig. 3, as it is printed, plus optional keys of ours.
+"""Factory descriptor: the format of ROSA §3.3, Fig. 3, with additional optional keys.
 
 server_cluster:  {num_servers, gpu_type}; ours: a list of such groups, dispatch, batching, refetch_after_ms,
                  overflow, parity, threads, cores
 robot_fleet:     [{task, num_robots}, ...]; ours: network
-standby:         ours: servers kept warm, outside the normal routes
-planning:        ours: how cautious a plan is
-hosts:           ours: the machines, their GPUs, and what runs where (docs/hosts.md)
-discovery:       ours: how processes on several machines find each other, and which factories do not
+standby:         ours: servers kept ready, outside the normal routes
+planning:        ours: objective and caution of plans
+hosts:           ours: the machines, their GPUs, and the processes of each (docs/hosts.md)
+discovery:       ours: how processes on several machines discover each other, and how factories are isolated
 <task>:          pipeline, task_retry, safety_and_slo_violation, components;
                  ours: value, min_action_rate_hz, execution, percentile, world, robot, image_size_px
 """
@@ -35,7 +35,7 @@ class Robot(Section):
     name: str
     task: str
     index: int
-    """Within its task, from 0."""
+    """Number within its task, from 0."""
 
 
 class Factory(Section):
@@ -44,20 +44,20 @@ class Factory(Section):
     name: str
     file: str
     fingerprint: str = ""
-    """SHA-256, hex, of what the file says: two machines of a factory have the same one. Empty: it was read from no file."""
+    """SHA-256, hex, of the content of the file, which is equal on all machines of a factory; empty: it was read from no file."""
     server_cluster: tuple[ServerCluster, ...]
     """Groups of equal servers; Fig. 3 has one."""
     standby: Standby = Standby()
     planning: Planning = Planning()
     hosts: dict[str, Host] = Field(default_factory=dict)
-    """Empty: it is all on one machine."""
+    """Host -> its machine; empty: everything runs on one machine."""
     discovery: Discovery = Discovery()
     robot_fleet: tuple[FleetEntry, ...]
     tasks: dict[str, Task]
 
     @property
     def robots(self) -> list[Robot]:
-        """Named `<task>_<number from 1>`, in the order of the descriptor."""
+        """Robots, named `<task>_<number from 1>`, in the order of the descriptor."""
         return [
             Robot(name=f"{entry.task}_{index + 1}", task=entry.task, index=index)
             for entry in self.robot_fleet
@@ -65,7 +65,7 @@ class Factory(Section):
         ]
 
     def with_num_robots(self, num_robots: int) -> Factory:
-        """The same factory with another fleet size, split among the tasks in the same proportion.
+        """Return the same factory with another fleet size, split among the tasks in the same proportion.
 
         Raises: `ConfigurationError` when there are fewer robots than tasks.
         """
@@ -75,7 +75,7 @@ class Factory(Section):
         total = sum(entry.num_robots for entry in self.robot_fleet)
         shares = [num_robots * entry.num_robots / total for entry in self.robot_fleet]
         counts = [max(1, int(share)) for share in shares]
-        while sum(counts) != num_robots:  # the largest remainders get what is left; what is over goes where it is most over
+        while sum(counts) != num_robots:  # the largest remainders are rounded up first; an excess is removed where it is largest
             step = 1 if sum(counts) < num_robots else -1
             at = max((i for i in range(len(counts)) if counts[i] + step >= 1), key=lambda i: step * (shares[i] - counts[i]))
             counts[at] += step
@@ -83,13 +83,13 @@ class Factory(Section):
         return self.model_copy(update={"robot_fleet": fleet})
 
     def with_num_servers(self, num_servers: int) -> Factory:
-        """The same factory with another number of servers in its first group."""
+        """Return the same factory with another number of servers in its first group."""
         first, *others = self.server_cluster
         group = first.model_copy(update={"num_servers": num_servers})
         return self.model_copy(update={"server_cluster": (group, *others)})
 
     def with_dispatch(self, by_type: Mapping[str, str]) -> Factory:
-        """The same factory with these dispatch policies, by GPU type, in place of `auto`."""
+        """Return the same factory with these dispatch policies, by GPU type, in place of `auto`."""
         groups = (
             group.model_copy(update={"dispatch": by_type[group.gpu_type]}) if group.dispatch == AUTOMATIC else group
             for group in self.server_cluster
@@ -97,12 +97,12 @@ class Factory(Section):
         return self.model_copy(update={"server_cluster": tuple(groups)})
 
     def network_of(self, task: str) -> Network:
-        """Of the robots of a task; none is declared for those that only ever come while the factory runs."""
+        """Return the network of a task's robots; a default for tasks whose robots only join while the factory runs."""
         return next((entry.network for entry in self.robot_fleet if entry.task == task), Network())
 
     @property
     def servers(self) -> list[str]:
-        """Named `server_<number from 1>`, in the order of the descriptor."""
+        """Servers, named `server_<number from 1>`, in the order of the descriptor."""
         return list(self.gpu_types)
 
     @property
@@ -117,12 +117,12 @@ class Factory(Section):
 
     @property
     def waiting(self) -> frozenset[str]:
-        """GPU types whose servers wait for one more where that pays."""
+        """GPU types whose servers wait for one more request where that is worth it."""
         return frozenset(group.gpu_type for group in self.server_cluster if group.batching == WAIT)
 
     @property
     def dispatch(self) -> dict[str, str]:
-        """GPU type -> the order in which its servers take those who wait."""
+        """GPU type -> dispatch policy of its servers."""
         return {group.gpu_type: group.dispatch for group in self.server_cluster}
 
     @property
@@ -133,13 +133,13 @@ class Factory(Section):
 
     @property
     def cores(self) -> dict[str, str]:
-        """Server -> the processor cores that it keeps to; empty: any."""
+        """Server -> the processor cores that it is restricted to; empty: any."""
         named = [group.cores_of(i) for group in self.server_cluster for i in range(group.num_servers)]
         return dict(zip(self.groups, named, strict=True))
 
     @property
     def seats(self) -> dict[str, Seat]:
-        """Server -> the host and the GPU that it runs on; of those that find none, nothing."""
+        """Server -> the host and the GPU that it runs on, without servers that find none."""
         return seats(self.hosts, {server: Wish(group.gpu_type, group.hosts) for server, group in self.groups.items()})
 
     @property
@@ -150,32 +150,35 @@ class Factory(Section):
 
     @property
     def round_trips_s(self) -> dict[str, float]:
-        """Server -> round trip to its host, of the largest observation; empty where all of them are equally far."""
+        """Server -> round trip to its host with the largest observation; empty where all of them are equally far."""
         found = {server: trip_ms / 1e3 for server, trip_ms in self._trips_ms(self._most_kb).items()}
         return found if len(set(found.values())) > 1 else {}
 
     @property
     def away_s(self) -> dict[str, float]:
-        """Server -> how much longer that is than to the nearest host that serves; without those."""
+        """Server -> excess of that round trip over the one to the nearest host that serves, without servers that have no excess."""
         return {server: away_ms / 1e3 for server, away_ms in self._away_ms.items()}
 
     def beyond_s(self, task: str) -> dict[str, float]:
-        """Server -> how much longer a round trip of this task's own observations is than what `without_away` leaves of it."""
+        """Return for each server the excess of a round trip of this task's own observations over the part in `without_away`."""
         trips_ms = self._trips_ms(self.network_of(task).request_kb)
         base_ms = self._base_ms(trips_ms)
         return {server: (trip_ms - base_ms) / 1e3 for server, trip_ms in trips_ms.items()}
 
     def with_round_trips(self) -> Factory:
-        """With the longest round trip to a host that serves, added to what each task declares. Measured ones replace the sum."""
+        """Return the factory with the longest round trip to a serving host added to the declared one of each task. Measured round
+        trips replace the sum."""
         return self._farther(lambda trips_ms: max(trips_ms.values()))
 
     def without_away(self) -> Factory:
-        """With what no server's round trip exceeds by more than its `away_s`, in place of the longest: to the nearest host, and
-        more for a task whose small observations have another nearest one."""
+        """Return the factory with a round trip that no server's exceeds by more than its `away_s`, in place of the longest.
+
+        That is the one to the nearest host, and more for a task whose small observations have another nearest host.
+        """
         return self._farther(lambda trips_ms: self._base_ms(trips_ms) - max(trips_ms.values()))
 
     def at_nearest(self) -> Factory:
-        """With the shortest round trip to a host that serves, in place of the longest."""
+        """Return the factory with the shortest round trip to a host that serves, in place of the longest."""
         return self._farther(lambda trips_ms: min(trips_ms.values()) - max(trips_ms.values()))
 
     @property
@@ -193,12 +196,12 @@ class Factory(Section):
         return max((trip_ms - away_ms.get(server, 0.0) for server, trip_ms in trips_ms.items()), default=0.0)
 
     def _trips_ms(self, request_kb: float) -> dict[str, float]:
-        """Server -> round trip to its host, with so much in a request and in its answer."""
+        """Return server -> round trip to its host, with this size of a request and its answer together."""
         seats = self.seats if self.hosts else {}
         return {server: self.hosts[seat.host].round_trip_with_ms(request_kb) for server, seat in seats.items()}
 
     def _farther(self, by_ms: Callable[[Mapping[str, float]], float]) -> Factory:
-        """by_ms: of the round trips to servers' hosts."""
+        """Return the factory with longer round trips. by_ms: increase as a function of the round trips to the servers' hosts."""
 
         def farther(entry: FleetEntry) -> FleetEntry:
             own, trips_ms = entry.network, self._trips_ms(entry.network.request_kb)
@@ -209,20 +212,20 @@ class Factory(Section):
         return self.model_copy(update={"robot_fleet": tuple(map(farther, self.robot_fleet))}) if serves else self
 
     def on_one_machine(self) -> Factory:
-        """Where all of it is started together: nobody needs Zenoh to reach anybody."""
+        """Return the factory for a start of all processes on one machine, where no robot needs Zenoh."""
         hosts = {name: host.model_copy(update={"zenoh": False}) for name, host in self.hosts.items()}
         return self.model_copy(update={"hosts": hosts})
 
     @property
     def zenoh_hosts(self) -> tuple[str, ...]:
-        """Whose robots are on Zenoh."""
+        """Hosts whose robots use Zenoh."""
         return tuple(name for name, host in self.hosts.items() if host.zenoh)
 
     @property
     def scheduler_host(self) -> str:
-        """Empty: there are no hosts."""
+        """Host of the scheduler; empty: there are no hosts."""
         return next((name for name, host in self.hosts.items() if host.scheduler), next(iter(self.hosts), ""))
 
     def host_of(self, task: str) -> str:
-        """Where the nodes of its robots run; empty: there are no hosts."""
+        """Return the host on which the nodes of a task's robots run; empty: there are no hosts."""
         return next((name for name, host in self.hosts.items() if task in host.robots), self.scheduler_host)

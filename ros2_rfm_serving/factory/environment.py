@@ -1,7 +1,7 @@
-"""What the processes of a factory find in their environment: whom they hear, and which GPU they see.
+"""Environment variables of a factory's processes, for discovery and for the visible GPU.
 
-Without a host they are all on this machine, and only what keeps factories apart is said. A machine that is none of the hosts, such
-as a robot's own computer or whoever looks at the factory, is `ELSEWHERE`.
+Without a host all processes are on this machine, and only the variables that isolate factories are set. A machine that is none of
+the hosts, such as a robot's own computer or an operator's, is `ELSEWHERE`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SERVERS, SUPER_CLIENT = "ROS_DISCOVERY_SERVER", "ROS_SUPER_CLIENT"
 ELSEWHERE = "-"
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 NO_GPU = "-1"
-"""Value of `VISIBLE` that shows none; an empty value would take the variable out of a node's environment."""
+"""Value of `VISIBLE` that shows no GPU; an empty value would remove the variable from a node's environment."""
 
 
 def host_named(factory: Factory, name: str) -> Host:
-    """Raises: `ConfigurationError`."""
+    """Return the host of this name. Raises: `ConfigurationError` when there is none."""
     if name not in factory.hosts:
         known = (
             did_you_mean(name, factory.hosts) if factory.hosts else "declare the machines in `hosts`, or start it without a host"
@@ -36,9 +36,9 @@ def host_named(factory: Factory, name: str) -> Host:
 
 
 def discovery_environment(factory: Factory, host: str = "") -> dict[str, str]:
-    """Of every process that is to hear the factory, on one of its hosts. An empty value takes a variable out.
+    """Return the variables of every process on a host that is to discover the factory. An empty value removes a variable.
 
-    Raises: `ConfigurationError` for a host that there is not.
+    Raises: `ConfigurationError` for an unknown host.
     """
     discovery = factory.discovery
     domain = {} if discovery.domain is None else {DOMAIN: str(discovery.domain)}
@@ -58,7 +58,7 @@ def discovery_environment(factory: Factory, host: str = "") -> dict[str, str]:
 
 
 def server_hosts(factory: Factory) -> tuple[str, ...]:
-    """That run a discovery server, in the order of their numbers."""
+    """Return the hosts that run a discovery server, in the order of their numbers."""
     if factory.discovery.mode is not Mode.SERVER:
         return ()
     return factory.discovery.servers or (factory.scheduler_host,)
@@ -69,9 +69,9 @@ def server_addresses(factory: Factory) -> list[str]:
 
 
 def on_host(nodes: Iterable[NodeSpec], factory: Factory, host: str, environment: Mapping[str, str]) -> list[NodeSpec]:
-    """Those that run there, each with its GPU. environment: of this process.
+    """Return the nodes that run on a host, each with its GPU. environment: of this process.
 
-    Raises: `ConfigurationError` for a host that there is not, or with fewer GPUs than declared.
+    Raises: `ConfigurationError` for an unknown host, or one with fewer GPUs than declared.
     """
     host_named(factory, host)
     mine = [node for node in nodes if node.host == host]
@@ -79,8 +79,11 @@ def on_host(nodes: Iterable[NodeSpec], factory: Factory, host: str, environment:
 
 
 def visible_devices(environment: Mapping[str, str]) -> list[str]:
-    """As CUDA and PyTorch read them: what stands behind one that is none, such as -1, or of another kind than the first, is not
-    seen; none is where one is there twice."""
+    """Return the visible devices as CUDA and PyTorch read the variable.
+
+    Devices after an invalid one, such as -1, or after one of another kind than the first are not visible. No device is visible
+    where one is listed twice.
+    """
     listed = (device.strip() for device in environment[VISIBLE].split(","))
     shown = [str(int(device)) if device.isdecimal() else device for device in takewhile(DEVICE.fullmatch, listed)]
     alike = list(takewhile(lambda device: _kind(device) == _kind(shown[0]), shown))
@@ -92,9 +95,9 @@ def _kind(device: str) -> str:
 
 
 def gpu_environment(node: NodeSpec, environment: Mapping[str, str]) -> dict[str, str]:
-    """Of a model server that has a GPU of its own. Indices count within what this process may see itself.
+    """Return the variables of a model server that has a GPU of its own. Indices count within the GPUs that this process may use.
 
-    Raises: `ConfigurationError` where that is less than declared.
+    Raises: `ConfigurationError` where these are fewer than declared.
     """
     if not node.device:
         return {}

@@ -1,4 +1,4 @@
-"""Sections of the descriptor: the robots, and the network between them and the servers."""
+"""Sections of the descriptor for robots, and for the network between them and the servers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from ros2_rfm_serving.factory.section import Section
 
 
 class Network(Section):
-    """Between a group of robots and the servers, there and back. Ours."""
+    """Network between a group of robots and the servers, there and back. Ours."""
 
     round_trip_ms: float = Field(default=0.0, ge=0, le=MOST_NETWORK_MS)
-    """At best."""
+    """Shortest round trip."""
     jitter_ms: float = Field(default=0.0, ge=0, le=MOST_NETWORK_MS)
-    """Mean of what is added to it: half of it each way, exponentially distributed."""
+    """Mean of the addition to it, half of which is on each way, exponentially distributed."""
     observation_kb: float = Field(default=0.0, ge=0, le=MOST_OBSERVATION_KB)
-    """Of each robot, on the wire: what hosts with a `bandwidth_mbit_s` have to take. 0: not known."""
+    """Size of each robot's observation on the wire, which the links of hosts with a `bandwidth_mbit_s` carry. 0: not known."""
     reply_kb: float = Field(default=0.0, ge=0, le=MOST_OBSERVATION_KB)
-    """Of the answer to one, on the wire, the other way. 0: not known."""
+    """Size of the answer to one on the wire, the other way. 0: not known."""
 
     @property
     def request_kb(self) -> float:
-        """There and back."""
+        """Size of a request and its answer."""
         return self.observation_kb + self.reply_kb
 
     @property
@@ -32,7 +32,8 @@ class Network(Section):
         return (self.round_trip_ms + self.jitter_ms) / 1e3
 
     def at_s(self, percentile: float) -> float:
-        """A round trip at a percentile. The sum of two exponential delays of mean j/2 exceeds x j/2 with (1 + x) e^-x."""
+        """Return a percentile of the round trip, in s. The sum of two exponential delays of mean j/2 exceeds x j/2 with (1 + x)
+        e^-x."""
         late, low, high = 1.0 - percentile / 100.0, 0.0, 100.0
         while high - low > 1e-9:
             middle = (low + high) / 2
@@ -44,4 +45,4 @@ class FleetEntry(Section):
     task: str
     num_robots: int = Field(ge=1, le=100_000)
     network: Network = Network()
-    """What an SLO, which is from request to reply, has to leave room for."""
+    """Network for which an SLO, which is from request to reply, has to leave time."""

@@ -1,4 +1,4 @@
-"""The machines of a factory: where each of its processes runs, and on which GPU (ROSA §3.5; Remote-RTC §6). Ours.
+"""Machines of a factory: the host and the GPU of each of its processes (ROSA §3.5; Remote-RTC §6). Ours.
 
 hosts: {<name>: {address, gpus, robots, scheduler, round_trip_ms, bandwidth_mbit_s, zenoh}, ...}
 """
@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, mod
 from ros2_rfm_serving.factory.section import Section
 
 NO_DEVICE = frozenset({"CPU", "EMULATED"})
-"""GPU types that are none: nothing is to be chosen for their servers."""
+"""GPU types that are no GPU: no device is chosen for their servers."""
 MOST_NETWORK_MS = 60_000.0
 MOST_OBSERVATION_KB = 64_000.0
 MOST_GPUS = 1024
@@ -36,7 +36,7 @@ def _of_a_host(address: IPv4Address) -> IPv4Address:
 
 
 Address = Annotated[IPv4Address, BeforeValidator(_text), AfterValidator(_of_a_host)]
-"""That other hosts reach it under. DDS as it comes speaks IPv4."""
+"""Address under which other hosts reach it. DDS speaks IPv4 by default."""
 
 
 def _number_or_devices(value: object) -> int | tuple[str, ...]:
@@ -45,13 +45,13 @@ def _number_or_devices(value: object) -> int | tuple[str, ...]:
             return value
         raise ValueError(f"must be from 1 to {MOST_GPUS}: leave out a type that is not there")
     if isinstance(value, (list, tuple)) and value and all(DEVICE.fullmatch(str(device)) for device in value):
-        return tuple(str(int(device)) if str(device).isdecimal() else str(device) for device in value)  # 00 is 0 to CUDA
+        return tuple(str(int(device)) if str(device).isdecimal() else str(device) for device in value)  # CUDA reads 00 as 0
     raise ValueError("is neither a number of GPUs nor a list of devices as CUDA_VISIBLE_DEVICES has them ([0, 2] or [GPU-8a5...])")
 
 
 GpuType = Annotated[str, BeforeValidator(str)]
 Gpus = Annotated[int | tuple[str, ...], PlainValidator(_number_or_devices)]
-"""How many, numbered in the order of the file; or which, by index or by the identity that `nvidia-smi -L` shows."""
+"""Number of GPUs, which are numbered in the order of the file; or their indices, or identities as `nvidia-smi -L` shows them."""
 
 
 class Host(Section):
@@ -59,19 +59,20 @@ class Host(Section):
 
     address: Address
     gpus: dict[GpuType, Gpus] = Field(default_factory=dict)
-    """By type: a server each."""
+    """GPU type -> GPUs, each of which can have one server."""
     robots: tuple[str, ...] = ()
-    """Tasks whose robots' nodes run here; of a task that no host names: where the scheduler runs."""
+    """Tasks whose robots' nodes run here; those of a task that no host names run on the scheduler's host."""
     scheduler: bool = False
-    """Scheduler and foreman run here; where no host says so: on the first."""
+    """The scheduler and the foreman run here; where no host declares it, they run on the first."""
     round_trip_ms: float = Field(default=0.0, ge=0, le=MOST_NETWORK_MS)
-    """Between the robots and this host, on top of their `network` in `robot_fleet`. It counts at each server by its host."""
+    """Round trip between the robots and this host, in addition to their `network` in `robot_fleet`. It counts for each server on
+    the host."""
 
     bandwidth_mbit_s: float | None = Field(default=None, ge=0.1, le=1e6)
-    """Of its link, each way, for what robots and servers say to each other. None: as much as they do."""
+    """Bandwidth of its link, each way, for the traffic between robots and servers. None: unlimited."""
     zenoh: bool = False
-    """Its robots speak with the factory over Zenoh alone, through the router on the scheduler's host; on DDS nobody beyond this
-    machine hears them."""
+    """Its robots communicate with the factory only over Zenoh, through the router on the scheduler's host; their DDS traffic does
+    not leave this machine."""
 
     @model_validator(mode="after")
     def _robots_alone(self) -> Host:
@@ -92,7 +93,7 @@ class Host(Section):
         return self
 
     def round_trip_with_ms(self, request_kb: float) -> float:
-        """Of a request with so much in it and in its answer."""
+        """Return the round trip of a request, with this size of the request and its answer together."""
         return self.round_trip_ms + (8.0 * request_kb / self.bandwidth_mbit_s if self.bandwidth_mbit_s else 0.0)
 
     def num_gpus(self, gpu_type: str) -> int:
@@ -100,7 +101,7 @@ class Host(Section):
         return devices if isinstance(devices, int) else len(devices)
 
     def devices(self, gpu_type: str) -> list[str]:
-        """Of all GPUs of a type, one server each; empty strings where a type is none (`NO_DEVICE`)."""
+        """Return the device of each GPU of a type, for one server each; empty strings for a type without devices (`NO_DEVICE`)."""
         first = 0
         for name, devices in self.gpus.items():
             if name == gpu_type and not isinstance(devices, int):
@@ -112,15 +113,15 @@ class Host(Section):
 
 
 class Seat(NamedTuple):
-    """Where a server runs."""
+    """Host and GPU of a server."""
 
     host: str
     device: str
-    """Of CUDA_VISIBLE_DEVICES; empty: it has none."""
+    """Value of CUDA_VISIBLE_DEVICES; empty: the server has no device."""
 
 
 class Wish(NamedTuple):
-    """What a server asks of a host."""
+    """Requirement of a server on its host."""
 
     gpu_type: str
     hosts: tuple[str, ...] = ()
@@ -128,11 +129,11 @@ class Wish(NamedTuple):
 
 
 def seats(hosts: Mapping[str, Host], wishes: Mapping[str, Wish]) -> dict[str, Seat]:
-    """A host and a GPU for every server, spread over the hosts as far as these allow; those from the first on that finds none are
-    left out.
+    """Return a host and a GPU for every server, spread over the hosts as far as the requirements allow.
 
-    Where all that a server may have is taken, who sits there moves to another host if it can (the augmenting paths of a bipartite
-    matching): so who may sit anywhere takes nobody's only place.
+    Where all places of a server are occupied, a server there moves to another host if it can (augmenting paths of a bipartite
+    matching), so that a flexible server never occupies another's only place. If a server finds none, it and all later ones are left
+    out.
     """
     seating = _Seating(hosts, wishes)
     for server in wishes:
@@ -152,7 +153,8 @@ class _Seating:
         self._num = Counter[str]()
 
     def seat(self, server: str, tried: set[str]) -> bool:
-        """False: there is no room, and nobody has moved. tried: hosts that somebody has been asked to leave."""
+        """Place a server, and return whether there was a place; otherwise no server has moved. tried: hosts already searched for
+        one."""
         wish = self._wishes[server]
         may = [host for host in self._hosts if (host, wish.gpu_type) in self._free and (not wish.hosts or host in wish.hosts)]
         if free := [host for host in may if self._free[host, wish.gpu_type]]:
@@ -167,7 +169,8 @@ class _Seating:
         return False
 
     def _make_room(self, host: str, wish: Wish, tried: set[str]) -> bool:
-        """By one who may sit elsewhere; those with one wish are all alike."""
+        """Move one server with another requirement to another host, to free a GPU; servers with equal requirements are
+        interchangeable."""
         for other in [kind for kind in self._kinds if kind.gpu_type == wish.gpu_type and self._there[host, kind]]:
             moved = self._there[host, other][-1]
             if self.seat(moved, tried):

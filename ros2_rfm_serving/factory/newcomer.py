@@ -11,7 +11,10 @@ from ros2_rfm_serving.factory.yaml_source import did_you_mean
 
 
 def newcomer(factory: Factory, name: str, task: str) -> Robot:
-    """A simulated one takes its seeds from the number at its end. Raises: `ConfigurationError`."""
+    """Return a robot for a task. A simulated one derives its seeds from the number at the end of its name.
+
+    Raises: `ConfigurationError` for an unknown task or an invalid name.
+    """
     if task not in factory.tasks:
         raise ConfigurationError(f"no task is named {task!r}", file=factory.file, fix=did_you_mean(task, factory.tasks))
     if not NAME.fullmatch(name):

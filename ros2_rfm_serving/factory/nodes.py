@@ -1,4 +1,4 @@
-"""The processes of a factory, as data: `rfm up` and `launch/factory.launch.py` start this one list."""
+"""Processes of a factory, as data: `rfm up` and `launch/factory.launch.py` start this one list."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ros2_rfm_serving.private_files import private
 from ros2_rfm_serving.types import Horizon, Pipelining
 
 WORLD_EXECUTABLES = ("metaworld_robot_node", "simulated_robot_node")
-"""Of simulated robots: Meta-World's, around which things may be staged, and all others'."""
+"""Executables of simulated robots: Meta-World's, in whose surroundings obstacles can be staged, and all others'."""
 ROBOT_NODE = "robot"
 """Name of the node of a robot, below the robot's namespace."""
 ZENOH_PORT = 7447
-"""Of the factory's router."""
+"""Port of the factory's router."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,24 +33,24 @@ class NodeSpec:
     """One node in a process of its own."""
 
     name: str
-    """Unique in the factory; also names its log."""
+    """Name that is unique in the factory, and also names its log."""
     executable: str
-    """In lib/rfm_serving."""
+    """File in lib/rfm_serving."""
     namespace: str = ""
-    """Below the factory's namespace."""
+    """Namespace below the factory's."""
     parameters: dict[str, Any] = field(default_factory=dict)
     params_file: str = ""
     """ROS parameters that `parameters` adds to or overrides; empty: none."""
     graph_name: str = ""
-    """Fully qualified name of the node, for which sections of `params_file` count; empty: all sections do."""
+    """Fully qualified name of the node, whose sections of `params_file` apply; empty: all sections apply."""
     simulated: bool = False
-    """Stands in for hardware: left out where real robots are."""
+    """The node replaces hardware, and is left out where robots are real."""
     host: str = ""
-    """Of the descriptor, on which it runs; empty: there are none."""
+    """Host of the descriptor on which it runs; empty: there are none."""
     device: str = ""
-    """The GPU of a model server (see `factory.hosts`); empty: whichever it takes."""
+    """GPU of a model server (see `factory.hosts`); empty: any."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Of its process, besides what it inherits."""
+    """Variables of its process, in addition to those that it inherits."""
 
 
 def node_list(
@@ -61,8 +61,9 @@ def node_list(
     work: dict[str, Any] | None = None,
     profiles: Path | None = None,
 ) -> list[NodeSpec]:
-    """All nodes, in the order of starting. `work`: parameters of the foreman; None: no foreman. `profiles`: folder of latency
-    profiles and models.yaml; None: the shipped one.
+    """Return all nodes, in the order of starting.
+
+    work: parameters of the foreman; None: no foreman. profiles: folder of latency profiles and models.yaml; None: the shipped one.
 
     Raises: `ConfigurationError` when a robot's parameter file is missing or contradicts the descriptor.
     """
@@ -106,7 +107,7 @@ def _server_nodes(factory: Factory, common: dict[str, Any]) -> list[NodeSpec]:
 
 
 def _zenoh_nodes(factory: Factory, common: dict[str, Any]) -> list[NodeSpec]:
-    """None where no host's robots are on Zenoh."""
+    """Return the router and its gateway; none where no host's robots are on Zenoh."""
     if not factory.zenoh_hosts:
         return []
     host, parameters = factory.scheduler_host, {"router": zenoh_router(factory), **common}
@@ -115,12 +116,12 @@ def _zenoh_nodes(factory: Factory, common: dict[str, Any]) -> list[NodeSpec]:
 
 
 def zenoh_router(factory: Factory) -> str:
-    """Where it listens."""
+    """Return the address on which the router listens."""
     return f"tcp/{factory.hosts[factory.scheduler_host].address}:{ZENOH_PORT}"
 
 
 def _foremen(factory: Factory, parameters: dict[str, Any]) -> list[NodeSpec]:
-    """One for all who hear each other on DDS: beside the scheduler, and on each host whose robots are on Zenoh."""
+    """Return a foreman for all robots on DDS, beside the scheduler, and one for each host whose robots are on Zenoh."""
     robots: dict[str, list[Robot]] = {}
     for robot in factory.robots:
         host = factory.host_of(robot.task)
@@ -138,7 +139,7 @@ def _foremen(factory: Factory, parameters: dict[str, Any]) -> list[NodeSpec]:
 
 
 def _robots_of_foreman(factory: Factory, robots: Sequence[Robot]) -> dict[str, Any]:
-    """Return the parameters of a foreman that name its robots. Of these, simulated ones will offer a reset."""
+    """Return the parameters of a foreman that name its robots. It waits for the resets that the simulated ones offer."""
     simulated = [robot.name for robot in robots if factory.tasks[robot.task].world is not None]
     return {"robots": [robot.name for robot in robots], **({"wait_for_reset": simulated} if simulated else {})}
 
@@ -146,7 +147,7 @@ def _robots_of_foreman(factory: Factory, robots: Sequence[Robot]) -> dict[str, A
 def robot_nodes(
     factory: Factory, robot: Robot, config_folder: Path, *, fleet_namespace: str = "", work: dict[str, Any] | None = None
 ) -> list[NodeSpec]:
-    """The nodes of one robot that joins a running factory, in the order of starting. `work`: as in `node_list`.
+    """Return the nodes of one robot that joins a running factory, in the order of starting. `work`: as in `node_list`.
 
     Raises: `ConfigurationError` when its parameter file is missing or contradicts the descriptor.
     """
@@ -242,10 +243,11 @@ def robot_node_name(robot: Robot, fleet_namespace: str = "") -> str:
 
 
 def robot_parameters(factory: Factory, task: str, own: RobotFile) -> dict[str, Any]:
-    """What the descriptor says about a robot of a task, whose own parameters are `own`. Lists of nothing are left out: ROS
-    cannot tell their type.
+    """Return the descriptor's parameters for a robot of a task, whose own parameters are `own`.
 
-    Raises: `ConfigurationError` when the file says otherwise, or has a control rate that does not fit.
+    Empty lists are left out, since ROS cannot infer their type.
+
+    Raises: `ConfigurationError` when the file contradicts the descriptor, or has a control rate that does not fit.
     """
     settings = robot_settings(factory.tasks[task])
     rate_hz = settings.control_rate_hz or own.number("control_rate_hz", CONTROL_RATE_HZ)
@@ -295,7 +297,7 @@ def _pipelining_parameters(pipelining: Pipelining | None) -> dict[str, Any]:
 
 
 def params_file(factory: Factory, task: str, config_folder: Path) -> Path:
-    """The ROS parameters of a task's robots. Raises: `ConfigurationError` when there is no such file."""
+    """Return the file with the ROS parameters of a task's robots. Raises: `ConfigurationError` when there is no such file."""
     name = factory.tasks[task].robot
     candidates = [Path(factory.file).resolve().parent / name, config_folder / "robots" / name]
     for file in candidates:
@@ -311,11 +313,11 @@ def params_file(factory: Factory, task: str, config_folder: Path) -> Path:
 
 
 LINGER_S = 8.0
-"""`ros2 launch` tells all nodes at once to end; the recorder waits for the others."""
+"""Time for which the recorder waits for the other nodes to end: `ros2 launch` ends all of them at once."""
 
 
 def recorder_node(folder: Path | str | None, fleet_namespace: str, factory: Factory) -> list[NodeSpec]:
-    """That records all others, so that it is the first to start. None where `folder` names none."""
+    """Return the node that records all others, which is therefore the first to start; empty where `folder` is empty."""
     if not folder:
         return []
     fleet = {"fleet_namespace": fleet_namespace} if fleet_namespace else {}
@@ -325,25 +327,26 @@ def recorder_node(folder: Path | str | None, fleet_namespace: str, factory: Fact
 
 
 def write_parameters(node: NodeSpec, file: Path) -> None:
-    """A ROS parameter file with all of a node's parameters. Raises: `ConfigurationError` for a file of its own that is none."""
+    """Write a ROS parameter file with all parameters of a node. Raises: `ConfigurationError` when its own file is invalid."""
     text = parameter_file(merged_parameters(node))
     with open(file, "w", encoding="utf-8", opener=private) as opened:
         opened.write(text)
 
 
 def merged_parameters(node: NodeSpec) -> dict[str, Any]:
-    """All of a node's, by name. Raises: `ConfigurationError` for a file of its own that is none."""
+    """Return all parameters of a node by name. Raises: `ConfigurationError` when its own file is invalid."""
     own = RobotFile.read(Path(node.params_file), node.graph_name).parameters if node.params_file else {}
     return {**own, **node.parameters}
 
 
 class _Quoting(yaml.SafeDumper):
-    """Quotes every string: ROS takes a bare `y` or `on` for a truth value, as YAML 1.1 has it, and PyYAML writes them bare."""
+    """YAML dumper that quotes every string: ROS reads a bare `y` or `on` as a truth value (YAML 1.1), and PyYAML writes them
+    bare."""
 
 
 _Quoting.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
 
 
 def parameter_file(parameters: dict[str, Any]) -> str:
-    """The text of a ROS parameter file for any node."""
+    """Return the text of a ROS parameter file for any node."""
     return yaml.dump({"/**": {"ros__parameters": parameters}}, Dumper=_Quoting, sort_keys=True)

@@ -1,13 +1,14 @@
-"""Two machines of a factory have the same descriptor: what tells that they have not."""
+"""Check that two machines of a factory have the same descriptor."""
 
 from __future__ import annotations
 
 SHOWN = 8
-"""Of the hexadecimal digits."""
+"""Number of hexadecimal digits that are shown."""
 
 
 def foreign(own: str, followed: str) -> str:
-    """How a machine's descriptor differs from the scheduler's, by their fingerprints; empty: it does not, or one is not known."""
+    """Return how a machine's descriptor differs from the scheduler's, by their fingerprints; empty: they are equal, or one is not
+    known."""
     if not own or not followed or own == followed:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""Whether the models of a descriptor answer with what robots can use: what they cannot use they count and drop."""
+"""Check that the models of a descriptor give answers that robots can use; a robot counts and drops all others."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from ros2_rfm_serving.factory.descriptor import Factory
 from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, OutputKind
 
 USABLE = {SYSTEM1: (OutputKind.ACTION_CHUNK,), SAFETY: (OutputKind.JUDGEMENT,), MONITOR: (OutputKind.JUDGEMENT,)}
-"""By component. All others take text: a model of judgements plans when it is asked to, one of plans never judges."""
+"""Component -> usable outputs. All others accept text: a model of judgements can also plan, but a model of plans never judges."""
 TEXT = (OutputKind.JUDGEMENT, OutputKind.PLAN)
 
 
 def unusable(factory: Factory, catalogue: Catalogue) -> Iterator[ConfigurationError]:
-    """Of every task, for robots may come to any. What nobody has described may answer with anything."""
+    """Yield an error for each unusable model of any task, since robots may join any task. Models that are not in the catalogue are
+    not checked."""
     for name, task in factory.tasks.items():
         for component, spec in task.components.items():
             entry, usable = catalogue.models.get(spec.model), USABLE.get(component, TEXT)

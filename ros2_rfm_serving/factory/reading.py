@@ -1,4 +1,4 @@
-"""From a file to a valid factory: whatever is wrong with it is said with its line, its value and what to write instead."""
+"""Reading of a descriptor into a validated factory. Each error has its line, its value and a fix."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECTIONS = (CLUSTER, FLEET, STANDBY, PLANNING, HOSTS, DISCOVERY)
 
 
 def load_factory(file: Path) -> Factory:
-    """Reads and validates a descriptor. Raises: `ConfigurationError` naming file, line, key path, value and fix."""
+    """Read and validate a descriptor. Raises: `ConfigurationError` naming file, line, key path, value and fix."""
     return _factory(yaml_source.read(file))
 
 
@@ -68,7 +68,7 @@ def _factory(source: YamlSource) -> Factory:
 
 
 def _fingerprint(source: YamlSource) -> str:
-    """Comments and white space say nothing; the order of keys does: the first host is the scheduler's."""
+    """Return a hash that ignores comments and white space, but not the order of keys: the first host is the scheduler's."""
     return hashlib.sha256(json.dumps(source.data, default=str).encode()).hexdigest()
 
 
@@ -90,7 +90,8 @@ def _group(source: YamlSource, path: yaml_source.KeyPath, data: object) -> Serve
 
 
 def _check_batching(source: YamlSource, groups: Sequence[ServerCluster]) -> None:
-    """A schedule tells servers by their GPU type, and latencies are those of one way of batching; so is what waiting costs."""
+    """Check that all servers of a GPU type batch alike: a schedule identifies servers by that type, and latencies and the cost of
+    waiting hold for one kind of batching."""
     told_apart = {CONTINUOUS: "continuously", WAIT: "with `wait`"}
     first: dict[str, str | None] = {}
     for i, group in enumerate(groups):
@@ -102,7 +103,7 @@ def _check_batching(source: YamlSource, groups: Sequence[ServerCluster]) -> None
 
 
 def _check_dispatch(source: YamlSource, groups: Sequence[ServerCluster]) -> None:
-    """Plans reckon with one order of requests for each GPU type, and servers keep to that of their group."""
+    """Check that all servers of a GPU type have one dispatch policy: plans assume one per type, and servers use their group's."""
     first: dict[str, str] = {}
     for i, group in enumerate(groups):
         if (other := first.setdefault(group.gpu_type, group.dispatch)) != group.dispatch:
@@ -155,7 +156,7 @@ def _task(source: YamlSource, name: object, data: object) -> Task:
 
 
 def _check_systems(source: YamlSource, name: str, task: Task) -> None:
-    """An action model always; a planner where its ratio is above zero, and only there."""
+    """Check that there is an action model, and a planner exactly where its ratio is above zero."""
     if SYSTEM1 not in task.components:
         raise source.error((name, "components"), "has no `system1`", "every task needs an action model")
     ratio = task.pipeline.system2_to_system1_call_ratio
@@ -176,7 +177,7 @@ def _check_last_resorts(source: YamlSource, name: str, task: Task) -> None:
 
 
 def _check_world(source: YamlSource, name: str, task: Task) -> None:
-    """What the simulator has, and what its cameras send."""
+    """Check the world against the abilities of the simulator and its cameras."""
     if task.world is None:
         return
     if task.world.simulator != METAWORLD:
@@ -189,7 +190,7 @@ def _check_world(source: YamlSource, name: str, task: Task) -> None:
 
 
 def _check_other_world(source: YamlSource, name: str, task: Task, world: World) -> None:
-    """What its tasks are its node knows, where it is installed."""
+    """Check a world other than Meta-World. Its node knows its tasks, where it is installed."""
     known = [METAWORLD, *(entry.name for entry in entry_points(group=SIMULATORS))]
     if ":" not in world.simulator and world.simulator not in known:
         fix = f"{did_you_mean(world.simulator, known)}, or `package.module:function` (docs/worlds.md)"
@@ -202,7 +203,7 @@ def _check_other_world(source: YamlSource, name: str, task: Task, world: World) 
 
 
 def _check_pipelining(source: YamlSource, cluster: tuple[ServerCluster, ...], tasks: Mapping[str, Task]) -> None:
-    """Its requests stay in flight between two frames, which batches that begin and end together do not allow."""
+    """Check that pipelining has a server for it: requests stay in flight between frames, which needs continuous batching."""
     for name, task in tasks.items():
         if task.execution.pipelining and not any(group.batching == CONTINUOUS for group in cluster):
             fix = f"write `batching: continuous` in {CLUSTER}, or leave it out"
@@ -210,7 +211,8 @@ def _check_pipelining(source: YamlSource, cluster: tuple[ServerCluster, ...], ta
 
 
 def _check_component(source: YamlSource, path: yaml_source.KeyPath, component: str, spec: Component) -> None:
-    """System 1 and 2 are goal-coupled, safety and monitor periodic (ROSA §3.4.1); any other says which it is."""
+    """Check the rate of a component. Systems 1 and 2 are goal-coupled, safety and monitor periodic (ROSA §3.4.1); any other
+    declares it."""
     periodic = spec.freq_hz is not None
     if component in (SAFETY, MONITOR) and not periodic:
         raise source.error((*path, "freq_hz"), "is missing", f"`{component}` runs periodically: give its rate in Hz")

@@ -1,4 +1,4 @@
-"""`cores` of a group of servers: what is wrong with them is said with its line, and who shares some with whom."""
+"""Validation of `cores` in a group of servers, and search for servers that share cores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIX = "give numbers and ranges of cores, such as 0-3,8"
 
 
 def check_cores(source: YamlSource, path: KeyPath, group: Any) -> None:
-    """group: as it stands there, at `path`. Raises: `ConfigurationError`."""
+    """Check the cores of a group. group: its data, found at `path`. Raises: `ConfigurationError`."""
     cores = group.get(KEY) if isinstance(group, dict) else None
     if not cores and not isinstance(cores, str):
         return
@@ -38,7 +38,8 @@ def check_cores(source: YamlSource, path: KeyPath, group: Any) -> None:
 
 
 def shared_cores(factory: Factory) -> Iterator[str]:
-    """Servers of one machine that keep to the same cores: they take turns there, which nothing that is planned knows of."""
+    """Yield a warning for each two servers of one machine that use the same cores: each slows the other, which plans do not
+    predict."""
     hosts = {server: seat.host for server, seat in factory.seats.items()}
     named = {server: cores_of(text) for server, text in factory.cores.items() if text}
     for (one, own), (other, others) in combinations(named.items(), 2):

@@ -1,4 +1,4 @@
-"""`hosts` and `discovery` of a descriptor: what is wrong with them is said with line, value and fix."""
+"""Validation of `hosts` and `discovery` in a descriptor. Each error has its line, its value and a fix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_HOSTS = 256
 
 
 def read_hosts(source: YamlSource, tasks: Iterable[str]) -> dict[str, Host]:
-    """Raises: `ConfigurationError`."""
+    """Return the validated hosts by name. Raises: `ConfigurationError`."""
     if HOSTS not in source.data:
         return {}
     data = source.data[HOSTS]
@@ -60,7 +60,7 @@ def _check_robots(source: YamlSource, hosts: Mapping[str, Host], tasks: list[str
 
 
 def read_discovery(source: YamlSource, hosts: Mapping[str, Host]) -> Discovery:
-    """Raises: `ConfigurationError`."""
+    """Return the validated section `discovery`. Raises: `ConfigurationError`."""
     discovery = source.validate(Discovery, (DISCOVERY,), source.data.get(DISCOVERY, {}))
     if discovery.mode is not Mode.MULTICAST and not hosts:
         fix = f"declare the machines in `{HOSTS}`"
@@ -77,7 +77,7 @@ def read_discovery(source: YamlSource, hosts: Mapping[str, Host]) -> Discovery:
 
 
 def check_located(source: YamlSource, factory: Factory) -> None:
-    """Every server finds a host. Raises: `ConfigurationError`."""
+    """Check that every server finds a host. Raises: `ConfigurationError`."""
     for i, group in enumerate(factory.server_cluster):
         path = (CLUSTER, i, "hosts") if isinstance(source.data[CLUSTER], list) else (CLUSTER, "hosts")
         _check_known(source, path, group.hosts, factory.hosts)

@@ -1,4 +1,4 @@
-"""A robot's own file of ROS parameters beside the descriptor: the descriptor wins, and a file that contradicts it is refused."""
+"""A robot's own file of ROS parameters beside the descriptor, which wins: a file that contradicts it is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DECLARED_BY = {
     "control_rate_hz": "world.control_rate_hz",
     "max_image_size_px": "image_size_px",
 }
-"""Parameter of a robot -> the key below its task that says it, here alone."""
+"""Parameter of a robot -> the only key below its task that sets it."""
 
 
 PARAMETERS = "ros__parameters"
@@ -46,7 +46,7 @@ NAME_PART = re.compile(r"[A-Za-z0-9_]+|\*\*?")
 
 @dataclass(frozen=True)
 class RobotFile:
-    """The ROS parameters that a file gives to the node of a robot."""
+    """ROS parameters that a file gives to the node of a robot."""
 
     source: YamlSource
     parameters: Mapping[str, Any]
@@ -90,14 +90,14 @@ class RobotFile:
         return tuple(section[:-1] for section in _sections(source, source.data, ()))
 
     def number(self, name: str, default: float) -> float:
-        """Of a parameter that must be above zero. Raises: `ConfigurationError`."""
+        """Return a parameter that must be above zero. Raises: `ConfigurationError` where it is not."""
         value = self.parameters.get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
             raise self.source.error(self.where[name], f"is {value!r}", "give a number above zero")
         return float(value)
 
     def agree(self, declared: Mapping[str, Any], factory: str, task: str) -> None:
-        """Raises: `ConfigurationError` naming both files where the descriptor says otherwise."""
+        """Check that the file agrees with the descriptor. Raises: `ConfigurationError` naming both files where it does not."""
         for name, value in declared.items():
             if name in self.parameters and not _same(self.parameters[name], value):
                 problem = f"is {self.parameters[name]!r} here, and {factory} means {value!r} (`{task}.{DECLARED_BY[name]}`)"
@@ -154,7 +154,7 @@ def _leaves(source: YamlSource, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def _check_list(source: YamlSource, path: KeyPath, values: list[Any]) -> None:
-    """Raises: `ConfigurationError` for a list that rcl refuses, and for an empty one, which a node gets as no value at all."""
+    """Check a list. Raises: `ConfigurationError` for one that rcl refuses, and for an empty one, which sets no value at a node."""
     if not values:
         raise source.error(path, "is [], which ROS reads as no value", 'remove the key, or write `[""]` for a list without texts')
     if any(isinstance(part, (list, dict)) or part is None for part in values):
@@ -168,7 +168,7 @@ def _check_list(source: YamlSource, path: KeyPath, values: list[Any]) -> None:
 
 
 def _same(here: Any, there: Any) -> bool:
-    """A list of `name=value` says the same in any order."""
+    """Return whether two values are equal; the order of a list of `name=value` does not matter."""
     if isinstance(here, list) and isinstance(there, list):
         return sorted(map(str, here)) == sorted(map(str, there))
     return isinstance(here, bool) == isinstance(there, bool) and bool(here == there)

@@ -1,4 +1,5 @@
-"""ROS parameter files read as rcl's own parser reads them, which differs from YAML 1.1 in scalars, lists, aliases and empty values.
+"""Reading of ROS parameter files as rcl's own parser reads them, which differs from YAML 1.1 in scalars, lists, aliases and empty
+values.
 
 Source: `rcl_yaml_param_parser/src/parse.c` of ros2/rcl at c19dab55; `test/ros/test_parameter_files.py` compares this module with
 the parser that is installed.
@@ -19,11 +20,11 @@ from yaml.tokens import DirectiveToken
 TRUE = frozenset({"Y", "y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"})
 FALSE = frozenset({"N", "n", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"})
 INTEGER = re.compile(r"[ \t\n\v\f\r]*[+-]?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
-"""The numbers that C's `strtoll` reads whole with base 0."""
+"""Numbers that C's `strtoll` reads completely with base 0."""
 DECIMAL = re.compile(r"[ \t\n\v\f\r]*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 HEXADECIMAL = re.compile(r"[ \t\n\v\f\r]*[+-]?0[xX]([0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)([pP][+-]?[0-9]+)?")
 NAMED = re.compile(r"[ \t\n\v\f\r]*[+-]?(inf|infinity|nan|nan\([0-9a-zA-Z_]*\))", re.IGNORECASE)
-"""The three forms that C's `strtod` reads besides those of YAML."""
+"""Forms that C's `strtod` reads besides those of YAML: decimal, hexadecimal and named."""
 DOTTED = frozenset({".nan", ".NaN", ".NAN", *(f"{sign}.{name}" for sign in ("", "+", "-") for name in ("inf", "Inf", "INF"))})
 INT64 = range(-(1 << 63), 1 << 63)
 SMALLEST_NORMAL = 2.2250738585072014e-308
@@ -31,7 +32,7 @@ STRING_TAG = "tag:yaml.org,2002:str"
 
 
 class RosLoader(yaml.SafeLoader):
-    """A loader whose document holds plain dictionaries with text keys, lists, and the scalars of rcl.
+    """Loader whose document has plain dictionaries with text keys, lists, and the scalars of rcl.
 
     A value that is left empty, which rcl refuses, is None. Raises: `yaml.YAMLError` for what rcl refuses too: an alias, a directive
     that it does not know, a version of YAML other than 1.1, a key that is no scalar.
@@ -95,7 +96,7 @@ def _integer(text: str) -> int:
 
 
 def _double(text: str) -> float | None:
-    """Return None where `strtod` does not read the whole text, or reports that it is out of range."""
+    """Return the number; None where `strtod` does not read the whole text, or reports that it is out of range."""
     if text in DOTTED:
         return float(text.replace(".", ""))
     if NAMED.fullmatch(text):

@@ -1,4 +1,4 @@
-"""What every section of a descriptor has in common."""
+"""Base class of the sections of a descriptor."""
 
 from __future__ import annotations
 

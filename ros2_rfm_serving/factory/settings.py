@@ -1,7 +1,8 @@
-"""What a descriptor says about each robot and each server, whatever body they have.
+"""Settings of each robot and server in a descriptor, for live nodes and for virtual time.
 
-The one way from the descriptor's keys to what runs: `nodes.py` makes ROS parameters of it, `simulation/` configurations in virtual
-time. What the scheduler reads besides (SLOs, rates, weights, servers) reaches both bodies with its schedule.
+This is the only way from the descriptor's keys to running processes: `nodes.py` makes ROS parameters of it, and `simulation/` makes
+configurations in virtual time. The other keys, which the scheduler reads (SLOs, rates, weights, servers), reach both with its
+schedule.
 """
 
 from __future__ import annotations
@@ -18,34 +19,34 @@ from ros2_rfm_serving.factory.task import CONTROL_RATE_HZ, ExecutionMode, Task
 from ros2_rfm_serving.types import SYSTEM1, Fallback, Horizon, Pipelining, Placement
 
 ASYNC_STEPS = 8
-"""Control steps of what an asynchronous robot executes of one chunk: the grain at which it can overlap."""
+"""Control steps that an asynchronous robot executes of one chunk: the granularity at which it can overlap."""
 BRIDGED = 3
-"""Rows of a chunk where no robot says how long its own are, as a multiple of what is executed of it: enough for an inference twice
-as long as the execution."""
+"""Chunk length where no robot declares its own, as a multiple of the steps executed of it: enough for an inference twice as long as
+the execution."""
 WHOLE = 0.01
 """Share by which an action period may differ from a whole number of control steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RobotSettings:
-    """Of every robot of one task."""
+    """Settings of every robot of one task."""
 
     instruction: str
-    """System 1's; empty: the descriptor has none."""
+    """Instruction of System 1; empty: the descriptor has none."""
     prompts: Mapping[str, str]
-    """Of the other components."""
+    """Prompts of the other components."""
     calls_per_action: Mapping[str, float]
-    """Of goal-coupled components other than System 1."""
+    """Calls per action of goal-coupled components other than System 1."""
     fallbacks: Mapping[str, Fallback]
     synchronous: bool
     action_period_s: float
-    """Execution time of what is executed of one chunk, unless a horizon policy says otherwise."""
+    """Execution time of the steps executed of one chunk, unless a horizon policy decides."""
     mean_period_s: float
-    """Of what is really executed, on average."""
+    """Mean time that is really executed of a chunk."""
     horizon: Horizon
-    """Without a policy: `action_period_s` of every chunk."""
+    """Without a policy, `action_period_s` of every chunk is executed."""
     pipelining: Pipelining | None
-    """None: one request in flight."""
+    """Pipelining of the robot's requests; None: one request in flight."""
     num_steps: int
     """Solver steps of each chunk; 0: the model's own number"""
     max_task_retries: int
@@ -54,27 +55,32 @@ class RobotSettings:
     max_consecutive_slo_violation: int
     on_max_violation: Fallback
     control_rate_hz: float
-    """Of a simulated robot; 0: the robot's own file says."""
+    """Rate of a simulated robot; 0: the robot's own file has it."""
     image_size_px: tuple[int, int]
-    """Width and height of what its cameras send."""
+    """Width and height of its cameras' images."""
     max_image_size_px: int
-    """To which its images are made smaller; 0: the robot's own file says."""
+    """Size to which its images are reduced; 0: the robot's own file has it."""
 
     @property
     def virtual_steps(self) -> int:
-        """Of the action period, where no robot file says how long a control step takes: control steps where a server counts them,
-        else as few as do."""
+        """Control steps of the action period in virtual time, where no robot file declares the duration of a step.
+
+        They are real control steps where a horizon policy counts them, and otherwise as few as suffice.
+        """
         if self.horizon.policy:
             return self.execution_horizon(self.control_rate_hz or CONTROL_RATE_HZ)
         return 1 if self.synchronous else ASYNC_STEPS
 
     @property
     def mean_rows(self) -> int:
-        """Steps that are really executed of a chunk in virtual time, on average."""
+        """Mean number of steps that are really executed of a chunk in virtual time."""
         return max(1, round(self.virtual_steps * self.mean_period_s / self.action_period_s))
 
     def execution_horizon(self, step_rate_hz: float) -> int:
-        """Steps that are executed of one chunk. Raises: `ConfigurationError` where the action period is no whole number of them."""
+        """Return the steps that are executed of one chunk.
+
+        Raises: `ConfigurationError` where the action period is no whole number of them.
+        """
         exact = self.action_period_s * step_rate_hz
         steps = max(1, round(exact))
         if not self.horizon.policy and abs(steps - exact) > WHOLE * exact:
@@ -89,38 +95,39 @@ class RobotSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """Of one server."""
+    """Settings of one server."""
 
     dispatch: str
     batching: str
     refetch_after_s: float
-    """inf: never."""
+    """Age above which a server requests an observation again; inf: never."""
     overflow: Overflow | None
     check_parity: bool
     image_size_px: tuple[int, int]
-    """Width and height of the largest images that any robot of the factory sends: any task may come here."""
+    """Width and height of the largest images that any robot of the factory sends: any task may be served here."""
     threads: int = 1
-    """Of the engine."""
+    """Threads of the engine."""
     cores: str = ""
-    """Of the process; empty: any."""
+    """Processor cores of the process; empty: any."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     robots: Mapping[str, RobotSettings]
-    """By task."""
+    """Task -> settings."""
     servers: Mapping[str, ServerSettings]
-    """By name."""
+    """Server -> settings."""
     gpu_types: Mapping[str, ServerSettings]
-    """Of the first group that has it."""
+    """GPU type -> settings of the first group that has it."""
 
     @property
     def chunk_steps(self) -> int:
-        """Rows of every chunk in virtual time."""
+        """Length of every chunk in virtual time."""
         return chunk_steps(self.robots.values())
 
     def of(self, placement: Placement) -> ServerSettings:
-        """Of one that no group names, in a schedule that only a simulation knows: by its type, or else the first server's."""
+        """Return the settings of a placement. One that no group names, in a schedule of a simulation, has those of its GPU type, or
+        else of the first server."""
         name = placement.gpu or placement.server
         if name in self.servers:
             return self.servers[name]
@@ -140,7 +147,7 @@ def settings_of(factory: Factory) -> Settings:
 
 
 def chunk_steps(robots: Iterable[RobotSettings]) -> int:
-    """Rows of every chunk in virtual time."""
+    """Return the length of every chunk in virtual time."""
     most = [max(one.virtual_steps, one.mean_rows if one.horizon.policy else 0) for one in robots]
     return BRIDGED * max([ASYNC_STEPS, *most])
 
@@ -170,7 +177,7 @@ def robot_settings(task: Task) -> RobotSettings:
 
 
 def _horizon(task: Task) -> Horizon:
-    """A static horizon is the robot's own."""
+    """Return the horizon that sessions ask for. A static horizon is the robot's own."""
     asked = task.execution.horizon
     if asked.policy == "static":
         return Horizon()

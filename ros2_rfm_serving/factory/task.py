@@ -1,4 +1,4 @@
-"""Sections of the descriptor: a task, its components, and how its robots execute what they are given."""
+"""Sections of the descriptor for a task, its components, and the execution of their answers by robots."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ros2_rfm_serving.types import MAX_ALPHA, MAX_STAGES, MONITOR, SAFETY, SYSTE
 
 COMPONENTS = (SYSTEM1, SYSTEM2, SAFETY, MONITOR)
 LAST_RESORTS = (Fallback.STOP_AND_CALL_HUMAN, Fallback.RETURN_TO_SAFE_STATE)
-"""What may follow when retries or patience are used up: a person looks after it, or the task ends where it is safe."""
+"""Fallbacks after all retries: an operator attends to the robot, or the task ends in a safe state."""
 CONTROL_RATE_HZ = 20.0
-"""Of a robot that does not say."""
+"""Rate of a robot that declares none."""
 IMAGE_SIZE_PX = (640, 480)
-"""Width and height of what a real robot's cameras send unless it is declared: the most that its node lets through by default."""
+"""Default width and height of a real robot's images: the most that its node sends by default."""
 SIMULATED_IMAGE_SIZE_PX = (96, 96)
-"""Of a simulated robot, unless it is declared."""
+"""Default width and height of a simulated robot's images."""
 METAWORLD = "metaworld"
 SIMULATORS = "ros2_rfm_serving.worlds"
 """Group of the entry points with which other packages add simulators."""
@@ -27,17 +27,18 @@ SIMULATED_TASKS = (
     *("door-close", "drawer-open", "drawer-close", "button-press-topdown", "button-press", "window-open", "window-close"),
     *("faucet-open", "faucet-close", "handle-press", "handle-press-side", "coffee-button"),
 )
-"""Of Meta-World."""
+"""Tasks of Meta-World."""
 METAWORLD_ROBOT = "metaworld_arm.yaml"
 LEAST_MS, MOST_MS = 1e-3, 1e9
-"""Of any duration of a robot: eleven days. Beyond these, solvers and the wire's 32 bits have no number for it, or for its rate."""
+"""Limits of any duration of a robot: the longest is eleven days. Beyond them, solvers and the wire's 32 bits cannot represent the
+duration or its rate."""
 LEAST_HZ, MOST_VALUE = 1e-6, 1e6
 Milliseconds = Annotated[float, Field(ge=LEAST_MS, le=MOST_MS)]
 
 
 class Pipeline(Section):
     action_period_ms: Milliseconds
-    """Execution time of what one System 1 prediction commands, t_act (ROSA §3.4.2)."""
+    """Execution time of the actions of one System 1 prediction, t_act (ROSA §3.4.2)."""
     system2_to_system1_call_ratio: float = Field(default=0.0, ge=0, le=1)
     """System 2 calls per System 1 call, 1/H; 0: no System 2."""
 
@@ -56,16 +57,16 @@ class SafetyAndSloViolation(Section):
 class Component(Section):
     model: str = Field(min_length=1)
     engine: str = ""
-    """Which of the model's entries in the catalogue: `<model>@<engine>`; empty: `<model>`. Ours."""
+    """Engine that selects one of the model's entries in the catalogue, `<model>@<engine>`; empty: `<model>`. Ours."""
     prompt: str = ""
     slo_ms: Milliseconds | None = None
-    """Request to reply at the SLO percentile; None: no requirement."""
+    """Latency from request to reply at the SLO percentile; None: no requirement."""
     freq_hz: float | None = Field(default=None, ge=LEAST_HZ, le=1000)
-    """Of periodic components (obligations); None for System 1 and 2."""
+    """Rate of a periodic component (obligation); None for System 1 and 2."""
     call_ratio: float | None = Field(default=None, gt=0, le=100)
-    """Calls per System 1 call, of a goal-coupled component beyond the four of Fig. 3 (those have theirs in `pipeline`)."""
+    """Calls per System 1 call of a goal-coupled component beyond the four of Fig. 3 (those have theirs in `pipeline`)."""
     percentile: float | None = Field(default=None, ge=50, le=99)
-    """Of `slo_ms`; None: the task's."""
+    """Percentile of `slo_ms`; None: the task's."""
     fallback: Fallback = Fallback.STOP_AND_RESEND
 
     @model_validator(mode="before")
@@ -85,13 +86,14 @@ class ExecutionMode(enum.Enum):
 
 class Horizon(Section):
     policy: str = "static"
-    """`static`: the robot's own; else the server says: by `confidence` (Kairos §3.1), `curvature`, or a policy of one's own."""
+    """`static`: the robot's own; otherwise the server decides by `confidence` (Kairos §3.1), `curvature`, or a policy of one's
+    own."""
     threshold: float = Field(default=0.4, gt=-1)
-    """How unsure of an action a model may be (docs/server.md)."""
+    """Threshold of the policy for a model's uncertainty about an action (docs/server.md)."""
     min_steps: int = Field(default=1, ge=1)
-    """H_min: never fewer actions."""
+    """H_min: lower bound of the horizon, in actions."""
     mean_period_ms: Milliseconds | None = None
-    """Mean execution time of what a policy really has executed of a chunk; None: `pipeline.action_period_ms`."""
+    """Mean execution time of the part of a chunk that a policy really executes; None: `pipeline.action_period_ms`."""
 
     @model_validator(mode="after")
     def _static_has_no_mean(self) -> Horizon:
@@ -101,29 +103,33 @@ class Horizon(Section):
 
 
 class Pipelining(Section):
-    """Several requests of a robot in flight, one per action period, on one public context (AURAS §4). Ours."""
+    """Execution of several requests of a robot at once, one per action period, on one public context (AURAS §4). Ours."""
 
     pp_perception: int = Field(default=1, ge=1, le=MAX_STAGES)
     """Action periods until an observation is in the public context (§4.3.2)."""
     pp_generation: int = Field(default=1, ge=1, le=MAX_STAGES)
-    """Action periods that the solver steps of one request are spread over."""
+    """Action periods over which the solver steps of one request are spread."""
     alpha: float = Field(default=0.0, ge=-MAX_ALPHA, le=MAX_ALPHA)
     """Skew of that spread: stage i has a share of e^(i alpha)."""
     fetch_offset: Literal[0, -1] = 0
-    """0: on the context of this action period's observation; -1: on the one before (§4.3.1)."""
+    """Context of the generation; 0: that of this action period's observation; -1: the one before (§4.3.1)."""
 
 
 class Execution(Section):
     mode: ExecutionMode = ExecutionMode.SYNC
     horizon: Horizon = Horizon()
     pipelining: Pipelining | None = None
-    """None: one request of a robot in flight."""
+    """Pipelining of the robot's requests; None: one request in flight."""
     accept_other_rate: bool = False
-    """Let its robots work with a model that was demonstrated at another rate than that of their steps: its motions are as much
-    faster or slower. Ours."""
+    """Accept a model that was demonstrated at another rate than that of its robots' steps; its motions are accordingly faster or
+    slower. Ours."""
     num_steps: int | None = Field(default=None, ge=1, le=1000)
-    """Solver steps of each of System 1's chunks, as far as its model lets robots choose (docs/engines.md); None: its own number.
-    Plans and virtual time reckon with the model's own number: fewer are sooner done than planned, more later. Ours."""
+    """Solver steps of each of System 1's chunks, where its model lets robots choose (docs/engines.md); None: the model's own
+    number.
+
+    Plans and virtual time use the model's own number: with fewer steps a chunk is ready sooner than planned, with more steps later.
+    Ours.
+    """
 
     @model_validator(mode="after")
     def _pipelined_robots_do_not_wait(self) -> Execution:
@@ -133,11 +139,11 @@ class Execution(Section):
 
 
 class ActionRateFloor(Section):
-    """F_c^min of ROSA eq. 1, said explicitly."""
+    """F_c^min of ROSA eq. 1, declared explicitly."""
 
     per_robot: float | None = Field(default=None, gt=0)
     per_class: float | None = Field(default=None, gt=0)
-    """Of all robots of the task together."""
+    """Rate of all robots of the task together."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> ActionRateFloor:
@@ -147,16 +153,16 @@ class ActionRateFloor(Section):
 
 
 class Interface(enum.Enum):
-    """How a simulated robot shows itself on the graph."""
+    """Interface of a simulated robot on the graph."""
 
     NATIVE = "native"
-    """As the robot node expects it by default: compressed images, the state as an array."""
+    """Interface that the robot node expects by default: compressed images, the state as an array."""
     FOREIGN = "foreign"
-    """With names, types and an order of its own, as somebody else's robot; `Task.robot` maps it."""
+    """Interface with names, types and an order of its own, like that of another vendor's robot; `Task.robot` maps it."""
 
 
 class World(Section):
-    """A simulated robot that `rfm up` starts with the task's robots. Ours; without it, real robots are expected."""
+    """Simulated robot that `rfm up` starts for each of the task's robots. Without it, real robots are expected. Ours."""
 
     simulator: Annotated[str, Field(min_length=1)]
     """`metaworld`, an entry point of other packages, or `package.module:function` (`worlds/registry.py`)."""
@@ -179,25 +185,25 @@ class Task(Section):
     value: float = Field(default=1.0, ge=1 / MOST_VALUE, le=MOST_VALUE)
     """Weight v_c of one action of this task (ROSA §3.4.1, eq. 1)."""
     min_action_rate_hz: Annotated[float, Field(gt=0)] | ActionRateFloor | None = None
-    """Floor of the action rate. A plain number is per robot; `{per_class: ...}` is of all its robots together."""
+    """Floor of the action rate. A plain number is per robot; `{per_class: ...}` is for all its robots together."""
     execution: Execution = Execution()
     percentile: float = Field(default=99.0, ge=50, le=99)
-    """Of every `slo_ms` of the task."""
+    """Percentile of every `slo_ms` of the task."""
     world: World | None = None
     robot: str = METAWORLD_ROBOT
     """ROS parameters of the robot node: in config/robots, or a path relative to the descriptor, which it may not contradict."""
     image_size_px: tuple[Pixels, Pixels] | None = None
-    """Width and height of the images that its robots send; None: 640 x 480, of simulated robots 96 x 96. Ours."""
+    """Width and height of its robots' images; None: 640 x 480, or 96 x 96 for simulated robots. Ours."""
 
     @property
     def pipelining(self) -> contracts.Pipelining | None:
-        """As a session asks for it."""
+        """Pipelining as a session asks for it."""
         asked = self.execution.pipelining
         return None if asked is None else contracts.Pipelining(**asked.model_dump())
 
     @property
     def cycle_period_s(self) -> float:
-        """Execution time of what is executed of one System 1 prediction, t_act (ROSA §3.4.2)."""
+        """Execution time of the actions executed of one System 1 prediction, t_act (ROSA §3.4.2)."""
         return (self.execution.horizon.mean_period_ms or self.pipeline.action_period_ms) / 1e3
 
     @property
@@ -206,7 +212,8 @@ class Task(Section):
         return self.image_size_px or (SIMULATED_IMAGE_SIZE_PX if self.world else IMAGE_SIZE_PX)
 
     def calls_per_action(self, component: str) -> float:
-        """Of a goal-coupled component: 1 for System 1, 1/H for System 2 (ROSA §3.4.2); 0 for a periodic one."""
+        """Return the calls of a goal-coupled component: 1 for System 1, 1/H for System 2 (ROSA §3.4.2); 0 for a periodic
+        component."""
         if component == SYSTEM1:
             return 1.0
         if component == SYSTEM2:
@@ -214,7 +221,7 @@ class Task(Section):
         return self.components[component].call_ratio or 0.0
 
     def floor_hz(self, num_robots: int) -> float:
-        """Lowest action rate of one of `num_robots`, F_c^min / K_c; 0: none."""
+        """Return the lowest action rate of one of `num_robots`, F_c^min / K_c; 0: none."""
         floor = self.min_action_rate_hz
         if isinstance(floor, ActionRateFloor):
             return floor.per_robot if floor.per_robot is not None else self.class_floor_hz / max(num_robots, 1)
@@ -222,6 +229,6 @@ class Task(Section):
 
     @property
     def class_floor_hz(self) -> float:
-        """Lowest action rate of all robots together, F_c^min; 0: none, or one of each robot."""
+        """Lowest action rate of all robots together, F_c^min; 0: none, or a floor for each robot."""
         floor = self.min_action_rate_hz
         return floor.per_class or 0.0 if isinstance(floor, ActionRateFloor) else 0.0

@@ -1,4 +1,4 @@
-"""One key of a user's YAML file set in its text: comments, order and everything else stay as they are."""
+"""Edit of one key in the text of a user's YAML file: comments, order and everything else stay as they are."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Path = Sequence[str]
 
 
 def with_key(text: str, path: Path, value: Mapping[str, Any] | str, file: str) -> str:
-    """`text` with this mapping of numbers, or this word, at `path`, of which a part may be there.
+    """Return `text` with this mapping of numbers, or this word, at `path`, part of which may exist.
 
-    Raises: `ConfigurationError` with what to write by hand where that would change something else, as under an alias.
+    Raises: `ConfigurationError` with the text to write by hand where the edit would change something else, as under an alias.
     """
     before = yaml_source.parse(text, file).data
     try:
@@ -44,7 +44,7 @@ def _set(data: Any, path: list[str], value: dict[str, Any] | str) -> Any:
 
 
 def _edited(text: str, path: list[str], value: str) -> str:
-    """Raises: `KeyError` where a parent is no mapping."""
+    """Return the edited text. Raises: `KeyError` where a parent is no mapping."""
     node = yaml.compose(text, yaml.SafeLoader)
     for depth, key in enumerate(path):
         if not isinstance(node, yaml.MappingNode):
@@ -59,18 +59,19 @@ def _edited(text: str, path: list[str], value: str) -> str:
 
 
 def _replaced(text: str, node: Any, value: str) -> str:
-    """A block mapping ends where the next key begins: what follows its last value stays."""
+    """Return the text with a value replaced. A block mapping ends where the next key begins: text after its last value stays."""
     last = node
     while isinstance(last, yaml.MappingNode) and last.value and not last.flow_style:
         last = last.value[-1][1]
     start = node.start_mark.index
-    if last is not node or not text[start : last.end_mark.index]:  # or nothing is there yet
+    if last is not node or not text[start : last.end_mark.index]:  # or the value is empty
         start, value = text.rindex(":", 0, start) + 1, f" {value}"
     return f"{text[:start]}{value}{text[last.end_mark.index :]}"
 
 
 def _inserted(text: str, parent: Any, path: list[str], value: str) -> str:
-    """A block mapping gets it before its first key, as far in; one in braces behind its last."""
+    """Return the text with a key added: before the first key of a block mapping, at its indentation, or after the last one in
+    braces."""
     for key in reversed(path[1:]):
         value = f"{{{key}: {value}}}"
     line = f"{path[0]}: {value}"

@@ -1,4 +1,4 @@
-"""YAML with line numbers: a user's file as plain data, and where every key stands; validation errors become ours."""
+"""YAML with line numbers: a user's file as plain data, the line of every key, and validation errors with both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 KeyPath = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 MAX_VALUES = 100_000
-"""Of a file, every alias written out: a few aliases of aliases would stand for more than memory holds."""
+"""Limit for the values of a file with every alias expanded: a few aliases of aliases could otherwise exhaust the memory."""
 OCTAL = re.compile(r"[-+]?0[0-9_]+|[-+]?0o[0-7_]+")
 """`010` is 8 in YAML 1.1 and in ROS parameter files, and 10 in YAML 1.2; `0o10` is text in YAML 1.1, and 8 in YAML 1.2."""
 SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
@@ -44,11 +44,11 @@ class YamlSource:
         return ConfigurationError(problem, file=self.file, line=self.lines.get(known, 1), key=dotted(path), fix=fix)
 
     def validate(self, model: type[Model], path: KeyPath, data: Any) -> Model:
-        """`data` (found at `path`) as a pydantic model; the first violation is raised as `ConfigurationError`."""
+        """Return `data` (found at `path`) as a pydantic model. The first violation is raised as `ConfigurationError`."""
         try:
             made = model.model_validate(data)
         except ValidationError as invalid:
-            # A misspelt key is both unknown and, under its right name, missing: the former is the one to mend.
+            # A misspelt key is both unknown and, under its right name, missing: the former is the one to fix.
             first = min(invalid.errors(), key=lambda error: error["type"] != "extra_forbidden")
             where = (*path, *(part for part in first["loc"] if part != "[key]"))
             if first["type"] == "extra_forbidden":
@@ -80,7 +80,7 @@ def read(file: Path, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> YamlSou
 
 
 def parse(text: str, file: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> YamlSource:
-    """Parse the text of a file; `loader` decides what its scalars mean. Raises: `ConfigurationError`."""
+    """Parse the text of a file; `loader` decides the meaning of its scalars. Raises: `ConfigurationError`."""
     source = YamlSource(file, {}, {})
     try:
         reader = loader(text)
@@ -104,7 +104,7 @@ def parse(text: str, file: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the known word that may be meant; empty: none is near."""
+    """Return the known word that is most likely meant; empty: no word is similar."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return near[0] if near else ""
 
@@ -116,7 +116,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def dotted(path: KeyPath) -> str:
-    """("robot_fleet", 0, "task") -> robot_fleet[0].task"""
+    """Return a path as text: ("robot_fleet", 0, "task") is `robot_fleet[0].task`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
@@ -124,7 +124,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def misread(node: yaml.ScalarNode) -> tuple[str, str]:
-    """Return (problem, fix) of an unquoted number that YAML 1.1 reads as another one than its writer sees; empty: it is none.
+    """Return (problem, fix) of an unquoted number that YAML 1.1 reads as another one than its writer means; empty: it is none.
 
     Source: YAML 1.1, https://yaml.org/type/int.html and float.html; YAML 1.2.2, section 10.3.2.
     """
@@ -145,7 +145,7 @@ def misread(node: yaml.ScalarNode) -> tuple[str, str]:
 
 
 def _booleans_as_numbers(data: Any, made: Any, path: KeyPath) -> Iterator[KeyPath]:
-    """Yield the paths at which `data` has a truth value that pydantic took for a number: `yes` would be 1 robot, or 1 ms."""
+    """Yield the paths at which `data` has a truth value that pydantic accepted as a number: `yes` would be 1 robot, or 1 ms."""
     if isinstance(data, bool):
         if isinstance(made, int | float) and not isinstance(made, bool):
             yield path
@@ -166,7 +166,7 @@ def _check_number(node: yaml.ScalarNode, path: KeyPath, source: YamlSource) -> N
 
 
 def _check_key(key: yaml.ScalarNode, path: KeyPath, source: YamlSource) -> None:
-    """Raises: `ConfigurationError` for a key that would be true, false or another number than is written."""
+    """Check a key. Raises: `ConfigurationError` for one that would be true, false or another number than is written."""
     _check_number(key, path, source)
     if key.style is None and key.tag == BOOLEAN:
         problem = f"the key `{key.value}` is a truth value to YAML"
@@ -175,7 +175,8 @@ def _check_key(key: yaml.ScalarNode, path: KeyPath, source: YamlSource) -> None:
 
 
 def _walk(node: Any, path: KeyPath, source: YamlSource) -> None:
-    """Raises: `ConfigurationError`; `ValueError` for half a surrogate pair, which could not even be shown."""
+    """Record the lines of all keys. Raises: `ConfigurationError`; `ValueError` for half a surrogate pair, which cannot be
+    displayed."""
     if len(source.lines) > MAX_VALUES:
         raise ConfigurationError(f"holds more than {MAX_VALUES} values", file=source.file, fix="are there aliases of aliases?")
     if isinstance(node, yaml.MappingNode):
@@ -205,7 +206,7 @@ def _walk(node: Any, path: KeyPath, source: YamlSource) -> None:
 
 
 def _keys_at(model: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:
-    """The keys that a nested model accepts, following field names (and skipping dictionary keys)."""
+    """Return the keys that a nested model accepts, following field names (and skipping dictionary keys)."""
     current: Any = model
     for part in location:
         field = current.model_fields.get(part) if isinstance(part, str) and hasattr(current, "model_fields") else None

@@ -1,1 +1,1 @@
-"""A factory that runs on this machine: starting its processes, watching them, and what commands read for it."""
+"""Operation of a factory on this machine: starting and watching its processes, and reading it for commands."""

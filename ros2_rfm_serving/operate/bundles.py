@@ -1,4 +1,4 @@
-"""What a bundle is, whether it is whole, and how two differ: `rfm bundle`. Kinds of bundle are told by their `config.json`."""
+"""Description, verification and comparison of bundles, for `rfm bundle`. `config.json` determines the kind of a bundle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_NAMED = 10
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """Raises: `ModelError`."""
+    """Return the description of a bundle. Raises: `ModelError`."""
     from safetensors import SafetensorError, safe_open
 
     from ros2_rfm_serving.engines.embedded.bundle import WEIGHTS, content_hash, read_config
@@ -44,7 +44,7 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def card_of(folder: Path) -> dict[str, str]:
-    """Its card's front matter: licence, source and hashes; none where there is no card."""
+    """Return the front matter of the bundle's card: licence, source and hashes; empty without a card."""
     file = folder / CARD
     if not file.is_file():
         return {}
@@ -56,7 +56,7 @@ def card_of(folder: Path) -> dict[str, str]:
 
 
 def verified(folder: Path) -> list[str]:
-    """What is wrong with it, in words: loaded, run once, held against its reference and its card."""
+    """Verify a bundle: load it, run it once, compare it with its reference and its card. Return descriptions of the problems."""
     from ros2_rfm_serving.engines.blank import rehearse
     from ros2_rfm_serving.engines.bundles import load_bundle
     from ros2_rfm_serving.engines.embedded.bundle import content_hash, read_config
@@ -71,7 +71,7 @@ def verified(folder: Path) -> list[str]:
         ]
     except ModelError as error:
         return [str(error)]
-    except Exception as error:  # whatever a network of foreign sizes raises
+    except Exception as error:  # any error of a network with foreign sizes
         return [f"{folder}: {type(error).__name__}: {error}"]
     saved, told = content_hash(folder), card_of(folder).get("bundle_sha256", "")
     if not told and read_config(folder).get("kind") == "architecture":
@@ -82,7 +82,7 @@ def verified(folder: Path) -> list[str]:
 
 
 def differences(one: Path, other: Path) -> Iterator[str]:
-    """Line by line, one's before other's. Raises: `ModelError`."""
+    """Yield the differences of two bundles, one per line, in the form "one -> other". Raises: `ModelError`."""
     from ros2_rfm_serving.engines.embedded.bundle import PROCESSOR_FILES, read_config, read_weights
 
     yield from _keys(read_config(one), read_config(other), "")

@@ -1,4 +1,4 @@
-"""How many GPUs for these robots, and how many robots for these GPUs? What `rfm capacity` asks the solver."""
+"""Search by the solver for the number of GPUs for given robots, and of robots for given GPUs, for `rfm capacity`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Of one of the two questions."""
+    """Answer to one of the two questions."""
 
     of: str
-    """`servers` or `robots`"""
+    """`servers` or `robots`."""
     declared: int
     found: int | None
     trials: dict[int, bool]
     monotone: bool
     factory: Factory
-    """With what was found."""
+    """The factory with the found number."""
     remote_rtc: float
     rosa: float
-    """The closed formulas' answers."""
+    """Results of the closed formulas."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Question:
     rtt_s: float
 
     def servers(self, say: Say) -> Answer:
-        """The fewest with which the declared fleet is served."""
+        """Return the smallest number of servers that serves the declared fleet."""
         first, *others = self.inputs.factory.server_cluster
         least = max(1, self.inputs.factory.standby.num_servers + 1 - sum(group.num_servers for group in others))
         loads = self.loads(self.inputs.factory)
@@ -52,7 +52,7 @@ class Question:
         )  # fmt: skip
 
     def robots(self, say: Say) -> Answer:
-        """The largest fleet that the declared servers serve."""
+        """Return the largest fleet that the declared servers serve."""
         factory = self.inputs.factory
         least = len(factory.robot_fleet)
         return self._answer(
@@ -104,7 +104,7 @@ class Question:
         )
 
     def _formula_robots(self, servers_of: Callable[[ModelLoad], float]) -> float:
-        """The largest fleet for which a formula asks for no more than the declared servers."""
+        """Return the largest fleet for which a formula requires no more than the declared servers."""
         factory = self.inputs.factory
         available = len(factory.servers) - factory.standby.num_servers
 

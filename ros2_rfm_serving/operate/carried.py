@@ -1,4 +1,4 @@
-"""What a process needs of its factory on a machine that has nothing of it but rfm_serving."""
+"""Files that a process needs from its factory on a machine with nothing but rfm_serving."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ros2_rfm_serving.factory.hosts import NO_DEVICE
 from ros2_rfm_serving.factory.nodes import NodeSpec
 
 WITHOUT_GPU = frozenset({"emulated", "wave", "openai", "remote"})
-"""Engines."""
+"""Engines that need no GPU."""
 PLACES = {"factory_file": "factory.yaml", "profiles_folder": "profiles"}
-"""Parameters that name files -> where these lie in the folder of all that is carried."""
+"""Parameter that names a file -> place of the file in the folder of all carried files."""
 
 
 def files(factory: Factory, profiles: Path | None) -> Iterator[tuple[str, str]]:
-    """Path in that folder, text. profiles: None: the shipped ones, which are everywhere."""
+    """Yield (path in that folder, text). profiles: None means the shipped ones, which are on every machine."""
     yield "factory.yaml", Path(factory.file).read_text(encoding="utf-8")
     if profiles:
         for file in sorted(profiles.iterdir()):
@@ -26,17 +26,17 @@ def files(factory: Factory, profiles: Path | None) -> Iterator[tuple[str, str]]:
 
 
 def moved(node: NodeSpec, folder: str) -> NodeSpec:
-    """With the files in that folder."""
+    """Return the node with parameters that name the files in that folder."""
     own = {name: f"{folder}/{place}" for name, place in PLACES.items() if name in node.parameters}
     return dataclasses.replace(node, parameters={**node.parameters, **own})
 
 
 def entries_of(factory: Factory, catalogue: Catalogue) -> list[CatalogueEntry]:
-    """Of its models. Raises: `ModelError`."""
+    """Return the catalogue entries of the factory's models. Raises: `ModelError`."""
     models = {c.model for entry in factory.robot_fleet for c in factory.tasks[entry.task].components.values()}
     return [catalogue[model] for model in sorted(models)]
 
 
 def gpu_of(gpu_type: str, engines: Collection[str]) -> str:
-    """The type, where its servers take a GPU; empty: none of the factory's engines would, or the type is none."""
+    """Return the GPU type if its servers need a GPU; empty: none of the factory's engines does, or the type is none."""
     return gpu_type if gpu_type not in NO_DEVICE and not set(engines) <= WITHOUT_GPU else ""

@@ -1,4 +1,4 @@
-"""How a node's process is started, whoever starts it: `rfm up`, the launch file, or the manifests of `rfm deploy`."""
+"""Command line and environment of a node's process, for `rfm up`, the launch file and the manifests of `rfm deploy`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ ENVIRONMENT: Mapping[str, str] = MappingProxyType(
     }
 )
 USERS_OWN = ("PYTHONWARNINGS", "OMP_NUM_THREADS")
-"""Of these, what the user has said."""
+"""Variables of these that the user's environment overrides."""
 
 
 def node_environment(users: Mapping[str, str]) -> dict[str, str]:
-    """What every node has beyond the environment of the user."""
+    """Return the variables that every node has in addition to the user's environment."""
     return {**ENVIRONMENT, **{name: users[name] for name in USERS_OWN if name in users}}
 
 
 def full_namespace(node: NodeSpec, fleet_namespace: str) -> str:
-    """Without a slash before it."""
+    """Return the node's namespace, without a leading slash."""
     return "/".join(part for part in (fleet_namespace.strip("/"), node.namespace) if part)
 
 
 def node_arguments(node: NodeSpec, parameters: str, *, fleet_namespace: str = "", log_level: str = "info") -> list[str]:
-    """What follows the executable. parameters: the node's own parameter file."""
+    """Return the arguments after the executable. parameters: the node's own parameter file."""
     namespace = f"__ns:=/{full_namespace(node, fleet_namespace)}"
     return ["--ros-args", "--params-file", parameters, "-r", namespace, "--log-level", log_level]

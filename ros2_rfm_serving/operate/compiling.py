@@ -1,4 +1,4 @@
-"""What `rfm compile` does: mypyc, a C compiler, and a factory that must decide as it does when it is interpreted."""
+"""Implementation of `rfm compile`: mypyc, a C compiler, and a factory whose decisions must not differ from interpreted code."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from ros2_rfm_serving.shipped import shipped
 EXTRA = "pip install 'ros2-rfm-serving[compile]', and a C compiler (apt-get install gcc)"
 OPTIONS = ("--ignore-missing-imports", "--no-error-summary", "--config-file=")
 TRIAL = ("--robots", "12", "--seconds", "12", "--crash", "server_1@3", "--network", "latency=5,jitter=3,loss=0.02", "--json")
-"""Of a simulated factory."""
+"""Arguments of the simulated factory."""
 
 
 def compile_modules() -> Path:
-    """Compiles what `compiled.MODULES` name, and keeps it where `compiled.use` finds it.
-
-    Raises: `ConfigurationError` when there is nothing to compile with, it cannot be compiled, or decides otherwise.
-    """
+    """Compile the modules in `compiled.MODULES`, and store them where `compiled.use` finds them.
+    Raises: `ConfigurationError` when there is no compiler, when compilation fails, or when the result decides differently."""
     for needed in ("mypyc", "setuptools"):
         if importlib.util.find_spec(needed) is None:
             raise ConfigurationError(f"{needed} is not installed", key="compile", fix=EXTRA)
@@ -44,7 +42,7 @@ def compile_modules() -> Path:
 
 
 def _keep(made: Path, kept: Path, before: Path) -> None:
-    """Whole, and checked: whoever looks for it meanwhile finds this one, the one before, or none."""
+    """Move the checked result into place at once: other processes find this one, the previous one, or none."""
     if os.path.lexists(kept):
         kept.rename(before)
     try:
@@ -52,11 +50,11 @@ def _keep(made: Path, kept: Path, before: Path) -> None:
     except OSError:
         if not compiled.is_own(kept):
             raise
-        # another `rfm compile` was first, of the same source
+        # another `rfm compile` of the same source was first
 
 
 def _build(source: Path, made: Path) -> None:
-    """source: a folder for a copy, for mypyc writes beside what it reads."""
+    """Compile a copy of the package. source: a folder for the copy, because mypyc writes beside the files that it reads."""
     shutil.copytree(compiled.PACKAGE, source / compiled.PACKAGE.name, ignore=_all_but_python)
     files = [str(Path(compiled.PACKAGE.name, *name.split(".")).with_suffix(".py")) for name in compiled.MODULES]
     environment = {**os.environ, "MYPYC_MULTI_FILE": "1", "MYPYC_DEBUG_LEVEL": "0"}
@@ -72,8 +70,8 @@ def _all_but_python(folder: str, names: list[str]) -> list[str]:
 
 
 def _check(cache: Path) -> None:
-    """Of what lies in this cache. Raises: `ConfigurationError` unless a simulated factory reports to the last digit what it does
-    when it is interpreted."""
+    """Check the modules in this cache.
+    Raises: `ConfigurationError` unless a simulated factory reports the same to the last digit as when it is interpreted."""
     command = [sys.executable, "-m", f"{compiled.PACKAGE.name}.cli", "simulate", str(shipped("config", "rosa", "p4.yaml")), *TRIAL]
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     told = [
@@ -85,7 +83,7 @@ def _check(cache: Path) -> None:
 
 
 def _run(command: list[str], problem: str, where: Path, environment: dict[str, str]) -> str:
-    """Its output. Raises: `ConfigurationError` with the end of what it said."""
+    """Run a command and return its output. Raises: `ConfigurationError` with the end of the output."""
     done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stdout + done.stderr).strip().splitlines()[-5:]

@@ -1,4 +1,4 @@
-"""What `rfm connect` does between the graph and the files: it asks what it cannot know, and checks what it wrote."""
+"""Implementation of `rfm connect` between the graph and the files: it asks for undecidable facts, and checks the written files."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ Ask = Callable[[UndecidedError], str]
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where the files go, and what the descriptor names."""
+    """Destination of the files, and the names in the descriptor."""
 
     folder: Path
     model: str
-    """Of the catalogue; empty: a stand-in is written."""
+    """Model of the catalogue; empty: a stand-in is written."""
     gpu_type: str
     slo_ms: float
     prompt: str
     profiles: Path | None
-    """That a user of the files has to name; None: the shipped ones."""
+    """Profiles folder that users of the files have to name; None: the shipped one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Written:
     robot: Path
     factory: Path
     profiles: Path | None
-    """For `--profiles`; None: the shipped ones."""
+    """Folder for `--profiles`; None: the shipped one."""
 
     @property
     def stand_in(self) -> tuple[Path, ...]:
@@ -64,7 +64,7 @@ class Written:
 def decided_proposal(
     snapshot: GraphSnapshot, contract: ModelContract | None, preset: Preset | None, answers: Answers, ask: Ask
 ) -> Proposal:
-    """Return the proposal, asking until nothing is undecided. ask: raises where nobody can be asked."""
+    """Return the proposal, asking until nothing is undecided. ask: raises where there is no user to answer."""
     while True:
         try:
             return propose(snapshot, contract, preset, answers)
@@ -73,7 +73,7 @@ def decided_proposal(
 
 
 def free_files(robot: str, folder: Path, *, has_model: bool) -> Written:
-    """Return the files that will be written. Raises: `ConfigurationError` for one that exists, or that would be another one."""
+    """Return the files that will be written. Raises: `ConfigurationError` when one exists already."""
     written = Written(
         robot=folder / f"{robot}.yaml", factory=folder / "factory.yaml", profiles=None if has_model else folder / "profiles"
     )
@@ -85,9 +85,7 @@ def free_files(robot: str, folder: Path, *, has_model: bool) -> Written:
 
 def write_files(proposal: Proposal, contract: ModelContract | None, target: Target, seen: str) -> Written:
     """Write the robot's file, the descriptor, and a catalogue with a stand-in where no model was named.
-
-    Raises: `ConfigurationError` for a file that exists, or a folder that cannot be written to.
-    """
+    Raises: `ConfigurationError` when a file exists, or a folder cannot be written to."""
     name = proposal.robot
     written = free_files(name, target.folder, has_model=bool(target.model))
     model = target.model or f"stand_in/{name}"
@@ -121,7 +119,7 @@ def _stand_in_profile(model: str) -> str:
 
 
 def settings_of_file(file: Path, robot: str) -> RobotSettings:
-    """Return what robot_node reads from a file. Raises: `ConfigurationError` that names file, key, value and fix."""
+    """Return the settings that robot_node reads from a file. Raises: `ConfigurationError` that names file, key, value and fix."""
     from ros2_rfm_serving.robot import RobotBrain
     from ros2_rfm_serving.ros.node.draft import draft
     from ros2_rfm_serving.ros.robot.settings import robot_settings
@@ -136,7 +134,7 @@ def settings_of_file(file: Path, robot: str) -> RobotSettings:
 
 
 def compare_file(file: Path, robot: str, snapshot: GraphSnapshot, namespace: str) -> list[GraphFinding]:
-    """Return what the graph has differently from what a robot's file says. Raises: `ConfigurationError`."""
+    """Return the differences between the graph and a robot's file. Raises: `ConfigurationError`."""
     from ros2_rfm_serving.ros.tools.robot_interface import robot_interface
     from ros2_rfm_serving.ros.wire.qos import Names
 

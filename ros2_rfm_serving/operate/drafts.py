@@ -1,4 +1,4 @@
-"""Whether the nodes of a factory would take their parameters: asked by `rfm check`, `rfm up` and the launch file first."""
+"""Check of the parameters of a factory's nodes before they start, for `rfm check`, `rfm up` and the launch file."""
 
 from __future__ import annotations
 
@@ -45,17 +45,14 @@ class RobotDraft:
     node: NodeSpec
     settings: RobotSettings
     own: RobotFile
-    """What its own file says."""
+    """The robot's own file."""
     error: Callable[[str, str, str], ConfigurationError]
-    """(parameter, problem, fix) -> an error that names the file, and where the parameter is in it."""
+    """Function (parameter, problem, fix) that returns an error with the file and the parameter's place in it."""
 
 
 def check_nodes(nodes: Iterable[NodeSpec], factory_file: str) -> list[str]:
-    """Return what nodes would warn of; one node of each kind is asked.
-
-    Raises: `ConfigurationError` naming the file, in the words of the node that would refuse it; also for a parameter in the file of
-    a robot that no robot has.
-    """
+    """Check one node of each kind, and return its warnings. Raises: `ConfigurationError` with the file and the message of the
+    node that would refuse it, also for a parameter in the file of a robot that no robot has."""
     warnings = []
     for node in _one_of_each_kind(nodes):
         if node.executable == "robot_node":
@@ -93,7 +90,7 @@ def _robot_draft(node: NodeSpec, factory_file: str) -> RobotDraft:
         declare_own(drafted, node.executable)
         FaultPlan.parse(str(drafted.get_parameter("faults").value))
         settings = robot_settings(drafted, node.name)
-        RobotBrain(settings.config)  # as the node does, which refuses a ladder or limits that do not fit the robot
+        RobotBrain(settings.config)  # the node does so too, and refuses an unsuitable ladder or limits
         check_name("robot", settings.config.name)
         if settings.io.sink.kind is SinkKind.CUSTOM and not node.host:  # the class need not be installed on other machines
             load_class(settings.io.sink.custom_class)
@@ -130,7 +127,7 @@ def _check_node(node: NodeSpec, factory_file: str) -> None:
 
 
 def declare_own(node: Node, executable: str) -> None:
-    """Declare what the nodes of this executable declare beside their table of parameters."""
+    """Declare the parameters that nodes of this executable declare beside their table of parameters."""
     declare_every_nodes(node)
     fleet_names(node)
     if executable == "robot_node":
@@ -142,7 +139,7 @@ def declare_own(node: Node, executable: str) -> None:
 
 
 def _placed(error: ConfigurationError, *, node: NodeSpec, own: RobotFile | None, factory_file: str) -> ConfigurationError:
-    """Return the error with the file that says it, and where."""
+    """Return the error with the file that contains the value, and its place."""
     if own is not None and error.key not in node.parameters:
         name = error.key
         while name not in own.where and "." in name:  # a part of a value has a key of its own, such as `faults.drop`

@@ -1,4 +1,4 @@
-"""A server finishes what it has and takes nothing new, before whoever runs its process ends it."""
+"""Draining of a server: it finishes its requests and accepts nothing new, before its process is ended."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ HEARD_WITHIN_S = 5.0
 
 
 def drain(server: str, namespace: str, within_s: float) -> str:
-    """Returns what came of it, in words. Of several that drain a server at once, each returns when it has finished.
-
-    Raises: `ConfigurationError`.
-    """
+    """Drain a server and return a description of the result. Several callers at once each return when it has finished.
+    Raises: `ConfigurationError`."""
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.ros.monitor.hands import Hands
     from ros2_rfm_serving.ros.wire.qos import Names
@@ -31,10 +29,10 @@ def drain(server: str, namespace: str, within_s: float) -> str:
             return f"{server} is {row.state}: there is nothing to drain"
         if row.state == "ready":
             asked = Hands(observer, Names(namespace)).order("drain", server, "")
-            if not _until(lambda: asked.done() or row.state == "draining", end_s):  # its status says as much as an answer
+            if not _until(lambda: asked.done() or row.state == "draining", end_s):  # its status is as good as a reply
                 raise ConfigurationError(f"it does not answer within {within_s:g} s", key=server, fix="end it as it is")
             refused = asked.done() and not asked.result().done
-            if refused and not _until(lambda: row.state == "draining", _soon(end_s)):  # of two at once, one is refused
+            if refused and not _until(lambda: row.state == "draining", _soon(end_s)):  # of two requests at once, one is refused
                 raise ConfigurationError(asked.result().message, key=server, fix="end it as it is")
         if not _until(lambda: row.state == "draining" and not row.waiting, end_s):
             raise ConfigurationError(f"{row.waiting} requests still wait after {within_s:g} s", key=server, fix="end it as it is")

@@ -1,4 +1,4 @@
-"""Who has a certificate: every process of a factory, in its enclave of `rfm security init`."""
+"""Certificates of a factory's processes, each in its enclave of `rfm security init`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from ros2_rfm_serving.security.own import member_environment
 
 OPERATOR = "operator"
 LOOKS = ("observer", "dashboard", OPERATOR)
-"""Members that may look, and have nothing else in that process to prove."""
+"""Members that may observe, and have nothing else in that process to sign."""
 
 
 def secured(nodes: list[NodeSpec], folder: Path | None) -> list[NodeSpec]:
-    """Each with its certificate. folder: None: nobody has one. Raises: `ConfigurationError` for somebody without."""
+    """Return the nodes, each with its certificate. folder: None disables certificates.
+    Raises: `ConfigurationError` when a node has none."""
     if folder is None:
         return nodes
     check_enclaves((node.name for node in nodes), folder)
@@ -25,10 +26,10 @@ def secured(nodes: list[NodeSpec], folder: Path | None) -> list[NodeSpec]:
 
 
 def secured_newcomer(nodes: list[NodeSpec], folder: Path, fix: str) -> list[NodeSpec]:
-    """Robot and world each with its certificate; its foreman, who gives goals, with that of whoever asks for its admission.
+    """Return the nodes of a dynamic robot and its world, each with its certificate.
 
-    Raises: `ConfigurationError` for somebody without. fix: what issues to the robot.
-    """
+    Its foreman, which sends goals, gets that of the operator who requests its admission. fix: command that issues a certificate
+    to the robot. Raises: `ConfigurationError` when a node has none."""
     whose = [OPERATOR if node.executable == "foreman_node" else node.name for node in nodes]
     check_enclaves([OPERATOR], folder)
     check_enclaves(sorted({*whose} - {OPERATOR}), folder, fix)  # a robot before its world
@@ -43,8 +44,8 @@ def secured_newcomer(nodes: list[NodeSpec], folder: Path, fix: str) -> list[Node
 
 
 def looks_by(folder: Path | None, nodes: Iterable[NodeSpec]) -> Path | None:
-    """An enclave by whose authority, and revocations, a process can prove what it shows: of those that are on this machine the
-    first. nodes: that are started here, and have one. folder: None: nobody has."""
+    """Return an enclave whose authority, and revocations, verify what a process shows: the first one on this machine.
+    nodes: nodes that are started here, with certificates. folder: None without certificates."""
     if folder is None:
         return None
     found = (Folder(folder).enclave(name) for name in (*LOOKS, *(node.name for node in nodes)))
@@ -52,12 +53,12 @@ def looks_by(folder: Path | None, nodes: Iterable[NodeSpec]) -> Path | None:
 
 
 def members(folder: Path | None) -> Path | None:
-    """It, if it is a member's of `rfm security`, and not any folder with a certificate for TLS."""
+    """Return the folder if it is a member's of `rfm security`, and not just any folder with a TLS certificate."""
     return folder if folder and (folder / IDENTITY_CA).is_file() else None
 
 
 def check_enclaves(members: Iterable[str], folder: Path, fix: str = "rfm security init, for this descriptor") -> None:
-    """Raises: `ConfigurationError` for somebody without a certificate."""
+    """Raise `ConfigurationError` when a member has no certificate."""
     for member in members:
         if not (Folder(folder).enclave(member) / CERTIFICATE).is_file():
             raise ConfigurationError(f"{member} has no certificate there", file=str(folder), key="--security", fix=fix)

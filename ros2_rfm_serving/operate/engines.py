@@ -1,4 +1,4 @@
-"""A model of the catalogue, loaded into this process, without ROS."""
+"""Loading of a catalogue's model into this process, without ROS."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ if TYPE_CHECKING:
 
 
 def load_engine(model: str, threads: int = 1, *, catalogue: Path | None = None, options: dict[str, Any] | None = None) -> Engine:
-    """On the CPU, unless its `options`, those of the catalogue and over them these, say otherwise.
-
-    Raises: `ModelError`, `ProfileError`, `ConfigurationError`.
-    """
+    """Load a model on the CPU, unless `options`, which override those of the catalogue, say otherwise.
+    Raises: `ModelError`, `ProfileError`, `ConfigurationError`."""
     from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
     from ros2_rfm_serving.factory import Catalogue
     from ros2_rfm_serving.profiles import load_profiles

@@ -1,4 +1,4 @@
-"""What starts a node's process."""
+"""Commands that start a node's process."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import ros2_rfm_serving
 from ros2_rfm_serving.errors import ConfigurationError
 
 SITE = Path(ros2_rfm_serving.__path__[0]).absolute().parent
-"""The folder that this package is imported from."""
+"""Folder from which this package is imported."""
 
 
 def command_of(executable: str) -> list[str]:
-    """The installed executable, found as ROS finds it; from a checkout, the checkout's own module. Either way a node runs the code
-    that `rfm` runs. Raises: `ConfigurationError`."""
+    """Return the installed executable, as ROS finds it; from a checkout, the checkout's own module.
+    Either way a node runs the code that `rfm` runs. Raises: `ConfigurationError`."""
     if not is_installed():
         module = ["ros2_rfm_serving.cli"] if executable == "rfm" else ["ros2_rfm_serving.ros.executables", executable]
         return [sys.executable, "-m", *module]
@@ -27,5 +27,5 @@ def command_of(executable: str) -> list[str]:
 
 
 def is_installed(site: Path = SITE) -> bool:
-    """Whether the interfaces, which only an installation has, are beside the package."""
+    """Return whether the package is installed: only an installation has the interfaces beside it."""
     return (site / "rfm_serving" / "msg").is_dir()

@@ -1,4 +1,4 @@
-"""What only some verbs need."""
+"""Optional dependencies of single verbs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 
 @contextmanager
 def needing(extra: str, verb: str) -> Iterator[None]:
-    """Around its imports. Raises: `ConfigurationError` that says how to get them."""
+    """Run imports of an optional dependency. Raises: `ConfigurationError` with the command that installs it."""
     try:
         yield
     except ModuleNotFoundError as error:

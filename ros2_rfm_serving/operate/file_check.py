@@ -1,4 +1,4 @@
-"""`rfm check` on files that are pasted into a page, or named there."""
+"""`rfm check` for files that are pasted into a dashboard page, or named there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNKNOWN_OPTION = "No such option: --live"
 
 
 def check_file(wanted: WantedCheck) -> CheckResult:
-    """Return what `rfm check` says about a file that is named or pasted."""
+    """Return the result of `rfm check` for a file that is named or pasted."""
     if not wanted.texts:
         return _run(wanted, None)
     with tempfile.TemporaryDirectory(prefix="rfm_check_") as folder:
@@ -24,13 +24,14 @@ def check_file(wanted: WantedCheck) -> CheckResult:
                 file = Path(folder) / name
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text, encoding="utf-8")
-        except (OSError, UnicodeError) as error:  # such as a name that is a folder of another one, or half a character
+        except (OSError, UnicodeError) as error:  # for example a name that is a folder of another one, or half a character
             return CheckResult(valid=False, lines=[f"{name} cannot be written: {error}"], command="")
         return _run(wanted, Path(folder))
 
 
 def _run(wanted: WantedCheck, folder: Path | None) -> CheckResult:
-    """folder: of the pasted files, which is never the current one: Python would import modules from it; None: `file` is a path."""
+    """Run the check. folder: temporary folder of the pasted files, which is never the current one, because Python would import
+    modules from it; None: `file` is a path."""
     live = ["--live"] if wanted.live else []
     arguments = ["check", str(folder / wanted.file) if folder else wanted.file, *live]
     command = shlex.join(["rfm", "check", wanted.file, *live])

@@ -1,4 +1,4 @@
-"""A temporary folder that goes with its process, however that ends: what a killed one left behind the next one removes."""
+"""Temporary folder that is removed with its process, however that ends: the next process removes the folder of a killed one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 
 class HeldFolder:
-    """Held by a lock on the folder itself, which the kernel lets go of when the process ends; a process id would say nothing to one
-    in another container. `cleanup()` removes it, as does the end of this object."""
+    """Temporary folder with a lock on the folder itself, which the kernel releases when the process ends.
+    A process id would mean nothing in another container. `cleanup()` removes the folder, as does the end of this object."""
 
     def __init__(self, prefix: str) -> None:
-        """Removes those of the same prefix, and of this user, that nobody holds."""
+        """Create the folder, and remove this user's folders with the same prefix that no process holds."""
         for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
             lock = _locked(left)
             if lock >= 0:
@@ -25,7 +25,7 @@ class HeldFolder:
 
 
 def _new(prefix: str) -> tuple[Path, int]:
-    """Another process may find it before it is locked, and remove it: then there is another."""
+    """Create and lock a folder. Another process may find it before it is locked, and remove it: then a new one is created."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix))
         lock = _locked(folder)
@@ -36,7 +36,7 @@ def _new(prefix: str) -> tuple[Path, int]:
 
 
 def _locked(folder: Path) -> int:
-    """The lock's file descriptor; -1: somebody holds it, or it is none of ours."""
+    """Return the lock's file descriptor; -1: another process holds it, or the folder is another user's."""
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

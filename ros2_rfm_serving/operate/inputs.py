@@ -1,4 +1,4 @@
-"""What the commands around the scheduler read and write: factory, profiles, catalogue; files."""
+"""Inputs and outputs of the commands around the scheduler: factory, profiles, catalogue; files."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def shipped_if_missing(file: Path | None) -> Path | None:
-    """Return the descriptor itself, or where there is none the shipped one of that name, which stderr says: `config/rosa/p1.yaml`
-    and `p1.yaml` mean the same file from any folder."""
+    """Return the descriptor itself, or a shipped one of that name where it does not exist, with a message on stderr.
+    `config/rosa/p1.yaml` and `p1.yaml` mean the same file from any folder."""
     if file is None or file.exists() or file.is_absolute():
         return file
     inside = Path(*file.parts[1:]) if file.parts[:1] == ("config",) else file
@@ -71,7 +71,7 @@ Arrivals = Annotated[
     ),
 ]
 PIPE_WIDTH = 160
-"""Columns of a table that is not shown on a terminal."""
+"""Width of a table that is not shown on a terminal, characters."""
 
 console = Console() if Console().is_terminal else Console(width=PIPE_WIDTH, soft_wrap=True)
 
@@ -91,7 +91,7 @@ def load_inputs(
     robots: int | None = None,
     servers: int | None = None,
 ) -> Inputs:
-    """Raises: `ConfigurationError`, `ProfileError` naming file, line and fix."""
+    """Load factory, profiles and catalogue. Raises: `ConfigurationError`, `ProfileError` naming file, line and fix."""
     factory = load_factory(file)
     if robots is not None:
         factory = factory.with_num_robots(robots)
@@ -112,7 +112,7 @@ def load_inputs(
 
 
 def decided(factory: Factory, profile: Profile, catalogue: Catalogue) -> Factory:
-    """With the dispatch policy that the planner chooses where the descriptor has `auto`; stderr names it. Raises: `RfmError`."""
+    """Return the factory with the planner's dispatch policy in place of `auto`; stderr names it. Raises: `RfmError`."""
     if AUTOMATIC not in factory.dispatch.values():
         return factory
     from ros2_rfm_serving.scheduler import without_automatic
@@ -124,7 +124,7 @@ def decided(factory: Factory, profile: Profile, catalogue: Catalogue) -> Factory
 
 
 def with_system1(factory: Factory, model: str = "", gpu_type: str = "") -> Factory:
-    """System 1 of every task on this model, all servers of this type; empty: as declared."""
+    """Return the factory with this model for System 1 of every task, and servers of this type; empty: as declared."""
     tasks = {}
     for name, task in factory.tasks.items():
         changed = {SYSTEM1: task.components[SYSTEM1].model_copy(update={"model": model})} if model else {}
@@ -139,12 +139,12 @@ def _beside(folder: Path) -> Path:
 
 
 def print_json(data: Any) -> None:
-    """On stdout, as it is: rich would colour and wrap it."""
+    """Print JSON to stdout unchanged: rich would colour and wrap it."""
     print(json.dumps(data, indent=1, allow_nan=False))
 
 
 def write_text(file: Path, text: str) -> None:
-    """Raises: `ConfigurationError` when it cannot be written."""
+    """Write a file. Raises: `ConfigurationError` when it cannot be written."""
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:

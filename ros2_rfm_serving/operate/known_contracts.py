@@ -1,4 +1,4 @@
-"""What a model promises as far as files say it: the catalogue's entry and the configuration of a bundle. Nothing is loaded."""
+"""Contracts of models by files alone, the catalogue's entry and the configuration of a bundle; no model is loaded."""
 
 from __future__ import annotations
 
@@ -27,14 +27,12 @@ PARAMETERS = {
     "action names and order": "action_names",
     "control rate": "control_rate_hz",
 }
-"""What a difference begins with -> the parameter of the robot that says it; others begin with the parameter."""
+"""Beginning of a difference -> the robot's parameter for it; other differences begin with the parameter."""
 
 
 def known_contract(model: str, entry: CatalogueEntry) -> ModelContract | None:
-    """Return what files say of a model; None: only the loaded model says it.
-
-    What no file says is taken as if the model could do all of it: pipelining, any number of solver steps, the true Jacobian.
-    """
+    """Return a model's contract by its files; None: only the loaded model has it.
+    Where no file tells, the contract allows everything: pipelining, any number of solver steps, the true Jacobian."""
     if entry.engine == "emulated":
         contract = contract_of(spec_of(model, entry))
     elif entry.engine == "bundle":
@@ -54,7 +52,7 @@ def known_contract(model: str, entry: CatalogueEntry) -> ModelContract | None:
 
 
 def _of_bundle(model: str, config: Mapping[str, Any]) -> ModelContract | None:
-    """Return None for a configuration that cannot be read; the server that loads it says why."""
+    """Return None for a configuration that cannot be read; the server that loads it reports the reason."""
     try:
         network = config["network"]
         match config["kind"]:
@@ -92,7 +90,7 @@ def _of_sizes(model: str, said: Mapping[str, Any], output: OutputKind) -> ModelC
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return {} for a file that is not there or cannot be read: whoever loads the model says why."""
+    """Return the JSON object of a file; {} for a missing or unreadable one, whose problem the model's loader reports."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -101,8 +99,8 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def contracts_of(factory: Factory, catalogue: Catalogue) -> dict[str, ModelContract | None]:
-    """Return what files say of each model of the tasks that have robots; None: only the loaded model says it. A model that is not
-    in the catalogue is left out."""
+    """Return the contract by files of each model of the tasks that have robots; None: only the loaded model has it.
+    A model that is not in the catalogue is left out."""
     tasks = [factory.tasks[entry.task] for entry in factory.robot_fleet]
     models = dict.fromkeys(component.model for task in tasks for component in task.components.values())
     return {model: known_contract(model, catalogue.models[model]) for model in models if model in catalogue.models}
@@ -113,9 +111,8 @@ def contract_problems(
 ) -> list[ConfigurationError]:
     """Return what would keep robots from opening a session with the models of their tasks, by the rules of the server.
 
-    contracts: of models; one whose contract is not known is left out. Horizon policies are, too: they may be installed where the
-    servers run, and not here.
-    """
+    contracts: of models; one whose contract is unknown is left out. Horizon policies are not checked, because they may be installed
+    where the servers run, and not here."""
     problems = []
     for robot in robots:
         components = factory.tasks[robot.settings.task].components

@@ -1,4 +1,4 @@
-"""`rfm check --live`: the robots of a factory, compared with the graph that runs."""
+"""Implementation of `rfm check --live`: the robots of a factory, compared with the running graph."""
 
 from __future__ import annotations
 
@@ -26,11 +26,8 @@ def live_findings(
     stop: threading.Event,
     progress: Callable[[str], object],
 ) -> Iterator[tuple[str, list[GraphFinding] | None]]:
-    """Yield each robot with what the graph has differently from what its file says; None: it is simulated, and does not run.
-
-    seconds: for which the graph is looked at. stop: ends that early. progress: gets a line of text a few times a second.
-    Raises: `ConfigurationError`.
-    """
+    """Yield each robot with the differences between the graph and its file; None: it is simulated, and does not run. seconds:
+    observation time. stop: ends that early. progress: gets a line of text a few times a second. Raises: `ConfigurationError`."""
     from ros2_rfm_serving.factory.environment import discovery_environment
     from ros2_rfm_serving.operate.drafts import robot_drafts
     from ros2_rfm_serving.operate.live_graph import take_snapshot

@@ -1,4 +1,4 @@
-"""Looks at the ROS graph for a few seconds, for verbs that compare a robot's file with it."""
+"""Observation of the ROS graph for a few seconds, for verbs that compare a robot's file with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PERIOD_S = 0.25
 DISCOVERY_S = 10.0
-"""That other nodes may take to be discovered, and a topic to have its first message, on a busy machine."""
+"""Time that discovery of other nodes, and the first message of a topic, may take on a busy machine."""
 Progress = Callable[[str], object]
 
 
@@ -25,8 +25,7 @@ def take_snapshot(
     """Return the graph of this process' domain and samples of its sensor topics; `stop` ends it early.
 
     It takes `seconds` from the discovery of another node on, and up to `patience_s` more while a sensor topic is silent. Call
-    `operate.running.prepare_environment` before. progress: gets a line of text a few times a second.
-    """
+    `operate.running.prepare_environment` before. progress: gets a line of text a few times a second."""
     from ros2_rfm_serving.ros.tools.graph_snapshot import GraphSnapshotNode
 
     with spinning(GraphSnapshotNode) as node:
@@ -37,7 +36,7 @@ def take_snapshot(
 
 
 def _wait(node: GraphSnapshotNode, seconds: float, stop: threading.Event, goes_on: Callable[[], bool], progress: Progress) -> None:
-    """Wait for `seconds` at most, while `goes_on` says so."""
+    """Wait for `seconds` at most, while `goes_on` returns True."""
     end_s = time.monotonic() + seconds
     while (left_s := end_s - time.monotonic()) > 0.0 and goes_on() and not stop.wait(min(PERIOD_S, left_s)):
         silent = f", {node.num_silent} of them silent" if node.num_silent else ""

@@ -1,4 +1,4 @@
-"""Looks at a running factory for a few seconds, whoever started it."""
+"""Observation of a running factory for a few seconds, however it was started."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 PERIOD_S = 0.1
 ALL_HEARD_S, SOME_SILENT_S = 1.0, 2.0
-"""Without news, that is all there is: two and four periods of a status."""
+"""Time without a new robot or server after which all are known: two and four periods of a status."""
 UNDATED_S = 5.0
-"""For a server to be found, and to answer whose schedule is in force."""
+"""Time for finding a server, and for its reply which schedule is active."""
 
 
 def look_at(namespace: str, seconds: float, wait_s: float, disk: Path, stop: threading.Event) -> Look:
-    """Watch a factory for `seconds`, from when one of its processes was found.
+    """Observe a factory for `seconds`, from when one of its processes was found.
 
-    The watch lasts longer, by at most as long again, where a busy machine subscribes to the last robot or server later: each is
-    watched for `seconds`, so that a silent one is reported.
+    The observation lasts longer, by at most as long again, where a busy machine subscribes to the last robot or server later: each
+    is observed for `seconds`, so that a silent one is reported.
 
     Args:
-        wait_s: how long a factory is looked for, s.
+        wait_s: maximum time to find a factory, s.
 
     Raises:
         ConfigurationError: no factory was found.
@@ -56,7 +56,7 @@ def look_at(namespace: str, seconds: float, wait_s: float, disk: Path, stop: thr
 
 
 def await_factory(board: Board, limit_s: float, stop: threading.Event, is_enough: Callable[[], bool] = lambda: False) -> None:
-    """Wait until all robots and servers were heard and one server confirmed the schedule, or nothing new came for a while.
+    """Wait until all robots and servers were received and one server confirmed the schedule, or nothing new came for a while.
 
     Args:
         limit_s: the longest wait, s.

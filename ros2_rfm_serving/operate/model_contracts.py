@@ -1,4 +1,4 @@
-"""What a model expects of a robot: from the catalogue, from a bundle, or from a server that serves it."""
+"""Contract of a model: from the catalogue, from a bundle, or from a server that serves it."""
 
 from __future__ import annotations
 
@@ -23,20 +23,18 @@ if TYPE_CHECKING:
 
 POLL_S = 0.1
 EMULATED = "emulated "
-"""An emulated engine puts this before the catalogue's name of its model."""
+"""Prefix with which an emulated engine names its model."""
 
 
 def catalogue_contract(model: str, catalogue: Catalogue, profile: Profile, gpu_type: str) -> ModelContract:
     """Return the contract of a model of the catalogue, which is loaded for that on the CPU.
-
-    Raises: `ModelError` for a model that the catalogue does not have, or that gives no actions.
-    """
+    Raises: `ModelError` when the catalogue does not have the model, or when its output is no actions."""
     return _acting(loaded_contract(model, catalogue[model], profile, gpu_type))
 
 
 def bundle_contract(folder: Path, catalogue: Catalogue) -> ModelContract:
-    """Return the contract of a bundle, which is loaded for that on the CPU. Its model is called as the catalogue calls it; a bundle
-    that the catalogue does not have is called as its folder. Raises: `ModelError`."""
+    """Return the contract of a bundle, which is loaded for that on the CPU.
+    Its model has the catalogue's name, or the folder's where the catalogue does not have it. Raises: `ModelError`."""
     entry = CatalogueEntry(engine="bundle", bundle=str(folder.resolve()))
     models = shipped("models")
     own = [name for name, one in catalogue.models.items() if one.bundle and (models / one.bundle).resolve() == folder.resolve()]
@@ -63,7 +61,7 @@ def _acting(contract: ModelContract) -> ModelContract:
 
 
 def profiled_gpu(model: str, profiles: Path) -> str:
-    """Return the first type of GPU on which a model was profiled; empty: on none."""
+    """Return the first type of GPU on which a model was profiled; empty: none."""
     rows = (row for file in sorted(profiles.glob("*.csv")) for row in read_rows(file))
     return next((row.gpu_type for row in rows if row.model == model), "")
 

@@ -1,5 +1,8 @@
-"""One `rfm up` of the same part of a factory on a machine. Two would start every node twice, of which the second ends by its name,
-and be given up: this one says who is there, before anything is started."""
+"""Lock that allows one `rfm up` of the same part of a factory on a machine.
+
+Two would start every node twice; the second of each would end by its name, and be given up. The lock reports the other process
+before anything is started.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,17 @@ from ros2_rfm_serving.errors import ConfigurationError
 
 PREFIX = "rfm_up_"
 NETWORK = Path("/proc/self/ns/net")
-"""Hosts that are emulated on one machine have a network each."""
+"""Network namespace: hosts that are emulated on one machine have one each."""
 
 
 @contextmanager
 def only_one(part: tuple[str, ...], logs: Path, folder: Path | None = None) -> Iterator[None]:
-    """part: ROS domain, namespace, DDS partition and host: whose nodes would meet. The kernel lets go of it when the process ends,
-    however that happens; of processes of another user nothing is known here. Raises: `ConfigurationError`."""
+    """Hold the lock. part: ROS domain, namespace, DDS partition and host, whose nodes would meet. The kernel releases the lock
+    when the process ends, however that happens; processes of another user are unknown here. Raises: `ConfigurationError`."""
     file = (folder or Path(tempfile.gettempdir())) / _name(part)
     try:
         held = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    except OSError:  # there is no place for it; names on the graph are left
+    except OSError:  # there is no place for the file; names on the graph still protect
         yield
         return
     try:
@@ -35,7 +38,7 @@ def only_one(part: tuple[str, ...], logs: Path, folder: Path | None = None) -> I
         os.pwrite(held, json.dumps({"process": os.getpid(), "logs": str(logs.absolute())}).encode(), 0)
         yield
     finally:
-        os.close(held)  # and never removed: whoever waits for it would hold one that nobody finds
+        os.close(held)  # never removed: a waiting process would hold a file that no other finds
 
 
 def _take(held: int, part: tuple[str, ...]) -> None:

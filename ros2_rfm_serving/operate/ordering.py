@@ -1,4 +1,4 @@
-"""One order of a person's to one robot or server, as the page gives it."""
+"""An operator's command to one robot or server, as dashboard pages give it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ros2_rfm_serving.operate.running import observing, ros_domain
 
 
 def order(target: str, what: str, namespace: str, within_s: float) -> str:
-    """What came of it, in words. Raises: `ConfigurationError` when nothing did."""
+    """Send a command and return its result as text. Raises: `ConfigurationError` when it failed."""
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.ros.monitor.hands import Hands
     from ros2_rfm_serving.ros.wire.qos import Names

@@ -1,4 +1,4 @@
-"""`rfm` itself, in a process of its own, for a page: whatever it meets costs the page nothing but that process."""
+"""`rfm` in a process of its own, for a dashboard page, which no failure of it affects."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def run_rfm(arguments: Sequence[str], defaults: Mapping[str, str] = NOTHING) -> subprocess.CompletedProcess[str]:
-    """Return its exit code and its output without colours; `CODE_OF_TIME` where it was ended after `LIMIT_S`.
-
-    defaults: variables that it has where this process' environment does not name them.
-    """
+    """Run `rfm` and return its exit code and its output without colours; `CODE_OF_TIME` where it was ended after `LIMIT_S`.
+    defaults: environment variables for names that this process' environment does not have."""
     command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", *arguments]
     environment = {**defaults, **os.environ, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
     try:

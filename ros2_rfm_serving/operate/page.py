@@ -1,4 +1,4 @@
-"""The dashboard of a board and a node that fills it, for the verbs that offer it."""
+"""Dashboard of a board and a node that fills it, for the verbs that offer it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DASHBOARD_PORT = 8088
 PERSON = "operator"
-"""Whose token it is that is drawn at random."""
+"""Owner of the token that is drawn at random."""
 
 
 class Door(NamedTuple):
@@ -36,7 +36,7 @@ class Door(NamedTuple):
 
 
 def read_door(text: str) -> Door:
-    """[ADDRESS:]PORT. Raises: `ConfigurationError`."""
+    """Parse [ADDRESS:]PORT. Raises: `ConfigurationError`."""
     address, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
         fix = "write a port, or address:port, such as 8088 or 0.0.0.0:8088"
@@ -48,11 +48,8 @@ def read_door(text: str) -> Door:
 def dashboard_page(
     board: Board, node: Node, namespace: str, address: str, port: int, token_file: Path | None, enclave: Path | None = None
 ) -> Iterator[str]:
-    """Serves it until the end, and says where; gives the URL. enclave: whose certificate it has, in whose name it orders too where
-    that is one of `rfm security`; None: no TLS.
-
-    Raises: `ConfigurationError`.
-    """
+    """Serve the dashboard until the end of the context, print its address, and yield the URL. enclave: its certificate, with
+    which it also sends commands where that is one of `rfm security`; None: no TLS. Raises: `ConfigurationError`."""
     with needing("dashboard", "dashboard"):
         from ros2_rfm_serving.monitoring.dashboard.app import Dashboard
         from ros2_rfm_serving.monitoring.dashboard.serving import serving
@@ -82,13 +79,13 @@ def dashboard_page(
 
 
 def show_in_browser(url: str) -> None:
-    """Open a page in the browser of this desktop; without one nothing happens: a browser for terminals would take this one."""
+    """Open a page in the browser of this desktop, if there is one: a browser for terminals would take over this terminal."""
     if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         webbrowser.open(url)
 
 
 def _tell(url: str, address: str, token: str) -> None:
-    """token: empty: people know theirs."""
+    """Print the address. token: empty when users have their own."""
     from ros2_rfm_serving.monitoring.dashboard.serving import is_loopback
 
     console.print(plain(f"dashboard: {url}"))
@@ -100,5 +97,5 @@ def _tell(url: str, address: str, token: str) -> None:
 
 
 def log_order(kind: str, **body: object) -> None:
-    """A line of the log, of everything that somebody orders."""
+    """Log every command that a user gives."""
     logging.getLogger("rfm_serving.audit").warning("%s %s", kind, " ".join(f"{key}={value!r}" for key, value in body.items()))

@@ -1,4 +1,4 @@
-"""`rfm why` for a page: the causes of what is wrong with one robot, one server, or the whole factory."""
+"""`rfm why` for a dashboard page: the causes of problems of one robot, one server, or the whole factory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from ros2_rfm_serving.operate.own_command import run_rfm
 from ros2_rfm_serving.security.own import ENCLAVE
 
 WRONG_CODE = 1
-"""Exit code of `rfm why` when something is wrong."""
+"""Exit code of `rfm why` when it finds a problem."""
 
 
 def causes_of(name: str, namespace: str, enclave: Path | None) -> dict[str, Any]:
     """Return the JSON of `rfm why`, or `problem` with the reason why there is none.
-
-    name: empty: the whole factory. enclave: by which statuses are proven where the environment names none.
-    """
+    name: empty for the whole factory. enclave: verifies statuses where the environment names none."""
     arguments = ["why", *([name] if name else []), "--json", *(["--namespace", namespace] if namespace else [])]
     done = run_rfm(arguments, {ENCLAVE: str(enclave)} if enclave else {})
     if done.returncode not in (0, WRONG_CODE):

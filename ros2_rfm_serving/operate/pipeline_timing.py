@@ -1,11 +1,12 @@
-"""Execution modes of a pipeline, timed on this machine.
+"""Timing of a pipeline's execution modes on this machine.
 
 A pipeline is executed in frames (AURAS §4): all requests in flight in one batch, each on the newest context. A measurement stays on
 one core (`on_one_core`): workers and streams share it, as they share one GPU in the paper, and no mode gains by a second one.
+
 Time is the CPU time of the process, so that other processes of the machine have no influence; a wait in which nothing is computed
 is skipped (`Clock`). On a GPU time is the wall's, and each thread has a stream of its own.
 
-No simulator is imported here: a borrowed machine with a GPU has none.
+The module imports no simulator: a borrowed machine with a GPU has none.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from ros2_rfm_serving.profiles.tuner import Timing
 from ros2_rfm_serving.types import InferenceRequest, Pipelining
 
 WARM_UP = 3
-"""Answers that are not counted, after those that fill the pipeline."""
+"""Number of uncounted answers after those that fill the pipeline."""
 MIN_ANSWERS, ROUNDS = 8, 3
-"""Answers that are timed at least, and further ones of each worker."""
+"""Minimum number of timed answers, and further ones of each worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,7 @@ class Clock:
 
 
 class Feed:
-    """A camera: a new observation every `interval_s`, or, 0, whenever it is asked. Threads share it."""
+    """Camera with a new observation every `interval_s`, or at every request for an interval of 0. Threads share it."""
 
     def __init__(self, policy: Policy, clock: Clock, interval_s: float = 0.0) -> None:
         self._blank = blank_request(policy.engine.contract)
@@ -81,7 +82,7 @@ class Feed:
         self._clock, self._interval_s, self._begin_s, self._taken = clock, interval_s, clock(), -1
 
     def take(self) -> tuple[float, InferenceRequest]:
-        """Wait for the newest observation that no thread has taken; return when it was made, and the request."""
+        """Wait for the newest observation that no thread has taken; return its time, and the request."""
         with self._lock:
             self._taken, observed_s = self._next()
             request = self._request(self._taken)
@@ -112,7 +113,7 @@ class Run:
 
     @property
     def going(self) -> bool:
-        """Whether more answers are wanted; it is false early when the time is over and there are enough for a figure."""
+        """True while more answers are wanted; it ends early when the time is over and there are enough for a figure."""
         enough = len(self.answers) >= self._wanted or (self.clock() > self._until_s and len(self.answers) >= self._least)
         return not (enough or self._errors)
 
@@ -150,7 +151,7 @@ def measure_execution(
     """Time one way to execute a policy.
 
     Args:
-        policy: what is executed.
+        policy: the policy to execute.
         execute: answers requests until `Run.going` is false.
         in_flight: requests in flight at once; the answers that fill the pipeline are not counted.
         workers: threads that execute.
@@ -186,7 +187,7 @@ def _timing(run: Run, fill: int, began_s: float, cpu_share: float, memory_mb: fl
     fill = min(fill, len(ends_s) - MIN_ANSWERS // 2)
     intervals_s = np.diff(ends_s[fill - 1 :])
     mean_s = float(intervals_s.mean())
-    if run.workers > 1:  # they answer in bursts; each finishes what it began, so all that was computed is counted
+    if run.workers > 1:  # they answer in bursts; each finishes its work, so all computation is counted
         mean_s = float(ends_s[-1] - began_s) / len(ends_s)
     counted = run.answers[fill:]
     return Timing(
@@ -202,7 +203,7 @@ def _timing(run: Run, fill: int, began_s: float, cpu_share: float, memory_mb: fl
 
 
 def frames(policy: Policy, own: Pipelining, feed: Feed) -> Iterator[float]:
-    """Execute one frame after the other; yield when the observation of each answer was made. Raises: `ModelError`."""
+    """Execute one frame after the other; yield the time of each answer's observation. Raises: `ModelError`."""
     engine = policy.engine
     if not isinstance(engine, Stepping):
         raise ModelError(f"{engine.contract.model!r} cannot advance by single steps; AURAS' frames need that")
@@ -243,7 +244,7 @@ def stream_of(device: str) -> Iterator[None]:
 
 @contextmanager
 def on_one_core() -> Iterator[None]:
-    """Keep this process and its threads on one core, where the system can do that."""
+    """Keep this process and its threads on one core, where the system supports it."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return

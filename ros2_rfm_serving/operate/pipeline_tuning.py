@@ -1,4 +1,4 @@
-"""The pipelines of one robot's requests, as `rfm tune` tries them: timed here, and run in simulated worlds in lockstep."""
+"""Pipelines of one robot's requests that `rfm tune` evaluates: timed on this machine, and run in simulated worlds in lockstep."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class MeasuredBench:
     """A `profiles.tuner.Bench` that runs PyTorch on one thread and everything on one core."""
 
     def __init__(self, place: Place, episodes: int, seed: int, law: SteppedService | None = None) -> None:
-        """law: says the throughput, which is not measured then. Raises: `ModelError`."""
+        """Load the model. law: gives the throughput, which is not measured then. Raises: `ModelError`."""
         self._law = law
         self.say: Callable[[str], None] = lambda text: None
         torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""`rfm replay --publish`: a recording on the graph, until it is over or Ctrl-C."""
+"""Implementation of `rfm replay --publish`: playback of a recording to the graph, until it is over or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ class Playing:
     """Recorded seconds per second."""
     loop: bool = False
     prefix: str = ""
-    """Of every topic; empty: the names that they had."""
+    """Prefix of every topic; empty: original names."""
     domain: int = -1
-    """-1: ROS_DOMAIN_ID or 0"""
+    """ROS domain; -1: ROS_DOMAIN_ID or 0."""
     unverified: bool = False
-    """Also a recording that is not as it was written."""
+    """Also play a recording that was changed after it was written."""
 
 
 def publish(bag: Path, asked: Playing) -> None:
-    """Raises: `ConfigurationError` when a factory is at work under the same names, nothing can be shown, or it was changed."""
+    """Play a recording. Raises: `ConfigurationError` when a factory runs under the same names, when no topic can be shown, or
+    when the recording was changed."""
     if asked.rate <= 0:
         raise ConfigurationError(f"is {asked.rate:g}", key="--rate", fix="give recorded seconds per second: more than 0")
     prepare_environment(asked.domain)

@@ -1,4 +1,4 @@
-"""The file that `rfm profile` fills, point by point: what it holds already is not measured again."""
+"""The file that `rfm profile` fills, point by point; points that it has already are not measured again."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MEASURED = "measured by `rfm profile`, camera images of"
 
 
 class Sheet:
-    """The file that is written: valid at every instant, because each point replaces the whole of it."""
+    """File of profile rows that is valid at every instant, because each point replaces the whole file."""
 
     def __init__(self, file: Path, comment: str) -> None:
-        """Raises: `ProfileError` when it cannot be written, or holds what must not be mixed with the new rows."""
+        """Open the file. Raises: `ProfileError` when it cannot be written, or has rows that must not be mixed with the new ones."""
         self.file, self._comment = file, comment
         if file.is_dir():
             raise ProfileError(f"{file}: is a folder; --out must be a file, such as {file / 'cpu.csv'}")
@@ -36,7 +36,7 @@ class Sheet:
 
     @classmethod
     def derived(cls, file: Path, models: Sequence[str], gpu_type: str) -> Sheet:
-        """Written anew each time."""
+        """Return a sheet of derived rows, which are written anew each time."""
         return cls(file, f"{DERIVED} {' '.join(models)} --gpu-type '{gpu_type}'`; see docs/profiles.md")
 
     @classmethod
@@ -44,7 +44,7 @@ class Sheet:
         return cls(file, f"{MEASURED} {size_px[0]}x{size_px[1]}")
 
     def fill(self, servers: Sequence[Server], processes: Sequence[str], num_requests: int, console: Console) -> None:
-        """Measures what it lacks."""
+        """Measure the missing points."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("left:"), TimeRemainingColumn())
         with Progress(*columns, console=console) as progress:
             kept = sum(self.num_kept(server.key, process) for server in servers for process in processes)
@@ -57,7 +57,7 @@ class Sheet:
                 progress.advance(task)
 
     def _missing(self, servers: Sequence[Server], processes: Sequence[str]) -> Iterator[tuple[Server, Subject, str, float]]:
-        """Points; a server is started when the first of its own is due."""
+        """Yield the missing points; a server is started when its first point is due."""
         for server in servers:
             if all(self.num_kept(server.key, process) >= STEPS for process in processes):
                 continue
@@ -74,7 +74,7 @@ class Sheet:
         return sum(row.key == key and row.arrivals == arrivals for row in self.rows)
 
     def missing_hz(self, key: CurveKey, arrivals: str, max_rate_hz: float) -> list[float]:
-        """The rates of a curve that are not there yet; kept rows of the same server fix what 100 % is."""
+        """Return the missing rates of a curve; kept rows of the same server determine the full rate."""
         kept = [row for row in self.rows if row.key == key]
         step_hz = min((row.rate_hz for row in kept), default=max_rate_hz / STEPS)
         there = [row.rate_hz for row in kept if row.arrivals == arrivals]
@@ -90,7 +90,7 @@ class Sheet:
 
 
 def _first_comment(file: Path) -> str:
-    """Without its mark; empty: it has none."""
+    """Return the first comment without its mark; empty: there is none."""
     with file.open("rb") as text:
         first = text.readline().decode(errors="replace")
     return first[1:].strip() if first.startswith("#") else ""

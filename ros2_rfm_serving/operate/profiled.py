@@ -1,4 +1,4 @@
-"""What `rfm profile` puts under load: servers of a law, and engines on this machine, in either way of batching."""
+"""Servers that `rfm profile` loads: servers of a service law, and engines on this machine, with both kinds of batching."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ros2_rfm_serving.virtual_time.under_load import engine_subject, law_subject
 
 DERIVED_REPETITIONS = 8
 STEPPED_REPETITIONS = 2
-"""Of a law of solver steps: a server's decisions at every turn are computed, not a formula."""
+"""Repetitions for a law of solver steps, which computes a server's decisions at every iteration instead of a formula."""
 BATCHINGS = ("fixed", "continuous")
 USUAL_SIZES = (1, 2, 4, 8)
 MOST_ROWS = 32
-"""In flight, of a server that batches continuously, unless larger batches are asked for."""
+"""Maximum number of rows in flight of a server that batches continuously, unless larger batches are requested."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Server:
 
     key: CurveKey
     start: Callable[[], Subject]
-    """Loads and warms it up, so only called when something is to be measured."""
+    """Load and warm up the server; called only when something is to be measured."""
     repetitions: int = 1
-    """Of each point."""
+    """Repetitions of each point."""
 
 
 def derived(model: str, entry: CatalogueEntry, gpu_type: str, sizes: tuple[int, ...], ways: Collection[str]) -> Iterator[Server]:
@@ -82,7 +82,7 @@ def load_model(model: str, entry: CatalogueEntry, gpu_type: str, threads: int, f
 
 
 def _subject(engine: Engine, batch_size: int, size_px: tuple[int, int]) -> Subject:
-    """A real engine under load: its time is the wall's."""
+    """Return a real engine under load, whose time is wall time."""
     engine.prepare(batch_size)
     rehearse(engine, batch_size, size_px)
     blank = blank_request(engine.contract, size_px, encoded=engine.takes_encoded)
@@ -96,7 +96,7 @@ def _subject(engine: Engine, batch_size: int, size_px: tuple[int, int]) -> Subje
 
 
 def _stepping_subject(engine: Engine, most_rows: int, size_px: tuple[int, int]) -> Subject:
-    """Raises: `ModelError` for an engine that only answers whole requests."""
+    """Return an engine that batches continuously, under load. Raises: `ModelError` for an engine that takes only whole requests."""
     stepping(engine)
     engine.prepare(min(most_rows, engine.max_batch_size))
     return engine_subject(engine, size_px)

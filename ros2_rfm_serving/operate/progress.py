@@ -1,4 +1,4 @@
-"""Progress of what takes longer than a user likes to wait without a word."""
+"""Progress displays for work that takes longer than a user likes to wait without one."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SHOWN_AFTER_S = 0.8
-"""Delay of a progress display, s: what is done sooner shows none."""
+"""Delay of a progress display, s: shorter work shows none."""
 UPDATE_PERIOD_S = 0.2
-"""Between two texts of one display, s."""
+"""Minimum time between two texts of one display, s."""
 
 
 @contextmanager
 def spinner(text: str) -> Iterator[Callable[[str], None]]:
-    """Show `text` with a moving sign on stderr once `SHOWN_AFTER_S` have passed, where stderr is a terminal.
-
-    The function that it yields shows another text; it may be called for every step of the work.
-    """
+    """Show `text` with a spinner on stderr once `SHOWN_AFTER_S` have passed, where stderr is a terminal.
+    The function that it yields shows another text; it may be called for every step of the work."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

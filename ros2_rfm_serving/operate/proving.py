@@ -1,4 +1,4 @@
-"""Proves a robot's file step by step: a dry run that commands nothing, then a reduced speed, then as it is declared."""
+"""Trial of a robot's file step by step: a dry run without commands, then a reduced speed, then the declared one."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 PERIOD_S = 0.25
 START_S = 120.0
-"""Until the first chunk: a server may have to load a model."""
+"""Time until the first chunk: a server may have to load a model."""
 OTHERS_S = 15.0
-"""From the first robot's first chunk until the others' are no longer waited for."""
+"""Time from the first robot's first chunk after which the others' are no longer waited for."""
 STANDS = 1e-3
-"""A command whose range is smaller moves nothing."""
+"""Range of a command below which it moves nothing."""
 LEAST_SPEED = 0.01
 """Smallest `speed_scale` of a robot."""
 ROBOT_PROBLEMS = ("state_problem", "command_problem", "start_problem", "reset_problem", "chunk_problem")
 """Values of a robot's diagnosis for which no step succeeds."""
 MOVING_PROBLEMS = ("still_problem", "command_rivals")
-"""The same, of steps in which the robot moves."""
+"""Further such values, for steps in which the robot moves."""
 PROBLEM_TEXTS = {"chunk_problem": "the newest chunk has {}", "command_rivals": "two publishers of commands: {}"}
-"""What stands around such a value; others say all by themselves."""
+"""Text around such a value; other values are complete by themselves."""
 Range = tuple[float, float]
 """(lowest, highest)"""
 ROBOT_NODES = ("robot_node", "foreman_node")
@@ -42,11 +42,11 @@ ROBOT_NODES = ("robot_node", "foreman_node")
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One step of the proof."""
+    """One step of the trial."""
 
     title: str
     parameters: Mapping[str, Any]
-    """Of every robot node."""
+    """Parameters of every robot node."""
 
     @property
     def is_dry(self) -> bool:
@@ -54,7 +54,7 @@ class Stage:
 
 
 def stages(speed: float) -> list[Stage]:
-    """Return the steps in their order. speed: share of the declared one, above 0 and at most 1."""
+    """Return the steps in their order. speed: share of the declared speed, above 0 and at most 1."""
     reduced = [Stage(title=f"at {speed:.0%} of the declared speed", parameters={"speed_scale": speed})] if speed < 1.0 else []
     dry = Stage(title="dry run: nothing is commanded", parameters={"dry_run": True})
     return [dry, *reduced, Stage(title="as declared", parameters={})]
@@ -62,7 +62,7 @@ def stages(speed: float) -> list[Stage]:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandedRange:
-    """What a dry run would have commanded in one column of an action."""
+    """Commands that a dry run would have sent in one column of an action."""
 
     action: str
     lowest: float
@@ -70,12 +70,12 @@ class CommandedRange:
     largest_step: float
     lower: float = -math.inf
     upper: float = math.inf
-    """Limits of the action, as the robot's file has them."""
+    """Limits of the action in the robot's file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageReport:
-    """What was seen of one robot in one step of the proof."""
+    """Observations of one robot in one step of the trial."""
 
     robot: str
     state: str
@@ -83,17 +83,17 @@ class StageReport:
     chunk_rate_hz: float
     action_rate_hz: float
     ages_s: Mapping[str, float] = field(default_factory=dict)
-    """Sensor -> age of its newest reading."""
+    """Sensor -> age of its newest reading, s."""
     refused: Mapping[str, int] = field(default_factory=dict)
-    """Counter of refusals -> how often."""
+    """Counter of refusals -> its value."""
     commanded: tuple[CommandedRange, ...] = ()
-    """Of a dry run."""
+    """Ranges of the commands of a dry run."""
     problems: tuple[str, ...] = ()
-    """Why the step did not succeed; empty: it did."""
+    """Reasons why the step did not succeed; empty: it did."""
 
 
 class Proof:
-    """A factory on this machine whose robots are started anew for each step; scheduler and servers stay."""
+    """A factory on this machine whose robots are started anew for each step; scheduler and servers continue."""
 
     def __init__(
         self, robots: Sequence[NodeSpec], options: Options, look: Callable[[], Look], start_look: Callable[[], None]
@@ -135,7 +135,7 @@ class Proof:
 
 @contextmanager
 def proving(factory: Factory, options: Options, stop: threading.Event) -> Iterator[Proof]:
-    """Start scheduler and servers, and stop them at the end. Raises: `RfmError` for what cannot start."""
+    """Start scheduler and servers, and stop them at the end. Raises: `RfmError` for a process that cannot start."""
     from ros2_rfm_serving.factory.environment import discovery_environment
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.ros.monitor.looking import LookingNode
@@ -169,7 +169,7 @@ def _supervisor(nodes: list[NodeSpec], options: Options) -> Supervisor:
 
 
 def with_stage(node: NodeSpec, stage: Stage) -> NodeSpec:
-    """Return a node with the parameters of a step. The share of the speed counts on top of the one that the robot's file has."""
+    """Return a node with the parameters of a step. The share of the speed multiplies that of the robot's file."""
     from ros2_rfm_serving.factory.nodes import merged_parameters
 
     if node.executable != "robot_node":
@@ -197,7 +197,7 @@ def limits_of(node: NodeSpec) -> dict[str, Range]:
 
 
 def report_of(look: Look, robot: str, stage: Stage, limits: Mapping[str, Range]) -> StageReport:
-    """Return what was seen of a robot, with the reasons why the step did not succeed. limits: of each action."""
+    """Return the observations of a robot, with the reasons why the step did not succeed. limits: limits of each action."""
     rows, diagnosis = look.robots.get(robot, []), look.diagnosis(f"{robot}: robot")
     values = diagnosis.values if diagnosis else {}
     last = rows[-1] if rows else None

@@ -1,4 +1,4 @@
-"""Whether robots pass the steps of their policy as fast as they were demonstrated, by what files say before anything runs."""
+"""Check, by files alone, that robots execute the steps of their policy at the rate at which they were demonstrated."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ACCEPT = "accept_other_rate"
 
 
 def check_rates(factory: Factory, catalogue: Catalogue) -> None:
-    """Raises: `ConfigurationError` for a task whose policy was demonstrated at another rate, unless the task, or its robots' file,
-    accepts that. A model that does not say its rate is any robot's."""
+    """Check the control rate of every task. Raises: `ConfigurationError` for a task whose policy was demonstrated at another
+    rate, unless the task, or its robots' file, accepts that. A model without a known rate fits any robot."""
     for entry in factory.robot_fleet:
         task = factory.tasks[entry.task]
         model = task.components[SYSTEM1].model
@@ -29,7 +29,7 @@ def check_rates(factory: Factory, catalogue: Catalogue) -> None:
 
 
 def demonstrated_hz(entry: CatalogueEntry) -> float:
-    """Return the rate of a model's demonstrations, as far as its options, its bundle or its data set say; 0: they do not."""
+    """Return the rate of a model's demonstrations, by its options, its bundle or its data set; 0: unknown."""
     if rate_hz := _number(entry.options.get("control_rate_hz")):
         return rate_hz
     if entry.bundle:

@@ -1,4 +1,4 @@
-"""Every process of a factory on this machine, from its start to what was seen of it."""
+"""Run of all processes of a factory on this machine, from their start to the final report."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.ros.observer_node import ObserverNode
 
 Make = Callable[["list[NodeSpec]", "list[NodeSpec]"], "Supervisor"]
-"""Of a factory's nodes, and of those around them."""
+"""Function that makes a supervisor of a factory's nodes, and of the nodes around them."""
 RECORDER_S = 10.0
-"""That the others wait for the recorder."""
+"""Maximum time that the others wait for the recorder."""
 LOOK_AROUND_S, LOOK_FOR_OTHERS_S = 2.0, 5.0
-"""For the scheduler from another host, which need not be there yet; for another factory's from the scheduler's own host. The
-middleware announces a process five times within a second, then every three."""
+"""Times to find the scheduler on another host, which may start later, and another factory's from the scheduler's own host.
+The middleware announces a process five times within a second, then every three."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +56,11 @@ class Outcome:
     failed: list[str]
     duration_s: float
     incomplete: list[str] = field(default_factory=list)
-    """What the recording lacks, in words: chains of records that broke off."""
+    """Gaps of the recording, as text: broken chains of records."""
 
 
 def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool] = lambda: False) -> Outcome:
-    """Runs a factory to its end (time, episodes, `until` or Ctrl-C) and returns what was seen."""
+    """Run a factory to its end (time, episodes, `until` or Ctrl-C) and return its outcome."""
     factory = factory if options.host else factory.on_one_machine()
     with _supervisor_of(factory, options) as make:
         part = (ros_domain(), options.namespace, factory.discovery.partition, options.host)
@@ -70,7 +70,7 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
 
 @contextmanager
 def _supervisor_of(factory: Factory, options: Options) -> Iterator[Make]:
-    """On this machine or on a cluster. The environment is prepared: this process hears the factory's."""
+    """Prepare the environment, because this process receives the factory's topics, and yield the maker of the supervisor."""
     from ros2_rfm_serving.factory.environment import discovery_environment
 
     if options.on == RAY:
@@ -104,14 +104,14 @@ def _run(factory: Factory, options: Options, make: Make, until: Callable[[], boo
     if recording:
         console.print(plain(f"recording to {recording}"), soft_wrap=True)
     started_s = time.monotonic()
-    with stop_signals(stop):  # to the last word: pressed again, Ctrl-C changes nothing
+    with stop_signals(stop):  # to the very end: pressed again, Ctrl-C changes nothing
         discover = options.metrics >= 0 or bool(options.dashboard)
         with (
             observing(board, options.namespace, discover=discover, enclave=looks_by(options.security, nodes)) as observer,
             _metrics(board, options),
             _dashboard(board, observer, options),
         ):
-            if options.host in ("", factory.scheduler_host):  # another host's part of this one runs when it does
+            if options.host in ("", factory.scheduler_host):  # another host's part of this factory runs when it does
                 refuse_a_second_factory(observer, across_machines=bool(options.host))
             else:
                 _refuse_another_descriptor(observer, board, factory)
@@ -143,10 +143,8 @@ def _run(factory: Factory, options: Options, make: Make, until: Callable[[], boo
 
 
 def checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
-    """What is to be started here. What cannot be scheduled, or what a node would refuse, is said now, not in a log.
-
-    Raises: `RfmError`.
-    """
+    """Return the nodes to start here, after checks whose errors would otherwise be in a log only.
+    They find what cannot be scheduled, and what a node would refuse. Raises: `RfmError`."""
     from ros2_rfm_serving.factory import Catalogue
     from ros2_rfm_serving.factory.nodes import node_list
     from ros2_rfm_serving.operate.doctor.host import shared_gpu
@@ -200,7 +198,7 @@ def _recorder(folder: Path | None, namespace: str, factory: Factory) -> list[Nod
 
 
 def _new(folder: Path | None) -> Path | None:
-    """Return the folder that a recorder told to write to this one will take."""
+    """Return the folder that a recorder will use when it is asked to write to this one."""
     if folder is None:
         return None
     from ros2_rfm_serving.audit.bag_writer import free
@@ -209,7 +207,7 @@ def _new(folder: Path | None) -> Path | None:
 
 
 def _incomplete(recording: Path | None) -> list[str]:
-    """Return a sentence for each writer of whose chains of records some broke off in a recording."""
+    """Return a sentence for each writer whose chain of records is broken in a recording."""
     if recording is None:
         return []
     from ros2_rfm_serving.audit.recording.recorder import broken_chains
@@ -219,7 +217,7 @@ def _incomplete(recording: Path | None) -> list[str]:
 
 
 def _await_recorder(observer: ObserverNode, supervisor: Supervisor, wanted: bool) -> None:
-    """Until it is there, so that the first tick of every robot is recorded; a factory is worth more than its recording."""
+    """Wait until the recorder runs, so that every robot's first tick is recorded; without it the factory starts all the same."""
     end_s = time.monotonic() + RECORDER_S
     while wanted and time.monotonic() < end_s and supervisor.is_around:
         if any(name == "recorder" for name in observer.get_node_names()):
@@ -228,7 +226,7 @@ def _await_recorder(observer: ObserverNode, supervisor: Supervisor, wanted: bool
 
 
 def _markers(factory: Factory, config: Path, namespace: str) -> NodeSpec:
-    """With the description of Meta-World's arms, where there are no others."""
+    """Return the node of the markers, with the description of Meta-World's arms, where there are no others."""
     from ros2_rfm_serving.factory.nodes import NodeSpec
     from ros2_rfm_serving.factory.task import METAWORLD
 
@@ -269,18 +267,18 @@ def _dashboard(board: Board, observer: ObserverNode, options: Options) -> Iterat
 
 
 def _refuse_another_descriptor(observer: ObserverNode, board: Board, factory: Factory) -> None:
-    """Of a scheduler that runs already. One that comes later is told apart in `/diagnostics`."""
+    """Refuse to join a running scheduler of another descriptor; `/diagnostics` shows one that starts later."""
     from ros2_rfm_serving.factory.origin import foreign
 
-    if _within(LOOK_AROUND_S, observer.factory_is_running):  # any order of machines will do
+    if _within(LOOK_AROUND_S, observer.factory_is_running):  # the machines may be started in any order
         _within(LOOK_FOR_OTHERS_S, lambda: bool(board.descriptor))
     if problem := foreign(factory.fingerprint, board.descriptor):
         raise ConfigurationError(problem, file=factory.file, fix="or stop that factory first")
 
 
 def refuse_a_second_factory(observer: ObserverNode, *, across_machines: bool) -> None:
-    """Two factories in one ROS domain and namespace would command each other's robots. Other machines are found later than
-    processes of this one."""
+    """Raise `ConfigurationError` when a factory runs already: two in one domain and namespace would command each other's robots.
+    Other machines are discovered later than processes of this one."""
     if _within(LOOK_FOR_OTHERS_S if across_machines else DISCOVERY_S, observer.factory_is_running):
         raise ConfigurationError(
             f"a factory is running in ROS domain {ros_domain()} already", fix="stop it, or choose another --domain or --namespace"

@@ -1,4 +1,4 @@
-"""What `rfm up` and `rfm robot` share: options, signals, watching the graph, and the live view until the end."""
+"""Common parts of `rfm up` and `rfm robot`: options, signals, observation of the graph, and the live view until the end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PLAIN_PERIOD_S = 10.0  # of the table where the output is no terminal
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Names as the commands'."""
+    """Options, named as those of the commands."""
 
     seconds: float = 0.0
     episodes: int = 0
@@ -60,21 +60,21 @@ class Options:
     record: Path | None = None
     """Folder of a recording; None: none."""
     dashboard: str = ""
-    """[ADDRESS:]PORT of the page; empty: none."""
+    """[ADDRESS:]PORT of the dashboard; empty: none."""
     opens_browser: bool = False
-    """The page is opened in the browser of this desktop, if there is one."""
+    """Open the dashboard in the browser of this desktop, if there is one."""
     token_file: Path | None = None
-    """Who may act through the page."""
+    """File with the tokens of users who may act through the dashboard."""
     security: Path | None = None
-    """That `rfm security init` wrote: the certificates of all; None: nobody has one."""
+    """Folder of `rfm security init` with all certificates; None: no certificates."""
     host: str = ""
-    """Of the descriptor: only what runs there is started; empty: all of it, on this machine."""
+    """Host of the descriptor, whose part alone is started; empty: all of it, on this machine."""
     on: str = ""
     """`RAY`: scheduler and servers on a Ray cluster; empty: on this machine."""
     ray_address: str = ""
-    """Of the cluster; empty: RAY_ADDRESS, or a local one is started."""
+    """Address of the cluster; empty: RAY_ADDRESS, or a local one is started."""
     ray_patience_s: float = 300.0
-    """With a cluster whose head is lost."""
+    """Time to wait for a cluster whose head is lost."""
 
     def __post_init__(self) -> None:
         if self.on not in ("", RAY):
@@ -113,13 +113,10 @@ def newest_recording() -> Path:
 
 
 def prepare_environment(domain: int, declared: Mapping[str, str] = NOTHING) -> None:
-    """Before rclpy starts here or in a child: the domain, and discovery on this machine alone unless the user says otherwise.
+    """Set ROS domain and discovery range before rclpy starts here or in a child; by default discovery stays on this machine.
 
-    declared: by a descriptor (`factory.environment`); what is empty is taken out. An option comes before it, the variables that
-    this process was started with after it.
-
-    Raises: `ConfigurationError` for a domain that there is not.
-    """
+    declared: variables of a descriptor (`factory.environment`); empty ones are removed. An option has precedence over them, and
+    they over the variables that this process was started with. Raises: `ConfigurationError` for an invalid domain."""
     from ros2_rfm_serving.factory.discovery import MAX_DOMAIN
 
     os.environ.update({name: value for name, value in declared.items() if value})
@@ -142,7 +139,7 @@ def show_until_end(
     stop: threading.Event,
     until: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Keeps the processes running until the time, the episodes or the user's patience is over, or `until` says so."""
+    """Keep the processes running until the time or the episodes are over, the user ends them, or `until` returns True."""
     from ros2_rfm_serving.operate.view import picture
 
     events: list[str] = []
@@ -176,7 +173,7 @@ def ros_domain() -> str:
 
 @contextmanager
 def stop_signals(stop: threading.Event) -> Iterator[None]:
-    """SIGINT, SIGTERM and a closed terminal end the factory in order; the handlers before are put back."""
+    """Let SIGINT, SIGTERM and a closed terminal end the factory in order; the previous handlers are restored."""
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
@@ -186,8 +183,8 @@ def stop_signals(stop: threading.Event) -> Iterator[None]:
 
 
 def choose_profile(nodes: list[NodeSpec], partition: str = "", folder: Path = Path()) -> None:
-    """For all processes and this one. A profile or a middleware of the user's own wins, but not over a declared partition, which is
-    written to a file in `folder`. Raises: `ConfigurationError`."""
+    """Choose the Fast DDS profile for all processes and this one. A user's own profile or middleware has precedence, but not
+    over a declared partition, which is written to a file in `folder`. Raises: `ConfigurationError`."""
     from ros2_rfm_serving.factory.dds import dds_profile
     from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, is_read, use_partition, use_profile
 
@@ -200,8 +197,10 @@ def choose_profile(nodes: list[NodeSpec], partition: str = "", folder: Path = Pa
 
 @contextmanager
 def observing(board: Board, namespace: str, *, discover: bool = False, enclave: Path | None = None) -> Iterator[ObserverNode]:
-    """Feeds the board from the graph, on a thread of its own. discover: also from robots and servers that it does not know yet.
-    enclave: by whose authority what is heard is proven where the environment names none. Raises: `ConfigurationError`."""
+    """Feed the board from the graph, on a thread of its own, and yield the node.
+
+    discover: also robots and servers that the board does not know yet. enclave: its authority verifies messages when the
+    environment names none. Raises: `ConfigurationError`."""
     from ros2_rfm_serving.ros.monitor.discovery import DiscoveringNode
     from ros2_rfm_serving.ros.observer_node import ObserverNode
 
@@ -212,7 +211,7 @@ def observing(board: Board, namespace: str, *, discover: bool = False, enclave: 
 
 @contextmanager
 def spinning(make: Callable[[], N]) -> Iterator[N]:
-    """A node of this process, on a thread of its own. Raises: `ConfigurationError` for a name that no topic can have."""
+    """Run a node of this process on a thread of its own. Raises: `ConfigurationError` for a name that no topic can have."""
     import rclpy
     from rclpy.exceptions import NameValidationException
     from rclpy.signals import SignalHandlerOptions
@@ -239,7 +238,7 @@ def spinning(make: Callable[[], N]) -> Iterator[N]:
         while not ending.is_set():
             try:
                 spinner.spin_once(timeout_sec=0.5)
-            except Exception:  # costs that message, not what is watched
+            except Exception:  # it costs that message, not the observation
                 node.get_logger().error(f"a callback failed:\n{traceback.format_exc()}", throttle_duration_sec=1.0)  # type: ignore[attr-defined]
 
     thread = threading.Thread(target=spin, name="graph", daemon=True)

@@ -1,4 +1,4 @@
-"""A plain process supervisor: one process per node, a log each, restart with backoff, an end that leaves nothing behind."""
+"""Process supervisor: one process per node, a log each, restarts with backoff, an end that leaves no process behind."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ INITIAL_BACKOFF_S, MAX_BACKOFF_S, HEALTHY_AFTER_S = 1.0, 15.0, 30.0
 MAX_RESTARTS_IN_A_ROW = 5
 STOP_TIMEOUT_S, TERMINATE_TIMEOUT_S = 10.0, 3.0
 LOOK_S, MOST_LOOK_S = 0.05, 0.5
-"""Between looks at processes that end, and the longest that counts: this process did not run, or a busy machine held it up."""
+"""Period of polling processes that end, and the longest time of one poll that counts: this process may not have run."""
 ROBOTS_FIRST_S = 3.0
-"""What robots get to end in while their servers still answer."""
+"""Time in which robots end while their servers still answer."""
 
 
 @dataclass(kw_only=True)
@@ -33,12 +33,12 @@ class Kept:
     node: NodeSpec
     log: Path
     failures: int = 0
-    """In a row; a run of `HEALTHY_AFTER_S` clears it."""
+    """Number of failures in a row; a run of `HEALTHY_AFTER_S` resets it."""
     gave_up: bool = False
     last_exit: int | None = None
 
     def ended(self, code: int) -> str:
-        """Why it is given up, in words; empty: it is to be started again."""
+        """Record an end; return why the node is given up, or empty when it is to be started again."""
         self.last_exit = code
         self.failures += 1
         self.gave_up = code == EXIT_CONFIGURATION or self.failures > MAX_RESTARTS_IN_A_ROW
@@ -49,11 +49,11 @@ class Kept:
 
 @dataclass(kw_only=True)
 class Process(Kept):
-    """Of this machine."""
+    """Process on this machine."""
 
     command: list[str]
     patience_s: float = STOP_TIMEOUT_S
-    """That it has to end in."""
+    """Time for an orderly end, s."""
     running: subprocess.Popen[bytes] | None = None
     started_s: float = 0.0
     restart_s: float = 0.0
@@ -64,7 +64,7 @@ class Process(Kept):
 
 
 class Supervisor:
-    """Start it, call `watch` now and then, and `stop` at the end (also after an exception)."""
+    """Supervisor of nodes: call `start`, then `watch` periodically, and `stop` at the end (also after an exception)."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Supervisor:
         log_level: str = "info",
         around: Sequence[NodeSpec] = (),
     ) -> None:
-        """around: those that are there before all others (`start_around`), and end when the others have."""
+        """Prepare the processes. around: nodes that start before all others (`start_around`), and end after them."""
         private_folder(folder)
         self.processes = [self._prepare(node, folder, fleet_namespace, log_level) for node in [*around, *nodes]]
         self._around = self.processes[: len(around)]
@@ -92,7 +92,7 @@ class Supervisor:
 
     @property
     def is_around(self) -> bool:
-        """Those that were started before all others still run."""
+        """True while the nodes that were started before all others run."""
         return all(process.running is not None and process.running.poll() is None for process in self._around)
 
     def start(self) -> None:
@@ -101,7 +101,7 @@ class Supervisor:
                 self._launch(process)
 
     def watch(self) -> list[str]:
-        """Restarts what has ended; returns what happened, in words."""
+        """Restart processes that have ended; return messages about the events."""
         now_s, events = time.monotonic(), []
         for process in self.processes:
             if process.running is not None and process.running.poll() is not None:
@@ -124,31 +124,29 @@ class Supervisor:
 
     @property
     def is_hopeless(self) -> bool:
-        """Nothing can go on: no robot is left, or no server, or there never was a scheduler. One that worked is not missed: robots
-        and servers have its last schedule."""
+        """True when the factory cannot go on: no robot is left, or no server, or there never was a scheduler.
+        A scheduler that has worked is not needed any more: robots and servers have its last schedule."""
         if any(process.gave_up and process.last_exit == EXIT_CONFIGURATION for process in self._of("scheduler_node")):
             return True
         kinds = [self._of(executable) for executable in ("robot_node", "model_server_node")]
         return any(of_kind and all(process.gave_up for process in of_kind) for of_kind in kinds)
 
     def still_has(self, robot: str) -> bool:
-        """False when a process of this robot was given up."""
+        """Return False when a process of this robot was given up."""
         return not any(process.node.namespace == robot for process in self.gave_up)
 
     def _of(self, executable: str) -> list[Kept]:
         return [process for process in self.kept if process.node.executable == executable]
 
     def stop(self) -> list[str]:
-        """SIGINT, then SIGTERM, then SIGKILL to those that remain. Returns the names of the killed.
-
-        Robots first, and a while for them alone: to a robot, a server that ends before it is a lost one, and it turns to another.
-        """
+        """Send SIGINT, then SIGTERM, then SIGKILL to those that remain, and return the names of the killed. Robots end first,
+        with a while for them alone: a robot takes a server that ends before it for a lost one, and changes to another."""
         robots = [process for process in self.processes if process.node.executable == "robot_node"]
         _interrupt(robots, ROBOTS_FIRST_S)
         return self._stop_others(robots) + _end(_interrupt(self._around))
 
     def _stop_others(self, robots: list[Process]) -> list[str]:
-        """All but those around; robots have been asked."""
+        """Stop all processes except those around; robots have been interrupted before."""
         others = [process for process in self.processes if process not in (*robots, *self._around)]
         return _end([*robots, *_interrupt(others)])
 
@@ -162,7 +160,7 @@ class Supervisor:
     def _launch(self, process: Process) -> None:
         with open(process.log, "ab", opener=private) as log:
             process.running = (
-                subprocess.Popen(  # a session of its own: Ctrl-C reaches the supervisor alone, which stops all in order
+                subprocess.Popen(  # a session of its own, so that Ctrl-C reaches the supervisor alone, which stops all in order
                     process.command,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -191,7 +189,7 @@ def _interrupt(processes: list[Process], patience_s: float = 0.0) -> list[Proces
 
 
 def _end(interrupted: list[Process]) -> list[str]:
-    """The names of those that had to be killed."""
+    """Wait for interrupted processes, and return the names of those that had to be killed."""
     running = _still_running(interrupted, lambda process: process.patience_s)
     for number in (signal.SIGTERM, signal.SIGKILL):
         killed = [process.node.name for process in running]
@@ -202,10 +200,8 @@ def _end(interrupted: list[Process]) -> list[str]:
 
 
 def patience_s(node: NodeSpec) -> float:
-    """Return what a node may take to end in order: a server answers what it has, a recorder waits for others and for its disk.
-
-    Raises: `ConfigurationError` for a file of its own that is none.
-    """
+    """Return the time for a node's orderly end: a server answers its requests, a recorder waits for others and for its disk.
+    Raises: `ConfigurationError` for an invalid file of its own."""
     if node.executable == "recorder_node":
         return STOP_TIMEOUT_S + END_S
     given = merged_parameters(node).get("drain_timeout_s", 0.0) if node.executable == "model_server_node" else 0.0
@@ -213,10 +209,8 @@ def patience_s(node: NodeSpec) -> float:
 
 
 def _still_running(processes: list[Process], patience: Callable[[Process], float]) -> list[Process]:
-    """Return those that have not ended after so long.
-
-    Time in which this process itself did not run, as in a frozen container, does not count: they did not run either.
-    """
+    """Return the processes that have not ended after their time.
+    Time in which this process itself did not run, as in a frozen container, does not count: they did not run either."""
     passed_s, looked_s = 0.0, time.monotonic()
     while True:
         running = [process for process in processes if process.running is not None and process.running.poll() is None]

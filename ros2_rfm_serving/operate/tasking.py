@@ -1,4 +1,4 @@
-"""Gives one robot of a running factory a task and follows it to its end; lists who can be given one."""
+"""Tasks for one robot of a running factory, followed to their end; and a list of the robots that accept tasks."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.ros.observer_node import ObserverNode
 
 POLL_S, LINE_S, PLAIN_LINE_S = 0.1, 0.5, 10.0
-"""`PLAIN_LINE_S`: without a terminal, a line at the latest after this time."""
+"""`PLAIN_LINE_S`: maximum time between two lines without a terminal."""
 CANCEL_S = 15.0
-"""For a robot to report the end of a task that was canceled."""
+"""Time for a robot to report the end of a canceled task."""
 SERVER_S = 10.0
-"""For the robot's action to be found."""
+"""Time to find the robot's action."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked for on the command line."""
+    """Request from the command line."""
 
     robot: str
     instruction: str
     budget_s: float
     reset: bool | None
-    """None: where the robot offers it."""
+    """None: reset where the robot offers it."""
     is_followed: bool
 
 
@@ -55,7 +55,7 @@ class Following:
 
 
 def list_robots(namespace: str, wait_s: float, stop: threading.Event) -> None:
-    """Print every robot, what it does, and what it offers. Raises: `ConfigurationError` where no factory is."""
+    """Print every robot, its state, and its offers. Raises: `ConfigurationError` when no factory runs."""
     with _watching(namespace, wait_s, stop) as (board, node):
         offers = {robot: _offers(node, namespace, robot) for robot in sorted(board.robots)}
         now_s = time.monotonic()
@@ -72,9 +72,7 @@ def list_robots(namespace: str, wait_s: float, stop: threading.Event) -> None:
 
 def give_task(wish: Wish, namespace: str, wait_s: float, stop: threading.Event) -> Answer:
     """Give the task and return how it ended or, where it is not followed, that it began.
-
-    Raises: `ConfigurationError` where no such robot is, or it takes no tasks.
-    """
+    Raises: `ConfigurationError` when there is no such robot, or it accepts no tasks."""
     with _watching(namespace, wait_s, stop, wish.robot) as (board, node):
         _check_robot(wish.robot, board)
         following = Following(began_s=time.monotonic())
@@ -85,7 +83,7 @@ def give_task(wish: Wish, namespace: str, wait_s: float, stop: threading.Event) 
 
 @contextmanager
 def _watching(namespace: str, wait_s: float, stop: threading.Event, robot: str = "") -> Iterator[tuple[Board, ObserverNode]]:
-    """Observe a factory until `robot` was heard; empty: until all were."""
+    """Observe a factory until `robot` was received; empty: until all were."""
     from ros2_rfm_serving.monitoring.board import Board
 
     board = Board([], [])
@@ -95,7 +93,7 @@ def _watching(namespace: str, wait_s: float, stop: threading.Event, robot: str =
 
 
 def _check_robot(robot: str, board: Board) -> None:
-    """Raises: `ConfigurationError` with the nearest name."""
+    """Raise `ConfigurationError` with the nearest name when there is no such robot."""
     if robot in board.robots:
         return
     near = difflib.get_close_matches(robot, board.robots, 1)
@@ -114,7 +112,7 @@ def _offers(node: ObserverNode, namespace: str, robot: str) -> Offers:
 
 
 def _given(wish: Wish, namespace: str, node: ObserverNode, following: Following, stop: threading.Event) -> GivenTask:
-    """Raises: `ConfigurationError`."""
+    """Give the task. Raises: `ConfigurationError`."""
     from ros2_rfm_serving.monitoring.dashboard.control import WantedTask
     from ros2_rfm_serving.ros.monitor.tasks import GivenTask
     from ros2_rfm_serving.ros.node.doorkeeper import prover_of_process, verifier_of_process
@@ -127,7 +125,7 @@ def _given(wish: Wish, namespace: str, node: ObserverNode, following: Following,
     made: Future[GivenTask] = Future()
 
     def poll() -> None:
-        """On the executor's thread, as all that the client does."""
+        """Advance the task, on the executor's thread, as everything that the client does."""
         if not made.done():
             try:
                 client = TaskClient(node, wish.robot, Names(namespace), prover, verifier)
@@ -148,7 +146,7 @@ def _given(wish: Wish, namespace: str, node: ObserverNode, following: Following,
 
 
 def _is_reset(wish: Wish, namespace: str, node: ObserverNode, stop: threading.Event) -> bool:
-    """Raises: `ConfigurationError` for a reset that is asked for and that nobody offers."""
+    """Return whether to reset. Raises: `ConfigurationError` for a requested reset that is not available."""
     end_s = time.monotonic() + SERVER_S
     while not (offers := _offers(node, namespace, wish.robot)).tasks and time.monotonic() < end_s and not stop.wait(POLL_S):
         pass
@@ -159,7 +157,7 @@ def _is_reset(wish: Wish, namespace: str, node: ObserverNode, stop: threading.Ev
 
 
 def _wait(wish: Wish, given: GivenTask, show: Callable[[], None], stop: threading.Event) -> Answer:
-    """Until the end, or the begin of a task that is not followed. Ctrl-C cancels, and its end is waited for."""
+    """Wait for the end, or for the begin of a task that is not followed. After Ctrl-C, which cancels it, wait for its end."""
     last = given.ended if wish.is_followed else given.begun
     canceled_s = 0.0
     while not last.done():
@@ -174,7 +172,7 @@ def _wait(wish: Wish, given: GivenTask, show: Callable[[], None], stop: threadin
 
 @contextmanager
 def _lines(wish: Wish, board: Board, following: Following) -> Iterator[Callable[[], None]]:
-    """A live line on a terminal; elsewhere a line whenever something has changed."""
+    """Show a live line on a terminal; elsewhere print a line for each change."""
     if not wish.is_followed:
         yield lambda: None
         return
@@ -187,7 +185,7 @@ def _lines(wish: Wish, board: Board, following: Following) -> Iterator[Callable[
 
 
 class _Printed:
-    """Lines where the output is no terminal."""
+    """Printer of lines where the output is no terminal."""
 
     def __init__(self) -> None:
         self._words: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Topics of a ROS graph on the terminal: a node of this process that looks, listens, and ends when it is asked to."""
+"""Topics of a ROS graph on the terminal, by a node of this process."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.ros.monitor.topics import Rate, TopicEndpoint, TopicRow
 
 DISCOVERY_S = 1.5
-"""A graph that has not changed for so long counts as discovered."""
+"""Time without a change after which a graph counts as discovered."""
 MOST_DISCOVERY_S = 10.0
-"""A machine that is busy may take so long to discover the first topic."""
+"""Time that a busy machine may take to discover the first topic."""
 LOOK_PERIOD_S = 0.1
 
 
@@ -34,7 +34,7 @@ def _node() -> Iterator[Node]:
 
 
 def list_topics(part: str) -> tuple[list[TopicRow], list[TopicEndpoint]]:
-    """Return the topics whose name has this part, and, of one that is called so, its publishers and subscribers."""
+    """Return the topics whose name contains this part, and publishers and subscribers of the topic with exactly this name."""
     from ros2_rfm_serving.ros.monitor.topics import endpoints
 
     with _node() as node:
@@ -44,7 +44,7 @@ def list_topics(part: str) -> tuple[list[TopicRow], list[TopicEndpoint]]:
 
 
 def _discovered(node: Node, part: str) -> list[TopicRow]:
-    """Return the topics whose name has this part once they stay the same; none after `MOST_DISCOVERY_S`."""
+    """Return the topics whose name contains this part once they stay the same; empty after `MOST_DISCOVERY_S` without any."""
     from ros2_rfm_serving.ros.monitor.topics import topic_rows
 
     rows: list[TopicRow] = []
@@ -58,7 +58,7 @@ def _discovered(node: Node, part: str) -> list[TopicRow]:
 
 
 def _await_publisher(node: Node, topic: str, wait_s: float, stop: threading.Event) -> None:
-    """Raises: `ConfigurationError` when nobody publishes it within that time."""
+    """Wait for a publisher. Raises: `ConfigurationError` when there is none within that time."""
     from ros2_rfm_serving.ros.monitor.topics import publishers_of, unpublished
 
     end_s = time.monotonic() + max(wait_s, DISCOVERY_S)
@@ -70,7 +70,7 @@ def _await_publisher(node: Node, topic: str, wait_s: float, stop: threading.Even
 
 
 def messages(topic: str, num: int, wait_s: float, stop: threading.Event, *, whole: bool) -> Iterator[Any]:
-    """Yield messages as plain values until `stop`, or so many. num: 0: without end. Raises: `ConfigurationError`."""
+    """Yield messages as plain values. num: number of messages; 0: until `stop`. Raises: `ConfigurationError`."""
     from ros2_rfm_serving.ros.monitor.topics import TopicListener, plain_message
 
     came: queue.Queue[Any] = queue.Queue()
@@ -90,7 +90,7 @@ def messages(topic: str, num: int, wait_s: float, stop: threading.Event, *, whol
 
 
 def rates(topic: str, seconds: float, wait_s: float, stop: threading.Event) -> Iterator[tuple[int, Rate | None]]:
-    """Yield (messages so far, their rate) once a second. seconds: for so long; 0: until `stop`. Raises: `ConfigurationError`."""
+    """Yield (messages so far, their rate) once a second. seconds: total time; 0: until `stop`. Raises: `ConfigurationError`."""
     from ros2_rfm_serving.ros.monitor.topics import TopicListener
 
     with _node() as node:

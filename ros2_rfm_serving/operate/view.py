@@ -1,4 +1,4 @@
-"""What the robots and servers of a running factory do right now, as tables."""
+"""Tables of the present state of a running factory's robots and servers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ ROBOT_COLUMNS = (
     *("actions/s", "chunks/s", "round trip", "staleness", "success", "real time"),
 )
 NO_FIGURE = "-"
-"""In place of one that would be older than its period."""
+"""Text in place of a figure that would be older than its period."""
 SERVER_COLUMNS = ("server", "state", "model", "dispatch", "batch", "replies/s", "p50", "p99", "load", "sessions", "refused")
 DISPENSABLE_OF_ROBOTS = ("real time", "chunks/s", "verdict", "phase", "round trip", "staleness", "task")
 DISPENSABLE_OF_SERVERS = ("dispatch", "sessions", "batch", "p50", "refused", "load")
 
 
 def picture(factory: str, board: Board, events: list[str]) -> Group:
-    """The live view: robots, servers, what happened."""
+    """Return the live view: robots, servers, events."""
     now_s = time.monotonic()
     title = f"{factory}: schedule {board.schedule_epoch}, {board.predicted_actions_hz:.1f} predictions/s planned"
-    wraps = "state"  # a refusal says in full what differs
+    wraps = "state"  # a refusal describes every difference
     robots = FittingTable(*ROBOT_COLUMNS, wraps=wraps, dispensable=DISPENSABLE_OF_ROBOTS, title=title)
     for name, row in board.robots.items():
         robots.add_row(name, *_robot(row, board, name, now_s))

@@ -1,5 +1,5 @@
-"""Zenoh's configurations for a whole factory, from its descriptor: the shipped ones (config/zenoh), with its addresses, its sizes
-and its certificates' places.
+"""Zenoh configurations for a whole factory, from its descriptor: the shipped ones (config/zenoh), with its addresses, its sizes and
+the paths of its certificates.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ros2_rfm_serving.shipped import shipped
 
 LOOPBACK = "127.0.0.1"
 ROOM = 2
-"""Observations may be so many times as large as the largest that is declared: prefixes and words come with the images."""
+"""Factor of the largest declared observation for the maximum size: prefixes and text come with the images."""
 LEAST_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     address: str = ""
-    """Of the factory's router, as robots reach it; empty: the scheduler's host's."""
+    """Address of the factory's router, as robots reach it; empty: the scheduler's host's."""
     port: int = ZENOH_PORT
     tls: str = ""
     """Folder with ca.pem, own.pem and own.key on each machine; empty: no TLS."""
@@ -38,7 +38,7 @@ class Options:
 
 
 def files(factory: Factory, options: Options) -> dict[str, str]:
-    """By name. Raises: `ConfigurationError`."""
+    """Return the files by name. Raises: `ConfigurationError`."""
     address = options.address or _scheduler_address(factory)
     protocol = "tls" if options.tls else "tcp"
     away, here = f"{protocol}/{address}:{options.port}", f"tcp/{LOOPBACK}:{ZENOH_PORT}"
@@ -57,7 +57,7 @@ def files(factory: Factory, options: Options) -> dict[str, str]:
 
 
 def largest_bytes(factory: Factory) -> int:
-    """That an observation of a declared robot may have."""
+    """Return the maximum size of a declared robot's observation, bytes."""
     nodes = node_list(factory, shipped("config"))
     robots = {node.namespace: merged_parameters(node) for node in nodes if node.executable == "robot_node"}
     sizes = [message_bytes(max(factory.tasks[robot.task].image_size), robots[robot.name]) for robot in factory.robots]
@@ -87,7 +87,7 @@ def _common(text: str, options: Options) -> str:
 
 
 def _tls(folder: str) -> str:
-    """Both sides prove who they are. The same file for all: the keys differ."""
+    """Return the TLS section, in which both sides authenticate. The file is the same for all: the keys differ."""
     lines = {
         "root_ca_certificate": "ca.pem",
         **{f"{side}_certificate": "own.pem" for side in ("listen", "connect")},

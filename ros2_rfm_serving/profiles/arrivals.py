@@ -1,10 +1,10 @@
-"""The loads under which a profile is measured: when the next request comes.
+"""Arrival processes under which a profile is measured: each decides the time of the next request.
 
     periodic   equally spaced: one source, or many in step
     poisson    independent requests: the load of very many sources; an open loop, so at full rate its queue never settles
     fleet      robots: each has one request in flight and a period of its own; the load that a factory makes
 
-Time is given in and taken out as seconds from the start of the load.
+All times are in seconds from the start of the load.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ros2_rfm_serving.errors import ProfileError
 from ros2_rfm_serving.profiles.table import ARRIVALS
 
 FLEET_PERIOD = 6.0
-"""A fleet's robots ask once in so many unloaded latencies: the robot that acts five times as long as it waits."""
+"""Period of a fleet's robot as a multiple of the unloaded latency: the robot acts five times as long as it waits."""
 PERIOD_JITTER = 0.1
-"""Each period of a robot is longer or shorter by up to this share."""
+"""Share by which each period of a robot is longer or shorter, at most."""
 
 
 class Sent(NamedTuple):
-    """A request, ordered by when it was sent."""
+    """A request, ordered by its sending time."""
 
     at_s: float
     source: int
@@ -33,17 +33,17 @@ class Sent(NamedTuple):
 
 class Load(Protocol):
     def next_s(self) -> float:
-        """When the next request is, or was, sent; infinity when every source waits for an answer."""
+        """Return the sending time of the next request, which may be past; infinity when every source waits for an answer."""
 
     def take(self) -> Sent:
-        """That request: it has reached the server."""
+        """Return that request, which has then reached the server."""
 
     def answered(self, source: int, now_s: float) -> None:
-        """A reply has reached its source."""
+        """Process a reply that has reached its source."""
 
 
 class OpenLoop:
-    """Requests come whatever becomes of them: equally spaced, or with exponential gaps when a generator is given."""
+    """Requests that do not depend on answers: equally spaced, or with exponential gaps when a generator is given."""
 
     def __init__(self, rate_hz: float, rng: np.random.Generator | None = None) -> None:
         self._gap_s, self._rng = 1.0 / rate_hz, rng
@@ -59,13 +59,13 @@ class OpenLoop:
         return sent
 
     def answered(self, source: int, now_s: float) -> None:
-        """Nobody waits."""
+        """Ignore the reply, since no source waits."""
 
 
 class Fleet:
     """Robots in closed loop. A request that is due while the robot still waits is sent with the answer.
 
-    Robots start at random phases. What was sent late does not move what is due next, so the rate stays what it says.
+    Robots start at random phases. A request that is sent late does not delay the next one, so the declared rate is kept.
     """
 
     def __init__(self, rate_hz: float, unloaded_s: float, rng: np.random.Generator) -> None:
@@ -89,7 +89,10 @@ class Fleet:
 
 
 def make_load(arrivals: str, rate_hz: float, unloaded_s: float, rng: np.random.Generator) -> Load:
-    """`unloaded_s` is the latency of a request that meets an idle server; it sets a fleet's size."""
+    """Return a load of this arrival process.
+
+    unloaded_s: latency of a request that meets an idle server; it determines a fleet's size.
+    """
     if arrivals == "fleet":
         return Fleet(rate_hz, unloaded_s, rng)
     if arrivals == "poisson":

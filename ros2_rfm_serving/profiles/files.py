@@ -13,12 +13,12 @@ from ros2_rfm_serving.profiles.table import ARRIVALS, COLUMNS, Profile, ProfileR
 
 HEADER = (*COLUMNS, "arrivals")
 MAX_DIGITS = 9
-"""Of a batch size."""
+"""Maximum number of digits of a batch size."""
 _NUMBERS = COLUMNS[4:]
 
 
 def load_profiles(folder: Path) -> Profile:
-    """All `*.csv` of a folder. Raises: `ProfileError` naming file and line."""
+    """Return the profile of all `*.csv` files of a folder. Raises: `ProfileError` naming file and line."""
     files = sorted(folder.glob("*.csv"))
     if not files:
         raise ProfileError(f"{folder}: holds no latency profiles (*.csv); measure some with `rfm profile`")
@@ -30,13 +30,13 @@ def parse_profiles(text: str, file: str = "<text>") -> Profile:
 
 
 def read_rows(file: Path) -> list[ProfileRow]:
-    """The rows of one file, in its order."""
+    """Return the rows of one file, in its order."""
     placed = list(_placed_rows(_read(file), str(file)))
     return list(_without_duplicates(placed))
 
 
 def format_rows(rows: Iterable[ProfileRow], comment: str = "") -> str:
-    """The text of a profile file; the inverse of `read_rows`."""
+    """Return the text of a profile file; the inverse of `read_rows`."""
     text = io.StringIO()
     text.writelines(f"# {line}\n" for line in comment.splitlines())
     writer = csv.writer(text, lineterminator="\n")
@@ -69,7 +69,7 @@ def _without_duplicates(placed: Iterable[tuple[str, ProfileRow]]) -> Iterator[Pr
 
 
 def _placed_rows(text: str, file: str) -> Iterator[tuple[str, ProfileRow]]:
-    """Rows, each with its `file:line`."""
+    """Yield the rows, each with its `file:line`."""
     lines = text.splitlines(keepends=True)
     first = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
     if first == len(lines) or not lines[first].strip():

@@ -1,7 +1,7 @@
-"""Measuring a latency profile (ROSA §3.4.2): a server under load, at ten rates up to its highest throughput.
+"""Measurement of a latency profile (ROSA §3.4.2): a server under load, at ten rates up to its highest throughput.
 
-Only the engine takes time; the queue before it is computed. So a slow rate costs no waiting, and a server that is a law instead
-of an engine is measured in the same way.
+Only the engine takes real time; the queue before it is computed. A low rate therefore costs no waiting, and a service law is
+measured in the same way as an engine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ros2_rfm_serving.profiles.table import CurveKey, ProfileRow
 STEPS = 10
 """Rates per curve: 10 % to 100 % of the highest throughput."""
 WARM_UP = 0.1
-"""Share of the requests, the first ones, that do not count: the load starts with an empty queue."""
+"""Share of the first requests that do not count, because the load starts with an empty queue."""
 
 
 class Subject(Protocol):
@@ -30,11 +30,11 @@ class Subject(Protocol):
     max_rate_hz: float
 
     def latencies_s(self, load: Load, num_requests: int, rng: np.random.Generator) -> list[float]:
-        """Sending to reply, of the first `num_requests` to be answered."""
+        """Return the latencies from sending to reply of the first `num_requests` to be answered."""
 
 
 class EngineSubject:
-    """A real engine: `run(n)` runs one batch of n and returns the seconds it took."""
+    """A real engine: `run(n)` runs one batch of n and returns its duration in seconds."""
 
     def __init__(self, run: Callable[[int], float], batch_size: int, warm_up_runs: int = 40) -> None:
         self._run, self._batch_size = run, batch_size
@@ -46,7 +46,7 @@ class EngineSubject:
 
 
 class FixedSubject:
-    """A law of fixed batches: every batch is as long as a full one."""
+    """A law of fixed batches: every batch takes as long as a full one."""
 
     def __init__(self, service: FixedService, batch_size: int) -> None:
         self._service, self._batch_size = service, batch_size
@@ -76,15 +76,17 @@ def subject_of(service: ServiceLaw, batch_size: int) -> Subject:
 
 
 def rates_hz(max_rate_hz: float, steps: int = STEPS) -> list[float]:
-    """10 % to 100 % of the highest throughput, as they stand in the profile."""
+    """Return 10 % to 100 % of the highest throughput, rounded as in the profile."""
     return [round(max_rate_hz * (i + 1) / steps, 3) for i in range(steps)]
 
 
 def measure(
     subject: Subject, key: CurveKey, arrivals: str, rate_hz: float, num_requests: int, *, seed: int = 0, repetitions: int = 1
 ) -> ProfileRow:
-    """One point, from the requests of all repetitions. The seed and the point's name give its random numbers, so that a point
-    depends on no other."""
+    """Return one point, from the requests of all repetitions.
+
+    The seed and the point's name determine its random numbers, so that a point is independent of the others.
+    """
     rng = np.random.default_rng([seed, zlib.crc32(repr((key, arrivals, rate_hz)).encode())])
     latencies_s: list[float] = []
     for _ in range(repetitions):
@@ -94,7 +96,7 @@ def measure(
 
 
 def serve(load: Load, batch_size: int, run: Callable[[int], float], num_requests: int) -> list[float]:
-    """Latencies in s of a server that takes what waits, first come first served, up to `batch_size`, and runs it.
+    """Return the latencies in s of a server that runs waiting requests first come first served, up to `batch_size` at once.
 
     Between batches time passes only as far as the next request.
     """
@@ -113,7 +115,7 @@ def serve(load: Load, batch_size: int, run: Callable[[int], float], num_requests
 
 
 def serve_continuously(load: Load, service: ContinuousService, num_requests: int, rng: np.random.Generator) -> list[float]:
-    """Latencies in s of a server with continuous batching."""
+    """Return the latencies in s of a server with continuous batching."""
     latencies_s: list[float] = []
     server: ProcessorSharing[Sent] = ProcessorSharing(service)
     while len(latencies_s) < num_requests:

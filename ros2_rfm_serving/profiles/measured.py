@@ -1,4 +1,4 @@
-"""The service law of a model that was measured: its profile, so that what `rfm profile` writes can be simulated as it is."""
+"""Service law of a measured model, derived from its profile, so that a result of `rfm profile` can be simulated directly."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ros2_rfm_serving.profiles.table import Profile
 ONE_IN_TEN = 1.2816
 """Standard deviations from the median of a normal distribution to its 90th percentile."""
 MOST_JITTER = 0.3
-"""More is whatever else ran on the machine."""
+"""Largest jitter; a larger one is due to other processes on the machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredService:
-    """A batch takes as long as its own rows do: nothing is filled up."""
+    """Service law in which a batch takes the time of its own size: no batch is padded."""
 
     batches_s: tuple[float, ...]
-    """Of 1, 2, ... rows, up to the largest batch that was measured."""
+    """Times of batches of 1, 2, ... requests, up to the largest batch that was measured."""
     jitter: float = 0.0
     """Relative standard deviation of a batch's time."""
     batching: ClassVar[str] = "fixed"
@@ -34,13 +34,15 @@ class MeasuredService:
         return self.batches_s[batch_size - 1]
 
     def draw_s(self, batch_size: int, rng: np.random.Generator) -> float:
-        """Seconds that one batch takes."""
+        """Return a random time of one batch, in s."""
         return self.mean_s(batch_size) * unit_mean_factor(self.jitter, rng)
 
 
 def measured_service(profile: Profile, model: str, gpu_type: str) -> MeasuredService | None:
-    """From full batches at the highest rates that were measured; the scatter from the slowest equally spaced requests, of which
-    hardly any queues. None: not measured."""
+    """Return the law from full batches at the highest rates that were measured; None: not measured.
+
+    The jitter comes from the slowest equally spaced requests, of which hardly any queues.
+    """
     sizes = profile.service_s(model, gpu_type, "fixed")
     if not sizes:
         return None

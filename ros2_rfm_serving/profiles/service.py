@@ -1,8 +1,8 @@
-"""How long a server takes: the laws that emulated engines, the simulated factory and derived profiles share.
+"""Service laws: the service times that emulated engines, the simulated factory and derived profiles share.
 
-Two kinds of server (ROSA §3.4.1): action models run CUDA graphs of one fixed batch size, text models batch continuously. A third
-one is ours: action models whose rows go on one solver step at a time, so that requests join a running batch and leave it.
-Nothing here reads a clock; randomness is drawn from the generator that is given in.
+There are two kinds of server (ROSA §3.4.1): action models run CUDA graphs of one fixed batch size, and text models batch
+continuously. The third kind is ours: action models advance one solver step at a time, so that requests join and leave a running
+batch. No function reads a clock; random numbers come from the generator that is given.
 """
 
 from __future__ import annotations
@@ -18,36 +18,38 @@ import numpy as np
 
 Key = TypeVar("Key", bound=Hashable)
 DRAWN_AT_ONCE = 64
-"""Variates, by who needs one after the other."""
+"""Number of variates that are drawn at once."""
 
 
 def unit_mean_factor(jitter: float, rng: np.random.Generator) -> float:
-    """A gamma variate of mean 1 and relative standard deviation `jitter`."""
+    """Return a gamma variate of mean 1 and relative standard deviation `jitter`."""
     return rng.gamma(jitter**-2, jitter**2) if jitter else 1.0
 
 
 def unit_mean_factors(jitter: float, rng: np.random.Generator) -> Iterator[float]:
-    """The same, one after the other, of a generator that nobody else draws from: one by one they take ten times as long."""
+    """Yield such variates from a generator that no other code draws from: drawn one by one they take ten times as long."""
     while True:
         yield from rng.gamma(jitter**-2, jitter**2, DRAWN_AT_ONCE).tolist() if jitter else [1.0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wave:
-    """A step in the time over the rows: from `from_rows` on, matrices take one more round of the GPU's cores than the line says
-    (wave quantisation), as if there were `extra_rows` more."""
+    """Step in the service time over the batch size (wave quantisation).
+
+    From `from_rows` on, matrices need one more pass over the GPU's cores, as if the batch had `extra_rows` more.
+    """
 
     from_rows: int = 1
     extra_rows: float = 0.0
 
     def worth(self, num_rows: int) -> float:
-        """Rows of the line that take as long."""
+        """Return the batch size that takes as long without the step."""
         return num_rows + (self.extra_rows if num_rows >= self.from_rows else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedService:
-    """A batch of B rows takes base_s + per_row_s * B, however few of the rows are filled: the CUDA graph has that size."""
+    """A batch of B slots takes base_s + per_row_s * B, however few of them are used: the CUDA graph has that size."""
 
     base_s: float
     per_row_s: float
@@ -60,11 +62,11 @@ class FixedService:
         return self.base_s + self.per_row_s * self.wave.worth(batch_size)
 
     def draw_s(self, batch_size: int, rng: np.random.Generator) -> float:
-        """Seconds that one batch takes."""
+        """Return a random time of one batch, in s."""
         return self.mean_s(batch_size) * unit_mean_factor(self.jitter, rng)
 
     def capacity_hz(self, batch_size: int) -> float:
-        """Requests/s of a server whose batches are always full."""
+        """Return the requests/s of a server whose batches are always full."""
         return batch_size / self.mean_s(batch_size)
 
 
@@ -84,29 +86,30 @@ class ContinuousService:
     batching: ClassVar[str] = "continuous"
 
     def mean_s(self, num_requests: int = 1) -> float:
-        """Seconds that one request takes in the steady company of `num_requests` - 1 others."""
+        """Return the time of one request while `num_requests` are always in service, in s."""
         return self.base_s + self.per_request_s * num_requests
 
     def draw_work(self, rng: np.random.Generator) -> float:
         return unit_mean_factor(self.jitter, rng)
 
     def draw_s(self, num_requests: int, rng: np.random.Generator) -> float:
-        """Seconds that `num_requests` take which start and end together: an engine that runs them as one batch."""
+        """Return a random time of `num_requests` that start and end together, in an engine that runs them as one batch, in s."""
         return self.mean_s(num_requests) * self.draw_work(rng)
 
     def capacity_hz(self, num_requests: int | None = None) -> float:
-        """Requests/s with `num_requests` always in service; by default as many as the server takes."""
+        """Return the requests/s with `num_requests` always in service; by default as many as the server accepts."""
         num = self.max_concurrent if num_requests is None else min(num_requests, self.max_concurrent)
         return num / self.mean_s(num)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SteppedService:
-    """Continuous batching of an action model, turn by turn (`engines/base.py`, `Stepping`).
+    """Continuous batching of an action model, one solver step per iteration (`engines/base.py`, `Stepping`).
 
-    New rows are perceived together, which takes perception_base_s + perception_per_row_s * n; a turn advances all rows in flight by
-    one solver step and takes step_base_s + step_per_row_s * n; n is filled up to the next of `sizes`. One engine does both, one
-    after the other. Rows that enter together and stay alone take as long as their batch does by the fixed law of the same model.
+    New requests are perceived together, which takes perception_base_s + perception_per_row_s * n. An iteration advances all slots
+    in flight by one solver step and takes step_base_s + step_per_row_s * n. n is padded to the next of `sizes`. One engine does
+    both, one after the other. Requests that enter together and remain alone take as long as their batch does by the fixed law of
+    the same model.
     """
 
     perception_base_s: float
@@ -114,11 +117,11 @@ class SteppedService:
     step_base_s: float
     step_per_row_s: float
     num_steps: int
-    """Turns from perception to answer."""
+    """Iterations from perception to answer."""
     sizes: tuple[int, ...]
-    """Shapes that were compiled, rising; the largest is how many rows may be in flight."""
+    """Batch sizes that were compiled, rising; the largest is the number of slots that may be in flight."""
     jitter: float = 0.0
-    """Relative standard deviation of the time of one perception, and of one turn."""
+    """Relative standard deviation of the time of one perception, and of one iteration."""
     wave: Wave = Wave()
     batching: ClassVar[str] = "continuous"
 
@@ -136,11 +139,11 @@ class SteppedService:
         return self.step_base_s + self.step_per_row_s * self.wave.worth(self.padded(num_rows))
 
     def mean_s(self, num_rows: int) -> float:
-        """Seconds that `num_rows` take which enter together and stay alone."""
+        """Return the time of `num_rows` requests that enter together and remain alone, in s."""
         return self.perception_s(num_rows) + self.num_steps * self.step_s(num_rows)
 
     def slower(self, factor: float) -> SteppedService:
-        """On a GPU where everything takes so many times longer."""
+        """Return the law for a GPU on which everything takes `factor` times as long."""
         return replace(
             self,
             perception_base_s=factor * self.perception_base_s,
@@ -156,25 +159,25 @@ class SteppedService:
         return self.step_s(num_rows) * unit_mean_factor(self.jitter, rng)
 
     def draw_s(self, num_rows: int, rng: np.random.Generator) -> float:
-        """Of such rows, in one call."""
+        """Return a random time of such requests in one call, in s."""
         steps_s = (self.draw_step_s(num_rows, rng) for _ in range(self.num_steps))
         return self.draw_perception_s(num_rows, rng) + sum(steps_s)
 
     def capacity_hz(self) -> float:
-        """Requests/s of a server whose rows all enter and leave together; no way of entering exceeds it."""
+        """Return the requests/s of a server whose requests all enter and leave together; no order of entering exceeds it."""
         return self.max_rows / self.mean_s(self.max_rows)
 
 
 ServiceLaw = FixedService | ContinuousService
-"""Of requests that run from beginning to end."""
+"""Law of requests that run from beginning to end."""
 
 
 class ProcessorSharing(Generic[Key]):
-    """The requests inside a continuous server, in virtual time; every operation is O(log n).
+    """Requests inside a continuous server, in virtual time; every operation is O(log n).
 
-    `_progress` is the work that a request present from the beginning would have done. One that arrives at progress p with work
-    w leaves at p + w: the order of leaving never changes, so a heap holds it.
-    Times given in never decrease. The state moves only when a request enters or leaves, so `next_finish_s` does not drift.
+    `_progress` is the work that a request present from the beginning would have done. One that arrives at progress p with work w
+    leaves at p + w: the order of leaving never changes, so a heap stores it. Times given in never decrease. The state changes only
+    when a request enters or leaves, so `next_finish_s` does not drift.
     """
 
     def __init__(self, service: ContinuousService) -> None:
@@ -186,10 +189,10 @@ class ProcessorSharing(Generic[Key]):
         self._queued: deque[tuple[Key, float]] = deque()
         self._done: list[Key] = []
         self._next_s: float | None = math.inf
-        """When the next request leaves; None: not known any more."""
+        """Time at which the next request leaves; None: it has to be computed again."""
 
     def __len__(self) -> int:
-        """Requests that have not been answered: in service and queued."""
+        """Return the number of requests that have not been answered, in service and queued."""
         return len(self._running) + len(self._queued)
 
     @property
@@ -203,7 +206,7 @@ class ProcessorSharing(Generic[Key]):
         if num_running:
             self._progress += (now_s - self._as_of_s) / (self._base_s + self._each_s * num_running)
         else:
-            self._progress = 0.0  # an idle server starts anew: rounding errors do not accumulate over a long run
+            self._progress = 0.0  # an idle server starts afresh: rounding errors do not accumulate over a long run
         self._as_of_s, self._next_s = now_s, None
         if num_running < self._most:
             self._start(key, work)
@@ -211,19 +214,19 @@ class ProcessorSharing(Generic[Key]):
             self._queued.append((key, work))
 
     def next_finish_s(self) -> float:
-        """When the next request leaves if none enters before; infinity when none is there."""
+        """Return when the next request leaves if none enters before; infinity when there is none."""
         if self._done:
             return self._as_of_s
         return self._finish_s() if self._next_s is None else self._next_s
 
     def finished(self, now_s: float) -> list[Key]:
-        """Takes out the requests that have left by `now_s`, in the order of leaving."""
+        """Remove and return the requests that have left by `now_s`, in the order of leaving."""
         self._release(now_s)
         done, self._done = self._done, []
         return done
 
     def _release(self, now_s: float) -> None:
-        """Lets out, one after the other, all that finish by `now_s`; the queue moves up."""
+        """Release in order all requests that finish by `now_s`, and start queued ones in their place."""
         while (finish_s := self._finish_s() if self._next_s is None else self._next_s) <= now_s:
             finish, _, key = heapq.heappop(self._running)
             self._progress, self._as_of_s, self._next_s = finish, finish_s, None
@@ -232,7 +235,7 @@ class ProcessorSharing(Generic[Key]):
                 self._start(*self._queued.popleft())
 
     def _finish_s(self) -> float:
-        """Where it is not known any more."""
+        """Return the time at which the next request leaves, where it is not stored."""
         next_s = math.inf
         if self._running:
             left = self._running[0][0] - self._progress

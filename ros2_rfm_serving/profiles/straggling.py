@@ -1,7 +1,7 @@
 """Latency curves of servers some of whose services take longer than others (`stragglers` of the descriptor).
 
-Percentiles are those of a mixture: of who meets no such service, of whose own service is one, and of who comes while one runs, who
-waits for half of what it takes longer.
+Their percentiles are those of a mixture of three parts: requests that meet no slow service, requests whose own service is slow, and
+requests that arrive during a slow one, which wait for half of its excess.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import numpy as np
 from ros2_rfm_serving.profiles.table import MEASURED, Array, Curve, CurveKey, Profile
 
 APART = 1e-9
-"""Relative: measured percentiles may be alike, and those of a mixture are looked for between them."""
+"""Relative distance that is added between measured percentiles, which may be equal: those of a mixture are interpolated between
+them."""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Of all requests."""
+    """Part of the mixture, as a share of all requests."""
 
     share: float
     times: float = 1.0
@@ -27,7 +28,10 @@ class _Part:
 
 
 def straggling(profile: Profile, share: float, factor: float, gpu_types: Collection[str] | None = None) -> Profile:
-    """share: of services. factor: times as long as others. gpu_types: where; None: everywhere."""
+    """Return the profile with stragglers.
+
+    share: of all services. factor: their service time as a multiple of others'. gpu_types: types with stragglers; None: all.
+    """
 
     def change(key: CurveKey, curve: Curve) -> Curve:
         _, gpu_type, batching, batch_size = key
@@ -39,7 +43,7 @@ def straggling(profile: Profile, share: float, factor: float, gpu_types: Collect
 
 
 def _bent(curve: Curve, share: float, factor: float, batch_size: int) -> Curve:
-    """batch_size: 0, requests share the server, and nobody waits for another one."""
+    """Return a curve with stragglers. batch_size: 0: requests share the server, so that none waits for another."""
     pace = 1.0 + share * (factor - 1.0)
     columns: dict[str, list[float]] = {name: [] for name in curve.latencies_s}
     for i, rate_hz in enumerate(curve.rates_hz):
@@ -56,7 +60,7 @@ def _bent(curve: Curve, share: float, factor: float, batch_size: int) -> Curve:
 
 
 def _mixed(latencies_s: Array, parts: tuple[_Part, ...]) -> Array:
-    """latencies_s: at `MEASURED`, of which nothing is known below the first, and nothing beyond the last."""
+    """Return the percentiles of the mixture. latencies_s: at `MEASURED`; nothing is known below the first or above the last."""
     shares = np.array([*MEASURED, 100.0]) / 100.0
     steps = 1.0 + APART * np.arange(len(shares))
     measured_s = np.append(latencies_s, latencies_s[-1]) * steps

@@ -1,7 +1,7 @@
-"""Latency from arrival at the server to reply, queueing included, per model, GPU, batching, batch size and rate: queries.
+"""Latency from arrival at the server to reply, queueing included, per model, GPU, batching, batch size and rate.
 
-Between measured rates latency is interpolated linearly, below the first it is the first row's, beyond the last it is refused.
-Between measured percentiles it is interpolated where that is on the safe side.
+Between measured rates latency is interpolated linearly; below the first it is the first row's, and beyond the last it is refused.
+Between measured percentiles it is interpolated where that is conservative.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ARRIVALS = ("fleet", "poisson", "periodic")
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """One measured point. Rates in requests/s, latencies in ms."""
+    """One measured point. Rates are in requests/s, latencies in ms."""
 
     model: str
     gpu_type: str
@@ -49,7 +49,7 @@ class ProfileRow:
 
 
 COLUMNS = tuple(f.name for f in fields(ProfileRow))[:-1]
-"""Of every profile; the column `arrivals` may follow."""
+"""Columns of every profile; the column `arrivals` may follow."""
 _STATISTICS = {"mean": "mean_ms", "p50": "p50_ms", "p90": "p90_ms", "p95": "p95_ms", "p99": "p99_ms"}
 MEASURED = (50.0, 90.0, 95.0, 99.0)
 TAIL = 90.0
@@ -64,13 +64,13 @@ class Curve:
     latencies_s: dict[str, tuple[float, ...]]
     """`mean`, `p50`, `p90`, `p95`, `p99` -> one value per rate"""
     tail_from: float = TAIL
-    """Percentile from which on the density of latencies only falls, where what was measured does not say otherwise."""
+    """Percentile from which on the density of latencies only falls, unless the measurement shows otherwise."""
 
     @staticmethod
     def of(rows: Iterable[ProfileRow]) -> Curve:
-        """Removes the noise of measurement: no latency falls with a rising rate.
+        """Return the curve without the noise of measurement: no latency falls with a rising rate.
 
-        The running maximum, not the least-squares fit (pool adjacent violators): a schedule that keeps an SLO by this curve
+        It is the running maximum, not the least-squares fit (pool adjacent violators): a schedule that keeps an SLO by this curve
         never relies on a latency below one that was measured at the same or a lower rate.
         """
         ordered = sorted(rows, key=lambda row: row.rate_hz)
@@ -81,13 +81,15 @@ class Curve:
         return Curve(tuple(r.rate_hz for r in ordered), {name: tuple(column) for name, column in rising.items()}, tail_from)
 
     def column(self, statistic: str) -> tuple[float, ...]:
-        """One value per rate: `mean`, or a percentile (`p91`), which may lie between two that were measured."""
+        """Return one value per rate: `mean`, or a percentile (`p91`), which may be between two that were measured."""
         return self.latencies_s[statistic] if statistic in self.latencies_s else self._between(float(statistic[1:]))
 
     def _between(self, percentile: float) -> tuple[float, ...]:
-        """On the straight line between two measured percentiles where the tail thins out: a line that no latency of such a tail is
-        above. It does where further out (or, of the last two, further in) latencies are measured to rise as steeply or more steeply
-        (or less so). Elsewhere the higher one."""
+        """Return a percentile between two measured ones: on the straight line where the tail thins out, elsewhere the higher one.
+
+        No latency of such a tail is above the line. A tail thins out where the measured latencies rise at least as steeply further
+        out (or, for the last two percentiles, at most as steeply further in).
+        """
         high = bisect_left(MEASURED, percentile)
         low_s, high_s = (self.latencies_s[f"p{p:g}"] for p in MEASURED[high - 1 : high + 1])
         if MEASURED[high - 1] < self.tail_from:
@@ -109,17 +111,17 @@ class Curve:
         return column[low] + share * (column[high] - column[low])
 
     def paced(self, pace: float) -> Curve:
-        """Of a server that takes `pace` times longer for everything."""
+        """Return the curve of a server that takes `pace` times longer for everything."""
         slower = {name: tuple(pace * y for y in column) for name, column in self.latencies_s.items()}
         return replace(self, rates_hz=tuple(rate / pace for rate in self.rates_hz), latencies_s=slower)
 
     def farther(self, away_s: float) -> Curve:
-        """Of a server that every answer comes from so much later."""
+        """Return the curve of a server whose answers all arrive `away_s` later."""
         later = {name: tuple(y + away_s for y in column) for name, column in self.latencies_s.items()}
         return replace(self, latencies_s=later)
 
     def capacity_hz(self, limit_s: float, statistic: str) -> float:
-        """The inverse of `latency_s`: the highest rate whose latency is within the limit, 0 when none is."""
+        """Return the highest rate whose latency is within the limit, the inverse of `latency_s`; 0 when there is none."""
         column = self.column(statistic)
         high = bisect_right(column, limit_s)
         if high == 0:
@@ -132,16 +134,16 @@ class Curve:
 
 
 def column_of(percentile: float) -> str:
-    """Of `Curve.column`; below the median it is the median's. Raises: `ProfileError` beyond the 99th."""
+    """Return the name for `Curve.column`; below the median it is the median's. Raises: `ProfileError` beyond the 99th."""
     if percentile > MEASURED[-1]:
         raise ProfileError(f"profiles hold percentiles up to 99, not {percentile:g}; lower the percentile of the SLO")
     return f"p{max(percentile, MEASURED[0]):g}"
 
 
 class Profile:
-    """All that was measured. Of several arrival processes a query answers from the first that was measured.
+    """All measured curves. Where there are several arrival processes, a query uses the first in the order of preference.
 
-    That is `fleet`, then `poisson`, then `periodic`; `under()` gives a view with another preference.
+    That order is `fleet`, `poisson`, `periodic`; `under()` gives a view with another preference.
     """
 
     def __init__(self, curves: dict[CurveKey, dict[str, Curve]], preference: Sequence[str] = ARRIVALS) -> None:
@@ -156,14 +158,14 @@ class Profile:
         return Profile({key: {name: Curve.of(group) for name, group in of.items()} for key, of in groups.items()})
 
     def under(self, arrivals: str) -> Profile:
-        """The same measurements, those under this arrival process preferred."""
+        """Return the same measurements, those under this arrival process preferred."""
         if arrivals not in ARRIVALS:
             raise ProfileError(f"arrivals are {arrivals!r}; they must be one of {', '.join(ARRIVALS)}")
         return Profile(self._all, (arrivals, *(other for other in ARRIVALS if other != arrivals)))
 
     def batched(self, continuous: Collection[str]) -> Profile:
-        """The same measurements, in one way of batching per model and GPU type where there are two: continuous on these GPU types,
-        fixed on others."""
+        """Return the same measurements, with one kind of batching per model and GPU type where there are two: continuous on these
+        GPU types, fixed on others."""
         ways: dict[tuple[str, str], set[str]] = defaultdict(set)
         for model, gpu_type, batching, _ in self._all:
             ways[model, gpu_type].add(batching)
@@ -171,7 +173,8 @@ class Profile:
         return Profile({key: of for key, of in self._all.items() if other.get(key[:2]) != key[2]}, self._preference)
 
     def rescaled(self, paces: Mapping[tuple[str, str], float]) -> Profile:
-        """(model, GPU type) -> how many times longer it takes than was measured."""
+        """Return the profile with other service times. paces: (model, GPU type) -> service time as a multiple of the measured
+        one."""
         rescaled = {
             key: {arrivals: curve.paced(paces[key[:2]]) for arrivals, curve in of.items()} if key[:2] in paces else of
             for key, of in self._all.items()
@@ -179,8 +182,11 @@ class Profile:
         return Profile(rescaled, self._preference) if paces else self
 
     def paced(self, paces: Mapping[tuple[str, str], float], away_s: Mapping[str, float] = MappingProxyType({})) -> Profile:
-        """With more GPU types: (measured type, its name) -> how many times longer everything takes there. A server that takes k
-        times longer has the latencies of a k times higher rate, k times longer. away_s: name -> what its network adds to each."""
+        """Return the profile with additional GPU types. paces: (measured type, name of the new one) -> its times as a multiple.
+
+        A server that takes k times longer has the latencies of a k times higher rate, k times longer. away_s: name -> latency that
+        its network adds to each request.
+        """
         more = {
             (model, name, batching, size): {
                 arrivals: curve.paced(pace).farther(away_s.get(name, 0.0)) for arrivals, curve in of.items()
@@ -192,19 +198,19 @@ class Profile:
         return Profile({**self._all, **more}, self._preference) if more else self
 
     def changed(self, change: Callable[[CurveKey, Curve], Curve]) -> Profile:
-        """With other curves."""
+        """Return the profile with other curves."""
         found = {key: {arrivals: change(key, curve) for arrivals, curve in of.items()} for key, of in self._all.items()}
         return Profile(found, self._preference)
 
     def measured(self) -> list[CurveKey]:
-        """What was measured, in order."""
+        """Return the keys of all measured curves, sorted."""
         return sorted(self._chosen)
 
     def models_on(self, gpu_type: str) -> list[str]:
         return sorted({model for model, gpu, _, _ in self._chosen if gpu == gpu_type})
 
     def batch_sizes(self, model: str, gpu_type: str) -> list[tuple[str, int]]:
-        """(batching, batch size) measured for a model, smallest first.
+        """Return (batching, batch size) measured for a model, smallest first.
 
         Raises: `ProfileError` when nothing was measured for it on that GPU.
         """
@@ -215,7 +221,7 @@ class Profile:
         return sorted(found, key=lambda item: item[1])
 
     def max_rate_hz(self, model: str, gpu_type: str, batching: str, batch_size: int) -> float:
-        """Highest rate that was measured."""
+        """Return the highest rate that was measured."""
         return self._curve(model, gpu_type, batching, batch_size).rates_hz[-1]
 
     def latency_s(
@@ -229,7 +235,8 @@ class Profile:
         *,
         percentile: float | None = None,
     ) -> float:
-        """Latency at an aggregate request rate: a `statistic` (mean, p50, p90, p95, p99), or a `percentile` from 0 to 99.
+        """Return the latency at an aggregate request rate: a `statistic` (mean, p50, p90, p95, p99), or a `percentile` from 0 to
+        99.
 
         Raises: `ProfileError` beyond the measured range.
         """
@@ -245,21 +252,25 @@ class Profile:
     def capacity_hz(
         self, model: str, gpu_type: str, batching: str, batch_size: int, limit_s: float, percentile: float = 99.0
     ) -> float:
-        """Highest measured rate at which this percentile of the latency is within `limit_s`; 0 when there is none."""
+        """Return the highest measured rate at which this percentile of the latency is within `limit_s`; 0 when there is none."""
         if math.isnan(limit_s):
             raise ProfileError(f"the latency limit of {model!r} is not a number")
         return self._curve(model, gpu_type, batching, batch_size).capacity_hz(limit_s, column_of(percentile))
 
     def service_s(self, model: str, gpu_type: str, batching: str) -> dict[int, float]:
-        """Batch size -> seconds of a full batch: the highest rate that was measured is that of full batches; under continuous
-        batching, of one request alone. Empty: nothing was measured."""
+        """Return batch size -> seconds of a full batch, since the highest measured rate is that of full batches; empty: not
+        measured.
+
+        With continuous batching it is the time of one request alone.
+        """
         found = {size: curve for (m, g, b, size), curve in self._chosen.items() if (m, g, b) == (model, gpu_type, batching)}
         if batching == "continuous":
             return {size: curve.latencies_s["p50"][0] for size, curve in found.items()}
         return {size: size / found[size].rates_hz[-1] for size in sorted(found)}
 
     def batches_s(self, model: str, gpu_type: str, batching: str, batch_size: int) -> tuple[float, ...]:
-        """Seconds of batches of 1, 2, ... `batch_size` rows, straight lines between the measured sizes; none: nothing was."""
+        """Return the seconds of batches of 1, 2, ... `batch_size` requests, interpolated linearly between measured sizes; empty:
+        not measured."""
         measured = self.service_s(model, gpu_type, batching)
         if not measured:
             return ()
@@ -267,7 +278,8 @@ class Profile:
         return tuple(float(s) for s in np.interp(rows, list(measured), list(measured.values())))
 
     def curve_arrays(self, model: str, gpu_type: str, batching: str, batch_size: int) -> tuple[Array, Array, dict[str, Array]]:
-        """(rates in Hz, mean latencies in s, {"mean", "p50" ... "p99": latencies in s}), for who asks for many rates."""
+        """Return (rates in Hz, mean latencies in s, {"mean", "p50" ... "p99": latencies in s}), for callers that need many
+        rates."""
         curve = self._curve(model, gpu_type, batching, batch_size)
         columns = {name: np.array(column) for name, column in curve.latencies_s.items()}
         return np.array(curve.rates_hz), columns["mean"], columns
@@ -275,7 +287,7 @@ class Profile:
     def column(
         self, model: str, gpu_type: str, batching: str, batch_size: int, statistic: str
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """(rates in Hz, latencies in s). statistic: as in `Curve.column`."""
+        """Return (rates in Hz, latencies in s). statistic: as in `Curve.column`."""
         curve = self._curve(model, gpu_type, batching, batch_size)
         return curve.rates_hz, curve.column(statistic)
 

@@ -1,8 +1,8 @@
-"""Which pipeline: AURAS' hierarchy over its configurations (§4.3.2), for whoever states a rate and a success. Pure.
+"""Choice of a pipeline: AURAS' hierarchical search over its configurations (§4.3.2), given a rate and a success rate. Pure.
 
-The two degrees first, on a grid with a bound on L; then the skew alpha of those that are fast enough and fail too often; then
-`fetch_offset` of the one that was found. What cannot win is not run in worlds: who is too slow stays too slow when skewed, and
-nobody slower than one that meets both is chosen.
+The search covers first the two degrees, on a grid with a bound on L; then the skew alpha of those that are fast enough but fail too
+often; then `fetch_offset` of the best one. A configuration that cannot win is not run in worlds: one that is too slow remains too
+slow when skewed, and none slower than one that meets both goals is chosen.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ros2_rfm_serving.types import Pipelining
 
 ALPHAS = (0.5, 1.0)
 ALIKE = 1.05
-"""Rates that differ by less are measured as often the other way round: a staler configuration has to be faster than that."""
+"""Ratio below which two rates may be measured in either order: a staler configuration has to be faster by more."""
 MOST_SKEWED = 3
-"""Configurations of the grid whose skew is tried: those that failed least."""
+"""Number of configurations of the grid whose skew is tried: those that failed least."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
     min_rate_hz: float
-    """Answers of one robot."""
+    """Answers of one robot per second."""
     min_success: float
     max_depth: int = 8
     """Bound on L: requests in flight at once."""
@@ -50,15 +50,15 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """One configuration."""
+    """One configuration with its measurements."""
 
     pipelining: Pipelining
     rate_hz: float
     staleness_s: float
-    """Age of the observation that the last steps saw, at the answer."""
+    """Age, at the answer, of the observation that the last steps read."""
     verdict: Verdict
     success: Success | None = None
-    """None: it was not run."""
+    """Result of its episodes; None: it was not run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,19 +66,19 @@ class Timing:
     """Measured times of one mode of execution, from when its pipeline is full."""
 
     interval_s: float
-    """Mean time between answers; of a pipeline, the frame."""
+    """Mean time between answers; for a pipeline, the frame."""
     interval_cv: float
     """Standard deviation of the time between answers over its mean."""
     latency_s: float
     """Job completion time: mean, from observation to answer."""
     perception_s: float
-    """Mean, of one observation, beside what else the mode does."""
+    """Mean time of the perception of one observation, beside the other work of the mode."""
     first_s: float
-    """From the first observation to the first answer."""
+    """Time from the first observation to the first answer."""
     cpu_share: float
-    """CPU time of the process over the time that passed; 1: one core."""
+    """CPU time of the process over the elapsed time; 1: one core."""
     memory_mb: float
-    """That it added to a process which has loaded the model and answered once."""
+    """Memory in addition to that of a process which has loaded the model and answered once."""
     answers: int
     speedups: tuple[float, ...] = ()
     """Throughput over that of SEQ, measured just before, by round."""
@@ -98,7 +98,7 @@ class Timing:
 
 
 class Bench(Protocol):
-    """Where configurations are tried."""
+    """Test bench for configurations."""
 
     def rate_hz(self, pipelining: Pipelining) -> float: ...
 
@@ -112,18 +112,18 @@ def pipeline_name(own: Pipelining) -> str:
 
 
 def staleness_s(pipelining: Pipelining, rate_hz: float) -> float:
-    """The last frame reads what was observed when it began, or as many frames earlier as perception takes beyond one."""
+    """Return the age of the context in the last frame, in s: one frame, and as many more as perception takes beyond one."""
     return (pipelining.pp_perception - pipelining.fetch_offset) / rate_hz
 
 
 def grid(max_depth: int) -> list[Pipelining]:
-    """Both degrees, L at most `max_depth`."""
+    """Return all pairs of both degrees with L at most `max_depth`."""
     degrees = range(1, max_depth)
     return [Pipelining(pp_perception=p, pp_generation=g) for p in degrees for g in degrees if p + g <= max_depth]
 
 
 def tune(goal: Goal, bench: Bench, candidates: Sequence[Pipelining] | None = None) -> Iterator[Tried]:
-    """Every configuration, as it is decided; `best_of` says which one it is. candidates: of the grid; by default all."""
+    """Yield every configuration as it is decided; `best_of` selects among them. candidates: of the grid; by default all."""
     tried: list[Tried] = []
     for level in (_degrees, _skews, _offsets):
         configurations = level(goal, tried) if level is not _degrees or candidates is None else list(candidates)
@@ -134,12 +134,12 @@ def tune(goal: Goal, bench: Bench, candidates: Sequence[Pipelining] | None = Non
 
 
 def best_of(tried: Sequence[Tried]) -> Tried | None:
-    """The fastest that meets both."""
+    """Return the fastest configuration that meets both goals."""
     return max((own for own in tried if own.verdict is Verdict.MEETS), key=lambda own: own.rate_hz, default=None)
 
 
 def frontier_of(tried: Sequence[Tried]) -> list[Tried]:
-    """Than which nothing that was run is both faster and more successful; fastest first."""
+    """Return the configurations than which no other is both faster and more successful, fastest first."""
     frontier: list[Tried] = []
     for own in sorted((t for t in tried if t.success), key=lambda t: (-t.rate_hz, -_share(t))):
         if not frontier or _share(own) > _share(frontier[-1]):
@@ -167,7 +167,7 @@ def _degrees(goal: Goal, tried: Sequence[Tried]) -> list[Pipelining]:
 
 
 def _skews(goal: Goal, tried: Sequence[Tried]) -> list[Pipelining]:
-    """Skew takes throughput and gives success: of use to those that are fast and fail."""
+    """Return skews of configurations that are fast but fail: skew reduces throughput and raises success."""
     failed = [own for own in tried if own.verdict is Verdict.FAILS and own.pipelining.pp_generation > 1]
     nearest = sorted(failed, key=lambda own: (-_share(own), -own.rate_hz))[:MOST_SKEWED]
     return [replace(own.pipelining, alpha=alpha) for own in nearest for alpha in ALPHAS]

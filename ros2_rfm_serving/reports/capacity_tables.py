@@ -1,4 +1,4 @@
-"""The answers of `rfm capacity` as tables and as JSON, the closed formulas beside them."""
+"""Results of `rfm capacity` as tables and as JSON, beside those of the closed formulas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NONE = "none"
 
 
 def report(question: Question, answers: Sequence[Answer]) -> Group:
-    """Everything that `rfm capacity` shows."""
+    """Return the tables of `rfm capacity`."""
     needs = [
         Text(f"every robot of {task}: at least {needs.rate_hz:.2f} actions/s ({needs.source}), every SLO met")
         for task, needs in question.required.items()
@@ -85,7 +85,7 @@ def _formulas(question: Question) -> PlainTable:
 
 
 def figures(question: Question, answers: Sequence[Answer]) -> dict[str, Any]:
-    """What `rfm capacity --json` prints."""
+    """Return the data of `rfm capacity --json`."""
     return {
         "policy": question.policy,
         "required": {task: {"action_rate_hz": needs.rate_hz, "source": needs.source} for task, needs in question.required.items()},

@@ -15,13 +15,13 @@ from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution
 
 DPI = 120
 MOST_BARS = 24
-"""Of a chart with a bar per server; above, one bar stands for servers that are alike: the most loaded of them."""
+"""Maximum number of servers in a chart with a bar per server; above, one bar stands for alike servers: the most loaded of them."""
 TIGHT, OVER = "#e0a030", "#c03030"
 LABEL = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.85}
 
 
 def figure_of(width_in: float, height_in: float, columns: int) -> tuple[Any, Any]:
-    """A figure and its panels in a row. Raises: `ConfigurationError` without matplotlib."""
+    """Return a figure and its panels in a row. Raises: `ConfigurationError` without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -31,7 +31,7 @@ def figure_of(width_in: float, height_in: float, columns: int) -> tuple[Any, Any
 
 
 def save(figure: Any, file: Path) -> None:
-    """Raises: `ConfigurationError` when it cannot be written."""
+    """Write a figure to a file. Raises: `ConfigurationError` when it cannot be written."""
     try:
         figure.savefig(file, dpi=150)
     except (OSError, ValueError) as error:
@@ -40,7 +40,8 @@ def save(figure: Any, file: Path) -> None:
 
 
 def plan_chart(solution: Solution, profile: Profile, title: str) -> Any:
-    """Per server: its load as a share of what its SLO allows, by task and component; its predicted p99 as a share of the SLO."""
+    """Return a chart with a bar per server. The left panel has its load as a share of the load that its SLO allows, by task and
+    component; the right one its predicted p99 as a share of the SLO."""
     bars = _bars(solution)
     rows = [(label, server, limits_of(server, solution, profile)) for label, server in bars]
     figure, (load, latency) = figure_of(12, 1.8 + 0.4 * len(rows), 2)
@@ -69,7 +70,7 @@ def _draw_loads(axis: Any, rows: Sequence[Row]) -> None:
     kinds = list(dict.fromkeys((s.task, s.component) for _, server, _ in rows for s in server.streams))
     tasks = {task for task, _ in kinds}
     for position, (_, server, limits) in enumerate(rows):
-        # an SLO below the first measured row leaves nothing to divide by: the bar is then of the measured maximum
+        # an SLO below the first measured row allows no load: the bar is then a share of the measured maximum
         whole_hz = limits.capacity_hz or limits.max_rate_hz
         left = 0.0
         for stream in server.streams:
@@ -103,13 +104,13 @@ def _limit(axis: Any, label: str) -> None:
 
 
 def spread(least: int, most: int, count: int) -> list[int]:
-    """About `count` whole numbers from `least` to `most`, evenly on a logarithmic scale."""
+    """Return about `count` whole numbers from `least` to `most`, evenly on a logarithmic scale."""
     steps = max(count - 1, 1)
     return sorted({round(least * (most / least) ** (i / steps)) for i in range(steps + 1)})
 
 
 def capacity_chart(panels: Sequence[tuple[str, dict[int, Solution], int | None]], policy: str, title: str) -> Any:
-    """Action throughput over the number of robots and of servers: what the policy reaches, the bound, the answer."""
+    """Return a chart of action throughput over the number of robots and of servers: the policy's, the bound, and the answer."""
     figure, axes = figure_of(10, 4, len(panels))
     for axis, (of, solutions, answer) in zip(axes, panels, strict=True):
         served = {number: solution for number, solution in solutions.items() if solution.feasible}
@@ -130,7 +131,7 @@ def capacity_chart(panels: Sequence[tuple[str, dict[int, Solution], int | None]]
 
 
 def growth_chart(servers: Sequence[int], panels: Sequence[tuple[str, list[list[float]]]]) -> Any:
-    """Figures (label, samples per number of GPUs) over the number of GPUs: medians, and from the least to the most."""
+    """Return a chart of figures (label, samples per number of GPUs) over the number of GPUs: medians and ranges."""
     figure, axes = figure_of(4.5 * len(panels), 3.6, len(panels))
     for axis, (label, samples) in zip(axes, panels, strict=True):
         axis.plot(servers, [median(of) for of in samples], "-o", markersize=4)
@@ -145,5 +146,5 @@ def growth_chart(servers: Sequence[int], panels: Sequence[tuple[str, list[list[f
 
 
 def require_matplotlib() -> None:
-    """Raises: `ConfigurationError` without matplotlib."""
+    """Raise `ConfigurationError` without matplotlib."""
     figure_of(1, 1, 1)

@@ -1,4 +1,4 @@
-"""Figures that tables and charts derive from a solution: servers that are alike, their limits, how the GPUs are shared out."""
+"""Figures that tables and charts derive from a solution: alike servers, their limits, the allocation of GPUs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Of one server, by its profile."""
+    """Limits of one server, by its profile."""
 
     max_rate_hz: float
-    """Highest measured."""
+    """Highest measured rate."""
     slo_s: float
-    """What the network and the margin leave of the tightest SLO of its streams; inf: none"""
+    """Tightest SLO of its streams, less the network's share and the margin; inf: there is none."""
     capacity_hz: float
     """Highest load within every SLO, each at its own percentile."""
 
 
 def limits_of(server: ServerSolution, solution: Solution, profile: Profile) -> Limits:
-    """Models that share a GPU in time slices each have that part of its capacity."""
+    """Return the limits of a server. Models that share a GPU in time slices each have that part of its capacity."""
     slices = sum(gpu_of(other) == gpu_of(server) for other in solution.servers)
     key = (server.model, server.gpu_type, server.batching, server.batch_size)
     slo_s = min((stream.server_slo_s for stream in server.streams), default=math.inf)
@@ -45,7 +45,7 @@ def gpu_of(server: ServerSolution) -> str:
 
 
 def alike(servers: Iterable[ServerSolution]) -> list[list[ServerSolution]]:
-    """Servers with the same set-up and the same kinds of streams together, in the order of their first."""
+    """Return groups of servers with the same set-up and the same kinds of streams, in the order of their first members."""
     groups: dict[tuple[object, ...], list[ServerSolution]] = defaultdict(list)
     for s in servers:
         kinds = frozenset((stream.task, stream.component) for stream in s.streams)
@@ -54,7 +54,7 @@ def alike(servers: Iterable[ServerSolution]) -> list[list[ServerSolution]]:
 
 
 def names(servers: Iterable[str]) -> str:
-    """["server_1", "server_2", "server_3", "server_7"] -> server_1-3,7"""
+    """Return a short form: ["server_1", "server_2", "server_3", "server_7"] -> server_1-3,7."""
     numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
     for name in dict.fromkeys(servers):
         parts = re.fullmatch(r"(\D*)(\d+)(.*)", name)
@@ -70,13 +70,13 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def components_of(factory: Factory) -> list[str]:
-    """Of the tasks that have robots: the four of ROSA in the order of its Table 3, then the others."""
+    """Return the components of the tasks that have robots: ROSA's four in the order of its Table 3, then the others."""
     declared = dict.fromkeys(name for entry in factory.robot_fleet for name in factory.tasks[entry.task].components)
     return sorted(declared, key=lambda name: COMPONENTS.index(name) if name in COMPONENTS else len(COMPONENTS))
 
 
 def allocation(solution: Solution, components: Sequence[str]) -> str:
-    """GPUs of each component, 5:1:1:1 (ROSA Table 3); GPUs that serve several are named after it."""
+    """Return the number of GPUs of each component, such as 5:1:1:1 (ROSA Table 3); GPUs that serve several components follow."""
     serves: dict[str, set[str]] = defaultdict(set)
     for server in solution.servers:
         serves[gpu_of(server)] |= {stream.component for stream in server.streams}

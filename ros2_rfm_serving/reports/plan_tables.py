@@ -20,13 +20,13 @@ from ros2_rfm_serving.scheduler.solution import SLO_SLACK, LinkUse, ServerSoluti
 NONE = "-"
 SERVER = re.compile(r"server_\w+")
 WORTH_SAYING = 0.005
-"""Of the objective, by which what is expected differs from it."""
+"""Share of the objective by which an expected value has to differ to be shown."""
 REMEDY = "feasible with"
-"""How the scheduler's remedies begin."""
+"""Beginning of the scheduler's remedies."""
 
 
 def plan_report(solution: Solution, factory: Factory, profile: Profile) -> Group:
-    """Everything that `rfm plan` shows."""
+    """Return the tables of `rfm plan`."""
     parts: list[RenderableType] = []
     if solution.servers:
         parts += [_placement(solution, profile), _routes(solution), _tasks(solution, factory)]
@@ -49,7 +49,7 @@ def summary(solution: Solution) -> Text:
 
 
 def _aim(solution: Solution) -> str:
-    """Of an objective that is no throughput: how it comes about, where the two differ."""
+    """Return the throughput where the objective differs from it, because slow robots have a larger weight."""
     aside = solution.throughput > solution.objective * (1 + WORTH_SAYING)
     return f"; {solution.throughput:.2f} in all, of which those of slow robots count more" if aside else ""
 
@@ -63,8 +63,8 @@ def _expected(solution: Solution) -> str:
 
 
 def _bound(solution: Solution) -> str:
-    """Robots without caps are judged by their own queue, which may keep an SLO that the curves do not: such a schedule is none of
-    those that the bound is of."""
+    """Return the bound. The SLOs of robots without caps are judged by their own queue, which may keep an SLO that the curves do
+    not keep: the bound does not cover such a schedule."""
     if not math.isfinite(solution.bound):
         return ", by the profile's curves"
     if solution.objective > solution.bound * SLO_SLACK:
@@ -78,7 +78,7 @@ def _bound(solution: Solution) -> str:
 
 
 def _loose(solution: Solution) -> str:
-    """What such a bound knows too little of."""
+    """Return the reason why a bound is loose."""
     if solution.shares_gpus:
         return "models that share GPUs"
     if solution.beyond_curves:
@@ -87,7 +87,7 @@ def _loose(solution: Solution) -> str:
 
 
 def problem_lines(problems: Iterable[str]) -> list[Text]:
-    """What would mend it last."""
+    """Return the problems, with remedies last."""
     return [
         Text(f"remedy: {text}", "yellow") if text.startswith(REMEDY) else Text(f"problem: {text}", "red")
         for text in sorted(collapsed(problems), key=lambda text: text.startswith(REMEDY))
@@ -95,7 +95,7 @@ def problem_lines(problems: Iterable[str]) -> list[Text]:
 
 
 def collapsed(problems: Iterable[str]) -> list[str]:
-    """The same problem of several servers as one."""
+    """Merge the same problem of several servers into one."""
     servers: dict[str, list[str]] = defaultdict(list)
     for problem in problems:
         found = SERVER.findall(problem)
@@ -145,7 +145,7 @@ def _links(links: Sequence[LinkUse]) -> PlainTable:
 
 
 def _tail(server: ServerSolution) -> tuple[float, float]:
-    """The percentile of its tightest SLO, and its latency there."""
+    """Return the percentile of a server's tightest SLO, and its latency there."""
     tightest = min(server.streams, key=lambda stream: stream.server_slo_s, default=None)
     return (tightest.percentile, tightest.latency_s) if tightest else (99.0, server.p99_s)
 
@@ -203,13 +203,13 @@ def _tasks(solution: Solution, factory: Factory) -> PlainTable:
 
 
 def _mean_and_least(task: TaskSolution) -> str:
-    """Robots on other servers may go at other rates."""
+    """Return the mean rate, and the lowest one where it differs, because robots on other servers may have other rates."""
     mean, least = f"{task.action_rate_hz:.2f}", f"{task.slowest_rate_hz:.2f}"
     return mean if mean == least else f"{mean}, at least {least}"
 
 
 def comparison(solutions: Mapping[str, Solution], factory: Factory) -> PlainTable:
-    """One line per policy."""
+    """Return a table with one line per policy."""
     components = components_of(factory)
     table = PlainTable(title=f"policies; GPUs: {':'.join(components)}", title_justify="left")
     table.add_column("policy")
@@ -242,6 +242,6 @@ def percent(share: float) -> str:
 
 
 def span(values: Sequence[float], form: str, infinite: str = NONE) -> str:
-    """One number where all print alike, else lowest-highest."""
+    """Return one number where all print alike, else lowest-highest."""
     texts = [number(value, form, infinite) for value in (min(values), max(values))]
     return texts[0] if texts[0] == texts[1] else "-".join(texts)

@@ -1,4 +1,4 @@
-"""The chart of a profile: latency against throughput, one colour per batch size (ROSA Fig. 13)."""
+"""Chart of a profile: latency against throughput, one colour per batch size (ROSA Fig. 13)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ros2_rfm_serving.profiles import Profile, ProfileRow
 
 
 def draw(rows: Sequence[ProfileRow], file: Path) -> None:
-    """One panel per model and GPU. Raises: `ProfileError` when the file cannot be written."""
+    """Draw one panel per model and GPU. Raises: `ProfileError` when the file cannot be written."""
     try:
         import matplotlib as mpl
     except ImportError:

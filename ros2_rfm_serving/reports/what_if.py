@@ -1,4 +1,4 @@
-"""`rfm replay --with`, `--factory`, `--horizon`: asked, and shown."""
+"""Options and output of `rfm replay --with`, `--factory`, `--horizon`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ros2_rfm_serving.shipped import shipped
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """As on the command line; no change at all: how close a replay comes."""
+    """Options of the command line; without any change the result shows the accuracy of a replay."""
 
     settings: str = ""
     horizon: str = ""
@@ -32,7 +32,7 @@ class Asked:
 
 
 def show_what_if(bag: Path, asked: Asked) -> Comparison:
-    """Raises: `RfmError` naming what is wrong, with the fix."""
+    """Answer a what-if question and print the result. Raises: `RfmError` with the problem and the fix."""
     question = Question(
         settings=asked.settings, horizon=asked.horizon, factory=load_factory(asked.factory) if asked.factory else None
     )

@@ -1,4 +1,4 @@
-"""A replay in virtual time beside what was recorded: as a table and as a chart."""
+"""A replay in virtual time beside the recorded values: as a table and as a chart."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _value(name: str, value: float) -> str:
 
 
 def scaled(name: str, value: float) -> float:
-    """In the unit of its label."""
+    """Return a value in the unit of its label."""
     return 1e3 * value if name.endswith("_s") else 100.0 * value if name in SHARES else value
 
 
@@ -71,7 +71,7 @@ def _finite(value: float, digits: str, unit: str = "") -> str:
 
 
 def chart(found: Comparison) -> Any:
-    """A panel per figure. Raises: `ConfigurationError` without matplotlib."""
+    """Return a chart with a panel per figure. Raises: `ConfigurationError` without matplotlib."""
     rows = [row for row in found.rows if math.isfinite(row.recorded) and row.name != "episodes"]
     figure, axes = figure_of(1.7 * len(rows), 3.0, len(rows))
     for axis, row in zip(axes, rows, strict=True):

@@ -1,4 +1,4 @@
-"""Which robots beyond those of the descriptor are there: what they say in their status, for the scheduler's roster."""
+"""Liveness of robots that the descriptor does not declare: feeds the statuses that they publish to the scheduler's roster."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from ros2_rfm_serving.types import Admission
 
 LEAF, TYPE = "rfm/status", "rfm_serving/msg/RobotStatus"
 MAX_SHARE = 0.02
-"""Of the executor's computing time, for finding out who is on the graph: some 30 us per topic, and a large factory has tens of
-thousands."""
+"""Share of the executor's computing time for discovery: a topic costs some 30 us, and a large factory has tens of thousands."""
 SAID_FOR_S = 60.0
-"""That a lease has ended."""
+"""Time for which diagnostics show that a lease has ended."""
 NAMED = 20
-"""Robots, in one line of the log."""
+"""Maximum number of robots that one line of the log names."""
 
 
 class Attendance:
-    """Looks twice a second, and has the schedule follow what it sees."""
+    """Liveness monitor of dynamic robots. It polls twice a second and makes the schedule follow what it finds."""
 
     def __init__(self, node: Node, names: qos.Names, roster: Roster, fleet: InForce, identity: int) -> None:
-        """identity: of the scheduler. Raises: `ConfigurationError`."""
+        """Start polling. identity: number of this scheduler.
+        Raises: `ConfigurationError` when the certificate of this process cannot be used."""
         self._node, self._names, self._roster, self._fleet, self._identity = node, names, roster, fleet, identity
         self._hearer = Hearer.of_process()
         self._present: set[str] = set()
@@ -45,20 +45,20 @@ class Attendance:
         """Robot -> the subscription to its status."""
         self._strangers, self._said_strangers = Strangers(), False
         self._looked_s, self._look_around_s = clock(), -math.inf
-        """`_look_around_s`: when next."""
+        """Time at which the graph is searched again."""
         self._ended, self._ended_s = "", 0.0
         self._again: dict[str, None] = {}
-        """Admitted again since the last look, by their own word."""
+        """Robots that were admitted again since the last poll, because their status says that they are admitted."""
         self._misnamed = self._unreadable = self._unsaid = self._untimely = 0
         self.unproven = 0
-        """Orders of nobody who may give them, and those that were asked for a proof first."""
+        """Requests without a valid signature or permission, including those that were first sent a challenge."""
         every(node, LOOK_PERIOD_S, self._look)
 
     def count_unproven(self) -> None:
         self.unproven += 1
 
     def diagnosis(self) -> DiagnosticStatus:
-        """`scheduler: robots`."""
+        """Return the diagnostics of `scheduler: robots`."""
         level, message = DiagnosticStatus.OK, f"{len(self._roster.tasks)} admitted while the factory runs"
         if self._fleet.no_room:
             level, message = DiagnosticStatus.WARN, f"no room for {', '.join(self._fleet.no_room)}; see the log"
@@ -86,7 +86,7 @@ class Attendance:
 
     def _look(self) -> None:
         if clock() >= self._look_around_s:
-            begin_s = time.thread_time()  # on a busy machine a look takes long, and costs as little
+            begin_s = time.thread_time()  # CPU time: on a busy machine a search takes longer, but costs no more
             self._look_around()
             self._look_around_s = clock() + (time.thread_time() - begin_s) / MAX_SHARE
         self._listen()
@@ -100,12 +100,13 @@ class Attendance:
         self._fleet.settle()
 
     def _look_around(self) -> None:
-        """Who is on the graph."""
+        """Update the set of robots that publish a status."""
         topics = [topic for topic, types in self._node.get_topic_names_and_types() if TYPE in types]
         self._present = {robot for topic in topics if (robot := self._names.robot_of(topic, LEAF)) and self._publishes(robot)}
 
     def _listen(self) -> None:
-        """To those who are there or are expected, and no longer to those who have left; of those whom nobody knows to a few."""
+        """Subscribe to the robots that are present or expected, and unsubscribe from those that have left.
+        Only a few of the unregistered robots are subscribed to at a time."""
         declared, tasks = self._fleet.declared.keys(), self._roster.tasks.keys()
         present = self._present - declared
         strangers = {robot for robot in present if not self._roster.knows(robot)}
@@ -119,7 +120,7 @@ class Attendance:
             self._heard[robot] = bounded.hear(self._node, msg.RobotStatus, topic, hear, qos.ROBOT_STATUS, self._refuse, prove=prove)
 
     def _tell_strangers(self) -> None:
-        """Once: there may be any number of them, at any time."""
+        """Log once that there are unregistered robots; any number of them may appear at any time."""
         if self._strangers.num_waiting and not self._said_strangers:
             self._said_strangers = True
             those = self._strangers.num_heard + self._strangers.num_waiting
@@ -127,7 +128,8 @@ class Attendance:
             self._node.get_logger().warning(f"{those} robots have a status that nobody declared or admitted: {heard}")
 
     def _prove(self, robot: str, status: Any, data: memoryview) -> None:
-        """Nothing comes of what a robot says that nobody has admitted, and there may be thousands. Raises: `BadMessageError`."""
+        """Verify a status. Raises: `BadMessageError`.
+        The status of a robot that has not been admitted has no effect, so it is not verified: there may be thousands of them."""
         if status.admitted_task or self._roster.knows(robot):
             self._hearer.check_status(robot, self._identity, status, data)
 
@@ -163,7 +165,8 @@ class Attendance:
             self._again[robot] = None
 
     def _tell_again(self) -> None:
-        """In one line: of a predecessor there may be thousands, and whoever contradicts himself is taken over at each word."""
+        """Log in one line which robots were admitted again. After a restart of the scheduler there may be thousands, and a robot
+        whose statuses contradict each other is taken over each time."""
         if again := list(self._again):
             self._node.get_logger().info(f"admitted again, for they are there and were admitted before: {shortened(again, NAMED)}")
         self._again = {}

@@ -1,7 +1,8 @@
-"""Whether what is shown is of now, asked of servers by who looks.
+"""Freshness of what an observer shows, established by challenges to servers.
 
-A signature says who has said something, and not when: to a looker that begins after it and hears nobody else, a recording of a
-whole factory is a factory. A server's answer to a number that is drawn here is of now, and says which schedule is in force there.
+A signature proves which process has published a message, not when. To an observer that starts later and receives nothing else, a
+recording of a whole factory looks like a running one. A server's signed reply to a random number that is drawn here is fresh, and
+it names the scheduler whose schedule that server follows.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from ros2_rfm_serving.security.proof import Verifies
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
 
 LOOK_PERIOD_S, PERIOD_S = 0.25, 1.0
-"""Of looking whether there is something to ask; between two questions to the same server."""
+"""Period of polling, and the minimum time between two requests to the same server."""
 MOST_ASKED = 4
-"""At a time: any one of them knows."""
+"""Maximum number of servers that are asked at a time; any one of them knows the scheduler."""
 SUCCEEDED_AFTER_S = 1.5 * REPEAT_PERIOD_S
-"""Without a word of a scheduler, another one's counts."""
+"""Time without a schedule from one scheduler after which another one is shown instead."""
 
 
 class Dated:
-    """Of one looker. Without a certificate it asks nobody: nothing is proven then."""
+    """Freshness check of one observer. Without a certificate it sends no request, because nothing can be verified then."""
 
     def __init__(self, node: Node, names: qos.Names, board: Board, verifier: Verifies | None) -> None:
         self._node, self._names, self._board, self._verifier = node, names, board, verifier
         self.scheduler = 0
-        """Whose schedule a server has said to have in force, last; 0: none has said so."""
+        """Identity of the scheduler that a server has last reported to follow; 0: no server has reported one yet."""
         self._clients: dict[str, Any] = {}
         self._asked: dict[str, Future] = {}
         self._asked_s: dict[str, float] = {}
@@ -58,7 +59,7 @@ class Dated:
                 future.add_done_callback(partial(self._hear, server))
 
     def _due(self, now_s: float) -> Iterable[str]:
-        """Of those who are heard, or are said to be, whoever was asked longest ago."""
+        """Return the servers to ask now: of those that are known, the ones that were asked longest ago."""
         since_s = {server: self._asked_s.get(server, -math.inf) for server in self._board.servers}
         due = [server for server, at_s in since_s.items() if now_s - at_s >= PERIOD_S]
         busy = sum(now_s - at_s < PERIOD_S for at_s in since_s.values())
@@ -82,15 +83,16 @@ class Dated:
 
 
 class ShownScheduler:
-    """Whose schedule is: whom a server follows now before all others, else whoever is heard first, until there is no word of it."""
+    """Choice of the scheduler whose schedule is shown. The scheduler that a server freshly reports to follow has precedence.
+    Otherwise the first one received is shown until it falls silent."""
 
     def __init__(self, board: Board, dated: Dated) -> None:
         self._board, self._dated = board, dated
         self._rival_s = -math.inf
-        """When another scheduler than the board's was heard."""
+        """Time at which another scheduler than the board's was last received."""
 
     def is_rivals(self, scheduler: int, now_s: float) -> bool:
-        """This one's is not shown: figures that alternate would help nobody."""
+        """Return whether this scheduler's schedule is not shown: alternating figures of two schedulers would help no reader."""
         board = self._board
         is_another = board.scheduler not in (0, scheduler) and scheduler != self._dated.scheduler
         if is_another and now_s - board.schedule_seen_s <= SUCCEEDED_AFTER_S:

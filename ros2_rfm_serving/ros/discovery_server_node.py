@@ -1,6 +1,8 @@
-"""Fast DDS's discovery server, in a process of ours: whoever names its address in ROS_DISCOVERY_SERVER finds all others who do,
-without multicast. `rfm up --host` and the launch file start it where a descriptor says `discovery: {mode: server}`; the Fast DDS
-profile that they give it makes its participant a server, so that nothing but rmw_fastrtps is needed.
+"""Fast DDS discovery server. Every process whose ROS_DISCOVERY_SERVER names its address finds all others that do, without
+multicast.
+
+`rfm up --host` and the launch file start it where a descriptor has `discovery: {mode: server}`. The Fast DDS profile that they give
+it makes its participant a server, so that nothing but rmw_fastrtps is needed.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class DiscoveryServerNode(Node):
 
 
 def _refused(file: str, error: Exception) -> int:
-    """Says why there is no participant. Whoever supervises it tries again: the one before may be about to end."""
+    """Report why there is no participant, and return the exit code.
+    The supervisor starts the process again, since the previous owner of the port may be about to end."""
     port = server_address(file)
     problem = f"UDP port {port} cannot be had: another program has it, or it is not of this machine" if port else str(error)
     print(f"error: {file}: {problem}; end that one, or correct `port` and `address` in the descriptor", file=sys.stderr)

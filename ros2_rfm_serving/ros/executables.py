@@ -1,7 +1,6 @@
-"""What lib/rfm_serving starts: setup.cfg names these functions. In a checkout:
-`python -m ros2_rfm_serving.ros.executables robot_node`.
+"""Entry points of lib/rfm_serving, which setup.cfg lists. In a checkout: `python -m ros2_rfm_serving.ros.executables robot_node`.
 
-Importing this takes no time: Ctrl-C has its one meaning while ROS and the models' libraries are still being imported.
+Importing this module takes no time, so that Ctrl-C already works while ROS and the models' libraries are being imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A client of the scheduler's services, for programs that run no executor of their own."""
+"""Client of the scheduler's services, for programs that run no executor of their own."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from ros2_rfm_serving.ros.node.runtime import clock, executor
 from ros2_rfm_serving.ros.wire import qos
 
 TIMEOUT_S = 120.0
-"""Of one call: a robot that does not fit has the whole factory planned anew."""
+"""Time limit of one call; for a robot that does not fit, the scheduler plans the whole factory anew."""
 AGAIN_S = 20.0
-"""For an answer; then it is asked again: the scheduler that was asked may have ended, and there is another one."""
+"""Time to wait for a reply before the request is sent again: the scheduler may have ended, and another one may have started."""
 
 
 class FleetClient(Node):
-    """Every call waits for its answer. Raises: `ScheduleError` with the scheduler's reason, or when it does not answer."""
+    """Client of the scheduler's services whose calls block until the reply arrives.
+    Each call raises `ScheduleError` with the scheduler's reason, or when it does not answer."""
 
     def __init__(self, fleet_namespace: str = "") -> None:
         super().__init__("rfm_fleet_client", enable_rosout=False, start_parameter_services=False)
@@ -32,17 +33,16 @@ class FleetClient(Node):
         self._executor.add_node(self)
 
     def admit(self, robot: str, task: str) -> int:
-        """The epoch of the schedule that contains the robot."""
+        """Admit a robot for a task and return the epoch of the schedule that contains it."""
         return self._call(self._admit, srv.AdmitRobot.Request(robot=robot, task=task))
 
     def release(self, robot: str, *, given_up: Callable[[], bool]) -> int:
-        """given_up: waiting is over."""
+        """Release a robot and return the epoch of the schedule without it. given_up: returns whether to stop waiting."""
         return self._call(self._release, srv.ReleaseRobot.Request(robot=robot), given_up)
 
     def _answered(self, asked: list[Future], request: Any, signing: Signing) -> Any:
-        """The first answer; None: there is none yet, or it was for want of a proof, with which it is asked again at once.
-
-        Raises: `ScheduleError`."""
+        """Return the first reply, or None when there is none yet or when the scheduler demands a signature first.
+        In the latter case the request is removed from `asked`, so that it is sent again at once. Raises: `ScheduleError`."""
         for future in [future for future in asked if future.done()]:
             try:
                 if not signing.is_anew(request, future.result()):

@@ -1,4 +1,4 @@
-"""Who follows a scheduler, as far as the scheduler hears: what its services answer, and what it says in `/diagnostics`."""
+"""Servers that follow a scheduler, as far as it receives their statuses; used for service replies and for `/diagnostics`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ros2_rfm_serving.types import Heard
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
 
 HARDWARE = f"scheduler on {platform.node()}"
-"""Of its diagnostics."""
+"""Hardware id of the scheduler's diagnostics."""
 FORGED = "somebody publishes schedules in this scheduler's name"
 SILENT_SERVER_S = 4 * qos.STATUS_PERIOD_S
-"""A server of which nothing was heard for this long is not waited for."""
+"""Age of the last status after which a server is no longer waited for."""
 PATIENCE_S = SILENT_AFTER_S + 2 * REPEAT_PERIOD_S
-"""For a schedule to be followed: a scheduler that has just started takes over when its predecessor has been silent."""
+"""Maximum time to wait until a schedule is followed: a new scheduler takes over once its predecessor has been silent."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,19 @@ class _Follower:
 
 
 class Followers:
-    """Of the scheduler `identity`: the servers of its schedule. Others that publish schedules are heard here, too."""
+    """Tracker of the servers that follow the schedule of the scheduler `identity`.
+    It also receives schedules of other schedulers."""
 
     def __init__(self, node: Node, names: qos.Names, identity: int) -> None:
         self._node, self._names, self._identity = node, names, identity
         self._servers: set[str] = set()
-        """Those of the schedule."""
+        """Servers of the schedule."""
         self._since_s: dict[str, float] = {}
         self._followers: dict[str, _Follower] = {}
         self._epoch, self._published = 0, b""
-        """Of the last one, and as others hear it."""
+        """Epoch of the last schedule, and its serialized form as others receive it."""
         self._own_words: list[Any] = []
-        """What is heard and is it: repeated, it is the same object."""
+        """Messages that are known to be the own schedule: a repeated one is the same object."""
         self._reader = reader = bounded.Repeated(msg.Schedule, ScheduleHearer.of_process().check)
         self._foreign = self._forged = self._unreadable = self._unproven = 0
         self._foreign_s = self._forged_s = -math.inf
@@ -59,7 +60,7 @@ class Followers:
         bounded.hear(node, msg.Schedule, names.schedule, hear, qos.SCHEDULE_HEARD, self._refuse, repeated=reader)
 
     def expect(self, schedule: msg.Schedule, data: bytes) -> None:
-        """This schedule is published next, as this."""
+        """Register the schedule that is published next, with its serialized form."""
         self._epoch, self._published, self._own_words = schedule.epoch, data, [schedule]
         self._reader.expect(data, schedule)
         servers = {placement.server for placement in schedule.placements}
@@ -69,7 +70,8 @@ class Followers:
         self._servers = servers
 
     async def take(self, epoch: int) -> str:
-        """Waits until all servers that are there follow this schedule, or a newer one. What is in the way; empty: they do."""
+        """Wait until all live servers follow this schedule or a newer one.
+        Return the problem when they do not within `PATIENCE_S`; empty: they follow it."""
         begin_s = clock()
         while (problem := self._problem(epoch)) and clock() < begin_s + PATIENCE_S:
             change = Awaited(executor=self._node.executor)
@@ -78,7 +80,7 @@ class Followers:
         return problem
 
     def diagnosis(self) -> DiagnosticStatus:
-        """`scheduler: schedule`."""
+        """Return the diagnostics of `scheduler: schedule`."""
         epoch = self._epoch
         level, message = DiagnosticStatus.OK, f"schedule {epoch} is followed"
         has_rival = clock() - self._foreign_s < SILENT_AFTER_S
@@ -100,7 +102,7 @@ class Followers:
         )
 
     def _problem(self, epoch: int) -> str:
-        """Who does not follow, or cannot be told from those who do not; empty: everybody who is there does."""
+        """Return why the schedule is not followed, or why that is unknown; empty: every live server follows it."""
         if clock() - self._forged_s < SILENT_AFTER_S:
             return FORGED
         there = {server: one for server, one in self._followers.items() if one.heard_s > clock() - SILENT_SERVER_S}
@@ -123,7 +125,7 @@ class Followers:
             self._unreadable += 1
 
     def hear_server(self, server: str, message: Any) -> None:
-        """Its status, if it is its own."""
+        """Record which schedule a server follows, by its own status; other servers are ignored."""
         if server in self._servers:
             self._followers[server] = _Follower(message.scheduler, message.schedule_epoch, clock())
             self.look()
@@ -142,12 +144,12 @@ class Followers:
             self._own_words[1:] = [message]
 
     def _is_published(self, message: Any) -> bool:
-        """Placements and routes: of these one schedule of an epoch has one alone."""
+        """Return whether a message has the published placements and routes; one epoch has exactly one set of them."""
         published = deserialize_message(self._published, msg.Schedule) if self._published else msg.Schedule()
         return (message.placements, message.routes) == (published.placements, published.routes)
 
     def look(self) -> None:
-        """Whoever waits looks again: when a server tells something, and now and then, for those that tell nothing."""
+        """Wake the waiting coroutines: called for each server status, and periodically because a server may stay silent."""
         waiting, self._waiting = self._waiting, []
         for change in waiting:
             change.set_result(None)

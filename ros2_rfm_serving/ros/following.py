@@ -1,4 +1,4 @@
-"""What a node says about whose schedule it follows: in its log and in `/diagnostics`."""
+"""Messages about the schedule that a node follows, for its log and for `/diagnostics`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ THROTTLE_S = 5.0
 
 
 def describe(schedule: Schedule | None) -> str:
-    """For people; identities as in the messages, in hexadecimal."""
+    """Return a readable description; identities are hexadecimal, as in the messages."""
     return f"schedule {schedule.epoch} of scheduler {schedule.scheduler:x}" if schedule else "no schedule"
 
 
 def say(node: Node, name: str, heard: Heard, schedule: Schedule, before: str) -> None:
-    """before: the one in force when this one was heard, in words."""
+    """Log that a schedule was taken over or refused. before: description of the schedule that was active at that time."""
     log = node.get_logger()
     if heard is Heard.TAKEOVER:
         log.warning(f"{name}: {before} is silent; {describe(schedule)} takes over")
@@ -27,7 +27,7 @@ def say(node: Node, name: str, heard: Heard, schedule: Schedule, before: str) ->
 
 
 def values(following: Following, now_s: float) -> Mapping[str, object]:
-    """For `/diagnostics`."""
+    """Return the diagnostics values."""
     return {
         "schedule_epoch": following.epoch,
         "scheduler": f"{following.scheduler:x}",

@@ -1,4 +1,4 @@
-"""Gives every robot its declared task, over and over, through `ExecuteTask`, as any client would."""
+"""Gives every robot its declared task, again and again, through `ExecuteTask`, as any client would."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from ros2_rfm_serving.types import TaskOutcome
 
 SILENT_AFTER_S = 10.0
 BUSY_PAUSE_S = 2.0
-"""Before a robot that works for somebody else, or is not active, is asked again."""
+"""Pause before the next goal to a robot that is inactive or works for another client."""
 NAME = "foreman"
 NEVER_DONE = (
     *(TaskOutcome.BUSY, TaskOutcome.PREEMPTED, TaskOutcome.INACTIVE, TaskOutcome.REJECTED, TaskOutcome.SHUTDOWN),
     *(TaskOutcome.UNPROVEN, TaskOutcome.NOT_KEPT),
 )
-"""Ends of goals that say nothing about the task."""
+"""Outcomes of goals that say nothing about the task."""
 SPECS = {
     "robots": Spec([""], "Robots to keep at work"),
     "wait_for_reset": Spec([""], "Simulated robots: their tasks begin once `reset` is offered; others' without, where it is not"),
@@ -43,7 +43,7 @@ SPECS = {
 
 
 class Work(NamedTuple):
-    """What may change while they work: from the next task on."""
+    """Settings that may change at run time; they take effect with the next task."""
 
     episodes: int
     budget_s: float
@@ -67,7 +67,7 @@ class ForemanNode(Node):
         if values.flag("end_on_score"):
             for robot, job in self._jobs.items():
                 topic = names.robot(robot, "world/score")
-                bounded.hear(self, msg.EpisodeScore, topic, job.on_score, qos.SCORE, lambda error: None)  # it has been said
+                bounded.hear(self, msg.EpisodeScore, topic, job.on_score, qos.SCORE, lambda error: None)  # reported elsewhere
         self._work = self._read(NOTHING)
         self._timer = every(self, self._work.pause_s, self._give_work)
         Changes(self, declared, self._accept)
@@ -87,7 +87,7 @@ class ForemanNode(Node):
         return apply
 
     def record(self, robot: str, result: Any, steps: int) -> None:
-        """steps: to the simulator's success; 0: it was none."""
+        """Append the result to the results file. steps: number of steps until the simulator reported success; 0: no success."""
         if self._results:
             fields = {name: getattr(result, name) for name in result.get_fields_and_field_types()}
             line = {"robot": robot, "steps": steps, **{k: list(v) if isinstance(v, array.array) else v for k, v in fields.items()}}
@@ -105,13 +105,13 @@ class ForemanNode(Node):
 
 
 class _Job:
-    """Goals of one robot, one after the other."""
+    """Goals that one robot gets, one after the other."""
 
     def __init__(self, node: ForemanNode, robot: str, names: qos.Names, *, waits_for_reset: bool) -> None:
         self.robot, self.done, self._steps = robot, 0, 0
         self._node, self._waits_for_reset, self._reset_name = node, waits_for_reset, names.robot(robot, "reset")
         self.not_before_s = 0.0
-        """When the robot may be asked again."""
+        """Earliest time of the next goal."""
         self.client = TaskClient(node, robot, names, node.prover, node.verifier)
 
     @property
@@ -126,7 +126,7 @@ class _Job:
         self.client.start(action.ExecuteTask.Goal(time_budget_s=budget_s, reset=offers_reset, requester=NAME), self._on_end)
 
     def is_lost(self, now_s: float) -> bool:
-        """A robot tells how it goes twice a second; one that does not has died, and its goal with it."""
+        """Return whether the robot has died during its goal: a live robot sends feedback twice a second."""
         return self.client.is_busy and now_s - self.client.heard_s > SILENT_AFTER_S
 
     def on_score(self, score: Any) -> None:

@@ -1,8 +1,10 @@
-"""The graph as Foxglove sees it: every topic with its ROS 2 definition, its bytes untouched, taken only while somebody looks. With
-a certificate what is signed is passed on when it is proven, and not otherwise; all else is marked as what anybody may have sent.
+"""Bridge from the ROS graph to Foxglove.
 
-Foxglove's server calls from threads of its own. What it asks of the graph goes through a queue that a timer of the node empties;
-its questions to parameters and services wait for their answers on its thread, for `ANSWER_S` at most.
+Every topic is offered with its ROS 2 definition; its bytes are forwarded unchanged, and only while a client is subscribed. With a
+certificate, signed messages are forwarded only once verified; every other topic is marked as unverified.
+
+Foxglove's server calls from its own threads. Its changes to subscriptions go through a queue that a timer of the node empties; its
+parameter and service requests block its thread until the reply arrives, for `ANSWER_S` at most.
 """
 
 from __future__ import annotations
@@ -37,24 +39,24 @@ LOOK_PERIOD_S, QUEUE_PERIOD_S = 1.0, 0.05
 ANSWER_S, DISCOVERY_S = 3.0, 1.0
 DEPTH = 16
 BACKLOG = 64
-"""Messages that a slow client may be behind; older ones are dropped, for it alone."""
+"""Messages by which a slow client may lag behind; older ones are dropped for that client alone."""
 ENCODING, SCHEMA = "cdr", "ros2msg"
 SERVICES = ("std_srvs/srv/Trigger", "rfm_serving/srv/Replan", "rfm_serving/srv/AdmitRobot", "rfm_serving/srv/ReleaseRobot")
-"""What people may want to call, if they may."""
+"""Service types that clients may call when control is allowed."""
 
 
 PROOF = "proof"
 CHECKED, UNPROVEN = "by certificates", "none: anybody may have sent this"
-"""Of a channel, in its metadata."""
+"""Values of `PROOF` in the metadata of a channel."""
 OTHERS = f"without a proof: all channels whose `{PROOF}` says so"
 
 
 class Bridge(Node):
-    """control: services may be called and parameters set; without, everything is only looked at. fleet_namespace: of the factory
-    whose words are proven."""
+    """Node that serves the graph to Foxglove clients.
+    control: clients may also call services and set parameters. fleet_namespace: factory whose signed messages are verified."""
 
     def __init__(self, address: str, port: int, *, control: bool = False, fleet_namespace: str = "") -> None:
-        """Raises: `ConfigurationError`, `OSError`, `RuntimeError`."""
+        """Start the server. Raises: `ConfigurationError`, `OSError`, `RuntimeError`."""
         super().__init__("rfm_foxglove", enable_rosout=False, start_parameter_services=False)
         self._screen = Screen(self, qos.Names(fleet_namespace))
         self._control, self._shown = control, Context()
@@ -62,7 +64,7 @@ class Bridge(Node):
         self._kinds: dict[str, str] = {}
         self._screened: dict[str, Screened] = {}
         self._looking: Counter[str] = Counter()
-        """Topic -> clients."""
+        """Topic -> number of subscribed clients."""
         self._heard: dict[str, Any] = {}
         self._asked: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._group = ReentrantCallbackGroup()
@@ -91,7 +93,7 @@ class Bridge(Node):
 
     @property
     def topics(self) -> frozenset[str]:
-        """That are offered."""
+        """Topics that are offered."""
         return frozenset(self._channels)
 
     # --- the graph, on the executor's thread ---
@@ -102,7 +104,7 @@ class Bridge(Node):
                 self._offer(topic, kinds[0])
         if self._control:
             self._offer_services()
-        if self._server is not None and (doubts := self._screen.board.doubts):  # again and again: clients come later
+        if self._server is not None and (doubts := self._screen.board.doubts):  # repeated, because clients may connect later
             said = "; ".join(OTHERS if doubt == AS_SAID else doubt for doubt in doubts)
             self._server.publish_status(said, StatusLevel.Warning, PROOF)
 
@@ -111,7 +113,7 @@ class Bridge(Node):
         try:
             definitions.python_class(kind)
             schema = Schema(name=kind, encoding=SCHEMA, data=definitions.message(kind).encode())
-        except (KeyError, ValueError, AttributeError, ImportError) as error:  # of a package that is not installed here
+        except (KeyError, ValueError, AttributeError, ImportError) as error:  # the type's package is not installed here
             self.get_logger().warning(f"{topic} is not shown: {error}")
             return
         screened = self._screen.of(topic, kind)
@@ -145,7 +147,7 @@ class Bridge(Node):
             self.destroy_subscription(self._heard.pop(topic))
 
     def _profile(self, topic: str) -> QoSProfile:
-        """As little as its publishers offer: whoever asks for more hears nothing."""
+        """Return a QoS profile that is compatible with every publisher: a stricter request would receive nothing."""
         offered = [one.qos_profile for one in self.get_publishers_info_by_topic(topic)]
         reliable = all(one.reliability == ReliabilityPolicy.RELIABLE for one in offered)
         latched = bool(offered) and all(one.durability == DurabilityPolicy.TRANSIENT_LOCAL for one in offered)
@@ -166,7 +168,7 @@ class Bridge(Node):
         self._asked.put(lambda: self._follow(topic, -1))
 
     def on_get_parameters(self, client: Any, param_names: list[str], request_id: str | None = None) -> list[Parameter]:
-        """Named `/node.parameter`; none: of all nodes."""
+        """Return parameters named `/node.parameter`; an empty list asks for those of all nodes."""
         wanted: dict[str, list[str]] = {}
         for full in param_names:
             node, _, name = full.partition(".")
@@ -183,7 +185,7 @@ class Bridge(Node):
         ]
 
     def on_set_parameters(self, client: Any, parameters: list[Parameter], request_id: str | None = None) -> list[Parameter]:
-        """A node that refuses keeps what it had, and that is what is answered."""
+        """Set parameters and return the values in effect: a node that refuses keeps its old value."""
         if self._control:
             for one in parameters:
                 node, _, name = one.name.partition(".")
@@ -192,12 +194,12 @@ class Bridge(Node):
         return self.on_get_parameters(client, [one.name for one in parameters])
 
     def on_parameters_subscribe(self, param_names: list[str]) -> None:
-        """Changes are not followed: clients ask."""
+        """Ignore the request: changes are not pushed, clients poll."""
 
     def on_parameters_unsubscribe(self, param_names: list[str]) -> None: ...
 
     def on_client_advertise(self, client: Any, channel: Any) -> None:
-        """Nothing is published for clients."""
+        """Ignore the request: the bridge publishes nothing for clients."""
 
     def on_client_unadvertise(self, client: Any, client_channel_id: int) -> None: ...
 
@@ -229,7 +231,7 @@ class Bridge(Node):
     # --- questions to the graph, from other threads ---
 
     def _ask(self, questions: dict[str, Callable[[AsyncParameterClient], Any]]) -> dict[str, Any]:
-        """Node -> answer, of those that answer in time."""
+        """Return node -> answer for the nodes that answer in time."""
 
         clients, there = self._parameter_clients, self._nodes()
         questions = {node: question for node, question in questions.items() if node in there}
@@ -247,11 +249,12 @@ class Bridge(Node):
         return {node: answer for node, answer in zip(nodes, answers, strict=True) if answer is not None}
 
     def _nodes(self) -> set[str]:
-        """That are there: clients may name anything."""
+        """Return the nodes on the graph; clients may name any other."""
         return {f"{space.rstrip('/')}/{name}" for name, space in self.get_node_names_and_namespaces()}
 
     def _wait(self, questions: Iterable[Callable[[], Any]]) -> list[Any]:
-        """Puts questions on the executor's thread; their answers in their order, None for those that do not come in time."""
+        """Run calls on the executor's thread and wait for their futures.
+        Return the results in order, with None for each that does not arrive within `ANSWER_S`."""
         asked, done = list(questions), threading.Event()
         futures: list[Any] = []
         end_s = time.monotonic() + ANSWER_S
@@ -285,6 +288,6 @@ def _set(changed: RosParameter[Any], client: AsyncParameterClient) -> Any:
 
 
 def _native(value: Any) -> Any:
-    """As Foxglove takes it: lists, and numbers of Python's own."""
+    """Convert a parameter value to the lists and Python numbers that Foxglove accepts."""
     found = parameter_value_to_python(value)
     return list(found) if isinstance(found, list | tuple) or hasattr(found, "tolist") else found

@@ -1,5 +1,7 @@
-"""Markers for rviz, `<robot>/rfm/markers`, of every robot that somebody looks at: the path executed, the chunk that arrived,
-coloured by confidence, the one before it, and state and staleness in words. It reads the graph alone.
+"""Markers for rviz, `<robot>/rfm/markers`, of every robot whose markers are subscribed to: the executed path, the newest chunk,
+coloured by confidence, the previous one, and state and staleness as text.
+
+It only reads the graph.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ SPECS = {
 
 class MarkersNode(Node):
     def __init__(self) -> None:
-        """Raises: `ConfigurationError`."""
+        """Declare the parameters and start the timers. Raises: `ConfigurationError`."""
         self._proven = Proven(Board([], []))
         super().__init__("markers", enable_rosout=False)
         declare(self, SPECS)

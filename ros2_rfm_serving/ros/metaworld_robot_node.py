@@ -1,4 +1,4 @@
-"""A Meta-World arm as a robot on the graph, with what may be staged around it (`simulated_robot_node` has the rest).
+"""A Meta-World arm as a robot on the graph, with events staged around it (`simulated_robot_node` has the rest).
 
 One period of `control_rate_hz` is one standard Meta-World step of 12.5 ms of physics: at 20 Hz the arm moves at a quarter of its
 natural speed.
@@ -65,7 +65,7 @@ class MetaworldRobotNode(SimulatedNode[MetaworldArm]):
             self.arm.lose_object(self._stage_rng)
 
     def _put_in_the_way(self, arm: MetaworldArm, kind: str) -> None:
-        """Somewhere else, and looking different, every time."""
+        """Place an obstacle at a new random position with a new appearance."""
         arm.obstacle = None if kind == NOTHING else draw_obstacle(self._stage_rng, kind)
 
 

@@ -1,8 +1,8 @@
 """One GPU, one model. Lifecycle: configure loads the model, activate serves, deactivate drains, cleanup frees it.
 
-With `autostart` the node follows the schedule by itself: when it places a model here, that model is loaded and served.
+With `autostart` the node follows the schedule by itself: when a schedule places a model here, the node loads and serves it.
 
-Threads: the executor's takes messages and services and stays responsive whatever the others do; one loads (`loading.py`), some
+Threads: the executor's handles messages and services and stays responsive whatever the others do; one loads (`loading.py`), some
 decode images (`intake.py`), one owns the engine and hands over replies (`engine_thread.py`, `delivery.py`), one watches
 (`watchdog.py`).
 """
@@ -46,19 +46,20 @@ from ros2_rfm_serving.types import Placement, Schedule, ServerState
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 RETRY_PERIOD_S = 10.0
-"""Before a model that could not be loaded is tried again."""
+"""Time before a model that failed to load is tried again."""
 LOOK_PERIOD_S = 0.1
-"""At what is under way: a model that is loaded, what is answered before one goes."""
+"""Period of polling the work in progress: a model that is loading, and requests that are drained."""
 LAST_WORD_S = 0.5
-"""For a batch that still runs when the process ends: `drain` was the time to finish."""
+"""Time for a batch that still runs when the process ends; `drain` was the time to finish."""
 
 
 class ModelServerNode(LifecycleNode):
     stop_s = 20.0
-    """Of its end: for engines, which `stop` closes."""
+    """Time that `stop` may take: engines need it to close."""
 
     def __init__(self, *, owns_process: bool = False) -> None:
-        """owns_process: the node may end it when its engine is of no use any more; whoever supervises it starts it again."""
+        """Create the node.
+        owns_process: it may end its process when the engine has become unusable; a supervisor starts it again."""
         super().__init__("model_server")
         declared = declare(self, SPECS)
         self._params = server_params(self)
@@ -72,9 +73,9 @@ class ModelServerNode(LifecycleNode):
         self._work: Serving | None = None
         self._former = Former()
         self._draining = False
-        """What runs and what waits is being answered; then `_close`."""
+        """Draining is in progress: running and waiting requests are answered, then `_close` is called."""
         self._turning = False
-        """To the model that is placed here, as soon as the one before has answered what it had."""
+        """The node changes to the model of its placement once the previous model's requests are answered."""
         self._ending = False
         self._own_names = claim(self, "server", [(self._name, self._names.server(self._name, "name"))])
         status = self._names.server(self._name, "status")
@@ -113,13 +114,14 @@ class ModelServerNode(LifecycleNode):
         self._askers.refetch_after(self._params.refetch_after_s)
 
     def _server(self) -> ModelServer | None:
-        """What is loaded."""
+        """Return the server of the loaded model."""
         return self._work.server if self._work else None
 
     # --- parameters ---
 
     def _accept(self, changed: Mapping[str, Any]) -> Callable[[], None]:
-        """What follows from other parameters, between two batches. Raises: `ConfigurationError`."""
+        """Validate changed parameters and return the function that applies them between two batches.
+        Raises: `ConfigurationError`, also for what follows from other parameters."""
         params = server_params(self, changed)
         sizes = changed.keys() & {"batch_size", "max_sessions"}
         if sizes and self._loading:
@@ -132,7 +134,7 @@ class ModelServerNode(LifecycleNode):
 
     def _take(self, params: ServerParams, *, resize: bool) -> None:
         self._params = params
-        if self._work is None:  # the next one to be loaded
+        if self._work is None:  # they apply to the next model that is loaded
             schedule = self._standing.following.schedule
             self._placement = params.placed(schedule.placement_of(self._name) if schedule else None)
         else:
@@ -145,7 +147,7 @@ class ModelServerNode(LifecycleNode):
         self._askers.refetch_after(self._params.refetch_after_s)
 
     def _ruling(self, params: ServerParams) -> Placement:
-        """Whose batching counts: the newest placement, as these parameters read it."""
+        """Return the placement whose batching counts: the newest one, as these parameters modify it."""
         assert self._work is not None
         placed = params.placed(self._placement)
         return placed if placed is not None else self._work.placement
@@ -188,7 +190,7 @@ class ModelServerNode(LifecycleNode):
         assert self._work is not None
         self._draining = False
         self._work.open()
-        if self._placement is not None and not self._params.model:  # it may have grown while the model was loaded
+        if self._placement is not None and not self._params.model:  # the placement may have grown while the model was loaded
             self._work.resize(self._placement.batch_size, self._placement.max_sessions)
         self._askers.expect(self._work.server)
         self._work.server.declare(self._schedules.rates_hz)
@@ -215,7 +217,8 @@ class ModelServerNode(LifecycleNode):
         return SUCCESS
 
     def drain(self) -> None:
-        """The process is about to end: no new sessions, no new requests; `drained` when what runs and waits is finished."""
+        """Begin to drain before the process ends: no new sessions or requests.
+        `drained` is true when the accepted ones are finished."""
         self._ending = True
         self._drain("shutting down")
 
@@ -224,7 +227,7 @@ class ModelServerNode(LifecycleNode):
         return self._work is None or self._work.drained
 
     def stop(self) -> None:
-        """Before the process ends."""
+        """Release everything before the process ends."""
         self._ending = True
         self._watchdog.stop()
         self._standing.end()
@@ -237,7 +240,7 @@ class ModelServerNode(LifecycleNode):
         say_lost(self, self._own_names)
 
     def _drain(self, why: str) -> None:
-        """Nothing new is taken; what runs and what waits is answered within `drain_timeout_s`, while the executor goes on."""
+        """Accept nothing new; answer running and waiting requests within `drain_timeout_s`, without blocking the executor."""
         if self._standing.state != ServerState.FAILED:
             self._standing.become(ServerState.DRAINING, why)
         if self._work and (self._work.is_open or self._ending):
@@ -245,7 +248,7 @@ class ModelServerNode(LifecycleNode):
             self._draining = True
 
     def _close(self) -> None:
-        """What has not been answered is not any more, and whoever can be told is."""
+        """Refuse every request that is still unanswered, with a reply where possible."""
         self._draining = False
         self._watchdog.rest()
         if self._work and (num_refused := len(self._work.server.refuse_waiting())):
@@ -253,7 +256,7 @@ class ModelServerNode(LifecycleNode):
         self._doors.release()
 
     def _end_work(self) -> None:
-        """Of the model that is loaded. Its threads end after what they do now."""
+        """End the work of the loaded model; its threads end after their current operation."""
         self._close()
         if self._work:
             limit_s = hung_limit_s(self._params.hung_after_s, self._work.engine)
@@ -270,7 +273,7 @@ class ModelServerNode(LifecycleNode):
         return Loading(self._params, placement, self.get_logger().error, self._former._replace(loading=self._loading))
 
     def _look(self) -> None:
-        """At what is under way: the executor waits for nothing of it."""
+        """Poll the work in progress; the executor never blocks on it."""
         if self._draining and self._work and self._work.drained and not self._ending:
             self._close()
         if not self._params.autostart or self._ending:
@@ -287,7 +290,8 @@ class ModelServerNode(LifecycleNode):
             self._turning = True
 
     def _given_up(self, loading: Loading) -> bool:
-        """Says what it is about; after the limit the process ends, for nobody can stop what it does."""
+        """Report progress of loading and return whether its time limit has passed.
+        After the limit the process ends, because a loading thread cannot be stopped."""
         if news := loading.news(clock()):
             self.get_logger().info(news)
             self._standing.become(ServerState.LOADING, news)
@@ -299,7 +303,7 @@ class ModelServerNode(LifecycleNode):
         return True
 
     def _turn(self) -> None:
-        """What was served has ended: the model that is placed here is loaded beside the executor, then served."""
+        """Load the placed model in a thread of its own and then serve it; the previous model has ended."""
         placement = self._placement
         if placement is None:
             return
@@ -329,7 +333,7 @@ class ModelServerNode(LifecycleNode):
             self._turning = True
 
     def _obey(self, server: ModelServer, placement: Placement) -> None:
-        """It may be planned with another batching now."""
+        """Apply the batching of the new placement; log an error and keep the old one when it is invalid."""
         try:
             server.reconfigure(self._params.ruled(server.config, placement))
         except ConfigurationError as error:
@@ -347,16 +351,16 @@ class ModelServerNode(LifecycleNode):
     # --- twice a second ---
 
     def _tend(self) -> None:
-        """Twice a second: does the engine get on, what everybody is told, and are the robots there."""
+        """Check the engine, publish the status and collect absent robots; runs twice a second."""
         self._watchdog.beat()
         if self._work:
             self._judge(self._work)
-        self._standing.publish()  # whatever the middleware says below of who is there
+        self._standing.publish()  # published even when the middleware calls below fail
         if self._work:
             self._askers.collect(self._work.server, self._params.absent_grace_s)
 
     def _judge(self, work: Serving) -> None:
-        """Ready is what serves: neither what compiles batches of another size nor what fails."""
+        """Update the reported state: a server is not ready while it compiles for another batch size or fails."""
         if work.server.given_up:
             self._fail(work.server.given_up, ends_process=True)
         elif self._watchdog.hung:
@@ -367,7 +371,7 @@ class ModelServerNode(LifecycleNode):
             self._standing.become(ServerState.READY, "")
 
     def _fail(self, problem: str, *, ends_process: bool) -> None:
-        """ends_process: only a new one helps."""
+        """Enter the state FAILED. ends_process: only a new process can recover."""
         if self._standing.state != ServerState.FAILED:
             self.get_logger().error(problem)
         self._failed_s = clock()
@@ -379,7 +383,7 @@ class ModelServerNode(LifecycleNode):
             raise SystemExit(EXIT_HUNG)
 
     def _watch(self, work: Serving) -> None:
-        """A batch that does not end ends the process: its engine cannot be asked to stop."""
+        """Watch for hung batches: one that does not return ends the process, because an engine cannot be stopped."""
         limit_s = hung_limit_s(self._params.hung_after_s, work.engine)
         if limit_s > self._params.hung_after_s > 0.0:
             told = f"hung_after_s, {self._params.hung_after_s:g} s, is less than the engine's own timeout"
@@ -387,7 +391,7 @@ class ModelServerNode(LifecycleNode):
         self._watchdog.watch(limit_s, {**work.watched, **self._doors.watched})
 
     def _on_hung(self, what: str) -> None:
-        """On the watchdog's thread, which ends the process soon."""
+        """Report a hung batch. Runs on the watchdog's thread, which ends the process soon."""
         self.get_logger().error(f"{what} has not come back for more than hung_after_s")
         if self.executor is not None:
             self.executor.create_task(self._tend)

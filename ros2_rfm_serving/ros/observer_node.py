@@ -1,4 +1,4 @@
-"""Feeds a `Board` from the graph; used by `rfm up` and the benchmarks, inside their own process."""
+"""Node that feeds a `Board` from the graph; `rfm up` and the benchmarks use it inside their own process."""
 
 from __future__ import annotations
 
@@ -32,21 +32,20 @@ COUNTERS = ("refused", "transitions", "fallbacks")
 """Fields that are lists of `Counter`."""
 ALIVE_PERIOD_S = 1.0
 PROCESSES = "processes"
-"""About whom reports of processes are counted that are not proven."""
+"""Key under which unverified process reports are counted."""
 MAX_PROCESSES, MAX_CHARACTERS, MAX_NUMBERS = 4096, 255, 32
-"""Of processes that report: their number, names and figures come from whoever may write to the graph."""
+"""Limits of process reports: anybody with write access to the graph chooses their number, names and values."""
 
 
 class ObserverNode(Node):
     def __init__(self, board: Board, fleet_namespace: str = "", enclave: Path | None = None) -> None:
-        """enclave: by whose authority statuses and schedules are proven where the environment names none.
-
-        Raises: `ConfigurationError`."""
+        """Subscribe to the factory's topics.
+        enclave: its authority verifies statuses and schedules when the environment names none. Raises: `ConfigurationError`."""
         self._proven = Proven(board, enclave)
         super().__init__("rfm_observer", enable_rosout=False, start_parameter_services=False)
         self._board = board
         self.refused: Counter[str] = Counter()
-        """Messages that could not be read, or proven."""
+        """Messages that could not be read or verified."""
         names = self._names = qos.Names(fleet_namespace)
         self._shown = ShownScheduler(board, Dated(self, names, board, self._proven.verifier))
         check = self._proven.check_schedule
@@ -63,13 +62,13 @@ class ObserverNode(Node):
     def _hear(
         self, kind: type, topic: str, callback: Callable[[Any], None], profile: QoSProfile, about: str, **options: Any
     ) -> Any:
-        """about: whose word it is."""
+        """Create a validated subscription. about: the process whose messages these are, for counting."""
         return bounded.hear(self, kind, topic, callback, profile, partial(self._refuse, about=about), **options)
 
     def _hear_processes(self, topic: str) -> None:
         try:
             self.create_subscription(DiagnosticArray, topic, self._on_process, qos.PROCESS_STATUS_RECEIVED)
-        except RuntimeError as error:  # permissions that were issued by an earlier version
+        except RuntimeError as error:  # the permissions were issued by an earlier version
             self.get_logger().warning(f"{topic} may not be read: {error}; `rfm security` issues permissions anew")
 
     def _on_process(self, message: Any) -> None:
@@ -99,19 +98,19 @@ class ObserverNode(Node):
         self._board.looked_s = clock()
 
     def watch_server(self, server: str) -> Any:
-        """Its status' subscription."""
+        """Return the new subscription to a server's status."""
         events = SubscriptionEventCallbacks(liveliness=lambda event: self._on_liveliness(server, event))
         topic, check = self._names.server(server, "status"), partial(self._proven.check_status, server)
         return self._hear(msg.ServerStatus, topic, self._on_server, qos.SERVER_STATUS, server, prove=check, event_callbacks=events)
 
     def watch_robot(self, robot: str) -> Any:
-        """Its status' subscription."""
+        """Return the new subscription to a robot's status; also subscribe to its score."""
         self._hear(msg.EpisodeScore, self._names.robot(robot, "world/score"), self._on_score, qos.SCORE, robot)
         topic, check = self._names.robot(robot, "rfm/status"), partial(self._proven.check_status, robot)
         return self._hear(msg.RobotStatus, topic, self._on_robot, qos.ROBOT_STATUS, robot, prove=check)
 
     def factory_is_running(self) -> bool:
-        """Whether somebody publishes a schedule that is heard here: the graph also shows those of other DDS partitions."""
+        """Return whether a publisher of schedules is matched; the graph alone would also show those of other DDS partitions."""
         return bool(self._schedules.get_publisher_count())
 
     def _on_schedule(self, message: Any) -> None:
@@ -130,7 +129,7 @@ class ObserverNode(Node):
         self._take_routes(message)
 
     def _take_routes(self, message: Any) -> None:
-        """Of a schedule that a robot would follow; it is repeated, and large for a large factory."""
+        """Read placements and routes of a schedule that a robot would follow, once per epoch: it is repeated and may be large."""
         board = self._board
         if (board.scheduler, board.placed_epoch) == (message.scheduler, message.epoch):
             return
@@ -180,12 +179,12 @@ class ObserverNode(Node):
 
 
 def _named(words: type[enum.IntEnum], number: int) -> str:
-    """As a state of a newer wire is shown that this one does not know: by its number."""
+    """Return the state's name, or its number when a newer version of the message has a state that this one does not know."""
     return words(number).name if number in set(words) else str(number)
 
 
 def _number(text: str) -> float:
-    """NaN: it is none."""
+    """Return the number; NaN when the text is none."""
     try:
         return float(text)
     except ValueError:
@@ -198,7 +197,7 @@ def _component(figures: Any) -> ComponentRow:
 
 
 def _histograms(told: Any) -> Histograms:
-    """Those that are whole: a bound for every range but the last."""
+    """Return the well-formed histograms: one count for each bound, and one more."""
     found: Histograms = {}
     for one in told:
         if len(one.counts) == len(one.bounds) + 1:
@@ -208,7 +207,7 @@ def _histograms(told: Any) -> Histograms:
 
 
 def _copy(message: Any, row: Any, **named: str) -> None:
-    """The fields that the row and the message share by name. named: those that the row has in words; others read it meanwhile."""
+    """Copy the fields that message and row share by name. named: fields whose text the caller gives. Other threads read the row."""
     for name in vars(row):
         if name in named:
             setattr(row, name, named[name])

@@ -1,4 +1,4 @@
-"""Whether a process was started from what the scheduler plans with: two machines may have different files (docs/hosts.md)."""
+"""Check that a process was started from the scheduler's descriptor: two machines may have different files (docs/hosts.md)."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from ros2_rfm_serving.factory.origin import foreign
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 
 SAID_EVERY_S = 60.0
-"""In the log."""
+"""Minimum time between two warnings in the log."""
 
 
 class Origin:
-    """Says nothing in `/diagnostics` as long as there has been nothing to say: every robot would say it every second."""
+    """Descriptor mismatch of one node.
+    It adds nothing to `/diagnostics` until a mismatch has occurred; otherwise every robot would publish it every second."""
 
     def __init__(self, node: Node) -> None:
-        """node: that declares `descriptor`."""
+        """Create the check. node: node that declares the parameter `descriptor`."""
         self._node = node
         self._followed = ""
-        """The scheduler's; empty: not known."""
+        """The scheduler's descriptor; empty: unknown."""
         self._said = False
 
     def hear(self, schedule: msg.Schedule) -> None:
-        """It is followed."""
+        """Compare with the descriptor of a schedule that the node follows."""
         self._followed = schedule.descriptor
         if problem := self._problem:
             self._node.get_logger().warning(problem, throttle_duration_sec=SAID_EVERY_S)
 
     def diagnosis(self, name: str) -> DiagnosticStatus | None:
-        """`<name>: descriptor`."""
+        """Return the diagnostics of `<name>: descriptor`, or None when there has never been a mismatch."""
         problem = self._problem
         if not problem and not self._said:
             return None

@@ -1,7 +1,7 @@
-"""The process that looks for room and plans whole factories for a scheduler node (`planner.py`): orders in, answers out, until the
-other end closes.
+"""Process that searches placements and plans whole factories for the scheduler node (`planner.py`).
 
-It says nothing to ROS. Signals of a terminal do not reach it; it ends with the node, however that ends.
+It reads orders from a pipe and writes answers to it until the other end closes. It does not use ROS. Signals of a terminal do not
+reach it; it ends with the node, however that ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ros2_rfm_serving.simulation.trial import virtual_time_trial
 from ros2_rfm_serving.types import Schedule
 
 NICENESS = 5
-"""Servers and robots of the same machine come first."""
+"""Niceness of the process: servers and robots of the same machine have precedence."""
 
 
 class Job(NamedTuple):
@@ -38,14 +38,14 @@ class Made(NamedTuple):
     work: float
     complete: bool
     holds: bool
-    """Every promise, as is known."""
+    """Every promise is known to hold."""
     doing: Doing | None
 
 
 class Refused(NamedTuple):
     code: int
     problem: str
-    """With the traceback, where `code` is none of ours."""
+    """Error message, with a traceback when `code` is not one of this package's errors."""
 
 
 def main() -> None:

@@ -1,5 +1,8 @@
-"""Looks for room and plans whole factories for the scheduler node in a process of its own: half a minute of Python and of solvers,
-at 256 GPUs, that neither delays the executor nor outlives its use."""
+"""Client of the process that plans for the scheduler node.
+
+A plan for 256 GPUs takes half a minute of Python and solvers. In a process of its own it neither delays the executor nor outlives
+its use.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,10 @@ from ros2_rfm_serving.simulation.trial import virtual_time_trial
 from ros2_rfm_serving.types import Schedule
 
 LONGEST_PLAN_S = 900.0
-"""Thirty times what 256 GPUs take on a core of their own: a process that needs longer is stopped, or waits for what never comes."""
+"""Thirty times what 256 GPUs take on an idle core; a process that needs longer is stopped or waits for something that never comes.
+"""
 LONGEST_STILL_S = 60.0
-"""Without any work of its own on a processor: stopped, or its memory is on a disk. Robots may wait for what it plans."""
+"""Maximum time without CPU use of the process, which is then stopped or swapped out; robots may be waiting for its plan."""
 CODES: dict[int, type[RfmError]] = {error.code: error for error in (ScheduleError, ProfileError)}
 
 
@@ -47,7 +51,7 @@ class _Worker(NamedTuple):
         return _Worker(process, ours)
 
     def worked(self) -> list[str]:
-        """Ticks of a processor, of its own and of the kernel for it; empty: that cannot be told."""
+        """Return the CPU ticks of the process in user and kernel mode; empty: unknown."""
         try:
             return Path(f"/proc/{self.process.pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[11:13]
         except OSError:
@@ -59,23 +63,23 @@ class _Worker(NamedTuple):
 
 
 class Planner:
-    """By the profiles of a folder, one plan at a time. Lives on the executor's thread, which never waits for it."""
+    """Planner by the profiles of a folder, one plan at a time. It lives on the executor's thread and never blocks it."""
 
     def __init__(self, profiles: Path, log: Any) -> None:
-        """Raises: `RfmError` for profiles that cannot be used."""
+        """Load the profiles. Raises: `RfmError` for profiles that cannot be used."""
         self._profile, self._catalogue, self._log = load_profiles(profiles), Catalogue.load(profiles / "models.yaml"), log
         self._worker: _Worker | None = None
         self._running: PlanOrder | None = None
         self._began_s = 0.0
         self._worked: list[str] = []
         self._worked_s = 0.0
-        """What the process has done, and when that was more than before."""
+        """CPU ticks of the process, and the time at which they last rose."""
         self._dispatch_reason = ""
-        """Why servers were started with the dispatch policy that they have; empty: it was declared."""
+        """Reason for the dispatch policy with which servers were started; empty: it was declared."""
         self._made: queue.SimpleQueue[tuple[PlanOrder, Planned | Rooms | RfmError]] = queue.SimpleQueue()
 
     def decided(self, factory: Factory) -> Factory:
-        """With the dispatch policy that `auto` is, as servers were started with it. Raises: `RfmError`."""
+        """Return the factory with `auto` replaced by a dispatch policy, as when its servers were started. Raises: `RfmError`."""
         factory, why = without_automatic(factory, self._profile, self._catalogue)
         self._dispatch_reason = why
         if why:
@@ -88,11 +92,11 @@ class Planner:
         return {"dispatch": names, "dispatch_reason": self._dispatch_reason or "the descriptor declares it"}
 
     def lookout(self, fleet: InForce) -> Lookout:
-        """By the same profiles."""
+        """Return the monitor of the fleet, with the same profiles."""
         return Lookout(fleet, self._profile, self._catalogue)
 
     def at_once(self, order: PlanOrder, found: Schedule | None) -> Planned:
-        """Here, before anything runs. found: in force, of a predecessor. Raises: `RfmError`."""
+        """Plan synchronously, before anything runs. found: active schedule of a predecessor. Raises: `RfmError`."""
         if found is None:
             return plan(order, self._profile, self._catalogue, trial=virtual_time_trial(self._catalogue, self._profile))
         made, words = resumed(order, found, self._profile, self._catalogue)
@@ -100,7 +104,7 @@ class Planner:
         return made
 
     def look(self, fleet: InForce) -> None:
-        """Hands over what was planned, and begins what is wanted. Who waits does not wait for what is no longer wanted."""
+        """Hand over a finished plan, and begin the one that is wanted; a plan that is no longer wanted delays no needed one."""
         while not self._made.empty():
             order, made = self._made.get()
             if order is self._running:
@@ -129,7 +133,7 @@ class Planner:
     # --- parts ---
 
     def _stuck(self) -> str:
-        """Why nobody should wait for what is being planned; empty: it will come."""
+        """Return why the plan in progress should not be waited for; empty: it will come."""
         now_s, worked = clock(), self._worker.worked() if self._worker else []
         if worked != self._worked or not worked:
             self._worked, self._worked_s = worked, now_s
@@ -148,7 +152,7 @@ class Planner:
         threading.Thread(target=self._converse, args=(self._worker, order), name="planner", daemon=True).start()
 
     def _converse(self, worker: _Worker, order: PlanOrder) -> None:
-        """On a thread of its own."""
+        """Send an order and receive its answer; runs on a thread of its own."""
         try:
             worker.connection.send(Job(order, self._profile, self._catalogue))
             answer = worker.connection.recv()

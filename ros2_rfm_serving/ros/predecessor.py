@@ -1,4 +1,4 @@
-"""What a scheduler's predecessor left behind: the schedule that servers of a running factory follow, by their own word."""
+"""Recovery of the schedule of a scheduler's predecessor, from the servers of a running factory that follow it."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from ros2_rfm_serving.security.proof import PUBLIC_KEY_BYTES, Verifies
 from ros2_rfm_serving.types import Schedule
 
 ASKED = 16
-"""Servers: any one of them knows the whole schedule."""
+"""Maximum number of servers that are asked; any one of them knows the whole schedule."""
 ANSWER_S = 5.0
-"""For the answer of one whose status is on the graph, on a machine that has much to do."""
+"""Time limit for the reply of a server whose status is on the graph, on a busy machine."""
 
 MOST_EPOCHS = 1 << 31
-"""Half of what the wire has room for: who counts from 1 does not get there, and whoever goes on from there runs out."""
+"""Highest plausible epoch: half of the wire's range.
+A scheduler that counts from 1 never reaches it, and one that continued from there would run out of epochs."""
 
 
 class Left(NamedTuple):
     schedule: Schedule | None = None
-    """None: nobody follows any."""
+    """Schedule that servers follow; None: they follow none."""
     missing: tuple[str, ...] = ()
-    """Servers that it does without, and that are not there now either."""
+    """Servers that the schedule does without and that are absent now as well."""
 
 
 def found_in_force(names: qos.Names, servers: Sequence[str], seconds: float, log: Any) -> Left:
-    """Looks around for so long, before anything else runs in the process."""
+    """Search for a followed schedule for this long, before anything else runs in the process."""
     asker = Node("scheduler_asks", enable_rosout=False, start_parameter_services=False)
     ears = {server: _ear(asker, names.server(server, "status")) for server in servers}
     try:
@@ -47,7 +48,8 @@ def found_in_force(names: qos.Names, servers: Sequence[str], seconds: float, log
 
 
 def _ear(asker: Node, topic: str) -> Any:
-    """Unlike the graph, it tells who is heard: not those of the same name in another partition."""
+    """Subscribe to a server's status.
+    Unlike the graph, a subscription does not match a server of the same name in another partition."""
     return asker.create_subscription(msg.ServerStatus, topic, lambda status: None, qos.SERVER_STATUS, raw=True)
 
 
@@ -70,7 +72,7 @@ def _asked(asker: Node, names: qos.Names, ears: Mapping[str, Any], seconds: floa
                 asked[server] = ask_in_force(server, clients[server], verifier, log)
             try:
                 spinner.spin_once(timeout_sec=0.05)
-            except Exception as error:  # of whoever takes an answer off the wire
+            except Exception as error:  # raised by the middleware while it reads a reply
                 log.warning(f"an answer cannot be read: {error!r}")
     finally:
         spinner.shutdown()
@@ -78,7 +80,8 @@ def _asked(asker: Node, names: qos.Names, ears: Mapping[str, Any], seconds: floa
 
 
 def ask_in_force(server: str, client: Any, verifier: Verifies | None, log: Any) -> Future:
-    """Which schedule is. With a certificate, an answer of that server's to this very question is one, and no other."""
+    """Ask a server for its active schedule.
+    With a certificate, only a reply that this server has signed for this very request counts."""
     request = srv.GetSchedule.Request()
     if verifier is None:
         return client.call_async(request)
@@ -107,7 +110,7 @@ def _told(answers: Iterable[Future], log: Any) -> list[Schedule]:
     for answer in answers:
         try:
             message = answer.result().schedule
-        except Exception as error:  # whatever kept the middleware from handing it over; others know the same schedule
+        except Exception as error:  # any error of the middleware; other servers know the same schedule
             log.warning(f"a server's answer has failed: {error!r}")
             continue
         if message.epoch > MOST_EPOCHS:
@@ -121,6 +124,6 @@ def _told(answers: Iterable[Future], log: Any) -> list[Schedule]:
 
 
 def _of_most(schedules: Sequence[Schedule]) -> Schedule | None:
-    """The newest of the scheduler that most of them follow."""
+    """Return the newest schedule of the scheduler that most servers follow."""
     counts = Counter(schedule.scheduler for schedule in schedules)
     return max(schedules, key=lambda schedule: (counts[schedule.scheduler], schedule.epoch), default=None)

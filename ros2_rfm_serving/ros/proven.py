@@ -1,7 +1,8 @@
-"""Statuses and schedules as they are shown: where there are certificates, of who says them alone.
+"""Verified statuses and schedules for an observer; where there are certificates, only those from their own publishers count.
 
-Whoever looks follows nobody. What was said some time ago is told from what is said now by what the looker has heard itself: each
-word once, and of two processes of one name one; and a recording of everybody, where nobody else is heard, by asking (`dated.py`).
+An observer follows no scheduler. It recognises old messages by what it has received itself: each message counts once, and of two
+processes of one name only one is shown. A recording of a whole factory, where nothing else is received, is recognised by a
+challenge to the servers (`dated.py`).
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from ros2_rfm_serving.ros.node.scheduled import ScheduleHearer
 
 
 class Proven:
-    """Of one looker. Without a certificate it demands none, and the board says where there would be something to check."""
+    """Verification for one observer.
+    Without a certificate it demands none, and the board shows where there is something to check."""
 
     def __init__(self, board: Board, enclave: Path | None = None) -> None:
-        """enclave: whose authority counts where the environment names none. Raises: `ConfigurationError`."""
+        """Create the checks. enclave: its authority counts when the environment names none. Raises: `ConfigurationError`."""
         verifier = verifier_of_process(enclave)
         self.verifier = verifier
         self._board, self._shown = board, Shown()
@@ -30,12 +32,12 @@ class Proven:
             board.proof = Proof.UNDATED
 
     def check_schedule(self, schedule: Any, word: memoryview) -> None:
-        """For `bounded.hear`, of what is repeated. Raises: `BadMessageError`."""
+        """Verify a repeated schedule; for `bounded.hear`. Raises: `BadMessageError`."""
         self._note(schedule)
         self._schedules.check(schedule, word)
 
     def check_status(self, name: str, status: Any, data: memoryview) -> None:
-        """For `bounded.hear`: on the topic of `name`. Raises: `BadMessageError`."""
+        """Verify a status on the topic of `name`; for `bounded.hear`. Raises: `BadMessageError`."""
         self._note(status)
         self._hearer.check_own(name, status, data)
         if not self._hearer.demands:
@@ -48,7 +50,7 @@ class Proven:
         self._hearer.check_report(report, node)
 
     def count(self, error: BadMessageError, about: str) -> None:
-        """about: whose word was refused."""
+        """Count a refused message. about: process whose message it was."""
         if error.kind == UNPROVEN:
             self._board.refuse(about)
 
@@ -62,7 +64,7 @@ class Proven:
 
 
 def is_of(name: str, status: Any) -> None:
-    """What is said on the topic of `name` is of nobody else. Raises: `BadMessageError`."""
+    """Check that a status on the topic of `name` is about `name`. Raises: `BadMessageError`."""
     if status.header.frame_id != name:
         raise BadMessageError(UNPROVEN, f"{name[:100]!r} tells how {status.header.frame_id[:100]!r} is")
 
@@ -74,15 +76,18 @@ class _Heard(NamedTuple):
 
 
 class Shown:
-    """Of each name the process that is heard: figures that alternate would help nobody, and one of the two may be a recording."""
+    """Choice of the process that is shown under each name.
+    Alternating figures of two processes would help no reader, and one of the two may be a recording."""
 
     def __init__(self) -> None:
         self._since_s: dict[str, float] = {}
         self._heard: dict[str, _Heard] = {}
 
     def take(self, name: str, process: int, is_of_now: bool, now_s: float) -> None:
-        """is_of_now: it was said to the scheduler whose schedule is shown. What was not waits for what was; another process takes
-        over from one that is silent, and one that is of now from one that is not. Raises: `BadMessageError`."""
+        """Accept or refuse a status of a process. is_of_now: it answers the scheduler whose schedule is shown.
+
+        A status that does not waits for one that does. Another process takes over from one that is silent, and a process of now
+        takes over from one that is not. Raises: `BadMessageError`."""
         if name not in self._heard and not is_of_now and now_s - self._since_s.setdefault(name, now_s) <= STALE_AFTER_S:
             raise BadMessageError("untimely_status", f"{name[:100]!r} follows another scheduler, or did when that was recorded")
         before = self._heard.get(name)

@@ -1,6 +1,8 @@
-"""Records a factory to a rosbag2 folder of MCAP files: observations, chunks, judgements, plans, schedules, statuses, commands, what
-sensors said, and everybody's records of what they decided. It hears and writes; nobody waits for it. With `flight_s` it keeps the
-last seconds in memory, and writes them when something happens, or somebody calls `rfm/recorder/save`.
+"""Records a factory to a rosbag2 folder of MCAP files: observations, chunks, judgements, plans, schedules, statuses, commands,
+sensor data, and every process' decision records.
+
+It only subscribes and writes; no process waits for it. With `flight_s` it keeps the last seconds in memory, and writes them when an
+event occurs or `rfm/recorder/save` is called.
 """
 
 from __future__ import annotations

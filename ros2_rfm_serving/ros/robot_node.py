@@ -1,4 +1,4 @@
-"""The life of robots on the graph, and the process of one robot. Many in one process: `robots_node.py`."""
+"""Lifecycle of robots on the graph, and the process of one robot; `robots_node.py` runs many in one process."""
 
 from __future__ import annotations
 
@@ -38,11 +38,10 @@ SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FA
 
 
 class RobotHost(LifecycleNode):
-    """Robots that share a process, an executor thread and a life; subclasses say which (`_settings`).
+    """Node for robots that share a process, an executor thread and a lifecycle; subclasses choose the robots (`_settings`).
 
-    configure checks the parameters and makes everything on the graph; activate accepts tasks; deactivate stops at once; cleanup
-    and shutdown close the sessions and free everything.
-    """
+    configure checks the parameters and creates all ROS entities; activate accepts tasks; deactivate stops at once; cleanup and
+    shutdown close the sessions and free everything."""
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
@@ -51,7 +50,7 @@ class RobotHost(LifecycleNode):
         self._shut()
         self._names = fleet_names(self)
         self._ends: Any = self
-        """By which servers are reached."""
+        """Transport adapter by which servers are reached."""
         self._servers: Servers | None = None
         self._diagnostics: Diagnostics | None = None
         self._own_names: list[OwnName] = []
@@ -59,22 +58,22 @@ class RobotHost(LifecycleNode):
         self._origin = Origin(self)
         self._watch = StatusWatch(self)
         self._specs: dict[str, Spec] = {}
-        with contextlib.suppress(ConfigurationError):  # configure says it
+        with contextlib.suppress(ConfigurationError):  # configure reports it
             self._specs.update(self._declare())
         Changes(self, self._specs, self._accept, configured=lambda: bool(self._robots))
         if declare_autostart(self):
             self._start_timer = every(self, 0.01, self._start_once)
 
     def _settings(self, changed: Mapping[str, Any] = NOTHING) -> list[RobotSettings]:
-        """As the parameters say, or would with `changed`. Raises: `ConfigurationError`."""
+        """Return the settings of each robot by the parameters, or as they would be with `changed`. Raises: `ConfigurationError`."""
         raise NotImplementedError
 
     def _title(self) -> str:
-        """Return what people call this node, whether or not its parameters can be used."""
+        """Return the name of this node for messages, whether or not its parameters can be used."""
         return str(self.get_name())
 
     def _shut(self) -> None:
-        """ROS' own doors, where there are certificates, whether or not these can be used."""
+        """Close ROS' own services to unauthorised requests where there are certificates, whether or not these can be used."""
 
         def count() -> None:
             for robot in self._robots:
@@ -85,18 +84,19 @@ class RobotHost(LifecycleNode):
     # --- parameters ---
 
     def _declare(self) -> dict[str, Spec]:
-        """By full name. Raises: `ConfigurationError`."""
+        """Declare the parameters and return them by full name. Raises: `ConfigurationError`."""
         return declare_robot(self)
 
     def _checked(self, changed: Mapping[str, Any]) -> list[RobotSettings]:
-        """Settings of robots that could be made. Raises: `ConfigurationError`."""
+        """Return the settings after checking that robots could be created from them. Raises: `ConfigurationError`."""
         settings = self._settings(changed)
         for one in settings:
             RobotBrain(one.config)
         return settings
 
     def _accept(self, changed: Mapping[str, Any]) -> Callable[[], None]:
-        """All robots change or none. A node that cannot be configured as it is may be mended one parameter after the other."""
+        """Return a function that changes all robots or none.
+        A node whose present parameters are invalid may be corrected one parameter after the other."""
         try:
             settings = self._checked(changed)
         except ConfigurationError:
@@ -160,10 +160,10 @@ class RobotHost(LifecycleNode):
         return SUCCESS
 
     def stop(self) -> None:
-        """Before the process ends: whoever gave a task is told, and the servers have room for others.
+        """Close everything before the process ends: clients of running tasks are told, and servers free the sessions.
 
-        What takes its leave a little later goes with the process: on a busy machine its time would come while the executor still
-        has answers for it."""
+        Farewells that are delayed would be lost with the process: on a busy machine their time would come while the executor still
+        has replies to handle."""
         names = self._own_names
         self._free("the robot node was stopped")
         say_lost(self, names)
@@ -189,7 +189,7 @@ class RobotHost(LifecycleNode):
         )
         self._faults = self._faults or Faults(self)
         self._ends = ends_of(self, self._lost)
-        if self._ends is not self:  # or its door, if that is on this network too, takes it for somebody else
+        if self._ends is not self:  # otherwise a gateway on this network would take the robot for another one
             for own in self._own_names:
                 own.settle()
         watch = self._watch if self._ends is self else StatusWatch(self._ends)
@@ -212,7 +212,7 @@ class RobotHost(LifecycleNode):
                 robot.brain.refused[LOST] += number
 
     def _free(self, reason: str) -> None:
-        """Every robot first comes to a stand; then they take leave."""
+        """Stop every robot first, then close their sessions."""
         for robot in self._robots:
             progress()
             robot.deactivate(reason)
@@ -230,12 +230,12 @@ class RobotHost(LifecycleNode):
         if self._ends is not self:
             turns_of(self).once(2.0 * FAREWELL_S, self._ends.close)
         self._ends = self
-        # rclpy's action servers are reference cycles: on the graph until collected.
+        # rclpy's action servers are reference cycles and stay on the graph until they are collected.
         turns_of(self).once(2.0 * FAREWELL_S, gc.collect)
 
 
 class RobotNode(RobotHost):
-    """One robot: `robot`, else the last part of the namespace, is its name."""
+    """Process of one robot. Its name is the parameter `robot`, or the last part of the namespace."""
 
     def __init__(self) -> None:
         super().__init__("robot")

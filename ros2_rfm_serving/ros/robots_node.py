@@ -1,6 +1,6 @@
-"""Many robots in one process, on one executor thread: for simulation, and for gateways to robots that run no ROS of ours.
+"""Many robots in one process, on one executor thread: for simulation, and for gateways to robots without this ROS installation.
 
-`robots` names them. Every other parameter counts for all, unless `<robot>.<parameter>` says otherwise for one.
+`robots` lists their names. Every other parameter applies to all robots; `<robot>.<parameter>` overrides it for one.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Publishes the schedule; admits, releases and replans on request. Never on the path of a request.
+"""Publishes the schedule; admits, releases and replans on request. It is never on the path of an inference request.
 
-Whom to serve where is decided by `scheduler/in_force.py`; here it is asked, told who is there, and what it decides is published.
-Whole factories are planned in a process of their own (`planner.py`): meanwhile everything else goes on.
+`scheduler/in_force.py` decides which robots are served where. This node passes it requests and liveness, and publishes its
+decisions. A separate process plans whole factories (`planner.py`), so that everything else continues meanwhile.
 
-Who was admitted is kept by the `Roster`, which hears the robots themselves: one that falls silent is released, and a scheduler that
-is started again finds those whom its predecessor admitted. The schedule that it made, servers still have (`predecessor.py`): where
-it holds it goes on, and nothing moves.
+The `Roster` keeps the admitted robots and receives their statuses: a robot that falls silent is released, and a restarted scheduler
+finds the robots that its predecessor admitted. Servers still have the predecessor's schedule (`predecessor.py`): where it holds it
+stays active, and nothing moves.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ORDERS = {
     srv.ReleaseRobot.Request: "rfm/release_robot",
     srv.Replan.Request: "rfm/replan",
 }
-"""As the wire table names them."""
+"""Request type -> service, named as in the wire table."""
 
 
 SPECS = {
@@ -129,7 +129,7 @@ class SchedulerNode(Node):
         return made
 
     def stop(self) -> None:
-        """Whoever waits for a plan is answered."""
+        """Answer every request that waits for a plan."""
         self._fleet.end()
 
     def destroy_node(self) -> None:
@@ -151,24 +151,24 @@ class SchedulerNode(Node):
         self.get_logger().info(f"epoch {schedule.epoch}: {schedule.predicted_actions_hz:.1f} action predictions/s predicted")
 
     def _hears(self, processes: list[int]) -> None:
-        """Of servers, other ones than before."""
+        """Publish which server processes the scheduler now receives; called when they have changed."""
         self._processes = processes
         self._say()
         self._is_awaited = True
 
     def _say(self) -> None:
-        """From now on."""
+        """Sign the schedule message anew, for all repetitions from now on."""
         self._message.hears = self._processes
         self._followers.expect(self._message, self._speaker.put(self._message))
 
     def _tell_servers(self) -> None:
-        """They wait to hear that they are heard; of those that start together all at once."""
+        """Publish at once when servers wait to learn that the scheduler receives them; one message serves all that start."""
         if self._is_awaited:
             self._is_awaited = False
             self._repeat()
 
     def _repeat(self) -> None:
-        """It is latched too, but that tells nobody that its scheduler lives."""
+        """Publish the schedule again. It is latched too, but only repetition shows that the scheduler is alive."""
         self._publisher.publish(self._speaker.word(self.get_clock().now().to_msg()))
         self._followers.look()
 
@@ -199,7 +199,7 @@ class SchedulerNode(Node):
             self._check(request)
         except UnprovenError as error:
             self._unproven(response, error, what)
-            if error.is_copy:  # who asked it first has its answer, or will
+            if error.is_copy:  # the original request has its reply, or will get it
                 return response
         else:
             response = await self._answered(response, ask)
@@ -210,7 +210,7 @@ class SchedulerNode(Node):
         return response
 
     def _check(self, request: Any) -> None:
-        """Raises: `UnprovenError` unless it is one of those who may order this."""
+        """Raise `UnprovenError` unless the request is from a process that may order this."""
         if self._doorkeeper is not None:
             who = self._doorkeeper.check(request, clock()).who.name
             if who not in askers(ORDERS[type(request)]):
@@ -218,14 +218,14 @@ class SchedulerNode(Node):
 
     def _unproven(self, response: Any, error: UnprovenError, what: str) -> None:
         self._attendance.count_unproven()
-        if error.is_stale and self._doorkeeper:  # as everybody's first
+        if error.is_stale and self._doorkeeper:  # the challenge that every first request gets
             response.challenge = self._doorkeeper.challenge(clock())
         else:
             self.get_logger().warning(f"{what[:200]}: {error}", throttle_duration_sec=UNPROVEN_SAID_S)
         self._refused(response, error.code, str(error))
 
     async def _answered(self, response: Any, ask: Callable[[], Order]) -> Any:
-        """A schedule that is published is not in force yet: somebody else's may be."""
+        """Fulfil a request and wait until the schedule is active: once published, another scheduler's may still be followed."""
         try:
             epoch = await self._decided(order := ask())
         except RfmError as error:
@@ -236,7 +236,7 @@ class SchedulerNode(Node):
         return response
 
     async def _decided(self, order: Order) -> int:
-        """The epoch that fulfils it. Raises: `RfmError`."""
+        """Return the epoch that fulfils the order. Raises: `RfmError`."""
         if order.answer is None:
             decided = Awaited(executor=self.executor)
             order.watchers.append(lambda: decided.set_result(None))

@@ -1,4 +1,4 @@
-"""What is passed on as bytes to who looks: of what is signed, the words of who has proven to say them, alone."""
+"""Filter of messages that are forwarded as bytes: of signed types, only those that the right process has signed pass."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from ros2_rfm_serving.ros.wire import bounded, qos
 SCHEDULES = "rfm_serving/msg/Schedule"
 STATUSES = {ROBOT_STATUS: msg.RobotStatus, SERVER_STATUS: msg.ServerStatus}
 Screened = Callable[[bytes], bool]
-"""Whether a message of this topic is passed on."""
+"""Predicate that returns whether a message of its topic is forwarded."""
 
 
 class Screen:
-    """Of one looker. Without a certificate everything passes, and `board` says where there would have been something to check."""
+    """Filter for one observer. Without a certificate everything passes, and `board` shows where there is something to check."""
 
     def __init__(self, node: Node, names: qos.Names) -> None:
-        """Raises: `ConfigurationError`."""
+        """Create the filter. Raises: `ConfigurationError`."""
         self.board = board = Board([], [])
         self._node, self._names, self._proven = node, names, Proven(board)
         self.demands = self._proven.verifier is not None
         self._shown = ShownScheduler(board, Dated(node, names, board, self._proven.verifier))
-        if self.demands:  # whoever looks may look at no schedule, and statuses are to be of now
+        if self.demands:  # a client need not subscribe to the schedule, and statuses have to be fresh
             check = Proven(board).check_schedule
             bounded.hear(
                 node, msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD, self._refuse, repeated=True, prove=check
@@ -42,7 +42,7 @@ class Screen:
         return kind == SCHEDULES or kind in STATUSES
 
     def of(self, topic: str, kind: str) -> Screened | None:
-        """None: it is of another factory, whose scheduler is not known here."""
+        """Return the filter of a topic; None: it belongs to another factory, whose scheduler is unknown here."""
         if kind == SCHEDULES and topic == self._names.schedule:
             return partial(self._passes, SCHEDULE, bounded.Repeated(msg.Schedule, self._proven.check_schedule))
         found = there([(topic, [kind])], self._names)
@@ -59,7 +59,7 @@ class Screen:
         return True
 
     def _status(self, name: str, kind: type, data: bytes) -> None:
-        """Raises: `BadMessageError`."""
+        """Verify a status. Raises: `BadMessageError`."""
         found, end = bounded.measured(data, kind)
         self._proven.check_status(name, found, memoryview(data)[:end])
 
@@ -70,4 +70,4 @@ class Screen:
             self.board.add(servers=[placement.server for placement in message.placements])
 
     def _refuse(self, error: BadMessageError) -> None:
-        """Who looks at the schedule hears it as well, and counts."""
+        """Ignore the error: the client that is subscribed to the schedule receives the same message and counts it."""

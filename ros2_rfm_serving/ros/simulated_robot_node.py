@@ -1,8 +1,8 @@
 """A simulated robot on the graph, of any simulator: cameras, joint states and state out, commands in, reset as a service.
 
-Control runs at `control_rate_hz` of wall time; one period is one step of the simulator. What a step lasts there over the period is
-declared in every score as `declared_time_scale`, measured beside it as `real_time_factor`. A period that begins late is counted,
-never made up for.
+Control runs at `control_rate_hz` of wall time; one period is one step of the simulator. Every score declares the ratio of simulated
+to wall time as `declared_time_scale`, beside the measured `real_time_factor`. A period that begins late is counted, never made up
+for.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ SPECS = {
     **OF_ALL,
 }
 FAILS_FOR_S = 2.0
-"""Without a period that succeeds"""
+"""Time without a successful period after which the process ends."""
 Robot = TypeVar("Robot", bound=SimulatedRobot)
 
 
 class SimulatedNode(Node, Generic[Robot]):
-    """Below it: `make_robot`, and what is special to one simulator."""
+    """Base of nodes that simulate a robot. Subclasses implement `make_robot` and what is special to one simulator."""
 
     def __init__(self, specs: Mapping[str, Spec]) -> None:
         super().__init__("simulated_robot")
@@ -85,11 +85,12 @@ class SimulatedNode(Node, Generic[Robot]):
         self.get_logger().info(f"{self._task} at {rate_hz:g} Hz, time scale {scale:g}, seed {self._seed}")
 
     def make_robot(self, values: Values) -> Robot:
-        """Raises: `ConfigurationError`."""
+        """Return the simulated robot. Raises: `ConfigurationError`."""
         raise NotImplementedError
 
     def _understand(self, values: Values) -> None:
-        """A command is an array: of the same names in another order it would move other joints. Raises: `ConfigurationError`."""
+        """Check the order of the action columns. Raises: `ConfigurationError`.
+        A command is an array, so the same names in another order would move other joints."""
         told, own = values.texts("action_names"), tuple(self.arm.action_names)
         if told and told != own:
             fix = "name the same in its robot file, in this order"
@@ -99,19 +100,19 @@ class SimulatedNode(Node, Generic[Robot]):
         return NativeInterface(self, name, commanded, self.arm)
 
     def check(self, values: Values) -> None:
-        """Of parameters that shall change. Raises: `ConfigurationError`."""
+        """Check parameters that are about to change. Raises: `ConfigurationError`."""
 
     def changed(self, names: Mapping[str, Any], values: Values) -> None:
-        """They have."""
+        """Apply parameters that have changed."""
 
     def after_reset(self) -> None:
-        """An episode begins."""
+        """Prepare the episode that begins."""
 
     def _nothing(self) -> Array:
         return np.zeros(len(self.arm.action_names), np.float32)
 
     def _accept(self, changed: Mapping[str, Any]) -> Callable[[], None]:
-        """Raises: `ConfigurationError`."""
+        """Check changed parameters and return the function that applies them. Raises: `ConfigurationError`."""
         values = Values(self, self.specs, changed=changed)
         self.check(values)
 
@@ -122,7 +123,7 @@ class SimulatedNode(Node, Generic[Robot]):
         return apply
 
     def _take(self, values: Values) -> None:
-        """What may change while it runs."""
+        """Read the parameters that may change at run time."""
         self._seed = values.integer("seed")
         self._frame_every = max(1, round(values.number("control_rate_hz") / values.number("camera_rate_hz")))
 
@@ -145,12 +146,12 @@ class SimulatedNode(Node, Generic[Robot]):
         self._last, self._silent_steps = self._nothing(), 0
         self._due_s = clock() + self.period_s
         self._stepped.clear()
-        self._tick_count = -1  # the next period brings a frame: nobody waits for the camera's turn to see the new scene
+        self._tick_count = -1  # the next period renders a frame, so that the new scene is seen at once
         response.success, response.message = True, f"episode {self._episode}, seed {self._seed_now}"
         return response
 
     def _on_period(self) -> None:
-        """A simulator that fails for good ends the process: whoever started it starts another."""
+        """Run one period. A simulator that fails permanently ends the process, and the supervisor starts another."""
         began_s = clock()
         try:
             self._step()
@@ -181,7 +182,7 @@ class SimulatedNode(Node, Generic[Robot]):
             self._publish_score(finished=self._finished)
 
     def _next_action(self) -> Array:
-        """The newest command, once; without one what the robot's drives do."""
+        """Return the newest command, once; without a new one return what the robot's drives do."""
         if self._command is None:
             self._silent_steps += 1
             return self.arm.idle(self._last, self._silent_steps)
@@ -189,7 +190,7 @@ class SimulatedNode(Node, Generic[Robot]):
         return self._last
 
     def _publish_sensors(self, *, frame: bool) -> None:
-        """State first: the robot answers it while the cameras, which take much longer, are rendered."""
+        """Publish the state first: a robot can act on it while the cameras, which take much longer, are rendered."""
         stamp = self.get_clock().now().to_msg()
         self._interface.publish_state(self.arm, stamp)
         if frame:
@@ -200,7 +201,7 @@ class SimulatedNode(Node, Generic[Robot]):
         while self._stepped and self._stepped[0] < now_s - 5.0:
             self._stepped.popleft()
         span_s = now_s - self._stepped[0] if self._stepped else 0.0
-        if span_s > 1.0:  # shorter ones, just after a reset, say nothing
+        if span_s > 1.0:  # shorter spans, just after a reset, are not representative
             self._real_time_factor = (len(self._stepped) - 1) * self.arm.step_s / span_s
         score = msg.EpisodeScore(
             task=self._task,
@@ -218,7 +219,7 @@ class SimulatedNode(Node, Generic[Robot]):
         self._score.publish(stamped(score, self))
 
     def stop(self) -> None:
-        self.destroy_timer(self._timer)  # another period would open the renderer anew
+        self.destroy_timer(self._timer)  # another period would open the renderer again
         self.arm.close()
 
 

@@ -1,4 +1,4 @@
-"""A robot that wants to stay in the factory, whatever becomes of the scheduler and of the robot meanwhile."""
+"""Admission of a robot that has to stay in the factory, even when the scheduler or the robot restarts."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S
 
 PATIENCE_S = 5.0
-"""For a scheduler that was started again to hear of the robot from itself, as it does unless that was started again, too. Time in
-which nobody publishes, as while a scheduler starts, is none that it had."""
+"""Time for a restarted scheduler to receive the robot's own status, which suffices unless the robot was restarted as well.
+Time without published schedules, for example while a scheduler starts, does not count."""
 
 
 class StandingAdmission:
-    """Asks again while another scheduler than the one that served it last publishes schedules without it. Who was released by
-    somebody's order has left: that is no other scheduler's to forget."""
+    """Client that asks again while a scheduler other than the last one to serve the robot publishes schedules without it.
+    A robot that was released by request has left, and is not admitted again."""
 
     def __init__(self, node: Node, fleet_namespace: str, robot: str, task: str) -> None:
         self._node, self._request = node, srv.AdmitRobot.Request(robot=robot, task=task)
         self._prover, self._verifier = prover_of_process(), verifier_of_process()
         self._signing = self._new_signing()
         self._served_by = 0
-        """0: nobody yet, or it was released."""
+        """Identity of the scheduler that served the robot last; 0: none yet, or the robot was released."""
         self._waited_s, self._heard_s = 0.0, clock()
         names = qos.Names(fleet_namespace)
         self._client = node.create_client(srv.AdmitRobot, names.admit_robot, qos_profile=qos.CONTROL)

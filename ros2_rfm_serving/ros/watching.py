@@ -1,4 +1,4 @@
-"""What servers and robots say in their statuses, for the scheduler's lookout; and what it makes of that, in `/diagnostics`."""
+"""Subscriptions to server and robot statuses for the scheduler's monitor, and its findings in `/diagnostics`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from ros2_rfm_serving.types import SYSTEM1, RobotState, ServerState, TaskPhase
 
 SERVER_LEAF = "status"
 NAMED = 3
-"""Broken promises, and robots, that are told in full."""
+"""Maximum number of broken promises, and of robots, that are described in full."""
 FAR_SAID_S = 60.0
-"""Between two lines of the log that name whose network is bad."""
+"""Minimum time between two lines of the log that name robots with a bad network."""
 STAYS_S = 10.0
-"""For which a robot is heard at another server than its own, until it is told: a session takes its time."""
+"""Time that a robot may be at another server than its own before it is reported: a session takes time to open."""
 
 
 class Watching:
-    """All servers of the descriptor, and a sample of the robots of each task. Looks twice a second."""
+    """Monitor of all servers of the descriptor and of a sample of each task's robots. It polls twice a second."""
 
     def __init__(
         self,
@@ -47,7 +47,8 @@ class Watching:
         heard: Callable[[str, Any], object],
         processes: Callable[[list[int]], object],
     ) -> None:
-        """heard: is called with a server and its status, processes: with those of all servers, where there are certificates."""
+        """Start polling. heard: called with a server and its status. processes: called with the processes of all servers, where
+        there are certificates."""
         self._node, self._names, self._fleet, self._lookout, self._identity = node, names, fleet, lookout, identity
         self._hearer, self._processes = Hearer.of_process(), Processes()
         self._heard, self._on_processes = heard, processes
@@ -55,18 +56,19 @@ class Watching:
         self._robots: dict[str, Any] = {}
         """Name -> the subscription to its status."""
         self._homes: dict[str, str] = {}
-        """Robot of the sample -> the server of its System 1, by the schedule."""
+        """Robot of the sample -> server of its System 1 by the schedule."""
         self._astray_s: dict[str, tuple[str, float]] = {}
-        """Robot -> another one that it is at by its own word, and since when."""
+        """Robot -> other server at which it reports to be, and since when."""
         self._told_far: set[str] = set()
         self._listened: object = None
         self._refused = self._unproven = self._untimely = 0
-        """Statuses that cannot be read, or are of another name than their topic's; that are not proven; that were not said since
-        this scheduler began."""
+        """Counts of statuses that cannot be read or name another process than their topic; that are unverified; that are older than
+        this scheduler."""
         every(node, LOOK_PERIOD_S, self._look)
 
     def diagnosis(self) -> DiagnosticStatus:
-        """`scheduler: servers`: WARN as long as one is lost, or a promise of the schedule does not hold by what was measured."""
+        """Return the diagnostics of `scheduler: servers`.
+        The level is WARN while a server is lost, or while a promise of the schedule does not hold by measurement."""
         lookout, watch = self._lookout, self._lookout.watch
         level, message = DiagnosticStatus.OK, f"{len(self._servers)} servers are as planned"
         if watch.health.is_deaf:
@@ -105,24 +107,24 @@ class Watching:
         yield from ((f"{model} on {gpu_type}", pace) for (model, gpu_type), pace in seen.models.items())
 
     def _measured(self) -> Iterator[tuple[str, str]]:
-        """Value, expected, confidence."""
+        """Yield per server its measured pace, the expected one and the confidence interval."""
         for server, pace in self._lookout.watch.told().items():
             low, mean, high = pace.interval
             told = f"{mean:.3f}, expected {pace.used:.2f} ({100 * CONFIDENCE:.0f} % sure: {low:.3f} to {high:.3f})"
             yield f"{server} takes times its profile", told
 
     def _astray(self, now_s: float) -> str:
-        """Of the sample: they follow no schedule, or their own server has no place for them, or is lost."""
+        """Return robots of the sample that are not at their server: they follow no schedule, or that server is full or lost."""
         those = [f"{robot} ({server})" for robot, (server, since_s) in self._astray_s.items() if now_s - since_s > STAYS_S]
         return shortened(those, NAMED)
 
     def _far(self) -> str:
-        """Of the sample."""
+        """Return robots of the sample whose network is worse than planned."""
         far = self._lookout.watch.far
         return shortened([f"{f.robot} (at least {1e3 * f.way_s:.0f} ms, planned {1e3 * f.planned_s:.0f})" for f in far], NAMED)
 
     def _tell_far(self) -> None:
-        """When somebody comes to it."""
+        """Log when a robot is added to those with a bad network."""
         far = {far.robot for far in self._lookout.watch.far}
         if not far <= self._told_far:
             log = self._node.get_logger()
@@ -133,7 +135,7 @@ class Watching:
         yield from (f"{server} {_late(some)}" for server, some in self._lookout.watch.seen.stragglers.items())
 
     def _straggling(self) -> Iterator[tuple[str, str]]:
-        """Value, expected, from how many events."""
+        """Yield per server its measured outlier service times, the expected ones and the number of events."""
         planned, declared = self._lookout.watch.seen.stragglers, self._fleet.factory.planning.stragglers
         for server, (some, events) in self._lookout.watch.straggling.found.items():
             expected = planned.get(server, declared)
@@ -141,7 +143,7 @@ class Watching:
             yield f"{server} services that take longer", told
 
     def _needs(self) -> Iterator[tuple[str, str]]:
-        """Of robots, where they are not as declared."""
+        """Yield the measured requirements of robots that differ from the declared ones."""
         seen = self._lookout.watch.seen
         for task, travel in seen.travels.items():
             yield f"{task} network round trip, ms", f"{1e3 * travel.mean_s:.1f}, at the tail {1e3 * travel.tail_s:.1f}"
@@ -168,7 +170,7 @@ class Watching:
         self._tell_far()
 
     def _sample(self) -> set[str]:
-        """Of each task the first that are served."""
+        """Return the first served robots of each task."""
         sample: dict[str, list[str]] = {}
         for robot in self._fleet.fleet.robots:
             sample.setdefault(robot.task, []).append(robot.name)
@@ -211,7 +213,7 @@ class Watching:
             self._find(robot, status.server, clock())
 
     def _find(self, robot: str, server: str, now_s: float) -> None:
-        """It is at that server, by its own word; empty: at none."""
+        """Record at which server a robot reports to be; empty: at none."""
         if server in ("", self._homes.get(robot, "")):
             self._astray_s.pop(robot, None)
         elif robot in self._homes and self._astray_s.get(robot, ("",))[0] != server:
@@ -223,7 +225,7 @@ def _late(some: Stragglers) -> str:
 
 
 def server_word(server: str, status: Any, scheduler: int) -> ServerWord:
-    """scheduler: that hears it."""
+    """Return the monitor's sample of a server status. scheduler: identity of the receiving scheduler."""
     told = {histogram.name: histogram for histogram in status.histograms}
     inference, wait = told.get("inference_s"), told.get("queue_wait_s")
     return ServerWord(
@@ -244,7 +246,7 @@ def server_word(server: str, status: Any, scheduler: int) -> ServerWord:
 
 
 def robot_word(robot: str, task: str, status: Any) -> RobotWord:
-    """task: class that it is served for."""
+    """Return the monitor's sample of a robot status. task: class for which the robot is served."""
     trips = {h.component: h for h in status.histograms if h.name == "round_trip_s"}
     horizon = next((h for h in status.histograms if h.name == "horizon_s"), None)
     return RobotWord(

@@ -1,5 +1,6 @@
-"""The door of a factory on DDS to robots on Zenoh: on `rmw_zenoh_cpp`, or on eclipse-zenoh without ROS. It speaks rmw_zenoh's
-format through a Zenoh router, and lets pass what a robot and a server say to each other, and nothing else (docs/zenoh.md).
+"""Gateway between a factory on DDS and robots on Zenoh: on `rmw_zenoh_cpp`, or on eclipse-zenoh without ROS.
+
+It uses rmw_zenoh's format through a Zenoh router, and forwards only the messages between a robot and its servers (docs/zenoh.md).
 """
 
 from __future__ import annotations

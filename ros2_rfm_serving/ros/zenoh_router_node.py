@@ -1,6 +1,7 @@
-"""A Zenoh router, for whoever has none of rmw_zenoh's. No node of ROS: it hands on what others say, and says nothing.
+"""Zenoh router, for installations without rmw_zenoh's. It is no ROS node, and only forwards messages of others.
 
-Its configuration is what `rfm security` wrote beside its certificate, else ZENOH_ROUTER_CONFIG_URI, else config/zenoh/router.json5.
+Its configuration is the one that `rfm security` wrote beside its certificate, else ZENOH_ROUTER_CONFIG_URI, else
+config/zenoh/router.json5.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ Exit code: 0 after SIGINT or SIGTERM; 78 when its configuration cannot be used."
 
 
 def configuration_file() -> Path:
-    """Raises: `ConfigurationError`."""
+    """Return the router's configuration file. Raises: `ConfigurationError`."""
     if enclave := enclave_of_environment():
-        own = enclave / "router.json5"  # where nothing but its enclave is taken to its machine
+        own = enclave / "router.json5"  # a machine may have received nothing but its enclave
         return own if own.is_file() else enclave.parents[1] / "zenoh" / "router.json5"
     return Path(os.environ.get(CONFIG) or shipped("config") / "zenoh" / "router.json5")
 
 
 def opened(file: Path) -> Any:
-    """Raises: `ConfigurationError`."""
+    """Open a Zenoh session as a router. Raises: `ConfigurationError`."""
     try:
         import zenoh
     except ModuleNotFoundError as error:

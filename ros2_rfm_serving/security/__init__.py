@@ -1,1 +1,2 @@
-"""Who may do what (docs/security.md): certificates, what each allows on DDS and on Zenoh, tokens, and TLS of our own doors."""
+"""Authorization (docs/security.md): certificates, their permissions on DDS and on Zenoh, tokens, and TLS of the project's
+endpoints."""

@@ -1,4 +1,4 @@
-"""The factory's certificate authority: EC P-256 throughout, as DDS Security asks for (9.3.1), and TLS understands too."""
+"""Certificate authority of a factory. All keys are EC P-256, which DDS Security requires (9.3.1), and TLS supports too."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ros2_rfm_serving.errors import ConfigurationError
 
 AUTHORITY_DAYS, MEMBER_DAYS = 3650, 365
 BACKDATED = timedelta(hours=1)
-"""Machines whose clocks are behind take a certificate at once."""
+"""Time by which a certificate is backdated, so that machines with slow clocks accept it at once."""
 MAX_COMMON_NAME = 64
-"""X.509's bound."""
+"""Limit of X.509."""
 MAX_MEMBER_NAME = MAX_COMMON_NAME - 4
-"""So that there is room for a revoked one's successor, `.2` to `.999`."""
+"""Limit that leaves room for the successor of a revoked certificate, `.2` to `.999`."""
 ROLE = "urn:rfm_serving:"
-"""Before what a certificate is for, among its names: no TLS takes that for a machine's."""
+"""Prefix of a certificate's role among its names; TLS never takes it for the name of a machine."""
 HOST = re.compile(r"[\w*][\w.*-]{0,252}", re.ASCII)
 REVOKED_FOR = timedelta(days=AUTHORITY_DAYS)
 
@@ -45,7 +45,7 @@ class Identity:
 
 
 class Authority:
-    """Signs certificates, revocations and documents."""
+    """Certificate authority that signs certificates, revocations and documents."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
@@ -61,14 +61,17 @@ class Authority:
 
     @staticmethod
     def load(certificate: bytes, key: bytes) -> Authority:
-        """Raises: `ValueError`, `TypeError`."""
+        """Return the authority of a certificate and its key, both PEM. Raises: `ValueError`, `TypeError`."""
         loaded = load_pem_private_key(key, None)
         if not isinstance(loaded, ec.EllipticCurvePrivateKey):
             raise ValueError("its key is on no elliptic curve")
         return Authority(Identity(x509.load_pem_x509_certificate(certificate), loaded))
 
     def issue(self, name: str, addresses: Iterable[str], now: datetime, days: float = MEMBER_DAYS, role: str = "") -> Identity:
-        """For a process that others reach under these addresses, and that reaches others. role: of the wire table; empty: none."""
+        """Issue a certificate for a process that acts as server under these addresses, and as client.
+
+        role: of the wire table; empty: none.
+        """
         key, issuer = ec.generate_private_key(ec.SECP256R1()), self.identity.certificate
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         built = _builder(subject, issuer.subject, key, now, days)
@@ -83,7 +86,7 @@ class Authority:
         return Identity(built.sign(self.identity.key, hashes.SHA256()), key)
 
     def revocations(self, serials: Iterable[int], now: datetime) -> bytes:
-        """A list of the certificates that are not to be trusted any more, PEM."""
+        """Return the list of revoked certificates, PEM."""
         issuer = self.identity.certificate.subject
         built = (
             x509.CertificateRevocationListBuilder().issuer_name(issuer).last_update(now - BACKDATED).next_update(now + REVOKED_FOR)
@@ -94,14 +97,14 @@ class Authority:
         return built.sign(self.identity.key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
     def sign(self, document: bytes) -> bytes:
-        """As S/MIME, readable, as DDS Security wants governance and permissions (9.4.1)."""
+        """Return the document signed as clear-text S/MIME, which DDS Security requires of governance and permissions (9.4.1)."""
         builder = pkcs7.PKCS7SignatureBuilder().set_data(document)
         builder = builder.add_signer(self.identity.certificate, self.identity.key, hashes.SHA256())
         return builder.sign(Encoding.SMIME, [pkcs7.PKCS7Options.Text, pkcs7.PKCS7Options.DetachedSignature])
 
 
 def check_subject(name: str, addresses: Iterable[str]) -> None:
-    """Raises: `ConfigurationError` for what no certificate can be of."""
+    """Check a certificate's subject. Raises: `ConfigurationError` for a name or an address that no certificate can have."""
     if len(name) > MAX_MEMBER_NAME:
         fix = f"a name of at most {MAX_MEMBER_NAME} characters"
         raise ConfigurationError(f"{name!r} is too long for a certificate", key="member", fix=fix)
@@ -112,7 +115,7 @@ def check_subject(name: str, addresses: Iterable[str]) -> None:
 
 
 def load_certificate(pem: bytes, file: str) -> x509.Certificate:
-    """Raises: `ConfigurationError`."""
+    """Return the certificate of a PEM text. Raises: `ConfigurationError`."""
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError as error:
@@ -128,12 +131,12 @@ def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> 
 
 
 def common_name(certificate: x509.Certificate) -> str:
-    """Empty: it has none."""
+    """Return the common name of a certificate; empty: it has none."""
     return next((str(one.value) for one in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)), "")
 
 
 def role_of(certificate: x509.Certificate) -> str:
-    """Empty: it says none, as those that were issued before there were any."""
+    """Return the role of a certificate; empty: it has none, as certificates from before there were roles."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
@@ -143,12 +146,12 @@ def role_of(certificate: x509.Certificate) -> str:
 
 
 def member_of(name: str) -> str:
-    """Whose common name it is: a revoked member's successor has a number behind it."""
+    """Return the member of a common name: a revoked member's successor has a number at its end."""
     return name.partition(".")[0]
 
 
 def has_not_begun(begins: datetime, now: datetime) -> str:
-    """A certificate, by the clock of this machine: more often than not that is what is wrong."""
+    """Return the problem that a certificate is not valid yet. The usual cause is the clock of this machine."""
     return f"begins at {begins:%Y-%m-%d %H:%M} UTC, and this machine's clock says {now:%Y-%m-%d %H:%M}: set that clock"
 
 

@@ -1,4 +1,4 @@
-"""Is a folder of security as it should be: `rfm security check`, and what nodes say of their own certificate in `/diagnostics`."""
+"""Checks of a security folder, for `rfm security check` and for the status of nodes' own certificates in `/diagnostics`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ros2_rfm_serving.security.permissions import Permissions
 from ros2_rfm_serving.security.record import Record
 
 WARNED_DAYS = 30.0
-"""Before a certificate ends."""
+"""Days before the end of a certificate from which on there is a warning."""
 
 
 class Problem(NamedTuple):
@@ -38,11 +38,11 @@ class Problem(NamedTuple):
     what: str
     fix: str
     is_serious: bool = True
-    """Something does not work, or is open; else it will before long."""
+    """Something does not work or is not protected now; otherwise it will be so before long."""
 
 
 def check(folder: Folder, now: datetime) -> list[Problem]:
-    """Empty: all is well. Raises: `ConfigurationError` for a folder that nothing can be said of."""
+    """Return the problems of a folder; empty: there are none. Raises: `ConfigurationError` for a folder that cannot be checked."""
     record = Record.load(folder)
     authority = load_certificate(read(folder.authority), str(folder.authority))
     permissions = Permissions(Names(record.namespace), record.all_members)
@@ -60,19 +60,22 @@ def check(folder: Folder, now: datetime) -> list[Problem]:
 
 
 def days_left(enclave: Path, now: datetime) -> float:
-    """Below zero: it has ended. Raises: `ConfigurationError`."""
+    """Return the days until an enclave's certificate ends; negative: it has ended. Raises: `ConfigurationError`."""
     certificate = load_certificate(read(enclave / CERTIFICATE), str(enclave / CERTIFICATE))
     return (certificate.not_valid_after_utc - now) / timedelta(days=1)
 
 
 def not_begun(enclave: Path, now: datetime) -> str:
-    """Why the certificate is not good yet; empty: it is. Raises: `ConfigurationError`."""
+    """Return the reason why the certificate is not valid yet; empty: it is valid. Raises: `ConfigurationError`."""
     begins = load_certificate(read(enclave / CERTIFICATE), str(enclave / CERTIFICATE)).not_valid_before_utc
     return has_not_begun(begins, now) if begins > now else ""
 
 
 def are_revocations_spoilt(enclave: Path) -> bool:
-    """There is a list, and it is none of its authority's. Raises: `ConfigurationError` where it has no authority."""
+    """Return whether a list of revocations exists that is not its authority's.
+
+    Raises: `ConfigurationError` where there is no authority.
+    """
     if not (enclave / REVOKED).exists():
         return False
     authority, listed = load_certificate(read(enclave / IDENTITY_CA), str(enclave / IDENTITY_CA)), _revocations(enclave)
@@ -108,7 +111,7 @@ def _identity(enclave: Path, certificate: x509.Certificate, authority: x509.Cert
 
 
 def _revocations(enclave: Path) -> x509.CertificateRevocationList | None:
-    """None: there is none, or none that is a list."""
+    """Return the list of revocations; None: there is none, or it is not readable."""
     if not (enclave / REVOKED).exists():
         return None
     try:
@@ -141,7 +144,7 @@ def _document(folder: Folder, record: Record, name: str, permissions: Permission
 
 
 def _strangers(folder: Folder, record: Record) -> Iterator[Problem]:
-    """With certificates that nobody can revoke: an `add` was cut short."""
+    """Yield members with certificates that cannot be revoked, because an `add` was interrupted."""
     for certificate in sorted(folder.enclaves.glob(f"*/{CERTIFICATE}")):
         if (name := certificate.parent.name) not in record.members:
             fix = f"rm -r {certificate.parent}, and rfm security add again if it is to be a robot's"

@@ -1,4 +1,4 @@
-"""A member's enclave of an SROS2 keystore: what its participant may do, signed (DDS Security 1.1, 9.4.1)."""
+"""Member's enclave of an SROS2 keystore: the signed permissions of its participant (DDS Security 1.1, 9.4.1)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ros2_rfm_serving.security.permissions import Grants
 SCHEMA = "http://www.omg.org/spec/DDS-SECURITY/20170901/omg_shared_ca_{}.xsd"
 INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"
 DISCOVERY = "ros_discovery_info"
-"""Everybody's, of `rmw_dds_common`: which nodes a participant has."""
+"""Topic of `rmw_dds_common` that all members use, for the nodes of each participant."""
 TOPIC, REQUEST, REPLY = "rt{}", "rq{}Request", "rr{}Reply"
 ENCRYPTED = (
     ("allow_unauthenticated_participants", "false"),
@@ -22,7 +22,7 @@ ENCRYPTED = (
     ("liveliness_protection_kind", "ENCRYPT"),
     ("rtps_protection_kind", "SIGN"),
 )
-"""Of the domain: nobody without a certificate, nothing without a permission."""
+"""Rules of the domain: every participant needs a certificate, and every access needs a permission."""
 OF_EVERY_TOPIC = (
     ("topic_expression", "*"),
     ("enable_discovery_protection", "true"),
@@ -59,7 +59,8 @@ def permissions(member: str, certificate: x509.Certificate, grants: Grants, doma
 
 
 def published(grants: Grants) -> list[str]:
-    """DDS topics that it may write: ROS topics, requests of what it calls, replies of what it serves."""
+    """Return the DDS topics that a member may write: ROS topics, requests of services that it calls, replies of services that it
+    offers."""
     return _named(grants.publishes, grants.calls, grants.serves)
 
 
@@ -91,7 +92,7 @@ def _document(kind: str) -> ET.Element:
 
 
 def _moment(moment: datetime) -> str:
-    """Without a zone it is UTC (9.4.1.3)."""
+    """Return the time as text. Without a zone it is UTC (9.4.1.3)."""
     return moment.replace(tzinfo=None).isoformat(timespec="seconds")
 
 

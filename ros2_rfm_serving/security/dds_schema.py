@@ -1,6 +1,6 @@
-"""Is a governance or permissions document one that DDS Security's schemas allow (DDS Security 1.1, 9.4.1.2 and 9.4.1.3)?
+"""Validation of governance and permissions documents against DDS Security's schemas (DDS Security 1.1, 9.4.1.2 and 9.4.1.3).
 
-Elements, their order and number, and what their texts may be; nothing beyond, as the schemas have it.
+It covers the elements, their order and number, and the values of their texts, exactly as the schemas define them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Child(NamedTuple):
     times: tuple[int, int]
     """(at least, at most)"""
     kind: str = ""
-    """Of `GRAMMAR`; empty: a text."""
+    """Key of `GRAMMAR`; empty: a text."""
     text: re.Pattern[str] = ANYTHING
 
 
@@ -68,11 +68,12 @@ GRAMMAR: Mapping[str, tuple[Child, ...]] = {
     "partitions": (Child("partition", MANY),),
     "domains": (Child("id", MANY, text=NUMBER),),
 }
-"""Of what is written here: deny rules, ranges of domains and data tags, which the schemas allow besides, are not."""
+"""Grammar of the documents that this project writes. The schemas also allow deny rules, ranges of domains and data tags, which it
+does not include."""
 
 
 def faults(document: bytes, kind: str) -> list[str]:
-    """kind: `governance` or `permissions`. Empty: it is as it should be."""
+    """Return the faults of a document; empty: it is valid. kind: `governance` or `permissions`."""
     try:
         root = ET.fromstring(document)
     except ET.ParseError as error:
@@ -101,7 +102,7 @@ def _child(element: ET.Element, rule: Child, path: str) -> Iterator[str]:
 
 
 def _meaning(root: ET.Element) -> Iterator[str]:
-    """What the schemas leave to whoever reads it."""
+    """Yield violations of rules that the schemas do not express."""
     for grant in root.iter("grant"):
         if not grant.get("name"):
             yield "a grant has no name"

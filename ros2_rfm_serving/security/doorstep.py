@@ -1,7 +1,7 @@
-"""Before a door: who is connected, and has not been let in. There is room for so many; the one that waits longest makes room.
+"""Limit for connections that are not authenticated yet: when there are too many, the oldest is closed.
 
-A connection costs a stranger nothing and us a file descriptor: without a bound ten thousand silent ones take the descriptors that
-robots' own connections need.
+A connection costs an unknown client nothing, but this process a file descriptor: without a limit, ten thousand silent ones use up
+the descriptors that robots' own connections need.
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ import socket
 from typing import Any
 
 BACKLOG = 1024
-"""Who has come and is not looked at yet. Beyond it the system lets them try again after a second, robots and strangers alike."""
+"""Length of the queue of connections to be accepted. Beyond it the system lets all clients try again after a second."""
 ACCEPTED_AT_ONCE = 8
-"""By an event loop in one turn, between which it serves whoever is in: for its `backlog`, which it takes for this number, too."""
+"""Connections that an event loop accepts in one iteration, between which it serves authenticated clients. The loop also passes this
+number as its `backlog`."""
 MAX_WAITING = 256
 
 
 class Doorstep(socket.socket):
-    """A listening socket. All its methods are for the thread that accepts."""
+    """A listening socket. All its methods belong to the thread that accepts."""
 
     def __init__(self, family: int, max_waiting: int = MAX_WAITING) -> None:
         super().__init__(family, socket.SOCK_STREAM)
         self._max_waiting = max_waiting
         self._waiting: dict[Any, socket.socket] = {}
-        """By the address of the other side, the longest first."""
+        """Peer address -> connection, the oldest first."""
         self.turned_away = 0
-        """For want of room."""
+        """Connections that were closed because there were too many."""
         self.gone = 0
-        """Left, or were turned away, before they were let in."""
+        """Connections that were closed by either side before authentication."""
 
     def listen(self, backlog: int = BACKLOG, /) -> None:
-        """An event loop asks for no more than it accepts at once."""
+        """Listen with a larger backlog than an event loop asks for, which is the number that it accepts at once."""
         super().listen(max(backlog, BACKLOG))
 
     def accept(self) -> tuple[socket.socket, Any]:
@@ -44,11 +45,11 @@ class Doorstep(socket.socket):
         return made, address
 
     def let_in(self, address: Any) -> None:
-        """Whoever comes from there is known now."""
+        """Record that the client with this address is authenticated."""
         self._waiting.pop(address, None)
 
     def sweep(self) -> None:
-        """Forgets who has left."""
+        """Remove connections that are closed."""
         left = [address for address, one in self._waiting.items() if one.fileno() < 0]
         self.gone += len(left)
         for address in left:
@@ -63,11 +64,11 @@ class Doorstep(socket.socket):
         self.turned_away += 1
         self.gone += 1
         with contextlib.suppress(OSError):
-            longest.shutdown(socket.SHUT_RDWR)  # whoever owns it notices, and closes it
+            longest.shutdown(socket.SHUT_RDWR)  # its owner notices, and closes it
 
 
 def listen(host: str, port: int, max_waiting: int = MAX_WAITING) -> Doorstep:
-    """Raises: `OSError`."""
+    """Return a socket that listens. Raises: `OSError`."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     made = Doorstep(family, max_waiting)
     try:

@@ -1,11 +1,10 @@
-"""Where everything lies below the folder of a factory's security: an SROS2 keystore, and beside it what is not DDS.
+"""Layout of a factory's security folder: an SROS2 keystore, with further files that are not DDS's.
 
-public/ca.cert.pem, crl.pem              may be read by anybody
-private/ca.key.pem                       stays with whoever issues; no machine of the factory needs it
-enclaves/<member>/                       all that one process needs, and the only part that is copied to its machine
-zenoh/router.json5                       of the router
-tokens/door, tokens/clients/<name>       digests that servers compare with; the tokens themselves, one file per client
-security.yaml                            who has which certificate, and which were revoked
+public/ca.cert.pem, crl.pem              readable for all private/ca.key.pem                       stays with the issuer; no machine
+of the factory needs it enclaves/<member>/                       all files of one process, and the only part that is copied to its
+machine zenoh/router.json5                       configuration of the router tokens/door, tokens/clients/<name>       digests that
+servers compare with; the tokens themselves, one file per client security.yaml                            certificates of all
+members, and revoked certificates
 """
 
 from __future__ import annotations
@@ -58,8 +57,11 @@ class Folder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """By whoever issues, one at a time: of two, the later would write what it has read before the earlier, and so bring back
-        whom that has revoked. A file system without locks (some of a network) keeps nobody out. Raises: `ConfigurationError`."""
+        """Lock the folder while certificates are issued.
+
+        Of two concurrent writers, the later would restore what it read before the earlier one revoked it. A file system without
+        locks (such as some network file systems) excludes none. Raises: `ConfigurationError`.
+        """
         try:
             handle = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -79,7 +81,7 @@ class Folder:
 
 
 def make(folder: Path) -> None:
-    """Raises: `ConfigurationError`."""
+    """Create a folder. Raises: `ConfigurationError`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -87,17 +89,17 @@ def make(folder: Path) -> None:
 
 
 def write_public(file: Path, content: bytes) -> None:
-    """Whole or not at all. Raises: `ConfigurationError`."""
+    """Write a file atomically. Raises: `ConfigurationError`."""
     _write(file, content, 0o644)
 
 
 def write_private(file: Path, content: bytes) -> None:
-    """That nobody else on this machine can read, at no moment. Raises: `ConfigurationError`."""
+    """Write a file that no other user of this machine can read at any time. Raises: `ConfigurationError`."""
     _write(file, content, PRIVATE_FILE)
 
 
 def read(file: Path) -> bytes:
-    """Raises: `ConfigurationError`."""
+    """Return the content of a file. Raises: `ConfigurationError`."""
     try:
         return file.read_bytes()
     except OSError as error:
@@ -109,7 +111,7 @@ def is_private(file: Path) -> bool:
 
 
 def _keep(folder: Path) -> None:
-    """That a file of it has another content, also after a power failure."""
+    """Flush a folder to the disk, so that a replaced file survives a power failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -144,7 +146,10 @@ def _unread(file: Path, error: OSError) -> ConfigurationError:
 
 
 def _lock(handle: int, root: Path) -> None:
-    """Raises: `ConfigurationError`: somebody else has it. `OSError`: there are no locks."""
+    """Lock a folder.
+
+    Raises: `ConfigurationError` while another process holds the lock; `OSError` where there are no locks.
+    """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

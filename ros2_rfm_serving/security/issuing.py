@@ -1,7 +1,7 @@
-"""Writes a factory's security: `rfm security init`, `add`, `rotate` and `revoke`, one at a time.
+"""Writing of a factory's security: `rfm security init`, `add`, `rotate` and `revoke`, one at a time.
 
-The record is written last: what was cut short is done again by the same command, and a certificate that it has issued meanwhile is
-told by `rfm security check`.
+The record is written last: the same command repeats what was interrupted, and `rfm security check` reports a certificate that was
+issued in the meantime.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ LINKS = (
     ("private", "ca.key.pem", "identity_ca.key.pem"),
     ("private", "ca.key.pem", "permissions_ca.key.pem"),
 )
-"""Under the names that SROS2's own tools look for."""
+"""Links under the names that SROS2's own tools use."""
 
 
 @dataclass(frozen=True)
 class Issuer:
-    """Of one factory, to whom its authority's key is at hand."""
+    """Issuer of one factory, which has the key of its authority."""
 
     folder: Folder
     authority: Authority
@@ -60,7 +60,7 @@ class Issuer:
 
     @staticmethod
     def create(folder: Folder, record: Record, now: datetime) -> Issuer:
-        """Raises: `ConfigurationError` where there is one already: whoever has its certificates would be shut out."""
+        """Create an authority. Raises: `ConfigurationError` where there is one already, whose certificates would become invalid."""
         if folder.record.exists():
             fix = "rfm security rotate, or another folder"
             raise ConfigurationError("there is a certificate authority already", file=str(folder.root), fix=fix)
@@ -81,7 +81,7 @@ class Issuer:
 
     @staticmethod
     def open(folder: Folder) -> Issuer:
-        """Raises: `ConfigurationError`."""
+        """Load the authority of a folder. Raises: `ConfigurationError`."""
         try:
             authority = Authority.load(read(folder.authority), read(folder.authority_key))
         except (ValueError, TypeError) as error:
@@ -89,16 +89,16 @@ class Issuer:
         return Issuer(folder, authority, Record.load(folder))
 
     def serials_of(self, member: str) -> tuple[str, ...]:
-        """Serials of the certificates that it may have, and that are not revoked."""
+        """Return the serials of all certificates that a member may have and that are not revoked."""
         revoked = {one.serial for one in self.record.revoked}
         entry = self.record.members.get(member)
         known = (*entry.former, entry.serial) if entry else ()
         return tuple(serial for serial in dict.fromkeys((*known, *_written(self.folder, member))) if serial not in revoked)
 
-    # --- what is written ---
+    # --- writing ---
 
     def issue(self, members: Iterable[Member], now: datetime) -> Record:
-        """New keys and certificates, for members of the record and newcomers; the record with them."""
+        """Issue new keys and certificates for known and new members, and return the record with them."""
         issued = dict(self.record.members)
         for member in members:
             before, former = issued.get(member.name), self.serials_of(member.name)
@@ -111,7 +111,7 @@ class Issuer:
         return self.record.model_copy(update={"members": issued})
 
     def write_documents(self, now: datetime) -> None:
-        """All that follows from the record and the certificates: permissions, governance, revocations, the router's rules."""
+        """Write all that follows from the record and the certificates: permissions, governance, revocations, the router's rules."""
         governance, revoked = dds.governance(self.record.domain), self._revocations(now)
         write_public(self.folder.enclaves / f"{GOVERNANCE}.xml", governance)
         signed = self.authority.sign(governance)
@@ -132,7 +132,7 @@ class Issuer:
         self.record.save(self.folder)
 
     def issue_tokens(self, clients: Iterable[str]) -> Record:
-        """A new token for each; the door's file has their digests, and those of nobody that was revoked."""
+        """Issue a new token for each client; the gateway's file gets their digests, and none of a revoked client."""
         known = _lines(self.folder)
         for client in clients:
             _check_name(client)
@@ -176,7 +176,8 @@ def _alone(issues: Callable[Concatenate[Folder, P], Record]) -> Callable[Concate
 def start(
     folder: Folder, record: Record, members: Mapping[str, Member], clients: Iterable[str], now: datetime, days: float
 ) -> Record:
-    """All of it, for a factory that has none. Raises: `ConfigurationError`, before anything is written where a name is wrong."""
+    """Write all files for a factory that has none. Raises: `ConfigurationError`, before any file is written, where a name is
+    wrong."""
     Names(record.namespace)
     for client in (clients := list(clients)):
         _check_name(client)
@@ -193,7 +194,7 @@ def start(
 
 @_alone
 def add(folder: Folder, members: Mapping[str, Member], now: datetime, days: float) -> Record:
-    """For a robot and its world, that are new. Raises: `ConfigurationError`, before anything is written."""
+    """Issue certificates for a robot and its world, which are new. Raises: `ConfigurationError`, before any file is written."""
     issuer = replace(Issuer.open(folder), days=days)
     for name, member in sorted(members.items()):  # a robot before its world
         _check_new(issuer.record, name)
@@ -206,7 +207,7 @@ def add(folder: Folder, members: Mapping[str, Member], now: datetime, days: floa
 
 @_alone
 def rotate(folder: Folder, names: Sequence[str], now: datetime, days: float) -> Record:
-    """New keys, certificates and tokens; of everybody where nobody is named. Raises: `ConfigurationError`."""
+    """Issue new keys, certificates and tokens; without names, for all members. Raises: `ConfigurationError`."""
     issuer = replace(Issuer.open(folder), days=days)
     record = issuer.record
     chosen = names or [*(name for name, entry in record.members.items() if not entry.is_revoked), *record.clients]
@@ -222,7 +223,7 @@ def rotate(folder: Folder, names: Sequence[str], now: datetime, days: float) -> 
 
 @_alone
 def revoke(folder: Folder, name: str, now: datetime) -> Record:
-    """Token, and all certificates that were ever issued to it. Raises: `ConfigurationError` for somebody who has neither."""
+    """Revoke the token and all certificates of a member or client. Raises: `ConfigurationError` for one that has neither."""
     issuer = Issuer.open(folder)
     is_client = name in issuer.record.clients
     if name in issuer.record.members or not is_client:
@@ -245,7 +246,7 @@ def _without(record: Record, member: str, serials: Iterable[str], now: datetime)
 
 
 def _written(folder: Folder, member: str) -> list[str]:
-    """The serial of the certificate that lies there: another one than in the record where a rotation was cut short."""
+    """Return the serial of the member's certificate file, which differs from the record where a rotation was interrupted."""
     file = folder.enclave(member) / CERTIFICATE
     try:
         return [f"{load_certificate(read(file), str(file)).serial_number:x}"]
@@ -266,14 +267,14 @@ def _entry(member: Member, common_name: str, certificate: x509.Certificate, gene
 
 
 def _check_name(name: str, key: str = "client") -> None:
-    """Raises: `ConfigurationError`."""
+    """Check a name. Raises: `ConfigurationError`."""
     if not NAME.fullmatch(name):
         fix = "letters, digits and underscores, a letter first"
         raise ConfigurationError(f"{name!r} is no name", key=key, fix=fix)
 
 
 def _check_new(record: Record, member: str) -> None:
-    """Raises: `ConfigurationError` for a name that is somebody's, or was."""
+    """Check the name of a new member. Raises: `ConfigurationError` for one that is in use, or was."""
     _check_name(member, "robot")
     if entry := record.members.get(member):
         what = "is revoked" if entry.is_revoked else f"has a certificate already, as {entry.role.lower()}"

@@ -1,4 +1,4 @@
-"""Who belongs to a factory, and so has a certificate of its own."""
+"""Members of a factory, each of which has a certificate of its own."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ OTHERS = {
     "door": Role.DOOR,
     "router": Role.ROUTER,
 }
-"""Of every factory, whatever its descriptor says."""
+"""Members of every factory, independent of its descriptor."""
 FOREMAN = "foreman"
-"""And `foreman_<host>`."""
+"""Name of the foreman; others are named `foreman_<host>`."""
 LOCAL = ("localhost", "127.0.0.1", "::1")
 CAMERA_LEAF = {"compressed": "image/compressed", "image": "image_raw"}
 DEFAULT_TOPICS = {"state_topic": "state", "joint_topic": "joint_states", "sink_topic": "command"}
@@ -44,21 +44,21 @@ class Member:
     """One process."""
 
     name: str
-    """Unique in the factory, and of its enclave."""
+    """Name that is unique in the factory, also of its enclave."""
     role: Role
     of: str = ""
-    """Whose robot or server it is; empty: nobody's."""
+    """Robot or server that it belongs to; empty: none."""
     addresses: tuple[str, ...] = LOCAL
-    """That others reach its doors under."""
+    """Addresses under which others reach its endpoints."""
     topics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of a robot or its world: name in the wire table -> the topics that its parameters put in its place."""
+    """Topics of a robot or its world: name in the wire table -> topics that the robot's parameters replace it with."""
 
 
 def members_of(factory: Factory, config_folder: Path, addresses: tuple[str, ...] = ()) -> dict[str, Member]:
-    """By name. addresses: further ones, that the doors of all are reached under.
+    """Return the members by name. addresses: further addresses of all members' endpoints.
 
-    Raises: `ConfigurationError` when a robot's parameter file is missing or contradicts the descriptor, or its name says that it
-    may order something.
+    Raises: `ConfigurationError` when a robot's parameter file is missing or contradicts the descriptor, or when its name implies
+    the right to give commands.
     """
     found = _of_nodes(factory, node_list(factory, config_folder, work={}), addresses)
     found += [Member(name=name, role=role, addresses=(*LOCAL, *addresses)) for name, role in OTHERS.items()]
@@ -66,18 +66,18 @@ def members_of(factory: Factory, config_folder: Path, addresses: tuple[str, ...]
 
 
 def members_of_robot(factory: Factory, robot: Robot, config_folder: Path) -> dict[str, Member]:
-    """By name: a robot and its world, of a descriptor that need not name it. Raises: as `members_of`."""
+    """Return a robot and its world by name; the descriptor need not declare them. Raises: as `members_of`."""
     return _with_worlds(_of_nodes(factory, robot_nodes(factory, robot, config_folder), ()))
 
 
 def askers(service: str) -> frozenset[str]:
-    """Of every factory's members, those who may call a service of the wire table."""
+    """Return the members of every factory that may call a service of the wire table."""
     takes = next(row.takes for row in ROWS if row.name == service)
     return frozenset(name for name, role in OTHERS.items() if role & takes)
 
 
 def may_ask(name: str, service: str) -> bool:
-    """Whether a member may call a service, or ask for an action, of the wire table that people order by."""
+    """Return whether a member may call a service or action of the wire table by which people give commands."""
     takes = next(row.takes for row in ROWS if row.name == service)
     is_foreman = bool(takes & Role.FOREMAN) and (name == FOREMAN or name.startswith(f"{FOREMAN}_"))
     return is_foreman or name in askers(service)
@@ -94,7 +94,7 @@ def _with_worlds(found: list[Member]) -> dict[str, Member]:
 
 
 def _world_of(member: Member) -> Member | None:
-    """A robot's drivers, as a simulated one's are named."""
+    """Return the member for a robot's drivers, with the name of a simulated robot."""
     if member.role is not Role.ROBOT:
         return None
     return replace(member, name=f"{member.name}_world", role=Role.WORLD)
@@ -115,7 +115,8 @@ def _member(
 
 
 def own_topics(parameters: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Where a robot's parameters put its cameras, state and commands; below its namespace unless absolute."""
+    """Return the topics of a robot's cameras, state and commands according to its parameters; below its namespace unless
+    absolute."""
     given = dict(pair.split("=", 1) for pair in parameters.get("camera_topics", ()) if "=" in pair)
     kinds = dict(pair.split("=", 1) for pair in parameters.get("camera_types", ()) if "=" in pair)
     usual = str(parameters.get("camera_type", "compressed"))

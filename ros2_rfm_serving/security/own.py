@@ -1,4 +1,4 @@
-"""What a process knows of its own certificate: where it lies, and for how long it is good."""
+"""State of a process' own certificate: its location and its validity."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from ros2_rfm_serving.security.folder import KEY
 from ros2_rfm_serving.types.process_problems import CERTIFICATE_INVALID, CERTIFICATE_WARNING
 
 ENCLAVE = "RFM_SERVING_ENCLAVE"
-"""Environment variable with its folder."""
+"""Environment variable with the enclave's folder."""
 WARNED_DAYS = 30.0
 LOOKS_EVERY_S = 10.0
 SPOILT = "own crl.pem is no list of revocations of its authority, and what it said before holds: copy the enclave's again"
 
 
 def member_environment(folder: Path, member: str) -> Mapping[str, str]:
-    """Of a member's process. DDS Security is in force where `ROS_SECURITY_ENABLE` says so besides, and the middleware has it."""
+    """Return the environment of a member's process.
+
+    DDS Security is active only if `ROS_SECURITY_ENABLE` is set as well, and the middleware supports it.
+    """
     root = folder.absolute()
     return {
         ENCLAVE: str(root / "enclaves" / member),
@@ -29,12 +32,13 @@ def member_environment(folder: Path, member: str) -> Mapping[str, str]:
 
 
 def has_enclave() -> bool:
-    """Or should have one."""
+    """Return whether this process has an enclave, or should have one."""
     return ENCLAVE in os.environ
 
 
 def enclave_of_environment() -> Path | None:
-    """None: this process has none. Raises: `ConfigurationError` where it should have one, and its folder has no name."""
+    """Return the enclave of this process; None: it has none. Raises: `ConfigurationError` where the variable is set but names no
+    folder."""
     folder = os.environ.get(ENCLAVE)
     if folder is None:
         return None
@@ -52,24 +56,24 @@ def enclave_of_member(own: Path, member: str) -> Path:
 
 
 class OwnCertificate:
-    """`look` reads it anew now and then: it is replaced while the process runs."""
+    """Certificate of this process. `look` reads it again periodically, since it may be replaced at run time."""
 
     def __init__(self, enclave: Path) -> None:
         self._enclave, self._looked_s = enclave, -LOOKS_EVERY_S
         self.days_left: float | None = None
         self.problem = ""
-        """Empty: it is good for more than `WARNED_DAYS`, and what is revoked can be read."""
+        """Problem of the certificate; empty: it is valid for more than `WARNED_DAYS`, and the revocations are readable."""
         self.is_over = False
         self.is_invalid = False
-        """Nobody accepts it now: it has ended, has not begun, or cannot be read."""
+        """No process accepts it now: it has ended, has not begun, or cannot be read."""
 
     @staticmethod
     def of_process() -> OwnCertificate | None:
-        """None: it has none. Raises: `ConfigurationError`."""
+        """Return the certificate of this process; None: it has none. Raises: `ConfigurationError`."""
         return OwnCertificate(enclave) if (enclave := enclave_of_environment()) else None
 
     def look(self, now_s: float) -> None:
-        """now_s: monotonic."""
+        """Read the certificate again after `LOOKS_EVERY_S`. now_s: monotonic."""
         if now_s - self._looked_s < LOOKS_EVERY_S:
             return
         self._looked_s = now_s
@@ -90,12 +94,12 @@ class OwnCertificate:
 
     @property
     def problems(self) -> dict[str, str]:
-        """By kind; empty: there is none."""
+        """Kind -> problem; empty: there is none."""
         return {CERTIFICATE_INVALID if self.is_invalid else CERTIFICATE_WARNING: self.problem} if self.problem else {}
 
     @property
     def numbers(self) -> dict[str, int]:
-        """For metrics: until when it is good, in s, where that is known, and whether anybody accepts it now."""
+        """Metrics: the remaining validity in s, where it is known, and whether the certificate is invalid."""
         left = {} if self.days_left is None else {"certificate_left_s": round(self.days_left * 86_400)}
         return {**left, "certificate_invalid": int(self.is_invalid)}
 

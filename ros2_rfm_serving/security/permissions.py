@@ -1,4 +1,4 @@
-"""What each member may do, as names on the graph: the wire table, for one factory."""
+"""Permissions of each member as names on the graph: the wire table applied to one factory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PARTS = {Role.ROBOT: "<robot>", Role.WORLD: "<robot>", Role.SERVER: "<server>"}
 
 @dataclass(frozen=True)
 class Grants:
-    """Absolute names, with a slash in front."""
+    """Absolute names, with a leading slash, that a member may use."""
 
     publishes: frozenset[str] = frozenset()
     hears: frozenset[str] = frozenset()
@@ -42,7 +42,7 @@ class Grants:
 
 
 class Permissions:
-    """Of the members of a factory."""
+    """Permissions of the members of a factory."""
 
     def __init__(self, names: Names, members: Mapping[str, Member]) -> None:
         self._names = names
@@ -76,14 +76,14 @@ class Permissions:
 
     @property
     def of_robots(self) -> frozenset[str]:
-        """Topics by which robots ask for something, and say how they are."""
+        """Topics by which robots send requests and report their status."""
         named = [(OF_SERVER, "<server>", "observation"), (OF_ROBOT, "<robot>", "status")]
         return frozenset(
             self._absolute(f"{below.replace(part, owner)}/{leaf}") for below, part, leaf in named for owner in self._all[part]
         )
 
     def _expanded(self, row: Row, member: Member) -> Iterator[str]:
-        """The names of a row that are this member's."""
+        """Yield the names of a row that belong to this member."""
         for servers in self._choices(row.name, "<server>", member):
             for robots in self._choices(servers, "<robot>", member):
                 owner = robots.partition("/")[0]
@@ -98,7 +98,7 @@ class Permissions:
         return [name.replace(part, owner) for owner in owners]
 
     def _of_its_node(self, member: Member) -> tuple[set[str], set[str]]:
-        """(topics, services) below the node's own name."""
+        """Return (topics, services) below the node's own name."""
         if member.role not in NODES:
             return set(), set()
         node = self._node(member.role, member.of)

@@ -1,4 +1,4 @@
-"""What was issued, to whom, and what is revoked: `security.yaml` in the folder. It holds no secret."""
+"""Record of issued and revoked certificates: `security.yaml` in the folder. It has no secrets."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ros2_rfm_serving.security.members import Member
 from ros2_rfm_serving.security.wire_table import Role
 
 Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
-"""Of a folder, too."""
+"""Name of a member, and of its folder."""
 Serial = Annotated[str, Field(pattern="^[0-9a-f]+$")]
-"""Hexadecimal, of a certificate."""
+"""Serial number of a certificate, hexadecimal."""
 
 
 class MemberEntry(BaseModel):
@@ -25,14 +25,14 @@ class MemberEntry(BaseModel):
     role: str = Field(pattern=f"^({'|'.join(str(role.name) for role in Role)})$")
     of: str = ""
     common_name: str
-    """Of its certificate: its own, and after a revocation another one, which no old certificate has."""
+    """Common name in its certificate: the member's name, or after a revocation another one, which no old certificate has."""
     serial: Serial
     former: tuple[Serial, ...] = ()
-    """Of its certificates before that one, which are good until they end."""
+    """Serials of its earlier certificates, which are valid until they end."""
     generation: int = Field(default=1, ge=1)
-    """From 1; one more with each revocation."""
+    """Number from 1, which each revocation increases by one."""
     is_revoked: bool = False
-    """Nothing was issued since."""
+    """The member is revoked, and has had no new certificate since."""
     addresses: tuple[str, ...] = ()
     topics: dict[str, tuple[str, ...]] = {}
 
@@ -50,22 +50,22 @@ class Record(BaseModel):
     domain: int = Field(ge=0, le=232)
     namespace: str = ""
     router: str = "localhost"
-    """Where members find the Zenoh router."""
+    """Host of the Zenoh router."""
     place: str = ""
-    """Where the folder, or a member's part of it, lies on the machines of the factory; empty: where it was written."""
+    """Path of the folder, or of a member's part of it, on the machines of the factory; empty: where it was written."""
     members: dict[Name, MemberEntry]
     revoked: tuple[RevokedEntry, ...] = ()
     clients: tuple[str, ...] = ()
-    """Who has a token of the websocket door, and is no member."""
+    """Clients that have a token of the websocket gateway, and are no members."""
 
     def save(self, folder: Folder) -> None:
-        """Raises: `ConfigurationError`."""
+        """Write the record to its folder. Raises: `ConfigurationError`."""
         text = yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
         write_public(folder.record, text.encode())
 
     @staticmethod
     def load(folder: Folder) -> Record:
-        """Raises: `ConfigurationError`."""
+        """Read the record of a folder. Raises: `ConfigurationError`."""
         try:
             return Record.model_validate(yaml.safe_load(read(folder.record)))
         except (yaml.YAMLError, UnicodeError, ValidationError) as error:
@@ -74,12 +74,12 @@ class Record(BaseModel):
             raise ConfigurationError(f"cannot be used: {said}", file=str(folder.record), fix=fix) from None
 
     def member(self, name: str) -> Member:
-        """Raises: `ConfigurationError` for one that there is not."""
+        """Return a member. Raises: `ConfigurationError` for an unknown one."""
         entry = self.entry(name)
         return Member(name=name, role=Role[entry.role], of=entry.of, addresses=entry.addresses, topics=entry.topics)
 
     def entry(self, name: str) -> MemberEntry:
-        """Raises: `ConfigurationError` for one that there is not."""
+        """Return the entry of a member. Raises: `ConfigurationError` for an unknown one."""
         if name not in self.members:
             known = ", ".join(self.members)
             raise ConfigurationError(f"nobody is named {name!r}", key="member", fix=f"one of {known}")

@@ -1,4 +1,4 @@
-"""Signatures of enclaves, and the keys that follow from them: ECDSA on P-256 (FIPS 186-5), X25519 (RFC 7748), HKDF (RFC 5869)."""
+"""Signatures of enclaves, and derived session keys: ECDSA on P-256 (FIPS 186-5), X25519 (RFC 7748), HKDF (RFC 5869)."""
 
 from __future__ import annotations
 
@@ -45,26 +45,29 @@ from ros2_rfm_serving.security.proof import (
 T = TypeVar("T")
 KEY_BYTES = 32
 SERVER = "server"
-"""Who alone may answer: its role."""
+"""Only role that may answer requests."""
 SIGNED = ec.ECDSA(hashes.SHA256())
 MAX_KNOWN = 4096
-"""Certificates that were found to be the authority's: a robot shows the same one whenever it asks."""
+"""Limit for cached certificates that were verified: a robot shows the same one with each request."""
 
 
 class Asking:
-    """One proof, and what it takes to understand the answer."""
+    """One signed request, with the secrets that are needed to verify its answer."""
 
     def __init__(self, proof: Proof, text: bytes, drawn: X25519PrivateKey) -> None:
         self.proof = proof
         self._text, self._drawn = text, drawn
 
     def keys(self, public_key: bytes) -> Keys:
-        """That only whoever was asked has, too. Raises: `UnprovenError` for an answer without one."""
+        """Return the keys that only the server shares. Raises: `UnprovenError` for an answer without a valid public key."""
         return _shared(self._drawn, public_key, self._text)
 
     def answered(self, by: str, to: str, fields: Sequence[object], proof: Proof, verifier: Verifies) -> Who:
-        """by: who was asked, a server; to: who asks. fields: of the answer. Raises: `UnprovenError` for what is no answer to this
-        by them."""
+        """Return the verified server of an answer. Raises: `UnprovenError` for one that is not this server's answer to this
+        request.
+
+        by: the server that was asked; to: the client. fields: of the answer.
+        """
         who = answered(self.proof.public_key, by, to, fields, proof, verifier)
         if who.role != SERVER:  # a schedule may name any member of the factory
             raise UnprovenError(f"the certificate of {by!r} is no server's: if it is one, rfm security rotate --member {by}")
@@ -72,7 +75,7 @@ class Asking:
 
 
 def answered(asked: bytes, by: str, to: str, fields: Sequence[object], proof: Proof, verifier: Verifies) -> Who:
-    """asked: the public key of whoever asks. Raises: as `Asking.answered`."""
+    """Return the verified sender of an answer. asked: public key of the client. Raises: as `Asking.answered`."""
     if proof.challenge != asked:
         raise UnprovenError(f"an answer in the name of {by!r} that is none to what was asked")
     who = verifier.check(proof, text_of(to, fields, proof, ANSWERS))
@@ -82,7 +85,10 @@ def answered(asked: bytes, by: str, to: str, fields: Sequence[object], proof: Pr
 
 
 class _Read(Generic[T]):
-    """What a file says, read anew when it has changed: a process signs twice a second, and a key takes five signatures to read."""
+    """Cached content of a file, which is read again after a change.
+
+    A process signs twice a second, and reading a key takes as long as five signatures.
+    """
 
     def __init__(self, file: Path, read: Callable[[Path], T]) -> None:
         self._file, self._read = file, read
@@ -90,7 +96,7 @@ class _Read(Generic[T]):
         self._value: T | None = None
 
     def __call__(self) -> T:
-        """Raises: as `read`."""
+        """Return the content. Raises: as `read`."""
         try:
             found = self._file.stat()
             seen = found.st_mtime_ns, found.st_ino, found.st_size
@@ -102,40 +108,40 @@ class _Read(Generic[T]):
 
 
 class Prover:
-    """With the certificate and key that lie in an enclave when it is asked to."""
+    """Signer with the current certificate and key of an enclave."""
 
     def __init__(self, enclave: Path) -> None:
         self._certificate, self._key = _Read(enclave / CERTIFICATE, _certificate_of), _Read(enclave / KEY, _key_of)
 
     def sign(self, asked: str, challenge: bytes, fields: Sequence[object]) -> Asking:
-        """Raises: `ConfigurationError` where there is no certificate, or no key."""
+        """Return a signed request. Raises: `ConfigurationError` where there is no certificate, or no key."""
         drawn = X25519PrivateKey.generate()
         proof = Proof(self.certificate(), challenge, drawn.public_key().public_bytes_raw())
         text = text_of(asked, fields, proof)
         return Asking(proof._replace(signature=self._key().sign(text, SIGNED)), text, drawn)
 
     def answer(self, asked: Proof, to: str, public_key: bytes, fields: Sequence[object]) -> Proof:
-        """Of an answer to `to`, who has asked so. Raises: as `sign`."""
+        """Return the signature of an answer to the client `to` and its request `asked`. Raises: as `sign`."""
         proof = Proof(self.certificate(), asked.public_key, public_key)
         return proof._replace(signature=self._key().sign(text_of(to, fields, proof, ANSWERS), SIGNED))
 
     def say(self, text: bytes) -> bytes:
-        """Of what is said to everybody: r and s. Raises: as `sign`."""
+        """Return the signature of a message to all: r and s. Raises: as `sign`."""
         r, s = decode_dss_signature(self._key().sign(text, SIGNED))
         return r.to_bytes(SIGNATURE_BYTES // 2, "big") + s.to_bytes(SIGNATURE_BYTES // 2, "big")
 
     def certificate(self) -> bytes:
-        """Raises: as `sign`."""
+        """Return the certificate. Raises: as `sign`."""
         return self._certificate()
 
 
 def _certificate_of(file: Path) -> bytes:
-    """Raises: `ConfigurationError`."""
+    """Return the certificate of a file, DER. Raises: `ConfigurationError`."""
     return load_certificate(read(file), str(file)).public_bytes(Encoding.DER)
 
 
 def _key_of(file: Path) -> ec.EllipticCurvePrivateKey:
-    """Raises: `ConfigurationError`."""
+    """Return the key of a file. Raises: `ConfigurationError`."""
     try:
         key = load_pem_private_key(read(file), None)
     except (ValueError, TypeError):
@@ -146,21 +152,21 @@ def _key_of(file: Path) -> ec.EllipticCurvePrivateKey:
 
 
 class Verifier:
-    """By the authority and the revocations that lie in our own enclave: these as they are now, that as it was."""
+    """Verifier by the authority and the revocations of this process' own enclave: the revocations are read again after a change."""
 
     def __init__(self, enclave: Path, now: Callable[[], datetime] = utc_now) -> None:
-        """Raises: `ConfigurationError`."""
+        """Read authority and revocations. Raises: `ConfigurationError`."""
         self._authority = load_certificate(read(enclave / IDENTITY_CA), str(enclave / IDENTITY_CA))
         self._revocations, self._now = enclave / REVOKED, now
         self._seen = 0, 0, 0
         self._revoked: x509.CertificateRevocationList | None = None
         self._known: dict[bytes, x509.Certificate] = {}
-        if self._revocations.exists() and self._revocation_list() is None:  # with nothing from before, nobody would be revoked
+        if self._revocations.exists() and self._revocation_list() is None:  # without an earlier list, nothing would be revoked
             problem, fix = "is no list of revocations of this authority", "copy the enclave's again"
             raise ConfigurationError(problem, file=str(self._revocations), fix=fix)
 
     def check(self, proof: Proof, text: bytes) -> Who:
-        """Who it is of. Raises: `UnprovenError`."""
+        """Return the owner of a signature. Raises: `UnprovenError`."""
         certificate = self._certificate(proof.certificate)
         key = certificate.public_key()
         try:
@@ -192,7 +198,7 @@ class Verifier:
         return drawn.public_key().public_bytes_raw(), _shared(drawn, proof.public_key, text)
 
     def _certificate(self, der: bytes) -> x509.Certificate:
-        """Raises: `UnprovenError`."""
+        """Return a certificate of the authority. Raises: `UnprovenError`."""
         if (known := self._known.get(der)) is not None:
             return known
         try:
@@ -209,7 +215,8 @@ class Verifier:
         return certificate
 
     def _revocation_list(self) -> x509.CertificateRevocationList | None:
-        """None: there is none yet. One that cannot be used, or is not the authority's, does not take the place of the last."""
+        """Return the revocations; None: there are none yet. A list that is invalid or not the authority's never replaces the last
+        one."""
         try:
             found = self._revocations.stat()
         except OSError:
@@ -225,7 +232,7 @@ class Verifier:
 
 
 def _shared(drawn: X25519PrivateKey, theirs: bytes, text: bytes) -> Keys:
-    """Raises: `UnprovenError`."""
+    """Return the session keys that both sides derive. Raises: `UnprovenError`."""
     try:
         secret = drawn.exchange(X25519PublicKey.from_public_bytes(theirs))
     except ValueError:

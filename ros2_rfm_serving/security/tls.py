@@ -1,4 +1,4 @@
-"""TLS of a door of ours: with the certificate of a folder, and with its successor as soon as that lies there."""
+"""TLS of an endpoint with the certificate of a folder, and with a new one as soon as the folder has it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ HANDSHAKE_WITHIN_S = 5.0
 
 
 class ServerTls:
-    """Its `context` presents what lies in the folder at the time of each handshake."""
+    """TLS of a server, whose `context` presents the certificate that the folder has at the time of each handshake."""
 
     def __init__(self, enclave: Path, key: str) -> None:
-        """key: the option or parameter that names the folder. Raises: `ConfigurationError`."""
+        """Load the certificate. key: the option or parameter that names the folder. Raises: `ConfigurationError`."""
         self._certificate, self._key = enclave / CERTIFICATE, enclave / KEY
         try:
             self._seen, self.context = self._version(), self._load()
@@ -30,7 +30,8 @@ class ServerTls:
         self.context.sni_callback = self._on_hello
 
     def _on_hello(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        """Whatever a client calls us. Half a rotation is none: the certificate before is good until both files are there."""
+        """Select the context, whatever name the client gives. During a rotation the old certificate is used until both files are
+        there."""
         try:
             seen = self._version()
             if seen != self._seen:
@@ -42,7 +43,7 @@ class ServerTls:
     def _load(self) -> ssl.SSLContext:
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         made.minimum_version = ssl.TLSVersion.TLSv1_2
-        made.num_tickets = 0  # they come after the handshake: a client that reads and writes in two threads may trip over them
+        made.num_tickets = 0  # they follow the handshake: a client that reads and writes in two threads may fail because of them
         made.load_cert_chain(self._certificate, self._key)
         return made
 
@@ -51,7 +52,7 @@ class ServerTls:
 
 
 def client_context(authority: Path, key: str) -> ssl.SSLContext:
-    """Of somebody who trusts this authority alone. Raises: `ConfigurationError`."""
+    """Return the context of a client that trusts only this authority. Raises: `ConfigurationError`."""
     try:
         made = ssl.create_default_context(cafile=str(authority))
     except (OSError, ssl.SSLError) as error:

@@ -1,6 +1,6 @@
-"""Tokens of people and clients: a line `name token` each, the token as it is or as its digest, compared in constant time.
+"""Tokens of people and clients: a line `name token` each, with the token itself or its digest, compared in constant time.
 
-A digest is SHA-256 without salt or stretching: that is enough for tokens that are drawn at random, and only those are issued.
+A digest is SHA-256 without salt or stretching: that suffices for tokens that are drawn at random, and only such tokens are issued.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ DIGEST = re.compile(rf"{HASHED}([0-9a-f]{{64}})")
 
 
 class Tokens:
-    """By name: whoever has one may come in."""
+    """Tokens by name: the holder of one has access."""
 
     def __init__(self, named: Mapping[str, str | bytes]) -> None:
-        """A token as it is, or its digest."""
+        """Store the tokens, each of which is given as text, or as its digest."""
         self._digests = {name: digest(token) if isinstance(token, str) else token for name, token in named.items()}
 
     @property
@@ -31,7 +31,7 @@ class Tokens:
         return frozenset(self._digests)
 
     def holder(self, given: str) -> str:
-        """Whose token it is; empty: nobody's. It takes as long whatever is given."""
+        """Return the name that a token belongs to; empty: none. The time is independent of the token."""
         mine, found = digest(given[:MAX_TOKEN_CHARACTERS]), ""
         for name, known in self._digests.items():
             found = name if hmac.compare_digest(mine, known) else found
@@ -39,15 +39,15 @@ class Tokens:
 
 
 class TokenFile:
-    """Tokens of a file that may change: who is taken out has no access from then on, without a restart."""
+    """Tokens of a file that may change: a name that is removed loses its access at once, without a restart."""
 
     def __init__(self, file: Path, key: str) -> None:
-        """key: the option or parameter that names it. Raises: `ConfigurationError`."""
+        """Read the file. key: the option or parameter that names it. Raises: `ConfigurationError`."""
         self._file, self._key = file, key
         self._seen, self._tokens = self._version(), Tokens(read_tokens(file, key))
 
     def holder(self, given: str) -> str:
-        """As of the file as it is now; one that cannot be used any more lets nobody in."""
+        """Return the name that a token has in the file now; a file that became unusable gives access to none."""
         if (seen := self._version()) != self._seen:
             self._seen = seen
             try:
@@ -57,7 +57,7 @@ class TokenFile:
         return self._tokens.holder(given)
 
     def knows(self, name: str) -> bool:
-        """Still has a token."""
+        """Return whether a name still has a token."""
         self.holder("")
         return name in self._tokens.names
 
@@ -74,7 +74,7 @@ def digest(token: str) -> bytes:
 
 
 def hashed(token: str) -> str:
-    """As it stands in a file that others may get hold of."""
+    """Return a token's digest for a file that others may obtain."""
     return HASHED + digest(token).hex()
 
 
@@ -83,7 +83,7 @@ def new_token() -> str:
 
 
 def read_tokens(file: Path, key: str = "--token-file") -> dict[str, bytes]:
-    """Their digests. A line for each: a name and a token; # begins a comment. Raises: `ConfigurationError`."""
+    """Return name -> digest of each token. A line is a name and a token; # begins a comment. Raises: `ConfigurationError`."""
     try:
         mode, text = file.stat().st_mode, file.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:

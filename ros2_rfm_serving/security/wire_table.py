@@ -1,7 +1,7 @@
-"""Who sends and who hears each name of the graph: the wire table of docs/structures.md, by role.
+"""Publishers and subscribers of each name on the graph: the wire table of docs/structures.md, by role.
 
-`<robot>` and `<server>` are one's own for whoever has one, and all of them for everybody else; a robot asks any server that the
-schedule may send it to, so its `<server>` are all, and a server's `<robot>` likewise.
+`<robot>` and `<server>` stand for the member's own where it has one, and otherwise for all of them. A robot sends requests to any
+server that the schedule selects, so that its `<server>` stands for all; so does a server's `<robot>`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Role(enum.Flag):
-    """What a certificate is for."""
+    """Role of a certificate."""
 
     SCHEDULER = enum.auto()
     SERVER = enum.auto()
@@ -23,22 +23,22 @@ class Role(enum.Flag):
     MARKERS = enum.auto()
     RECORDER = enum.auto()
     OBSERVER = enum.auto()
-    """Looks: `rfm status`, `rfm why`, `rfm metrics`."""
+    """Read access: `rfm status`, `rfm why`, `rfm metrics`."""
     DASHBOARD = enum.auto()
-    """Looks, and orders what people order through its page."""
+    """Read access, and the commands that people give through its page."""
     OPERATOR = enum.auto()
-    """A person's commands: `rfm drain`, `rfm robot`, `ros2 action send_goal`."""
+    """Commands of a person: `rfm drain`, `rfm robot`, `ros2 action send_goal`."""
     DOOR = enum.auto()
-    """Speaks for robots that are not on this graph."""
+    """Representative of robots that are not on this graph."""
     ROUTER = enum.auto()
-    """Of Zenoh: hands on what others may say, and says nothing."""
+    """Zenoh router, which forwards permitted messages and sends none itself."""
 
 
 NOBODY = Role(0)
 LOOKING = Role.OBSERVER | Role.DASHBOARD | Role.OPERATOR
 RECORDING = Role.RECORDER
 TELLING = Role.SCHEDULER | Role.SERVER | Role.ROBOT | Role.RECORDER | Role.DOOR
-"""Of themselves, in `/diagnostics`."""
+"""Roles that report themselves in `/diagnostics`."""
 
 
 class Kind(enum.Enum):
@@ -49,14 +49,14 @@ class Kind(enum.Enum):
 
 class Row(NamedTuple):
     name: str
-    """Below the factory's namespace."""
+    """Name below the factory's namespace."""
     kind: Kind
     gives: Role
-    """Publishes the topic, serves the service, carries out the action."""
+    """Roles that publish the topic, offer the service, or execute the action."""
     takes: Role
-    """Hears, calls, asks."""
+    """Roles that subscribe, call, or send goals."""
     watches: Role = NOBODY
-    """Of an action: hears its feedback and status alone."""
+    """Roles that only subscribe to the feedback and status of an action."""
 
 
 def _topic(name: str, gives: Role, takes: Role) -> Row:
@@ -116,10 +116,10 @@ ROWS = (
     _topic("rfm/processes", TELLING, LOOKING),
     _topic("/diagnostics", TELLING, LOOKING | RECORDING),
 )
-"""A name that begins with a slash is of no namespace."""
+"""Table of all names. A name that begins with a slash is outside the namespace."""
 
 EVERYBODYS = ("/rosout", "/parameter_events")
-"""Whatever is a node publishes them."""
+"""Topics that every node publishes."""
 OF_EVERY_NODE = (
     "describe_parameters",
     "get_parameter_types",
@@ -129,10 +129,10 @@ OF_EVERY_NODE = (
     "set_parameters_atomically",
     "get_type_description",
 )
-"""Services of a node itself, below its name. Nobody of a factory calls them."""
+"""Services of each node itself, below its name. No member of a factory calls them."""
 OF_LIFECYCLE_NODES = ("change_state", "get_state", "get_available_states", "get_available_transitions", "get_transition_graph")
 ORDERED = "change_state"
-"""Of these, what people call: it drains a server."""
+"""Lifecycle service that people call: it drains a server."""
 TRANSITIONS = "transition_event"
 NODES = {
     SCHEDULER: "rfm/scheduler",
@@ -144,13 +144,14 @@ NODES = {
     RECORDING: "rfm/recorder",
     DOOR: "rfm/zenoh_door",
 }
-"""As the processes of a factory name them. Who looks has no services."""
+"""Names of nodes in a factory. Roles with read access have no services."""
 LIFECYCLE = SERVER | ROBOT
 _OWNERS = tuple((re.compile(re.sub(r"<\w+>", r"(\\w+)", node), re.ASCII), role) for role, node in NODES.items())
 
 
 def owner_of(node: str) -> tuple[Role, str]:
-    """Return the role of a node, and whose robot or server it is, if it has one. node: its name below the factory's namespace."""
+    """Return the role of a node, and the robot or server that it belongs to, if any. node: its name below the factory's
+    namespace."""
     for name, role in _OWNERS:
         if found := name.fullmatch(node):
             return role, (found.groups() or ("",))[0]

@@ -1,7 +1,8 @@
-"""A Zenoh router that lets in who has a certificate, and lets pass what its name allows; in the key expressions of rmw_zenoh.
+"""Zenoh router that admits holders of a certificate and forwards the messages permitted to each, in the key expressions of
+rmw_zenoh.
 
 `<domain>/<topic>/<type>/<hash>` is a topic or a service; `@ros2_lv/<domain>/.../<kind>/<enclave>/<namespace>/<node>/<topic>/...`
-says that somebody has one; and `.../@adv/**` below a topic is what late joiners are sent.
+declares that a node has one; `.../@adv/**` below a topic is for history that late joiners receive.
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ from ros2_rfm_serving.security.wire_table import Role
 
 ROUTER = "router"
 IN, OUT = "ingress", "egress"
-"""As the router sees it."""
+"""Directions from the router's point of view."""
 MAX_MESSAGE_BYTES = 24 << 20
-"""Of anything: six images of 4 MB, which is the most that a server takes of one, and whatever else is in an observation."""
+"""Limit for any message: six images of 4 MB, the most that a server accepts of one, and the other parts of an observation."""
 MAX_PUTS_HZ = 1000.0
-"""Of a robot's observations to one server, and of its statuses: Zenoh drops what comes sooner after the last than this allows."""
+"""Rate limit of a robot's observations to one server, and of its statuses: Zenoh drops messages that follow the last one sooner."""
 MAX_SESSIONS, MAX_PENDING, OPENS_WITHIN_MS = 1024, 64, 5000
 LEASE_MS = 3000
-"""Whoever is silent for so long is gone."""
+"""Silence after which a session counts as gone."""
 AGAIN = {
     "timeout_ms": 10_000,
     "exit_on_failure": True,
     "retry": {"period_init_ms": 250, "period_max_ms": 2000, "period_increase_factor": 2},
 }
-"""As config/zenoh has it."""
+"""Reconnection as in config/zenoh."""
 
 Rule = dict[str, Any]
 
 
 def write(folder: Folder, record: Record, permissions: Permissions) -> None:
-    """The router's configuration, and that of each member's session. Raises: `ConfigurationError`."""
+    """Write the router's configuration, and that of each member's session. Raises: `ConfigurationError`."""
     place = record.place or str(folder.root.absolute())
     write_public(folder.router, _text(router(record, permissions, place)))
     for name, entry in record.members.items():
@@ -47,7 +48,7 @@ def write(folder: Folder, record: Record, permissions: Permissions) -> None:
 
 
 def router(record: Record, permissions: Permissions, place: str) -> dict[str, Any]:
-    """place: where the folder will lie on the router's machine."""
+    """Return the router's configuration. place: future path of the folder on the router's machine."""
     return {
         "mode": "router",
         "listen": {"endpoints": [f"tls/[::]:{ZENOH_PORT}"]},
@@ -74,7 +75,7 @@ def router(record: Record, permissions: Permissions, place: str) -> dict[str, An
 
 
 def session(member: str, record: Record, place: str) -> dict[str, Any]:
-    """To be merged into whatever else a session of rmw_zenoh is told."""
+    """Return the configuration to be merged into the other settings of a session of rmw_zenoh."""
     return {
         "mode": "client",
         "connect": {"endpoints": [f"tls/{record.router}:{ZENOH_PORT}"], **AGAIN},
@@ -84,7 +85,10 @@ def session(member: str, record: Record, place: str) -> dict[str, Any]:
 
 
 def access_control(record: Record, permissions: Permissions) -> dict[str, Any]:
-    """Nothing is allowed but this. Who is revoked has no rule; a certificate issued later has another common name."""
+    """Return the access rules; all else is denied.
+
+    A revoked member has no rule; a certificate that is issued later has another common name.
+    """
     rules, subjects, policies = [_discovery(record.domain)[0], _discovery(record.domain)[1]], [], []
     for name, member in record.all_members.items():
         entry = record.members[name]
@@ -105,7 +109,8 @@ def access_control(record: Record, permissions: Permissions) -> dict[str, Any]:
 
 
 def _rules(name: str, grants: Grants, own: Grants, told: Grants, domain: int) -> Iterable[Rule]:
-    """own: what the graph does not show. told: who hears and serves what besides, as the member is told."""
+    """Yield the rules of a member. own: names that the graph does not show. told: further subscribers and services it may know
+    of."""
     publishes, hears = _keys(grants.publishes | own.publishes, domain), _keys(grants.hears, domain)
     serves, calls = _keys(grants.serves | own.serves, domain), _keys(grants.calls | own.calls, domain)
     kept, late = _late(grants.publishes, domain), _late(grants.hears, domain)
@@ -133,32 +138,34 @@ def _rules(name: str, grants: Grants, own: Grants, told: Grants, domain: int) ->
 
 
 def _across(grants: Grants) -> Grants:
-    """Of the door, which is the factory to robots on Zenoh, as it is their robots to the factory on DDS."""
+    """Return the permissions of the gateway, which acts as the factory for robots on Zenoh, and as their robots for the factory on
+    DDS."""
     return Grants(grants.hears, grants.publishes | _of_robots(grants), grants.calls, grants.serves)
 
 
 def _to_servers(grants: Grants, robot: str) -> Grants:
-    """What robots say to servers, under the name of one of them: nobody else may say anything there."""
+    """Return the names under which one robot publishes to servers, and which no other member may use."""
     published, called = (frozenset(own_name(n, robot) for n in names if SERVERS in n) for names in (grants.publishes, grants.calls))
     return Grants(publishes=published, calls=called)
 
 
 def _of_robots(grants: Grants) -> frozenset[str]:
-    """What the door subscribes to. Who publishes is told of it, and would send nothing if it were not."""
+    """Return the topics that the gateway subscribes to. Publishers must learn of these subscriptions, or they would send
+    nothing."""
     below = {name.partition(SERVERS)[0] for name in grants.calls if SERVERS in name}
     names = ("{}/rfm/servers/*/observation", "{}/*/rfm/servers/*/observation", "{}/*/rfm/status")
     return frozenset(name.format(root) for root in below for name in names)
 
 
 def _discovery(domain: int) -> tuple[Rule, Rule]:
-    """Who is there, and what of, is told to every member; only names."""
+    """Return the rules by which every member discovers nodes and endpoints; they contain only names."""
     everything, nodes = f"@ros2_lv/{domain}/**", f"@ros2_lv/{domain}/*/*/*/NN/**"
     asked = _rule("in the graph", IN, ["declare_liveliness_subscriber", "liveliness_query"], [everything])
     return asked, _rule("of the graph", OUT, ["liveliness_token", "reply"], [everything, nodes])
 
 
 def _tokens(grants: Grants, domain: int) -> list[str]:
-    """By which rmw_zenoh says what a node has."""
+    """Return the liveliness tokens by which rmw_zenoh declares the endpoints of a node."""
     kinds = (("MP", grants.publishes), ("MS", grants.hears), ("SS", grants.serves), ("SC", grants.calls))
     below = f"@ros2_lv/{domain}/*/*/*"
     said = [
@@ -185,12 +192,15 @@ def _bounded(domain: int) -> Rule:
 
 
 def _slowed(domain: int, permissions: Permissions) -> list[Rule]:
-    """Counted for each session and each of these topics by itself: whoever floods loses its own messages. What servers, schedulers
-    and the door say is not slowed: to many robots at once is no flood, and Zenoh has one count for all that a rule matches."""
+    """Return the rate limits, counted for each session and each of these topics: a member that floods loses its own messages.
+
+    Messages of servers, schedulers and the gateway are not limited: those to many robots at once are no flood, and Zenoh has one
+    count for everything that a rule matches.
+    """
     names = permissions.of_robots
     own = {own_name(name, "*") for name in names if SERVERS in name}
     rules = [{"key_expr": key, "freq": MAX_PUTS_HZ} for key in _keys(names | own, domain)]
-    return [{"id": "rate", "flows": [IN], "messages": ["put"], "rules": rules}] if rules else []  # Zenoh takes no empty list
+    return [{"id": "rate", "flows": [IN], "messages": ["put"], "rules": rules}] if rules else []  # Zenoh accepts no empty list
 
 
 def _tls(member: str, place: str) -> Mapping[str, Any]:

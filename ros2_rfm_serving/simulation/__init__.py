@@ -1,4 +1,4 @@
-"""The virtual-time body: the same robots and servers, in simulated factories."""
+"""Adapter for virtual time: the live decision cores of robots and servers, in simulated factories."""
 
 from ros2_rfm_serving.simulation.conditions import Conditions, Crash, Cut, Network, Stragglers, TaskArrivals, Unsureness, load_trace
 from ros2_rfm_serving.simulation.day import DayReport, live_through

@@ -1,4 +1,4 @@
-"""The servers of a simulated factory, as its schedule places them."""
+"""Construction of the servers of a simulated factory from its schedule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ros2_rfm_serving.types import Placement, Schedule
 
 
 class Build:
-    """Hosts of one simulated factory."""
+    """Builder of the servers of one simulated factory."""
 
     def __init__(self, factory: Factory, settings: Settings, timing: Timing, world: World) -> None:
         self._settings, self._timing, self._world = settings, timing, world
@@ -25,7 +25,7 @@ class Build:
         self._chunk_length = settings.chunk_steps
 
     def expect(self, robot: Robot) -> None:
-        """One that nobody declared: models are as sure of its actions as of those of its task."""
+        """Add a robot that is not declared: models are as sure of its actions as of those of its task."""
         settings = self._settings.robots[robot.task]
         if settings.horizon.policy:
             self._rows[robot.name] = settings.mean_rows
@@ -35,7 +35,8 @@ class Build:
         return Host(placement, self._settings.of(placement), gpus, self._world, profile_s)
 
     def machine(self, placement: Placement) -> tuple[list[Gpu], tuple[float, ...]]:
-        """Its own GPU, or a share of one, and what its requests overflow to, if anything; and what it knows of itself."""
+        """Return the server's GPU, or its share of one, and the remote one for overflow if there is any, with the server's own
+        profile."""
         given = (placement, self._timing, self._world)
         gpus = [build_gpu(*given, self._chunk_length, self._rows)]
         if self._settings.of(placement).overflow:
@@ -44,13 +45,13 @@ class Build:
         return gpus, self._timing.profile.batches_s(*of)
 
     def load_s(self, placement: Placement) -> float:
-        """inf: nobody has said."""
+        """Return the time to load a placement's model; inf: not known."""
         footprint = self._timing.catalogue.footprint(placement.model, placement.gpu_type)
         return footprint.load_s if footprint else math.inf
 
 
 def shares_of(schedule: Schedule) -> dict[str, int]:
-    """As in `World`."""
+    """Return the number of placements on the GPU of each server, as in `World`."""
     on_gpu = Counter(placement.gpu for placement in schedule.placements if placement.gpu)
     return {p.server: on_gpu[p.gpu] for p in schedule.placements if p.gpu}
 

@@ -1,4 +1,4 @@
-"""A robot, and the way to it, as a simulated server sees them."""
+"""Interface of a robot and its connection, as simulated servers use it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ros2_rfm_serving.types import Reply, RequestId, SessionGrant
 
 
 class Connection(Protocol):
-    """Between a robot and its servers, simulated (`wire.py`) or recorded (`audit/whatif/network.py`)."""
+    """Connection between a robot and its servers, simulated (`wire.py`) or recorded (`audit/whatif/network.py`)."""
 
     def connected(self, direction: Direction, now_s: float) -> bool: ...
     def deliveries(self, direction: Direction, now_s: float, *, reliable: bool = False) -> tuple[Delivery, ...]: ...

@@ -1,4 +1,4 @@
-"""What a simulated factory has to put up with: its network, its faults, who comes and goes, when there is work.
+"""Conditions of a simulated factory: its network, its faults, joining and leaving robots, and the arrival of tasks.
 
 All times are seconds from the start of the simulation, the warm-up included.
 """
@@ -30,24 +30,27 @@ def _check(holds: bool, key: str, value: float, fix: str) -> None:
 @dataclass(frozen=True, kw_only=True)
 class Cut(faults.Cut):
     robots: frozenset[str] = frozenset()
-    """Whose connection is cut; empty: everybody's."""
+    """Robots whose connection is cut; empty: all robots."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Between robots and servers, each way. Requests and replies may be lost; sessions and status messages are repeated until they
-    pass, so that only a cut keeps them away."""
+    """Network between robots and servers, the same in both directions.
+
+    Requests and replies may be lost. Sessions and status messages are repeated until they arrive, so that only a cut keeps them
+    away.
+    """
 
     latency_s: float = 0.0
     jitter_s: float = 0.0
-    """Mean of what is added to it, exponentially distributed: most messages are hardly delayed, a few are delayed long."""
+    """Mean of an additional delay, exponentially distributed: most messages are hardly delayed, a few are delayed long."""
     loss: float = 0.0
-    """Share of requests and of replies."""
+    """Share of requests and of replies that are lost."""
     cuts: tuple[Cut, ...] = ()
     trace: tuple[tuple[float, float], ...] = ()
-    """(time_s, delay_s) as recorded, in place of `latency_s`: each holds until the next; the trace repeats."""
+    """Recorded (time_s, delay_s), in place of `latency_s`: each delay holds until the next time; the trace repeats."""
     faults: FaultPlan = field(default_factory=FaultPlan)
-    """Of every robot's connection, on top of all that."""
+    """Additional faults of every robot's connection."""
 
     def __post_init__(self) -> None:
         _check(self.latency_s >= 0, "network.latency_s", self.latency_s, "0 or more")
@@ -58,7 +61,7 @@ class Network:
 
     @classmethod
     def declared(cls, network: fleet.Network) -> Network:
-        """As a descriptor has it: half of it each way."""
+        """Return the network of a descriptor: half of its delays are on each way."""
         return cls(latency_s=network.round_trip_ms / 2e3, jitter_s=network.jitter_ms / 2e3)
 
     @property
@@ -68,15 +71,15 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Stragglers:
-    """Some services take longer than the law says: a throttled GPU, a page fault, a neighbour."""
+    """Services that take longer than the service law predicts, because of a throttled GPU, a page fault or a neighbour."""
 
     share: float = 0.0
     factor: float = 1.0
     from_s: float = 0.0
     until_s: float = math.inf
-    """When there are any."""
+    """End of the interval in which there are stragglers."""
     servers: frozenset[str] = frozenset()
-    """Whose; empty: everybody's."""
+    """Servers with stragglers; empty: all servers."""
 
     @classmethod
     def declared(cls, stragglers: cluster.Stragglers | None) -> Stragglers:
@@ -89,11 +92,12 @@ class Stragglers:
 
 @dataclass(frozen=True, kw_only=True)
 class Unsureness:
-    """From then on models are sure of fewer actions, or of more, than the descriptor's horizons declare."""
+    """Change of the models' confidence: after `from_s` they are sure of fewer or more actions than the descriptor's horizons
+    declare."""
 
     from_s: float = math.inf
     factor: float = 1.0
-    """Of the rows that are executed of a chunk."""
+    """Multiple of the steps that are executed of a chunk."""
 
     def __post_init__(self) -> None:
         _check(self.factor > 0, "unsureness.factor", self.factor, "more than 0")
@@ -101,22 +105,22 @@ class Unsureness:
 
 @dataclass(frozen=True, kw_only=True)
 class Crash:
-    """A server's process dies with all it holds, and comes back once the model is loaded again."""
+    """Loss of a server's process with all its state; it restarts once the model is loaded again."""
 
     server: str
     at_s: float
     restart_after_s: float | None = None
-    """None: as long as the catalogue says that the model takes to load; infinite: it stays away."""
+    """Time until the restart; None: the time to load the model according to the catalogue; infinite: it does not restart."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskArrivals:
-    """Tasks arrive at each robot as a Poisson process and wait until it is free; between them it idles."""
+    """Poisson process by which tasks arrive at each robot; they wait until it is free, and between them it idles."""
 
     rate_hz: float
-    """Tasks per second, of one robot."""
+    """Tasks per second for one robot."""
     duration_s: float
-    """Of one task."""
+    """Duration of one task."""
 
     def __post_init__(self) -> None:
         _check(self.rate_hz > 0, "arrivals.rate_hz", self.rate_hz, "more than 0")
@@ -125,34 +129,35 @@ class TaskArrivals:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """By default a perfect factory: every robot always has a task and nothing ever fails."""
+    """Conditions of a simulation. By default the factory is perfect: every robot always has a task and nothing ever fails."""
 
     network: Network | None = None
-    """None: as the descriptor declares it of each group of robots."""
+    """Network of all robots; None: the one that the descriptor declares for each group of robots."""
     stragglers: Stragglers | None = None
-    """None: as the descriptor declares them."""
+    """Stragglers of the servers; None: those that the descriptor declares."""
     unsureness: Unsureness = Unsureness()
     crashes: tuple[Crash, ...] = ()
     joins: Mapping[str, float] = field(default_factory=dict)
-    """Robot -> when it comes; all others are there from the start."""
+    """Robot -> time at which it joins; all others are there from the start."""
     begins: Mapping[str, float] = field(default_factory=dict)
     """Robot -> seconds from its joining until its first task begins; all others begin at a random phase."""
     plans_owed: float | None = None
-    """Share of the second System 2 call that every robot owes when it begins, [0, 1); None: a random share for each robot."""
+    """Share of the second System 2 call that is already due when a robot begins, [0, 1); None: a random share for each robot."""
     leaves: Mapping[str, float] = field(default_factory=dict)
-    """Robot -> when it goes."""
+    """Robot -> time at which it leaves."""
     arrivals: TaskArrivals | None = None
-    """None: every robot always has a task."""
+    """Arrival of tasks; None: every robot always has a task."""
     link: LinkConfig = field(default_factory=LinkConfig)
-    """Of every robot: how long it waits for what."""
+    """Timeouts of every robot."""
 
     def of(self, planning: Planning) -> Conditions:
-        """With what a descriptor declares."""
+        """Return the conditions completed with the declarations of a descriptor."""
         return self if self.stragglers else replace(self, stragglers=Stragglers.declared(planning.stragglers))
 
 
 def load_trace(file: Path) -> tuple[tuple[float, float], ...]:
-    """A recorded trace, CSV with the columns `time_s,delay_ms`, for `Network.trace`. Raises: `ConfigurationError`."""
+    """Return a recorded trace for `Network.trace`, from a CSV file with the columns `time_s,delay_ms`. Raises:
+    `ConfigurationError`."""
     try:
         lines = list(csv.reader(file.read_text(encoding="utf-8").splitlines()))
     except (OSError, UnicodeDecodeError) as error:

@@ -1,7 +1,7 @@
-"""Hours of a factory in which robots come and go, in virtual time: what its scheduler does, and what that costs.
+"""Hours of a factory with joining and leaving robots, in virtual time: the decisions of its scheduler, and their cost.
 
-The scheduler alone is simulated: between two events nothing changes, so that a day takes seconds. What robots and servers do
-meanwhile is `simulate_watched`'s.
+Only the scheduler is simulated: between two events nothing changes, so that a day takes seconds. `simulate_watched` simulates
+robots and servers, too.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
 from ros2_rfm_serving.virtual_time.events import Events
 
 DAY_WORK = 0.0
-"""Of one plan, where none is given: a day has hundreds of them, and the first placement that is found will do."""
+"""Work for one plan by default: a day has hundreds of plans, and the first placement that is found suffices."""
 
 
 @dataclass(kw_only=True)
 class DayReport(GuestFigures):
     hours: float
     adjusted: int = 0
-    """Guests for whom others' rates or batch sizes changed."""
+    """Guests for which others' rates or batch sizes changed."""
     schedules: int = 0
     migrations: int = 0
     """Schedules by which a server loads another model."""
     most_robots: int = 0
     actions: float = 0.0
-    """Weighted, as the schedules expect them."""
+    """Weighted actions that the schedules predict."""
     lost_actions: float = 0.0
-    """Of those, while models load."""
+    """Part of them that is lost while models load."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -53,14 +53,17 @@ def live_through(
     work: float | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> DayReport:
-    """The same seed gives the same report. progress: is told the virtual time. Raises: `RfmError` when nothing can be served."""
+    """Simulate the hours, and return the report. The same seed gives the same report.
+
+    progress: called with the virtual time. Raises: `RfmError` when nothing can be served.
+    """
     day = _Day(factory, profile, catalogue, turnover, hours, seed, policy, DAY_WORK if work is None else work)
     day.events.run(3600.0 * hours, progress, every_s=600.0)
     return day.end()
 
 
 class _Day(NoBook):
-    """What happens of itself, and the scheduler's book."""
+    """The planned events of a day, and the log of its scheduler."""
 
     def __init__(
         self,
@@ -89,7 +92,7 @@ class _Day(NoBook):
     # --- schedules ---
 
     def changed(self, before: Fleet, after: Fleet, reason: str) -> None:
-        """Before it is published: whether more than the routes of those who came and went is another one."""
+        """Count a schedule, before it is published, that changes more than the routes of the robots that joined and left."""
         names = {robot.name for robot in before.robots} & {robot.name for robot in after.robots}
         if len(after.robots) > len(before.robots) and _of(before.schedule, names) != _of(after.schedule, names):
             self.report.adjusted += 1
@@ -111,7 +114,7 @@ class _Day(NoBook):
         self._since_s = now_s
 
     def _worth_hz(self, route: Route) -> float:
-        """Weighted actions/s."""
+        """Return the weighted actions/s of a route."""
         return self._values[route.task] * route.predicted_rate_hz if route.component == SYSTEM1 else 0.0
 
     def _load_s(self, placement: Placement) -> float:
@@ -120,6 +123,6 @@ class _Day(NoBook):
 
 
 def _of(schedule: Schedule, robots: set[str]) -> tuple[object, object]:
-    """Routes of these, and how servers batch."""
+    """Return the routes of these robots, and the batch sizes of the servers."""
     routes = {route for route in schedule.routes if route.robot in robots}
     return routes, {placement.server: placement.batch_size for placement in schedule.placements}

@@ -1,15 +1,15 @@
-"""Which actions count: one robot's ledger.
+"""Goodput of one robot: which of its actions count.
 
 A System 1 prediction that was executed counts for goodput when
 1. it was answered within System 1's SLO;
-2. the plan that it runs under was answered within System 2's SLO (and so for whatever else is coupled to actions);
+2. its plan was answered within System 2's SLO (and likewise for any other component that is coupled to actions);
 3. for every periodic component of its robot the newest due check is in order: the last one was answered within its SLO, and it
-   was sent no longer ago than a period and an SLO, with 5 % of slack for the pace's own jitter.
+   was sent no longer ago than a period and an SLO, with 5 % of slack for the jitter of the pace itself.
 
-ROSA §4.2: "a robot action is counted only when the latency and invocation requirements are satisfied". Its figures say how: at 64
-robots §4.3 has 145.5 raw actions/s, 17.0 % of them within System 1's SLO, and 24.8 qualified: 145.5 x 17.0 % = 24.7. So the SLO is
-judged prediction by prediction, not by whether a class meets its percentile. Plans and checks are judged the same way, at the time
-of the action that relies on them.
+Source: ROSA §4.2, "a robot action is counted only when the latency and invocation requirements are satisfied". Its figures show the
+method: at 64 robots §4.3 has 145.5 raw actions/s, 17.0 % of them within System 1's SLO, and 24.8 qualified: 145.5 x 17.0 % = 24.7.
+So the SLO is checked for each prediction, not by whether a class meets its percentile. Plans and checks are treated in the same
+way, at the time of the action that relies on them.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class Tally:
 
     sent: int = 0
     within: int = 0
-    """Answered within the SLO."""
+    """Requests answered within the SLO."""
     undecided: int = 0
-    """Without an answer when the robot stopped waiting or the simulation ended, and the SLO was not over."""
+    """Requests without an answer when the robot stopped waiting or the simulation ended, within the time of their SLO."""
     latencies_s: list[float] = field(default_factory=list)
-    """Of those answered."""
+    """Latencies of answered requests."""
 
 
 @dataclass(slots=True)
 class ActionTally:
-    """Of one task, after the warm-up."""
+    """Actions of one task after the warm-up."""
 
     raw: int = 0
     qualified: int = 0
@@ -51,27 +51,27 @@ class _Asked:
 
     slo_s: float
     period_s: float
-    """Of a periodic component; 0: goal-coupled"""
+    """Period of a periodic component; 0: goal-coupled"""
     tally: Tally
     is_coupled: bool = False
-    """To actions: it plans."""
+    """The component plans, and is coupled to actions."""
     depth: int = 1
     """Requests that wait for an answer at once: more than one in a pipelined session."""
     waits_s: dict[int, float] = field(default_factory=dict)
-    """When those were sent, by sequence number."""
+    """Sequence number -> sending time of requests without an answer."""
     last_sent_s: float = -math.inf
-    """Of the last one that was answered"""
+    """Sending time of the last request that was answered"""
     in_order: bool = False
-    """That one was answered within its SLO."""
+    """That request was answered within its SLO."""
 
     @property
     def patience_s(self) -> float:
-        """From sending a check until the next must have been answered; without an SLO, within a period."""
+        """Time from sending a check until the next must have been answered; without an SLO, within a period."""
         return SLACK * (self.period_s + (self.slo_s if self.slo_s < math.inf else self.period_s))
 
 
 class Ledger:
-    """All of one robot's requests and executed predictions; `tallies` are shared by the robots of its task."""
+    """All requests and executed predictions of one robot. `tallies` are shared by the robots of its task."""
 
     def __init__(self, task: Task, tallies: Mapping[str, Tally], actions: ActionTally, warm_up_s: float) -> None:
         self._actions, self._warm_up_s = actions, warm_up_s
@@ -92,14 +92,14 @@ class Ledger:
         self._planned = self._asked_under_plan = False
 
     def begin(self, now_s: float) -> None:
-        """A task begins: its first checks are due now and have their SLO to be answered; there is no plan yet."""
+        """Begin a task: its first checks are due now and have their SLO to be answered; there is no plan yet."""
         for asked in self._asked.values():
             asked.in_order = bool(asked.period_s)
             asked.last_sent_s = now_s - asked.period_s
         self._planned = not self._coupled
 
     def end(self, now_s: float) -> None:
-        """A task ends, or the simulation: what has no answer yet, and still has time for it, says nothing."""
+        """End a task or the simulation: requests without an answer that are still within their SLO are undecided."""
         for asked in self._asked.values():
             sent_s = [at_s for at_s in asked.waits_s.values() if at_s >= self._warm_up_s]
             asked.tally.undecided += sum(now_s - at_s <= asked.slo_s for at_s in sent_s)
@@ -107,7 +107,7 @@ class Ledger:
 
     def sent(self, component: str, now_s: float, sequence: int = 0) -> None:
         asked = self._asked[component]
-        while len(asked.waits_s) >= asked.depth:  # given up
+        while len(asked.waits_s) >= asked.depth:  # the robot no longer waits for it
             del asked.waits_s[next(iter(asked.waits_s))]
         asked.waits_s[sequence] = now_s
         if now_s >= self._warm_up_s:
@@ -116,7 +116,7 @@ class Ledger:
             self._asked_under_plan = self._planned
 
     def answered(self, component: str, now_s: float, sequence: int = 0) -> None:
-        """To a request that waits. Those before it are overtaken."""
+        """Record the answer to a waiting request. Older requests are overtaken, and no longer wait."""
         asked = self._asked[component]
         waits_s = asked.waits_s
         asked.last_sent_s = sent_s = waits_s.get(sequence, math.nan)
@@ -132,7 +132,7 @@ class Ledger:
             self._planned = all(plan.in_order for plan in self._coupled)
 
     def executed(self, now_s: float) -> None:
-        """The first action of the newest prediction was commanded."""
+        """Record that the first action of the newest prediction was commanded."""
         if now_s < self._warm_up_s:
             return
         self._actions.raw += 1

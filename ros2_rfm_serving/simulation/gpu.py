@@ -1,4 +1,4 @@
-"""The GPU of a simulated server: a service law spends virtual time (`profiles/service.py`)."""
+"""GPUs of simulated servers: a service law advances virtual time (`profiles/service.py`)."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ Run = Callable[[Work], Answers]
 Done = Callable[[Work, Answers], None]
 BatchLaw = FixedService | MeasuredService
 LARGE = 1e3
-"""Of a solver's last update, in standard deviations of an action: no model is as unsure."""
+"""Last update of a solver, in standard deviations of an action: larger than that of any model."""
 
 
 class Unsure:
-    """Lets an engine say how sure it is of its actions, where a horizon policy asks: from a row on that is drawn, its last solver
-    step still changed all, by any measure. `rows`: robot -> how many it executes before, on average."""
+    """Updates that make an engine less sure of its actions, for horizon policies.
+
+    From a randomly drawn step on, the last solver update is large by any measure. `rows`: robot -> mean number of steps that it
+    executes before.
+    """
 
     def __init__(self, rows: Mapping[str, int], seed: int, world: World) -> None:
         self._rows, self._draws = rows, np.random.default_rng(seed)
@@ -49,7 +52,7 @@ class Unsure:
         return replace(reply, updates=self._updates(request, len(reply.chunk_model)))
 
     def _updates(self, request: InferenceRequest, length: int) -> Array:
-        """[3, T, 1]. The rows of its prefix are executed before the chunk is there."""
+        """Return updates [3, T, 1]. The steps of the prefix are executed before the chunk arrives."""
         factor = self._given.factor if self._events.now_s >= self._given.from_s else 1.0
         mean = max(1, round(factor * self._rows[request.id.robot]))
         sure = request.inference_delay_steps + int(self._draws.integers(1, 2 * mean))
@@ -65,14 +68,14 @@ class Gpu(Protocol):
     def engine(self) -> Engine: ...
 
     def start(self, work: Work, run: Run, done: Done) -> None:
-        """`run` makes the engine work on it, `done` is called when it has ended."""
+        """Start the work. `run` makes the engine process it, and `done` is called when it has ended."""
 
     def forget(self) -> None:
-        """What runs will not end."""
+        """Discard the work in progress, which will not end."""
 
 
 class Stragglers:
-    """How many times longer a service takes than the law says, on a GPU that may be shared."""
+    """Ratio of a service time to that of the law, on a GPU that may be shared."""
 
     def __init__(self, world: World, server: str) -> None:
         self._conditions, self._shares = world.conditions.stragglers or conditions.Stragglers(), world.shares
@@ -89,8 +92,7 @@ class Stragglers:
 
 
 class BatchGpu:
-    """One batch at a time, and one after the other where several are under way. The engine waits for as long as the law says; here
-    that is written down instead."""
+    """GPU that runs one batch at a time, and several in order. The time that the engine would wait is recorded instead."""
 
     max_concurrent = 1
 
@@ -114,7 +116,7 @@ class BatchGpu:
 
 
 class SharedGpu:
-    """Continuous batching: all requests in service at once, each the slower the more they are."""
+    """Continuous batching: all requests are in service at once, and each is slower the more there are."""
 
     def __init__(self, world: World, stragglers: Stragglers, spec: EmulatedSpec, law: ContinuousService, unsure: Amend) -> None:
         self.engine = EmulatedEngine(spec, lambda num_requests: 0.0, lambda seconds: None, unsure)
@@ -140,7 +142,8 @@ class SharedGpu:
             self._events.at(next_s, self._wake, next_s, self._sharing)
 
     def _wake(self, time_s: float, sharing: ProcessorSharing[Work]) -> None:
-        """Planned anew whenever a request comes or goes; only the newest plan holds."""
+        """Process finished work. The wake-up is planned again whenever a request enters or leaves; only the newest plan is
+        valid."""
         if time_s != self._wakes_s or sharing is not self._sharing:
             return
         self._wakes_s = float("nan")
@@ -151,7 +154,7 @@ class SharedGpu:
 
 
 def costs_of(law: SteppedService) -> StepCosts:
-    """As a live server measures them before it serves."""
+    """Return the costs that a live server measures before it serves."""
     rows = range(1, law.max_rows + 1)
     return StepCosts(
         perceive_s=tuple(map(law.perception_s, rows)),
@@ -162,7 +165,7 @@ def costs_of(law: SteppedService) -> StepCosts:
 
 
 class SteppedGpu:
-    """Continuous batching of an action model: `Rounds` call the engine, which writes down how long the law says that it takes."""
+    """Continuous batching of an action model: `Rounds` call the engine, which records the duration according to the law."""
 
     max_concurrent = 1
 
@@ -178,5 +181,5 @@ class SteppedGpu:
         raise AssertionError("its works run together, in rounds")
 
     def forget(self) -> None:
-        """What runs will not end."""
+        """Discard the work in progress, which will not end."""
         self.engine.leave(list(self.engine.ready()))

@@ -1,4 +1,4 @@
-"""Robots that nobody declared: they come, ask to be admitted, stay for a while, and go with a word or without one."""
+"""Dynamic robots, which no descriptor declares: they request admission, stay for a while, and leave with or without a message."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ros2_rfm_serving.virtual_time.events import source
 
 @dataclass(frozen=True, kw_only=True)
 class Turnover:
-    """Guests beside the declared robots: they come as a Poisson process, for the tasks in the proportion of the fleet."""
+    """Arrival of dynamic robots as a Poisson process, for the tasks in the proportion of the fleet."""
 
     arrivals_hz: float
     stay_s: float
-    """Mean, exponentially distributed."""
+    """Mean stay, exponentially distributed."""
     crashed: float = 0.0
-    """Share of them that fall silent in the end: their lease does the rest."""
+    """Share of them that fall silent in the end, so that their lease expires."""
 
     def __post_init__(self) -> None:
         for key, value in (("arrivals_hz", self.arrivals_hz), ("stay_s", self.stay_s)):
@@ -33,29 +33,30 @@ class Turnover:
 
 @dataclass(kw_only=True)
 class GuestFigures:
-    """What became of them."""
+    """Counts of dynamic robots."""
 
     at_once: int = 0
-    """Guests that were admitted so; for some of them others' rates or batch sizes changed (`DayReport.adjusted`)."""
+    """Guests that were admitted at once; for some of them others' rates or batch sizes changed (`DayReport.adjusted`)."""
     planned_anew: int = 0
     """Guests that were admitted with a plan of the whole factory."""
     refused: Counter[str] = field(default_factory=Counter)
-    """Task -> guests."""
+    """Task -> number of guests."""
     left: int = 0
     silent: int = 0
-    """Guests that were heard no more; their leases ended."""
+    """Guests that sent no more messages, so that their leases expired."""
     longest_wait_s: float = 0.0
-    """For an answer."""
+    """Longest wait for an answer."""
 
 
 Comes = Callable[[str, str], None]
-"""Is told of a robot that was admitted, and its task."""
+"""Called with a robot that was admitted, and its task."""
 Goes = Callable[[str, bool], None]
-"""Is told of a robot that goes, and whether it says goodbye."""
+"""Called with a robot that leaves, and whether it sends a message."""
 
 
 class Guests:
-    """Of one factory. `comes`: as soon as one is admitted; `goes`: before its scheduler hears of it, if that does."""
+    """Dynamic robots of one factory. `comes` is called as soon as one is admitted, `goes` before its scheduler learns that it left,
+    if it does."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Guests:
         comes: Comes = lambda robot, task: None,
         goes: Goes = lambda robot, goodbye: None,
     ) -> None:
-        """tasks: of the declared robots, one by one."""
+        """Plan the first arrival. tasks: of the declared robots, one by one."""
         self._turnover, self._tasks, self._scheduler, self._figures = turnover, tasks, scheduler, figures
         self._comes_in, self._goes_out, self._events = comes, goes, scheduler.events
         self._coming, self._staying = source(seed, "guests"), source(seed, "stays")

@@ -1,4 +1,4 @@
-"""One placement at work in virtual time: the model server of the live body, and a service law in place of a GPU."""
+"""Server in virtual time: the model server of the live nodes, with a service law in place of a GPU."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from ros2_rfm_serving.virtual_time.rounds import Answers, Rounds
 LOG = logging.getLogger(__name__)
 DOWN = Direction.DOWN
 STATUS_PERIOD_S = 0.5
-"""Of a server's status messages, as in the live body."""
+"""Period of a server's status messages, as in the live nodes."""
 REFETCH_LOOKS = 4
-"""At what waits, within the age at which an observation is stale, as in the live body."""
+"""Number of checks of waiting requests within the age at which an observation is stale, as in the live nodes."""
 UNLIMITED = 65_535
-"""Rows of a batch, where the engine alone says how many."""
+"""Batch size where only the engine limits it."""
 EPOCHS = 1_000_000
-"""More than the sessions that a server opens in one life: an epoch never comes back."""
+"""Distance between the session epochs of two lives of a server, more than it opens sessions in one: no epoch is used twice."""
 
 
 @dataclass(slots=True)
 class ServerTally:
-    """After the warm-up."""
+    """Figures of a server after the warm-up."""
 
     busy_s: float = 0.0
     latencies_s: list[float] = field(default_factory=list)
-    """Arrival to reply"""
+    """Latencies from arrival to reply"""
 
 
 def server_config(placement: Placement, settings: ServerSettings, profile_s: tuple[float, ...], gpu: Gpu) -> ServerConfig:
-    """As the live body's: what batches continuously takes whatever waits."""
+    """Return the configuration of the live server; one that batches continuously accepts all waiting requests."""
     continuous = placement.batching == CONTINUOUS
     return ServerConfig(
         name=placement.server,
@@ -62,12 +62,13 @@ def server_config(placement: Placement, settings: ServerSettings, profile_s: tup
 
 
 class Host:
-    """`clients` are the robots by name, `listeners` those that hear its status; whoever builds the factory fills them in."""
+    """Server with one placement. `clients` are the robots by name, and `listeners` receive its status; the factory's builder fills
+    both."""
 
     def __init__(
         self, placement: Placement, settings: ServerSettings, gpus: Sequence[Gpu], world: World, profile_s: tuple[float, ...] = ()
     ) -> None:
-        """gpus: its own, and the one that its requests overflow to, if any. profile_s: as in `ServerConfig`."""
+        """Start the server. gpus: its own, and the one for overflow, if any. profile_s: as in `ServerConfig`."""
         self.placement, self.name, self._settings = placement, placement.server, settings
         self.tally = ServerTally()
         self.clients: dict[str, Client] = {}
@@ -85,10 +86,10 @@ class Host:
         self._rates_hz: Mapping[SessionKey, float] = {}
         self._lives, self._loaded_s = 1, math.nan
         self.loads = False
-        """A model, which nobody waited for when it began."""
+        """The server loads a model, for which no request waited when it began."""
         self._in_progress: set[Work] = set()
         self._num_own = 0
-        """Of those, on its own GPU."""
+        """Number of them on its own GPU."""
         self._busy_since_s = self._looks_s = math.inf
         if self._config.refetch_after_s < math.inf:
             self._events.at(0.0, self._refetch)
@@ -109,10 +110,10 @@ class Host:
         self._rounds = Rounds(server.loop, self._events, lambda: edge.spent_s, self) if isinstance(edge, SteppedGpu) else None
         return server
 
-    # --- who is there ---
+    # --- clients ---
 
     def meet(self, client: Client) -> None:
-        """It is on the graph; one of the same name was its former life."""
+        """Add a robot to the graph; one of the same name is a former instance of it."""
         if (former := self.clients.get(client.name)) is not client:
             if former:
                 self.part(former)
@@ -120,19 +121,19 @@ class Host:
             self.listeners.append(client)
 
     def part(self, client: Client) -> None:
-        """It has left the graph; replies to it may still be on their way."""
+        """Remove a robot from the graph; replies to it may still be on their way."""
         if client in self.listeners:
             self.listeners.remove(client)
 
     def collect(self) -> None:
-        """Sessions of those who have been gone for long."""
+        """Close sessions of robots that left long ago."""
         if self._up:
             waiting, there = self._server.num_waiting, {client.name for client in self.listeners}
             absent = [key for key in self._server.session_keys() if key[0] not in there]
             self._server.collect_sessions(absent, self._events.now_s)
             self._traffic.dropped += waiting - self._server.num_waiting
 
-    # --- what arrives ---
+    # --- received messages ---
 
     def receive(self, request: ObservationRequest) -> None:
         if not self._up:
@@ -146,7 +147,7 @@ class Host:
         self._serve()
 
     def open_session(self, client: Client, request: SessionRequest) -> None:
-        """A server that is down does not answer."""
+        """Answer a request for a session. A server that is down does not answer."""
         if not self._up:
             return
         now_s, waiting = self._events.now_s, self._server.num_waiting
@@ -180,7 +181,7 @@ class Host:
         self._traffic.dropped += before - self._server.num_waiting
 
     def tell_status(self) -> None:
-        """Again and again. A server that is down says nothing."""
+        """Publish the status periodically. A server that is down publishes none."""
         now_s = self._events.now_s
         self._events.at(now_s + STATUS_PERIOD_S, self.tell_status)
         if self._up:
@@ -193,19 +194,19 @@ class Host:
 
     @property
     def snapshot(self) -> ServerSnapshot | None:
-        """What its status says; None: it is down, and says nothing."""
+        """Content of its status; None: the server is down."""
         return self._server.snapshot(self._events.now_s) if self._up else None
 
-    # --- another schedule ---
+    # --- schedules ---
 
     def declare(self, rates_hz: Mapping[SessionKey, float]) -> None:
-        """How often the schedule lets its sessions ask."""
+        """Set the rates at which the schedule lets the sessions ask."""
         self._rates_hz = rates_hz
         if self._up:
             self._server.declare(rates_hz)
 
     def follow(self, placement: Placement) -> None:
-        """The same model, in other batches or with other robots."""
+        """Follow a placement of the same model with other batches or other robots."""
         if placement != self.placement:
             self.placement = placement
             size = self._config.batch_size if placement.batching == CONTINUOUS else placement.batch_size
@@ -214,7 +215,7 @@ class Host:
                 self._server.resize(size, placement.max_sessions)
 
     def become(self, placement: Placement, gpus: Sequence[Gpu], profile_s: tuple[float, ...], load_s: float) -> None:
-        """Another model, once it is loaded; robots that are still here find nobody meanwhile."""
+        """Load another model. Robots that still use this server get no answer meanwhile."""
         crashed = not self._up and not self.loads
         self.crash(math.inf)
         self.placement, self._gpus = placement, gpus
@@ -223,14 +224,14 @@ class Host:
             self.load(load_s)
 
     def load(self, load_s: float) -> None:
-        """Its model: until then it takes nothing."""
+        """Load the model; until then the server accepts nothing."""
         self.crash(math.inf)
         self.loads, self._loaded_s = True, self._events.now_s + load_s
         if self._loaded_s < math.inf:
             self._events.at(self._loaded_s, self._load_ends, self._loaded_s)
 
     def _load_ends(self, time_s: float) -> None:
-        """Only the newest plan holds."""
+        """Restart with the loaded model, unless a newer plan replaced this one."""
         if self.loads and time_s == self._loaded_s:
             self.loads = False
             self._restart()
@@ -238,7 +239,7 @@ class Host:
     # --- faults ---
 
     def crash(self, restart_after_s: float) -> None:
-        """All it held is gone."""
+        """Lose all state, and restart after a time."""
         if not self._up:
             return
         self._traffic.dropped += self.num_held
@@ -288,13 +289,13 @@ class Host:
         self._serve()
 
     def _look_again(self, time_s: float) -> None:
-        """Only the newest plan holds."""
+        """Serve again, unless a newer plan replaced this one."""
         if time_s == self._looks_s and self._up:
             self._looks_s = math.inf
             self._serve()
 
     def _refetch(self) -> None:
-        """Again and again: asks robots for newer observations in place of those that will be stale when they are used."""
+        """Request newer observations periodically in place of those that will be stale when they are used."""
         now_s = self._events.now_s
         self._events.at(now_s + self._config.refetch_after_s / REFETCH_LOOKS, self._refetch)
         for request in self._server.refetches(now_s) if self._up else ():
@@ -303,12 +304,12 @@ class Host:
                 self._events.soon(copy.delay_s, client.ask_again, request)
 
     def _return(self, work: Work, answers: Answers) -> None:
-        """The way there and back of what overflowed."""
+        """Add the way there and back of a request that overflowed."""
         self._events.at(self._events.now_s + self._round_trips_s[work.tier], self.ended, work, answers)
 
     def ended(self, work: Work, answers: Answers) -> None:
         if work not in self._in_progress:
-            return  # a crash was faster
+            return  # a crash came first
         self._in_progress.remove(work)
         if not work.tier:
             self._num_own -= 1
@@ -341,7 +342,7 @@ class Host:
     # --- the end ---
 
     def finish(self) -> None:
-        """The simulation is over."""
+        """End the simulation."""
         self._count_busy()
         if self._up:
             self._traffic.dropped += self._server.snapshot(self._events.now_s).superseded
@@ -349,12 +350,12 @@ class Host:
             self._say_problems()
 
     def _say_problems(self) -> None:
-        """Of foreign code, whose requests others have decided about."""
+        """Log the problems of foreign code, whose requests other code has decided about."""
         refused = self._server.snapshot(self._events.now_s).refused
         for kind, problem in dict(self._server.problems).items():
             LOG.warning(f"{self.name}: {kind}, {refused.get(kind, 1)} times, the last of them: {problem}")
 
     @property
     def num_held(self) -> int:
-        """Requests in its mailboxes and in service."""
+        """Number of requests in its mailboxes and in service."""
         return (self._server.num_waiting if self._up else 0) + sum(len(work.batch) for work in self._in_progress)

@@ -1,7 +1,7 @@
-"""Random factories of models that were profiled, for holding predictions against simulations. A seed gives the same one again.
+"""Random factories of profiled models, for the comparison of predictions with simulations. A seed always gives the same one.
 
-Beside `random_factories.py`, whose profiles are formulas: these can be run in virtual time, by the catalogue's service laws.
-Their objective is the throughput, which goes furthest: some robots hardly act, and servers are as full as SLOs let them be.
+In contrast to `random_factories.py`, whose profiles are formulas, these can be run in virtual time, by the catalogue's service
+laws. Their objective is the throughput, which is the most extreme: some robots hardly act, and servers are as full as SLOs permit.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ ACTIONS = {"nvidia/GR00T-N1.6-3B": 47.2, "physical-intelligence/pi0.5": 51.8}
 TEXTS = {"Qwen2.5-VL-7B-Instruct": 450.0, "Qwen2.5-VL-3B-Instruct": 200.0}
 FEWEST_SERVERS, MOST_SERVERS = 2, 6
 MOST_ROBOTS_EACH = 7
-"""Robots per server, at the most."""
+"""Largest number of robots per server."""
 ROUND_TRIPS_MS, JITTERS_MS = (2.0, 25.0), (1.0, 10.0)
-"""A round trip takes 3 to 35 ms on average."""
+"""Round trips of 3 to 35 ms on average."""
 HURRIED_MS, LONG_TRIPS_MS, LONG_JITTERS_MS = (20.0, 250.0), (2.0, 80.0), (1.0, 20.0)
-"""Of robots that execute so little of a chunk that they may wait for longer."""
+"""Action periods and networks of robots that execute so little of a chunk that they may wait for longer."""
 
 MOST_TRUSTED = 8
-"""Control steps of a chunk, where servers say how far it is to be trusted."""
+"""Largest number of control steps of a chunk where servers decide the horizon."""
 
 
 def profiled_factory(seed: int, *, network: bool, batching: str = "fixed") -> Factory:
-    """2 to 6 servers, up to 7 robots each, 1 to 3 classes; a third of them executes while it waits. network: each class has one.
-    batching: of action models."""
+    """Return a factory with 2 to 6 servers, up to 7 robots each, and 1 to 3 classes, a third of which executes while it waits.
+
+    network: each class has a network. batching: of action models.
+    """
     rng = np.random.default_rng([seed, network])
     servers = int(rng.integers(FEWEST_SERVERS, MOST_SERVERS + 1))
     classes = int(rng.integers(1, min(3, servers) + 1))
@@ -52,15 +54,19 @@ def profiled_factory(seed: int, *, network: bool, batching: str = "fixed") -> Fa
 
 
 def hurried_factory(seed: int) -> Factory:
-    """1 to 4 servers, up to 7 robots each, 1 or 2 classes, most of which execute 20 to 250 ms of a chunk while they wait: answers
-    that take as long, longer, or longer than the whole chunk lasts. Half of the classes have a network, SLOs are up to ten times a
-    request alone, and a fourth of the factories batch continuously."""
+    """Return a factory whose robots execute 20 to 250 ms of a chunk while they wait for answers that may take as long or longer.
+
+    It has 1 to 4 servers, up to 7 robots each, and 1 or 2 classes. Some answers take longer than the whole chunk lasts. Half of the
+    classes have a network, SLOs are up to ten times a request alone, and a fourth of the factories batch continuously.
+    """
     return _late_answers("hurried", seed, np.random.default_rng([seed, 2]), _hurried_task)
 
 
 def trusting_factory(seed: int, batching: str = "") -> Factory:
-    """The same, of classes that leave it to their server how much of a chunk they execute: 1 to 8 steps of it are declared, 1 to 8
-    are executed on average. batching: of all of them, and not of a fourth."""
+    """Return such a factory whose servers decide how much of a chunk is executed: 1 to 8 steps are declared, 1 to 8 are the mean.
+
+    batching: of all these factories, in place of a random choice.
+    """
     return _late_answers("trusting", seed, np.random.default_rng([seed, 3]), _trusting_task, batching)
 
 
@@ -116,7 +122,7 @@ def _network(
 
 
 def _task(rng: np.random.Generator, network: Network, *, crowded: bool) -> Task:
-    """crowded: there is no room for other models than those of actions."""
+    """Return a random task. crowded: the servers suffice for action models only."""
     model = str(rng.choice(list(ACTIONS)))
     components = {SYSTEM1: Component(model=model, slo_ms=_slo_ms(rng, ACTIONS[model], network))}
     for name in [] if crowded else rng.permutation([SYSTEM2, SAFETY, MONITOR])[: rng.integers(0, 2)].tolist():
@@ -133,5 +139,5 @@ def _task(rng: np.random.Generator, network: Network, *, crowded: bool) -> Task:
 
 
 def _slo_ms(rng: np.random.Generator, alone_ms: float, network: Network) -> float:
-    """1.5 to 4 times the request alone, beside most of the network."""
+    """Return 1.5 to 4 times the latency of the request alone, plus most of the network's."""
     return round(alone_ms * float(rng.uniform(1.5, 4.0)) + 1e3 * network.at_s(99.0), 1)

@@ -1,8 +1,9 @@
-"""Random factories of a given size with random profiles, for measuring schedulers and for tests. A seed gives the same one again.
+"""Random factories of a given size with random profiles, for measurements of schedulers and for tests. A seed always gives the same
+one.
 
-Their objective is the paper's, of which ROSA's search and exact optima are.
+Their objective is the paper's, for which ROSA's search and exact optima are defined.
 
-The profiles come from service laws by queueing formulas, not from a simulation, so that a factory is made in milliseconds.
+The profiles come from service laws by queueing formulas, not from a simulation, so that a factory is created in milliseconds.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ RATES = 10
 HIGHEST = 0.95
 QUANTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p95_ms": 0.95, "p99_ms": 0.99}
 SHARED = {"p50_ms": 1.0, "p90_ms": 1.6, "p95_ms": 1.8, "p99_ms": 2.2}
-"""Quantiles of the wait where a server is shared, in means."""
+"""Quantiles of the wait on a shared server, as multiples of the mean."""
 LOADED = 0.4
-"""Share of the servers that periodic components may take at the most: the rest is for actions."""
+"""Largest share of the servers for periodic components: the remainder is for actions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,10 @@ class RandomFactory:
 
 
 def random_factory(size: Size, seed: int) -> RandomFactory:
-    """Classes of 1 to 4 components; models are for actions (fixed batches) or text (continuous); half have two GPU types."""
+    """Return a factory with classes of 1 to 4 components.
+
+    Models are for actions (fixed batches) or text (continuous); half of the factories have two GPU types.
+    """
     rng = np.random.default_rng(seed)
     speeds = {"A": 1.0, "B": float(rng.uniform(0.5, 0.8))} if seed % 2 and size.servers > 1 else {"A": 1.0}
     laws = _laws(rng, size.models)
@@ -68,7 +72,7 @@ def random_factory(size: Size, seed: int) -> RandomFactory:
 
 
 def _laws(rng: np.random.Generator, count: int) -> dict[str, ServiceLaw]:
-    """At least one action model, and (of two or more) one text model."""
+    """Return laws of at least one action model, and of one text model if there are two or more models."""
     laws: dict[str, ServiceLaw] = {}
     for i in range(count):
         if i % 2 == 0:
@@ -80,7 +84,7 @@ def _laws(rng: np.random.Generator, count: int) -> dict[str, ServiceLaw]:
 
 
 def _split(rng: np.random.Generator, total: int, parts: int) -> list[int]:
-    """Positive whole numbers with a given sum."""
+    """Return positive whole numbers with a given sum."""
     cuts = sorted(rng.choice(np.arange(1, total), size=parts - 1, replace=False).tolist())
     return [b - a for a, b in zip([0, *cuts], [*cuts, total], strict=True)]
 
@@ -90,7 +94,7 @@ def _cluster(rng: np.random.Generator, servers: int, types: list[str]) -> tuple[
 
 
 def _task(rng: np.random.Generator, laws: dict[str, ServiceLaw], index: int, size: Size, slowest: float) -> Task:
-    """Every model has a user: the classes take the models in turn."""
+    """Return a task. Every model is used: the classes use the models in turn."""
     actions = [model for model, law in laws.items() if isinstance(law, FixedService)]
     texts = [model for model, law in laws.items() if isinstance(law, ContinuousService)]
     names = [SYSTEM1, *rng.permutation([SYSTEM2, SAFETY, MONITOR])[: rng.integers(0, 4)].tolist()] if texts else [SYSTEM1]
@@ -109,18 +113,18 @@ def _task(rng: np.random.Generator, laws: dict[str, ServiceLaw], index: int, siz
 
 
 def _tail_s(law: ServiceLaw, speed: float) -> float:
-    """p99 at the lowest rate of the smallest batch, on the slower GPU type."""
+    """Return the p99 at the lowest rate of the smallest batch, on the slower GPU type."""
     return next(iter(rows_of("", "", law, speed))).p99_ms / 1e3
 
 
 def _periodic_hz(rng: np.random.Generator, law: ServiceLaw, size: Size) -> float:
-    """0.2 to 2 Hz, or less where all robots' checks would take too much of the cluster."""
+    """Return 0.2 to 2 Hz, or less where the checks of all robots would use too much of the cluster."""
     each_hz = LOADED / 2 * size.servers * law.capacity_hz(1 if isinstance(law, FixedService) else 256) / size.robots
     return round(min(float(rng.uniform(0.2, 2.0)), each_hz), 4)
 
 
 def rows_of(model: str, gpu_type: str, law: ServiceLaw, speed: float = 1.0) -> Iterator[ProfileRow]:
-    """A profile of a service law on a GPU that is `speed` times as fast."""
+    """Yield the profile of a service law on a GPU that is `speed` times as fast."""
     sizes = BATCH_SIZES if isinstance(law, FixedService) else (1,)
     for batch_size in sizes:
         capacity_hz = speed * (law.capacity_hz(batch_size) if isinstance(law, FixedService) else law.capacity_hz())
@@ -133,10 +137,11 @@ def rows_of(model: str, gpu_type: str, law: ServiceLaw, speed: float = 1.0) -> I
 
 
 def _times_s(law: ServiceLaw, batch_size: int, utilisation: float) -> tuple[float, dict[str, float]]:
-    """(mean, quantiles). Fixed batches: what is left of the batch that runs, any part of it alike, and a queue as in M/D/1 (exact
-    at batch size 1) with an exponential tail.
+    """Return (mean, quantiles) of the latency, in s.
 
-    Continuous batching: processor sharing, a request has rate x latency others beside it (Little's law); what they cost it waits.
+    Fixed batches: the remainder of the running batch, uniformly distributed, and a queue as in M/D/1 (exact at batch size 1) with
+    an exponential tail. Continuous batching: processor sharing, in which a request has rate x latency others beside it (Little's
+    law), and waits for their share.
     """
     if isinstance(law, FixedService):
         batch_s = law.mean_s(batch_size)

@@ -1,4 +1,4 @@
-"""What a simulation found."""
+"""Results of a simulation."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class TaskReport:
     served: int
     """Robots with a route for System 1."""
     goodput: float
-    """Executed predictions per second that count, all robots of the task together."""
+    """Executed predictions per second that count, for all robots of the task together."""
     raw: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComponentReport:
-    """Latency from sending a request to receiving its reply, of requests sent after the warm-up. NaN: none was answered."""
+    """Latency from sending a request to receiving its reply, for requests sent after the warm-up. NaN: none was answered."""
 
     count: int
     slo_attainment: float
-    """Share of the requests that were answered within the SLO; NaN: none was sent."""
+    """Share of the requests that were answered within the SLO; NaN: no request was sent."""
     mean_s: float
     p50_s: float
     p99_s: float
@@ -66,12 +66,12 @@ class Counters:
 
 @dataclass(frozen=True, kw_only=True)
 class Visits:
-    """Of a factory that robots come to and leave. From the start, the warm-up included."""
+    """Figures of joining and leaving robots, from the start, the warm-up included."""
 
     guests: GuestFigures
     schedules: int
     stays: Mapping[str, StayReport]
-    """Task -> how steadily its robots, declared ones and guests, get their chunks."""
+    """Task -> regularity of the chunks of its robots, declared ones and guests."""
 
     def to_json(self) -> dict[str, Any]:
         stays = {task: {key: _finite(value) for key, value in asdict(stay).items()} for task, stay in self.stays.items()}
@@ -82,7 +82,7 @@ class Visits:
 class Report:
     policy: str
     seconds: float
-    """Measured, after the warm-up."""
+    """Measured time, after the warm-up."""
     goodput: float
     raw: float
     tasks: Mapping[str, TaskReport]
@@ -91,12 +91,12 @@ class Report:
     """task -> component"""
     servers: Sequence[ServerReport]
     counters: Counters
-    """From the start, the warm-up included."""
+    """Counts from the start, the warm-up included."""
     visits: Visits | None = field(default=None, repr=False)
-    """None: nobody comes or leaves."""
+    """Figures of joining and leaving robots; None: no robot does."""
 
     def to_json(self) -> dict[str, Any]:
-        """The shape of `rfm simulate --json`; what is not a finite number becomes None."""
+        """Return the structure of `rfm simulate --json`; numbers that are not finite become None."""
         return {
             "policy": self.policy,
             "seconds": self.seconds,
@@ -140,7 +140,7 @@ def component_report(tallies: Sequence[Tally]) -> ComponentReport:
 
 
 def latency_figures(latencies_s: Sequence[float]) -> tuple[float, float, float]:
-    """(mean, p50, p99)"""
+    """Return (mean, p50, p99)."""
     if not latencies_s:
         return math.nan, math.nan, math.nan
     p50_s, p99_s = np.quantile(latencies_s, (0.5, 0.99))

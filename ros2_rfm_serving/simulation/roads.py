@@ -1,8 +1,7 @@
-"""The links of hosts in virtual time (`hosts: {<name>: {round_trip_ms, bandwidth_mbit_s}}`): how much nearer than the farthest a
-server is, and how long messages wait for those before them on the way.
+"""Links of hosts in virtual time (`hosts: {<name>: {round_trip_ms, bandwidth_mbit_s}}`), with their distances and queues.
 
-The declared network of a robot (`Factory.network_of`) is that to the farthest host that serves, with what a message takes there
-when it has the link to itself. On each link one message goes after the other, each way by itself.
+The declared network of a robot (`Factory.network_of`) is that to the farthest host that serves, including the transmission time of
+a message on a free link. On each link one message follows the other, separately in each direction.
 """
 
 from __future__ import annotations
@@ -16,29 +15,30 @@ from ros2_rfm_serving.scheduler.links import Way, links_of
 
 
 class Passage(NamedTuple):
-    """Of a message over one link."""
+    """Transmission of a message over one link."""
 
     way: Way
     takes_s: float
     added_s: float
-    """Of that, what the declared network does not have."""
+    """Part of that time which the declared network does not include."""
 
 
 class Roads:
-    """Of one factory; none until they are laid."""
+    """Links of one factory, none until `lay` is called."""
 
     def __init__(self) -> None:
         self.are_laid = False
         self._tasks: dict[str, str] = {}
         """Robot -> task."""
         self._nearer_s: dict[tuple[str, str], float] = {}
-        """(task, server) -> how much shorter than declared each way is."""
+        """(task, server) -> time by which each way is shorter than declared."""
         self._words_nearer_s: dict[tuple[str, str], float] = {}
-        """The same of a few bytes, of which the links take next to nothing."""
+        """The same for a message of a few bytes, whose transmission time is negligible."""
         self._gpus: dict[str, str] = {}
-        """Server -> the one whose GPU it shares."""
+        """Server -> the server whose GPU it shares."""
         self._passages: dict[tuple[str, str, Direction], tuple[Passage, ...]] = {}
-        """Of a message between robots of a task and a server; in the order of its way."""
+        """(task, server, direction) -> transmissions of a message between robots of the task and the server, in the order of its
+        way."""
         self._free_s: dict[Way, float] = defaultdict(float)
 
     def lay(self, factory: Factory) -> None:
@@ -64,32 +64,34 @@ class Roads:
             crossed = links.of_request(task, links.hosts[server])
             there = [(way, mbit) for way, mbit in crossed if way.outward == (way.host != links.hosts[server])]
             back = [(way, mbit) for way, mbit in crossed if (way, mbit) not in there]
-            mine = there[::-1] if direction is Direction.UP else back  # out of the robots' home, into the server's host
+            mine = there[::-1] if direction is Direction.UP else back  # out of the robots' host, then into the server's host
             self._passages[task, server, direction] = tuple(
                 Passage(way, mbit / takes[way.host], 0.0 if way.host == links.hosts[server] else mbit / takes[way.host])
                 for way, mbit in mine
             )
 
     def lead(self, robot: str, task: str) -> None:
-        """Where this robot is."""
+        """Record the task of a robot, which determines its links."""
         self._tasks[robot] = task
 
     def share(self, server: str, gpu: str) -> None:
-        """A server is where that one is, whose GPU it shares."""
+        """Record that a server runs on the GPU of another one."""
         self._gpus[server] = gpu
 
     def delivered(
         self, copies: tuple[Delivery, ...], robot: str, server: str, direction: Direction, now_s: float
     ) -> tuple[Delivery, ...]:
-        """A message that sets out now, as it would arrive through the declared network. One that is lost was on the links all the
-        same."""
+        """Return the copies of a message that is sent now, with the delays of the links in place of the declared network's.
+
+        A message that is lost has used the links all the same.
+        """
         task, seat = self._tasks[robot], self._gpus.get(server, server)
         nearer_s = self._nearer_s.get((task, seat), 0.0)
         more_s = self._waits_s(self._passages.get((task, seat, direction), ()), now_s)
         return tuple([copy._replace(delay_s=max(copy.delay_s - nearer_s, 0.0) + more_s) for copy in copies])
 
     def told(self, copies: tuple[Delivery, ...], robot: str, server: str) -> tuple[Delivery, ...]:
-        """A few bytes about a session, either way: links take nothing for them, and they wait for nothing there."""
+        """Return the copies of a few bytes about a session, in either direction: they use no link capacity, and do not queue."""
         if not self.are_laid:
             return copies
         nearer_s = self._words_nearer_s.get((self._tasks[robot], self._gpus.get(server, server)), 0.0)

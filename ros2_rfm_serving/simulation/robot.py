@@ -1,4 +1,4 @@
-"""One robot in virtual time: the brain of the live body, woken when it has something to do."""
+"""Robot in virtual time: the decision core of the live node, woken when it has something to do."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ UP = Direction.UP
 
 
 def robot_config(name: str, settings: RobotSettings, world: World) -> RobotConfig:
-    """As the live body's, without a body: nothing is seen, nothing is commanded, and no verdict says anything, so that failures and
-    lateness are counted (`goodput.py`) and not acted upon."""
+    """Return the configuration of the live node without sensors and actuators.
+
+    No verdict has content, so that failures and late answers are counted (`goodput.py`) but have no consequences.
+    """
     steps = settings.virtual_steps
     owed = world.conditions.plans_owed
     return RobotConfig(
@@ -66,14 +68,14 @@ def robot_config(name: str, settings: RobotSettings, world: World) -> RobotConfi
 
 
 def longest_period_s(task: Task) -> float:
-    """Of anything that the robot does again and again, if inference took no time."""
+    """Return the longest period of anything that the robot does periodically, if inference took no time."""
     periods = [1.0 / c.freq_hz for c in task.components.values() if c.freq_hz]
     ratios = [ratio for name in task.components if (ratio := task.calls_per_action(name))]
     return max([*periods, *(task.cycle_period_s / ratio for ratio in ratios)])
 
 
 class SimulatedRobot:
-    """It has a task from a random phase on, or whenever one arrives."""
+    """One robot, which has a task from a random phase on, or whenever one arrives."""
 
     def __init__(
         self,
@@ -108,11 +110,11 @@ class SimulatedRobot:
         self._there = False
         self._goal_coupled = {name for name, component in task.components.items() if not component.freq_hz}
         self._fresh = False
-        """A prediction has come of which nothing was executed yet."""
+        """A prediction has arrived of which no action was executed yet."""
         self._wakes_s = math.inf
         self.stay = Stay()
 
-    # --- coming and going ---
+    # --- joining and leaving ---
 
     @property
     def there(self) -> bool:
@@ -134,7 +136,7 @@ class SimulatedRobot:
         return source(self._world.seed, "phase", self.name).random() * self._first_period_s if declared_s is None else declared_s
 
     def leave(self) -> None:
-        """Says goodbye to its servers, which hear of it as late as of anything else; what is on its way to it is lost."""
+        """Close the sessions, with the delay of any other message. Messages on their way to the robot are lost."""
         if self._there:
             now_s = self._events.now_s
             for component, (host, epoch) in self._sessions.items():
@@ -143,7 +145,7 @@ class SimulatedRobot:
             self.vanish()
 
     def vanish(self) -> None:
-        """Without a word: its sessions are open until servers miss it."""
+        """Leave without a message: its sessions stay open until servers detect that it is gone."""
         if self._there:
             self.finish()
             self._there = False
@@ -162,18 +164,18 @@ class SimulatedRobot:
             self._react()
 
     def follow(self, schedule: Schedule) -> None:
-        """Another one is in force."""
+        """Follow another active schedule."""
         self._schedule = schedule
         if self._there:
             self.brain.follow(schedule, self._events.now_s)
             self._react()
 
     def lives(self) -> Word:
-        """As its status says."""
+        """Return the liveness message of its status."""
         return Word(robot=self.name, follows=self.brain.following.scheduler, admission=self.brain.admission)
 
     def word(self) -> RobotWord:
-        """As its status says."""
+        """Return the sample of its status for the scheduler."""
         brain = self.brain
         trips = {name: part.round_trips for name, part in brain.figures.items()}
         return RobotWord(
@@ -188,7 +190,7 @@ class SimulatedRobot:
             kept={name: Kept(part.in_time, part.late) for name, part in brain.figures.items()},
         )
 
-    # --- what arrives ---
+    # --- received messages ---
 
     def receive(self, reply: Reply) -> None:
         traffic, now_s = self._traffic, self._events.now_s
@@ -197,7 +199,7 @@ class SimulatedRobot:
             return
         if not self.brain.reply(reply, now_s):
             traffic.late += 1
-            self._react()  # one less is waited for: there may be something to ask
+            self._react()  # one answer less is waited for: there may be something to ask
             return
         identity = reply.id
         component = identity.component
@@ -226,7 +228,7 @@ class SimulatedRobot:
         self._react()
 
     def ask_again(self, request: RequestId) -> None:
-        """A server wants a newer observation."""
+        """Process a server's request for a newer observation."""
         if self._there:
             self.brain.ask_again(request)
             self._react()
@@ -238,7 +240,7 @@ class SimulatedRobot:
     # --- the control loop ---
 
     def _react(self) -> None:
-        """Ticks as long as there is something to do now, and sleeps until there may be again."""
+        """Tick as long as there is something to do now, and sleep until there may be again."""
         now_s, ticks = self._events.now_s, 0
         while (next_s := self.brain.next_tick_s(now_s)) <= now_s:
             self._tick(now_s)
@@ -250,7 +252,7 @@ class SimulatedRobot:
                 self._events.at(next_s, self._wake, next_s)
 
     def _wake(self, time_s: float) -> None:
-        """Planned anew whenever something happens; only the newest plan holds."""
+        """Tick, unless a newer plan replaced this one: every change plans the next wake-up again."""
         if time_s == self._wakes_s and self._there:
             self._wakes_s = math.inf
             self._tick(time_s)
@@ -298,7 +300,7 @@ class SimulatedRobot:
             self._events.at(now_s + copy.delay_s, self._hosts[reset.server].reset_episode, self, reset)
 
     def finish(self) -> None:
-        """The simulation is over."""
+        """End the simulation."""
         if self._there:
             self._ledger.end(self._events.now_s)
             self.stay.end(self._events.now_s)

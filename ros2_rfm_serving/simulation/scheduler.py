@@ -1,7 +1,7 @@
-"""The scheduler in virtual time: the live node's own decisions (`scheduler/in_force.py`) over hours of robots that come and go.
+"""Scheduler in virtual time: the live node's own decisions (`scheduler/in_force.py`) over hours with joining and leaving robots.
 
-Nothing ticks here: between two events nothing changes. A robot that is there is as good as heard whenever the scheduler looks; only
-while somebody is silent does it have to look at all.
+There are no periodic ticks, since nothing changes between two events. A robot that is there counts as received whenever the
+scheduler polls; the scheduler has to poll only while a robot is silent.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from ros2_rfm_serving.virtual_time.events import Events
 
 IDENTITY = 1
 ROOM_WORK = 0.1
-"""Of looking for room for one robot (see `budget`)."""
+"""Work of a search for a place for one robot (see `budget`)."""
 
 
 class NoBook:
-    """Keeps nothing."""
+    """Log that stores nothing."""
 
     def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None: ...
     def changed(self, before: Fleet, after: Fleet, reason: str) -> None: ...
@@ -48,7 +48,7 @@ class NoBook:
 
 
 class SimulatedScheduler:
-    """`published` are called with every schedule after the first, and the virtual time."""
+    """Scheduler whose `published` are called with every schedule after the first, and the virtual time."""
 
     def __init__(
         self,
@@ -64,8 +64,11 @@ class SimulatedScheduler:
         book: Book | None = None,
         found: Schedule | None = None,
     ) -> None:
-        """work: of one plan (see `budget`); None: as the live one's. unit_s: what one unit of it takes. book: hears of every
-        schedule before it is published. found: the schedule in force, of a predecessor. Raises: `RfmError`."""
+        """Make the first plan.
+
+        work: for one plan (see `budget`); None: that of the live scheduler. unit_s: duration of one unit of it. book: called with
+        every schedule before it is published. found: active schedule of a predecessor. Raises: `RfmError`.
+        """
         self.events, self.schedules = events, list[Schedule]()
         self.published: list[Callable[[Schedule, float], None]] = []
         self.silent: set[str] = set()
@@ -82,17 +85,17 @@ class SimulatedScheduler:
         self.brain = InForce(first, self.roster, self._publish, logging.getLogger(__name__), book or NoBook())
         self._drive()
 
-    # --- what happens to it ---
+    # --- requests and events ---
 
     def admit(self, robot: str, task: str) -> Order:
-        """Raises: `RfmError` for what is refused at once."""
+        """Request admission of a robot. Raises: `RfmError` if it is refused at once."""
         self.silent.discard(robot)
         order = self.brain.admit(robot, task)
         self._drive()
         return order
 
     def release(self, robot: str) -> Order:
-        """Raises: `RfmError`."""
+        """Request the release of a robot. Raises: `RfmError`."""
         self.silent.discard(robot)
         order = self.brain.release(robot)
         self._drive()
@@ -104,12 +107,12 @@ class SimulatedScheduler:
         return order
 
     def crash(self, robot: str) -> None:
-        """It says nothing more."""
+        """Record that a robot sends no more messages."""
         self.silent.add(robot)
         self.look_on()
 
     def comes_back(self, robot: str) -> None:
-        """It says again who it is."""
+        """Record that a robot identifies itself again."""
         self.silent.discard(robot)
         task = self.brain.fleet.task_of(robot) or self.roster.tasks.get(robot, "")
         self.roster.hear(Word(robot=robot, follows=IDENTITY, admission=Admission(scheduler=IDENTITY, task=task)))
@@ -121,7 +124,7 @@ class SimulatedScheduler:
         robots: Callable[[], Iterable[RobotWord]],
         lives: Callable[[], Iterable[Word]],
     ) -> None:
-        """Hears them from now on, for ever: what they say, and nothing but that, keeps leases."""
+        """Monitor servers and robots from now on, without end: only their own messages keep leases."""
         self.lookout = Lookout(self.brain, self._profile, self._catalogue)
         self._servers, self._robots, self._lives = servers, robots, lives
         self._looking = self._watches = True
@@ -141,10 +144,10 @@ class SimulatedScheduler:
         self.brain.settle()
         self._drive()
 
-    # --- the life of the body ---
+    # --- polling and planning ---
 
     def look_on(self) -> None:
-        """Looks twice a second from now on, as long as there is anything to see."""
+        """Poll twice a second from now on, as long as there is a reason."""
         if not self._looking:
             self._looking = True
             self.events.at(self.events.now_s + LOOK_PERIOD_S, self._look)
@@ -163,7 +166,7 @@ class SimulatedScheduler:
             self.look_on()
 
     def _drive(self) -> None:
-        """A plan at a time: one that somebody waits for takes the place of any other."""
+        """Make one plan at a time; a plan that a request waits for replaces any other."""
         if self.brain.is_unsure:
             self.look_on()
         wanted = self.brain.wanted

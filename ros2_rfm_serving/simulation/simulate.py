@@ -1,4 +1,4 @@
-"""A whole factory in virtual time: the robots and servers of the live body, sending to each other through an event loop."""
+"""Simulation of a whole factory in virtual time: the live cores of robots and servers exchange messages through an event queue."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def simulate(
     conditions: Conditions = Conditions(),  # noqa: B008 - frozen
     progress: Callable[[float], None] | None = None,
 ) -> Report:
-    """Runs the schedule for `warm_up_s` and then for the `seconds` that are measured. The same seed gives the same report.
+    """Run the schedule for `warm_up_s`, then for the measured `seconds`. The same seed gives the same report.
 
-    profile: how long models take that have no service law in the catalogue, and what servers know of them when they start.
-    progress: told the virtual time about once a virtual second.
+    profile: service times of models without a law in the catalogue, and the servers' knowledge of them at the start. progress:
+    called with the virtual time about once per virtual second.
 
-    Raises: `ConfigurationError` for conditions that name no robot or server of the factory; `ModelError` when nothing says how long
-    a placed model takes.
+    Raises: `ConfigurationError` for conditions that name no robot or server of the factory; `ModelError` when the service time of a
+    placed model is not known.
     """
     if not (seconds > 0 and warm_up_s >= 0):
         raise ConfigurationError(f"{seconds:g} s after {warm_up_s:g} s of warm-up", key="seconds", fix="measure for more than 0 s")
@@ -66,7 +66,7 @@ def simulate(
 
 
 class Simulation:
-    """One factory under its schedule."""
+    """One factory with its schedule."""
 
     def __init__(self, schedule: Schedule, factory: Factory, timing: Timing, world: World) -> None:
         self.world, self._schedule, self._factory = world, schedule, factory
@@ -83,7 +83,7 @@ class Simulation:
         _plan(self._hosts, self._robots, factory, timing.catalogue, world)
 
     def _connected(self) -> dict[str, SimulatedRobot]:
-        """Robots with a route, and the servers that each of them hears."""
+        """Return the robots with a route, connected to the servers from which they receive messages."""
         routes = routes_by_robot(self._schedule)
         return {
             robot.name: self._robot(robot, routes[robot.name])
@@ -165,7 +165,7 @@ def routes_by_robot(schedule: Schedule) -> Mapping[str, Sequence[Route]]:
 def _plan(
     hosts: Mapping[str, Host], robots: Mapping[str, SimulatedRobot], factory: Factory, catalogue: Catalogue, world: World
 ) -> None:
-    """What happens of itself: status messages, faults, comings and goings."""
+    """Plan the events that need no cause: status messages, faults, joining and leaving robots."""
     conditions, events = world.conditions, world.events
     names = [robot.name for robot in factory.robots]
     for what, given, known in (

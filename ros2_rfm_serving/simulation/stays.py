@@ -1,4 +1,4 @@
-"""How steadily one robot gets its chunks, from its coming to its going."""
+"""Regularity of one robot's chunks, from joining to leaving."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 class Stay:
     came_s: float = math.nan
     first_s: float = math.nan
-    """When it began to execute its first chunk."""
+    """Time at which it began to execute its first chunk."""
     last_s: float = math.nan
     num_chunks: int = 0
     longest_gap_s: float = 0.0
-    """Between two chunks, or from the last one to its going."""
+    """Longest time between two chunks, or from the last one to leaving."""
 
     def executed(self, now_s: float) -> None:
-        """The first action of a chunk."""
+        """Record the first action of a chunk."""
         if self.num_chunks:
             self.longest_gap_s = max(self.longest_gap_s, now_s - self.last_s)
         else:
@@ -32,24 +32,24 @@ class Stay:
 
     @property
     def rate_hz(self) -> float:
-        """Between its first chunk and its last one; NaN: it had no two."""
+        """Mean rate between its first chunk and its last one; NaN: it had fewer than two."""
         return (self.num_chunks - 1) / (self.last_s - self.first_s) if self.num_chunks > 1 else math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
 class StayReport:
-    """Of the robots of one task, declared ones and guests."""
+    """Figures of the robots of one task, declared ones and guests."""
 
     robots: int
-    """That were ever there."""
+    """Robots that ever joined."""
     without: int
-    """Of those: never had a chunk."""
+    """Robots that never had a chunk."""
     longest_start_s: float
-    """From coming to the first chunk; NaN: nobody had one."""
+    """Longest time from joining to the first chunk; NaN: no robot had one."""
     longest_gap_s: float
-    """Of any robot, without a new chunk."""
+    """Longest time of any robot without a new chunk."""
     slowest_hz: float
-    """Chunks per second of the robot that had fewest; NaN: nobody had two."""
+    """Chunks per second of the robot with the fewest; NaN: no robot had two."""
 
 
 def stay_report(stays: Iterable[Stay]) -> StayReport:

@@ -1,4 +1,4 @@
-"""Which law a placement of a simulated factory follows, and the GPU that follows it."""
+"""Service law of each placement in a simulated factory, and the GPU that implements it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ from ros2_rfm_serving.virtual_time.events import source
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """What is known about how long models take."""
+    """Sources of the models' service times."""
 
     catalogue: Catalogue
     profile: Profile
 
     def law(self, placement: Placement) -> tuple[ServiceLaw | SteppedService | MeasuredService, tuple[int, ...]]:
-        """With the batch sizes that run. The catalogue's, or else what was measured. Raises: `ModelError` when nobody has said."""
+        """Return the law of a placement and the batch sizes that run: the catalogue's, or else the measured ones.
+
+        Raises: `ModelError` when neither is known.
+        """
         model, gpu_type = placement.model, placement.gpu_type
         footprint = self.catalogue[model].gpus.get(gpu_type)
         if footprint and footprint.service:
@@ -57,9 +60,9 @@ class Timing:
 def build_gpu(
     placement: Placement, timing: Timing, world: World, chunk_length: int, rows: Mapping[str, int], *, name: str = ""
 ) -> Gpu:
-    """rows: as in `Unsure`. name: unless it is the server's.
+    """Return the GPU of a placement. rows: as in `Unsure`. name: in place of the server's.
 
-    Raises: `ModelError` when nothing says how long the model takes there.
+    Raises: `ModelError` when the service time of the model there is not known.
     """
     law, sizes = timing.law(placement)
     name = name or placement.server

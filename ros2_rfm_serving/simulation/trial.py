@@ -1,4 +1,4 @@
-"""A plan tried in virtual time: which SLOs its robots miss there, more than chance explains."""
+"""Trial of a plan in virtual time: it finds the SLOs that robots miss there by more than chance explains."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ros2_rfm_serving.simulation.simulate import simulate
 
 STARTS, SECONDS = 3, 20.0
 CHANCE = 2.0
-"""Standard deviations that may be missing, where late requests come in pairs."""
+"""Tolerance in standard deviations, where late requests come in pairs."""
 
 
 def virtual_time_trial(catalogue: Catalogue, profile: Profile) -> Trial:
-    """Runs plans of factories whose models these know."""
+    """Return a trial for plans of factories whose models these describe."""
 
     def trial(factory: Factory, solution: Solution) -> list[str]:
         return list(_missed(factory, solution, catalogue, profile))

@@ -1,6 +1,6 @@
-"""A whole factory in virtual time, with its scheduler in it: it hears robots and servers, and everybody follows its schedules.
+"""Simulation of a whole factory with its scheduler, which monitors robots and servers, and whose schedules all of them follow.
 
-Guests come and go among the robots that tick: they are admitted, streamed to, moved with their servers' models, and released.
+Guests join and leave among the simulated robots: they are admitted, served, moved with their servers' models, and released.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ros2_rfm_serving.types import Schedule, ServerState
 from ros2_rfm_serving.virtual_time.events import rarely_collecting
 
 COLLECT_PERIOD_S = 0.5
-"""Between two looks of a server at who has left the graph."""
+"""Period at which a server checks which robots have left the graph."""
 
 
 class Watched(NamedTuple):
@@ -51,10 +51,11 @@ def simulate_watched(
     turnover: Turnover | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Watched:
-    """As `simulate`, under the schedules that the factory's own scheduler makes.
+    """Simulate as `simulate`, with the schedules that the factory's own scheduler makes.
 
-    watches: False: it hears nothing, and its first schedule lasts until somebody asks. work: of one plan (`SimulatedScheduler`).
-    turnover: guests that come and go; None: nobody does. Raises: as `simulate`, and `RfmError` when nothing can be served.
+    watches: False: it receives no messages, and its first schedule lasts until a request changes it. work: for one plan
+    (`SimulatedScheduler`). turnover: guests that join and leave; None: none do. Raises: as `simulate`, and `RfmError` when nothing
+    can be served.
     """
     world = World(seed=seed, warm_up_s=warm_up_s, conditions=conditions.of(factory.planning))
     scheduler = SimulatedScheduler(factory, profile, catalogue, world.events, policy=policy, work=work)
@@ -69,14 +70,14 @@ def simulate_watched(
 
 
 class Floor(Simulation):
-    """What robots and servers do with one schedule after the other."""
+    """Robots and servers of a factory that follow successive schedules."""
 
     def __init__(self, scheduler: SimulatedScheduler, factory: Factory, timing: Timing, world: World) -> None:
         super().__init__(scheduler.schedules[0], factory, timing, world)
         self._scheduler, self._figures = scheduler, GuestFigures()
         self._gone: list[SimulatedRobot] = []
         self._open = False
-        """To guests."""
+        """Guests may join."""
         self._declare(scheduler.schedules[0])
         scheduler.published.append(lambda schedule, now_s: self.follow(schedule))
         world.events.at(COLLECT_PERIOD_S, self._collect)
@@ -86,17 +87,17 @@ class Floor(Simulation):
         self._open = True
         Guests(turnover, tasks, self._scheduler, self.world.seed, self._figures, comes=self.join, goes=self.leave)
 
-    # --- who comes and goes ---
+    # --- joining and leaving ---
 
     def join(self, name: str, task: str) -> None:
-        """A robot that was admitted."""
+        """Add a robot that was admitted."""
         robot = Robot(name=name, task=task, index=0)
         self._build.expect(robot)
         self._robots[name] = client = self._robot(robot, routes_by_robot(self._schedule).get(name, ()))
         client.join()
 
     def leave(self, name: str, goodbye: bool) -> None:
-        """With or without a word; its name is free."""
+        """Remove a robot, with or without a message; its name is free afterwards."""
         client = self._robots.pop(name)
         if goodbye:
             client.leave()
@@ -107,15 +108,15 @@ class Floor(Simulation):
         self._gone.append(client)
 
     def _collect(self) -> None:
-        """Again and again."""
+        """Check periodically for robots that have left."""
         self.world.events.at(self.world.events.now_s + COLLECT_PERIOD_S, self._collect)
         for host in self._hosts.values():
             host.collect()
 
-    # --- what the scheduler says ---
+    # --- schedules of the scheduler ---
 
     def follow(self, schedule: Schedule) -> None:
-        """Another one is in force, for everybody at once."""
+        """Make another schedule active, for all robots and servers at once."""
         self._schedule = schedule
         self._place(schedule)
         self._declare(schedule)
@@ -148,10 +149,14 @@ class Floor(Simulation):
         for name, host in self._hosts.items():
             host.declare(rates_hz[name])
 
-    # --- what it hears ---
+    # --- messages to the scheduler ---
 
     def server_words(self) -> Iterator[ServerWord]:
-        """Also of GPUs that several share, as long as one of those speaks, and of those that no schedule has used yet."""
+        """Yield the status of all servers.
+
+        GPUs that several placements share are included as long as one of these reports, as are servers that no schedule has used
+        yet.
+        """
         yield from self._words_of_hosts()
         used = self._hosts.keys() | {host.placement.gpu for host in self._hosts.values()}
         speaking = {host.placement.gpu for host in self._hosts.values() if host.loads or host.snapshot}

@@ -1,4 +1,4 @@
-"""One robot's connection to the servers."""
+"""Connection of one robot to the servers."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ Message = TypeVar("Message")
 
 @dataclass(slots=True)
 class Traffic:
-    """What became of all requests: sent = answered + late + lost + refused + dropped + in flight."""
+    """Counts of all requests: sent = answered + late + lost + refused + dropped + in flight."""
 
     sent: int = 0
-    """With the copies that a network made of requests and of replies."""
+    """Requests including the copies that a network made of them and of replies."""
     answered: int = 0
-    """To the robot, and it was the answer to its latest request."""
+    """Answers that reached the robot and belonged to its latest request."""
     late: int = 0
-    """Answered when the robot did not wait any more, twice, or with what it cannot use."""
+    """Requests answered when the robot no longer waited, twice, or with an unusable answer."""
     lost: int = 0
-    """In the network, the request or its reply, or sent to a server that was down."""
+    """Requests that were lost in the network, themselves or their reply, or sent to a server that was down."""
     refused: int = 0
-    """By the server."""
+    """Requests that the server refused."""
     dropped: int = 0
-    """By the server: for a newer one, with a session that ended, or when it crashed."""
+    """Requests that the server dropped: for a newer one, with a session that ended, or when it crashed."""
     travelling: int = 0
-    """On the wire now, request or reply."""
+    """Requests and replies on the wire now."""
 
     def arrives(self, receive: Callable[[Message], None], message: Message) -> None:
-        """What has set out. Where there is nothing to travel through, it does neither."""
+        """Deliver a message that has left. On a perfect connection it neither leaves nor arrives."""
         self.travelling -= 1
         receive(message)
 
     def sets_out(self, num_copies: int, *, anew: bool) -> None:
-        """A request (`anew`) or a reply to one, in as many copies as the network delivers."""
+        """Record a request (`anew`) or a reply, with the number of copies that the network delivers."""
         self.travelling += num_copies
         if num_copies == 1:
             self.sent += anew
@@ -50,7 +50,7 @@ class Traffic:
 
 
 class Wire:
-    """Delays, losses and faults of one robot's messages. `faults_rng` is for the network's `FaultPlan` alone."""
+    """Delays, losses and faults of one robot's messages. `faults_rng` is only for the network's `FaultPlan`."""
 
     def __init__(self, network: Network, robot: str, rng: random.Random, faults_rng: random.Random) -> None:
         self._network, self._rng = network, rng
@@ -62,14 +62,14 @@ class Wire:
         self._faults = None if network.faults.is_clean else FaultyWire(network.faults, faults_rng)
 
     def connected(self, direction: Direction, now_s: float) -> bool:
-        """For what is told again and again, so that neither its delay nor a loss matters."""
+        """Return whether a message passes that is repeated, so that neither its delay nor a loss matters."""
         if self._never_cut:
             return True
         cut = any(cut.concerns(direction, now_s) for cut in self._cuts)
         return not cut and self._network.faults.connected(direction, now_s)
 
     def deliveries(self, direction: Direction, now_s: float, *, reliable: bool = False) -> tuple[Delivery, ...]:
-        """Of a message that sets out now; none: it never arrives. A reliable one is lost in a cut only."""
+        """Return the copies of a message that is sent now; empty: it never arrives. A reliable message is lost only in a cut."""
         if self._at_once:
             return AT_ONCE
         delay_s = self._delay_s(direction, now_s, reliable)
@@ -92,7 +92,7 @@ class Wire:
         return delay_s + self._rng.expovariate(1.0 / network.jitter_s) if network.jitter_s else delay_s
 
     def _traced_s(self, now_s: float) -> float:
-        """The trace begins at its first time and repeats after its last."""
+        """Return the delay of the trace, which begins at its first time and repeats after its last."""
         first_s, last_s = self._times_s[0], self._times_s[-1]
         time_s = first_s + now_s % (last_s - first_s) if last_s > first_s else first_s
         return self._network.trace[bisect.bisect_right(self._times_s, time_s) - 1][1]

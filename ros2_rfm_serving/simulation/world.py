@@ -1,4 +1,4 @@
-"""What all parts of one simulated factory share."""
+"""State that all parts of one simulated factory share."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ class World:
     traffic: Traffic = field(default_factory=Traffic)
     roads: Roads = field(default_factory=Roads)
     shares: dict[str, int] = field(default_factory=dict)
-    """Server -> placements on its GPU by the schedule in force, which take turns."""
+    """Server -> placements on its GPU in the active schedule, which share its time."""

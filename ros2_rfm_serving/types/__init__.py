@@ -1,9 +1,10 @@
-"""The nouns every room shares: frozen dataclasses over numpy. No behaviour beyond what follows from the data,
-and three rules that everybody keeps alike: whose schedule counts (`following.py`), who was admitted (`admission.py`), and who
-bears a name (`names.py`).
+"""Data types that all parts of the package share: frozen dataclasses over numpy, without I/O.
 
-Spaces: *robot space* is what the robot executes; *model space* is what the policy was trained on (normalised). Arrays are
-float32 unless said otherwise. T: chunk length in control steps; A: number of actions; S: state size.
+They have no behaviour beyond what follows from their data, except three rules that every process applies alike: which schedule is
+active (`following.py`), which robots are admitted (`admission.py`), and which process owns a name (`names.py`).
+
+*Robot space* is what the robot executes; *model space* is what the policy was trained on (normalised). Arrays are float32 unless
+stated otherwise. T is the chunk length in control steps, A the number of actions, S the state size.
 """
 
 from __future__ import annotations

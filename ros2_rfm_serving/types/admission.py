@@ -1,4 +1,4 @@
-"""That a robot is in the factory, as it remembers it: what a scheduler that has just started learns who was admitted from."""
+"""A robot's own record of its admission, from which a scheduler that has just started learns which robots were admitted."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from ros2_rfm_serving.types.schedule import Schedule
 
 @dataclass(frozen=True, kw_only=True)
 class Admission:
-    """Who served a robot last, and as what. A schedule without the robot ends it if it is that scheduler's, or says so in words:
-    a successor that does not know the robot yet must be able to hear of it."""
+    """Scheduler that served a robot last, and the task class it was served for.
+
+    A schedule without the robot ends the admission only if it comes from that scheduler or lists the robot as released. A successor
+    that does not know the robot yet must still be able to learn of it.
+    """
 
     scheduler: int = 0
     task: str = ""
-    """Its task class; empty: nobody serves it."""
+    """Task class; empty: the robot is not admitted."""
 
     def after(self, schedule: Schedule, robot: str) -> Admission:
-        """When the robot follows this schedule."""
+        """Return the admission that holds once the robot follows this schedule."""
         task = next((route.task for route in schedule.routes if route.robot == robot), "")
         if task:
             return Admission(scheduler=schedule.scheduler, task=task)

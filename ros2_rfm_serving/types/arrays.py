@@ -1,4 +1,4 @@
-"""Arrays, and the limits of what travels."""
+"""Array types, and limits of what is transmitted."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ Array = npt.NDArray[np.float32]
 Image = npt.NDArray[np.uint8]
 
 SCHEMA_VERSION = 1
-"""Of the wire. A session opens only between equal versions; fields are only ever added."""
+"""Version of the wire format. A session opens only between equal versions; fields are only ever added."""
 
 MAX_INSTRUCTION_CHARACTERS = 2000
 
 MAX_ENCODED_BYTES = 4 << 20
-"""Of one compressed image; a larger one is refused wherever it arrives."""
+"""Limit for one compressed image; a larger one is refused wherever it arrives."""
 
 SYSTEM1, SYSTEM2, SAFETY, MONITOR = "system1", "system2", "safety", "monitor"
 PRECEDENCE = {SAFETY: 0, MONITOR: 1, "*": 2, SYSTEM2: 3}
-"""Of components that share an engine, the lower first; `*`: others. A robot stops for safety, and goes on without a new plan."""
+"""Component -> its rank where components share an engine, the lowest first; `*` stands for all others. A robot stops for safety,
+but continues without a new plan."""
 
 
 def empty(*shape: int) -> Array:

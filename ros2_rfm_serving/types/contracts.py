@@ -1,4 +1,4 @@
-"""What a model promises and a robot expects."""
+"""Contracts between models and robots: what a model provides, and what a session asks for."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from ros2_rfm_serving.types.arrays import SCHEMA_VERSION
 
 MAX_STAGES = 64
-"""Of one kind, in a pipelined session; who is served so slowly is better off without."""
+"""Maximum number of stages of one kind in a pipelined session. A robot that is served so slowly gains nothing from more."""
 MAX_ALPHA = 8.0
-"""With more than that, one stage has all the steps anyway."""
+"""Limit of `alpha`; above it, one stage has all the steps anyway."""
 
 
 class OutputKind(enum.Enum):
-    """What a model answers with."""
+    """Kind of answer that a model gives."""
 
     ACTION_CHUNK = "action_chunk"
     JUDGEMENT = "judgement"
@@ -22,10 +22,10 @@ class OutputKind(enum.Enum):
 
 
 class Conditioning(enum.Enum):
-    """How a chunk is made to continue the actions that are executed while it is being computed."""
+    """Method that makes a chunk continue the actions that are executed while it is being computed."""
 
     NONE = "none"
-    """Not at all: the robot waits for it, or skips the rows that are over (naive asynchronous)."""
+    """No conditioning: the robot waits for the chunk, or skips the steps that are over (naive asynchronous)."""
     PREFIX = "prefix"
     """Training-time real-time chunking: the model was trained to continue a clean prefix."""
     GUIDED = "guided"
@@ -33,12 +33,12 @@ class Conditioning(enum.Enum):
 
 
 AUTO = "auto"
-"""In place of a conditioning on the wire and in a robot's file: the best that the model can do. In the code it is None."""
+"""Value on the wire and in a robot's file that asks for the best conditioning of the model. In the code it is None."""
 BEST_FIRST = (Conditioning.PREFIX, Conditioning.GUIDED, Conditioning.NONE)
 
 
 class PrefixSchedule(enum.Enum):
-    """How guidance fades out over the prefix, beyond the inference delay."""
+    """Shape by which guidance fades out over the prefix, beyond the inference delay."""
 
     ZEROS = "zeros"
     ONES = "ones"
@@ -48,63 +48,66 @@ class PrefixSchedule(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Guidance:
-    """Of `Conditioning.GUIDED`; the defaults are LeRobot's."""
+    """Parameters of `Conditioning.GUIDED`; the defaults are LeRobot's."""
 
     schedule: PrefixSchedule = PrefixSchedule.LINEAR
     max_weight: float = 10.0
     execution_horizon: int = 10
-    """Row at which the prefix has lost all weight."""
+    """Step at which the prefix has lost all weight."""
     true_jacobian: bool = False
-    """The paper's vector-Jacobian product in place of the identity; 2 to 4 times as expensive."""
+    """Use the paper's vector-Jacobian product in place of the identity; it costs 2 to 4 times as much."""
     zero_padded: bool = False
-    """LeRobot's older behaviour: a prefix shorter than the chunk continues with zeros; else with its last action."""
+    """Continue a prefix shorter than the chunk with zeros, as LeRobot once did; otherwise with its last action."""
 
 
 class Serving(enum.Enum):
-    """How many sessions may share a model (Remote-RTC §8.3)."""
+    """Number of sessions that may share a model (Remote-RTC §8.3)."""
 
     SHARED = "shared"
-    """Chunk-stateless: nothing of one request is visible to the next."""
+    """The model is chunk-stateless: nothing of one request is visible to the next."""
     EXCLUSIVE = "exclusive"
-    """Chunk-stateful: one session, whose new episode resets the model."""
+    """The model is chunk-stateful: it has one session, and a new episode resets it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Horizon:
-    """How many rows of a chunk are executed before the next one takes over, as a session asks for it (Kairos §3.1)."""
+    """Execution horizon that a session asks for: steps of a chunk executed before the next chunk replaces it (Kairos §3.1)."""
 
     policy: str = ""
-    """By name, of `server/horizon.py` or an entry point; empty: the robot's own."""
+    """Name of a policy of `server/horizon.py` or of an entry point; empty: the robot chooses its horizon itself."""
     steps: int = 0
-    """Of `static`."""
+    """Horizon of the policy `static`."""
     min_steps: int = 1
-    """H_min: never fewer."""
+    """H_min: lower bound of the horizon."""
     threshold: float = 0.4
-    """t of `confidence`: the last update of an action may exceed the mean of its earlier ones by this share."""
+    """t of the policy `confidence`: share by which the last update of an action may exceed the mean of its earlier ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pipelining:
-    """Several requests of one session in flight, all of them reading its freshest context (AURAS §4). A frame begins with each
-    observation: it is perceived, every request in flight goes on by one stage, and the one in its last stage is answered."""
+    """Execution of several requests of one session at once, all of which read its freshest context (AURAS §4).
+
+    A frame begins with each observation: it is perceived, every request in flight advances by one stage, and the one in its last
+    stage is answered.
+    """
 
     pp_perception: int = 1
     """Frames until an observation is in the public context (§4.3.2)."""
     pp_generation: int = 1
-    """Frames that the solver steps of one request are spread over."""
+    """Frames over which the solver steps of one request are spread."""
     alpha: float = 0.0
-    """Skew of that spread: stage i has a share of e^(i alpha); 0: all have the same."""
+    """Skew of that spread: stage i has a share of e^(i alpha); 0: equal shares."""
     fetch_offset: int = 0
-    """0: a frame generates on the context that it has perceived itself; -1: on that of the frame before (§4.3.1)."""
+    """Context of a frame's generation; 0: the one that it has perceived itself; -1: that of the frame before (§4.3.1)."""
 
     @property
     def depth(self) -> int:
-        """L: requests that are in flight at once, and frames that each of them takes."""
+        """L: number of requests in flight at once, and of frames that each of them lasts."""
         return self.pp_perception + self.pp_generation
 
     @property
     def problem(self) -> str:
-        """What nobody could run, in words; empty: nothing."""
+        """Description of the first value that cannot be executed; empty: all values are valid."""
         for name in ("pp_perception", "pp_generation"):
             if not 1 <= (stages := getattr(self, name)) <= MAX_STAGES:
                 return f"{name} is {stages}; it must be from 1 to {MAX_STAGES}"
@@ -117,7 +120,7 @@ class Pipelining:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelContract:
-    """What must be the same on both sides before anything runs (Remote-RTC §8.4)."""
+    """Properties on which both sides must agree before anything runs (Remote-RTC §8.4)."""
 
     model: str
     model_hash: str
@@ -127,39 +130,40 @@ class ModelContract:
     """Names *and order* of the action columns; empty for text models."""
     cameras: tuple[str, ...] = ()
     min_image_px: tuple[int, ...] = ()
-    """Width and height at least of what it gets of a JPEG, which may be decoded at a half, a quarter or an eighth; empty: it gets
-    every image whole."""
+    """Minimum width and height of the images that the model needs. A JPEG may then be decoded at a half, a quarter or an eighth of
+    its size; empty: every image is decoded whole."""
     state_size: int = 0
     chunk_length: int = 0
     """T; 0 for text models."""
     control_rate_hz: float = 0.0
-    """The rate of the demonstrations; 0 means any."""
+    """Rate of the demonstrations; 0: any."""
     max_inference_delay_steps: int = 0
     """Longest action prefix that the model was trained to continue; 0: it cannot be conditioned."""
     conditionings: tuple[Conditioning, ...] = (Conditioning.NONE,)
-    """What it can do."""
+    """Conditionings that the model supports."""
     true_jacobian: bool = False
-    """Guidance through the model's Jacobian is served, which slows its whole batch; else a session that asks for it is refused."""
+    """The model serves guidance through its Jacobian, which slows its whole batch; otherwise a session that asks for it is refused.
+    """
     pipelines: bool = False
-    """It takes `Pipelining` sessions."""
+    """The model accepts `Pipelining` sessions."""
     max_num_steps: int = 0
-    """Solver steps that a session may ask for; 0: it may not choose."""
+    """Largest number of solver steps that a session may ask for; 0: a session may not choose."""
     serving: Serving = Serving.SHARED
     action_mean: tuple[float, ...] = ()
-    """Of the actions that the model was trained on, per column, in robot space; empty: it does not say."""
+    """Mean of the actions that the model was trained on, per column, in robot space; empty: not known."""
     action_std: tuple[float, ...] = ()
-    """Standard deviation of the same."""
+    """Standard deviation of the same actions."""
     emulated: bool = False
     schema_version: int = SCHEMA_VERSION
 
     @property
     def over_a_connection(self) -> ModelContract:
-        """As a server elsewhere serves it: one answer after the other, each with the model's own number of solver steps."""
+        """Contract of the same model behind a connection: one answer at a time, with the model's own number of solver steps."""
         return replace(self, pipelines=False, max_num_steps=0)
 
 
 def agreed_conditioning(asked: Conditioning | None, contract: ModelContract) -> Conditioning:
-    """Return what a session uses: what the robot asks for; where it leaves that to the model (None), the best that it can do."""
+    """Return the conditioning of a session: the one asked for; where None leaves it to the model, the best that it supports."""
     if asked is not None:
         return asked
     return next((best for best in BEST_FIRST if best in contract.conditionings), Conditioning.NONE)
@@ -167,7 +171,7 @@ def agreed_conditioning(asked: Conditioning | None, contract: ModelContract) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionRequest:
-    """A robot's side of the contract for one component. Empty action names or cameras mean "I have none"."""
+    """A robot's side of the contract for one component. Empty action names or cameras mean that the robot has none."""
 
     robot: str
     component: str
@@ -176,19 +180,19 @@ class SessionRequest:
     state_size: int = 0
     control_rate_hz: float = 0.0
     expected_model_hash: str = ""
-    """Refuse any other model; empty accepts what the server has."""
+    """The server refuses any other model; empty: accept whichever it has."""
     conditioning: Conditioning | None = Conditioning.NONE
-    """None: the best that the model can do (`agreed_conditioning`)."""
+    """Conditioning that the session asks for; None: the best that the model supports (`agreed_conditioning`)."""
     guidance: Guidance = Guidance()
     horizon: Horizon = Horizon()
     instruction: str = ""
-    """The only one of this session; empty: each request says its own."""
+    """Instruction of all requests of this session; empty: each request has its own."""
     slo_s: float = 0.0
-    """Request to reply, as the schedule promises it; 0: no requirement."""
+    """Latency from request to reply that the schedule promises; 0: no requirement."""
     pipelining: Pipelining | None = None
-    """None: one request in flight."""
+    """Pipelining of the session; None: one request in flight."""
     num_steps: int = 0
-    """Solver steps of each of its chunks; 0: the model's own number. Fewer are sooner done, and coarser."""
+    """Solver steps of each chunk; 0: the model's own number. With fewer steps a chunk is ready sooner, but coarser."""
     schema_version: int = SCHEMA_VERSION
 
 

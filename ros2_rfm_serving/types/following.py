@@ -1,4 +1,4 @@
-"""Which schedule counts: one rule for everybody who follows one, robots and servers alike."""
+"""Rule that decides which schedule is active. Robots and servers apply it alike."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from ros2_rfm_serving.types.schedule import Schedule
 from ros2_rfm_serving.types.state import kept
 
 REPEAT_PERIOD_S = 2.0
-"""A scheduler says the schedule in force over and over: that is how others know that it lives."""
+"""Period at which a scheduler repeats the active schedule; the repetitions show that it is alive."""
 SILENT_AFTER_S = 2.5 * REPEAT_PERIOD_S
-"""Whoever is followed has gone when nothing was heard of it for this long; one repetition may be lost."""
+"""The active scheduler counts as gone when no schedule of it was received for this long; one repetition may be lost."""
 LIVES_AFTER_S = 0.5 * REPEAT_PERIOD_S
-"""Between two words of the same scheduler: one message alone, old or forged, proves no life."""
+"""Minimum time between two messages of the same scheduler that shows it is alive: one message alone, old or forged, does not."""
 MAX_OTHERS = 16
-"""Schedulers remembered beside the one that is followed, whatever somebody makes up."""
+"""Limit for the schedulers remembered beside the active one, however many identities are invented."""
 
 
 class Heard(enum.Enum):
-    """What a schedule is to those who hear it. Those that are refused bear the name of their counter."""
+    """Result of receiving a schedule. The values of refused ones are the names of their counters."""
 
     NEWER = "newer"
     REPEATED = "repeated"
     TAKEOVER = "takeover"
-    """Of a scheduler that lives, in place of one that has gone."""
+    """It comes from another scheduler that is alive, and replaces one that has gone."""
     STALE = "stale_schedule"
-    """Of the scheduler that is followed: older than what is in force, or another one under the same epoch."""
+    """It comes from the active scheduler, and is older than the active schedule or another one with the same epoch."""
     RIVAL = "rival_schedule"
-    """Of another scheduler."""
+    """It comes from another scheduler than the active one."""
 
     @property
     def taken(self) -> bool:
@@ -37,33 +37,35 @@ class Heard(enum.Enum):
 
 
 class Following:
-    """Epochs are counted by a scheduler's identity, so what is newer is known of one scheduler alone: that is followed at once.
-    Everything else is refused while the schedule in force is repeated. When that has been silent for `SILENT_AFTER_S`, whoever
-    lives takes over, be it the same scheduler with a lower epoch: so one that was forged heals by itself, whatever it claims.
+    """The active schedule of one process.
+
+    Epochs are counted by each scheduler, so a newer one is only known within the same scheduler, and is followed at once.
+    Everything else is refused while the active schedule is repeated. After `SILENT_AFTER_S` without a repetition, another scheduler
+    that is alive takes over, or the same one with a lower epoch. A forged schedule is thereby replaced in time, whatever it claims.
     """
 
     KEPT: ClassVar = kept("schedule", "takeovers", received_s="_heard_s", others="_others")
 
     def __init__(self) -> None:
         self.schedule: Schedule | None = None
-        """In force; None: none yet."""
+        """Active schedule; None: there is none yet."""
         self.takeovers = 0
         self._heard_s = -math.inf
         self._others: dict[int, tuple[float, float]] = {}
-        """Scheduler that is not followed -> since when it has been received without a gap, and when it was received last."""
+        """Scheduler that is not followed -> (start of its reception without a gap, time of its last message)."""
 
     @property
     def epoch(self) -> int:
-        """Of the schedule in force; 0: none yet."""
+        """Epoch of the active schedule; 0: there is none yet."""
         return self.schedule.epoch if self.schedule else 0
 
     @property
     def scheduler(self) -> int:
-        """Who is followed; 0: nobody yet."""
+        """Identity of the active scheduler; 0: there is none yet."""
         return self.schedule.scheduler if self.schedule else 0
 
     def hear(self, schedule: Schedule, now_s: float) -> Heard:
-        """Follow it if it was `taken`. `now_s` never goes back."""
+        """Return the result of receiving a schedule, and follow it if that is `taken`. `now_s` never decreases."""
         heard = self._judge(schedule, now_s)
         if heard.taken:
             self.takeovers += heard is Heard.TAKEOVER
@@ -72,7 +74,7 @@ class Following:
         return heard
 
     def num_rivals(self, now_s: float) -> int:
-        """Other schedulers that have been heard lately."""
+        """Return the number of other schedulers that were received within `SILENT_AFTER_S`."""
         return sum(
             now_s - received_s <= SILENT_AFTER_S
             for scheduler, (_, received_s) in self._others.items()
@@ -92,7 +94,7 @@ class Following:
         return Heard.STALE if same else Heard.RIVAL
 
     def _lives(self, scheduler: int, now_s: float) -> bool:
-        """Notes that it was heard, and whether that was over some time without a gap."""
+        """Record a message of a scheduler, and return whether it was received for some time without a gap."""
         since_s, received_s = self._others.get(scheduler, (now_s, now_s))
         since_s = now_s if now_s - received_s > SILENT_AFTER_S else since_s
         self._others[scheduler] = since_s, now_s

@@ -1,4 +1,4 @@
-"""How often values fell into ranges: what percentiles over any time and any number of processes are made of."""
+"""Histograms, from which percentiles over any time and any number of processes are computed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TICK_BOUNDS_S = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.0
 
 @dataclass
 class Histogram:
-    """Since the start: counts never fall."""
+    """Counts of values per range since the start, which never decrease."""
 
     bounds: tuple[float, ...] = LATENCY_BOUNDS_S
     """Upper bounds of the ranges, ascending; a bound belongs to the range below it. The last range has none."""
     counts: list[int] = field(default_factory=list)
-    """Of values in each range, not cumulative; empty: as many zeros."""
+    """Number of values in each range, not cumulative; empty: zeros."""
     sum: float = 0.0
-    """Of all values."""
+    """Sum of all values."""
 
     def __post_init__(self) -> None:
         self.counts = self.counts or [0] * (len(self.bounds) + 1)

@@ -13,7 +13,7 @@ from ros2_rfm_serving.types.record import record, sealed
 @sealed
 @dataclass(frozen=True, slots=True)
 class RequestId:
-    """Correlates a reply with its request. A reply counts only if all of it matches the latest request."""
+    """Identity that correlates a reply with its request. A reply counts only if all of it matches the latest request."""
 
     robot: str
     component: str
@@ -24,24 +24,24 @@ class RequestId:
 
 @record(frozen=True, slots=True)
 class ExecutionReport:
-    """What the robot did with the last chunk, as durations on the robot's clock (Kairos §3.2)."""
+    """Execution of the last chunk, as durations on the robot's clock (Kairos §3.2)."""
 
     executed_steps: int = 0
     executing_s: float = 0.0
-    """Since its first action began to be executed."""
+    """Time since its first action began to be executed."""
     remaining_s: float = 0.0
-    """Until the queued actions run out; negative: since they did."""
+    """Time until the queued actions end; negative: time since they ended."""
     last_wait_s: float = 0.0
-    """Between sending the previous request and its chunk."""
+    """Time between sending the previous request and receiving its chunk."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedImage:
-    """A compressed camera image as it travels."""
+    """A compressed camera image as it is transmitted."""
 
     camera: str
     format: str
-    """`jpeg`, or `rgb8` for raw rows."""
+    """`jpeg`, or `rgb8` for uncompressed pixels."""
     data: memoryview | bytes
     height_px: int = 0
     width_px: int = 0
@@ -49,18 +49,18 @@ class EncodedImage:
 
 @record(frozen=True, slots=True)
 class ObservationRequest:
-    """One request of one robot's component, as it travels."""
+    """One request of one robot's component, as it is transmitted."""
 
     id: RequestId
     stamp_ns: int
-    """The robot's monotonic clock; opaque to everyone else and echoed back."""
+    """Robot's monotonic clock; other processes return it unchanged and do not interpret it."""
     instruction: str
     state: Array
     """[S]"""
     images: tuple[EncodedImage, ...] = ()
     inference_delay_steps: int = 0
     prefix_model: Array = field(default_factory=lambda: empty(0, 0))
-    """[P, A] actions still queued, model space; empty: start afresh."""
+    """[P, A] actions still queued, model space; empty: start without a prefix."""
     prefix_robot: Array = field(default_factory=lambda: empty(0, 0))
     """[P, A] the same in robot space."""
     report: ExecutionReport = field(default_factory=ExecutionReport)
@@ -70,38 +70,38 @@ class ObservationRequest:
 @sealed
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
-    """One row of a batch, decoded: what an engine sees."""
+    """One slot of a batch, decoded, as an engine receives it."""
 
     id: RequestId
     instruction: str
     state: Array
     images: Mapping[str, Image | EncodedImage]
-    """camera -> [H, W, 3] RGB; as it travelled for an engine with `takes_encoded`"""
+    """camera -> [H, W, 3] RGB; for an engine with `takes_encoded`, the image as it was transmitted"""
     inference_delay_steps: int
     prefix_model: Array
     prefix_robot: Array = field(default_factory=lambda: NO_ROWS)
-    """[P, A] `prefix_model` in robot space, which it is for any observation (Remote-RTC §7); empty: not known"""
+    """[P, A] `prefix_model` in robot space, where it is valid for any observation (Remote-RTC §7); empty: not known"""
     conditioning: Conditioning = Conditioning.NONE
     guidance: Guidance = field(default_factory=Guidance)
     horizon: Horizon = field(default_factory=Horizon)
-    """For an engine that is a server itself: the session's wish goes on with the request."""
+    """Horizon that the session asks for, which an engine that is itself a server passes on with the request."""
     pipelining: Pipelining | None = None
-    """Its session's; None: it reads its own context and no other."""
+    """Pipelining of its session; None: it reads its own context and no other."""
     num_steps: int = 0
     """Solver steps; 0: the model's own number"""
     decoding_s: float = 0.0
-    """That its images took from bytes to pixels; 0: not measured"""
+    """Time in which its images were decoded to pixels; 0: not measured"""
 
 
 @record(frozen=True, slots=True)
 class Phases:
-    """What a batch took inside an engine, on the clock that the engine was given; its rows have it in common."""
+    """Durations inside an engine for a batch, on the clock that the engine was given; all its slots have them in common."""
 
     perception_s: float
     solver_s: float
-    """All solver steps together."""
+    """Duration of all solver steps together."""
     solver_steps: int
-    """How many they were; 0: nothing was measured."""
+    """Number of these steps; 0: nothing was measured."""
 
 
 NO_PHASES = Phases(0.0, 0.0, 0)
@@ -109,33 +109,33 @@ NO_PHASES = Phases(0.0, 0.0, 0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineReply:
-    """One row of an engine's answer: a chunk, a verdict or a plan."""
+    """One slot of an engine's answer: a chunk, a verdict or a plan."""
 
     chunk_model: Array = field(default_factory=lambda: NO_ROWS)
     """[T, A]; empty for text models"""
     chunk_robot: Array = field(default_factory=lambda: NO_ROWS)
     """[T, A]"""
     updates: Array = field(default_factory=lambda: NO_UPDATES)
-    """[K, T, A] what each of the K solver steps changed, model space (Kairos §3.1); empty: not known"""
+    """[K, T, A] change made by each of the K solver steps, model space (Kairos §3.1); empty: not known"""
     confidence: Array = field(default_factory=lambda: NO_VALUES)
-    """[T], [0, 1], of an engine that sends no updates: a server elsewhere, or a model that says how likely its actions are; empty:
-    not known"""
+    """[T], [0, 1], from an engine without updates: a remote server, or a model that reports how likely its actions are; empty: not
+    known"""
     execution_horizon: int = 0
-    """Rows to execute, as that server's horizon policy says; 0: it has not said"""
+    """Steps to execute, according to the remote server's horizon policy; 0: not given"""
     verdict: str = ""
     text: str = ""
     score: float = float("nan")
     """Probability of `verdict`, or NaN."""
     phases: Phases = NO_PHASES
     ended_with: int | None = None
-    """Sequence number of the observation that the last steps saw, of a pipelined session; None: the request's own."""
+    """Sequence number of the observation that the last solver steps read, in a pipelined session; None: the request's own."""
     violation: str = ""
-    """Why a judge's text is no verdict; empty: it is one, or nobody has said."""
+    """Reason why a judge's text is no verdict; empty: it is one, or it was not checked."""
 
 
 @record(frozen=True, slots=True)
 class Served:
-    """What happened to a request on the server, as durations on its clock."""
+    """Handling of a request by the server, as durations on its clock."""
 
     queue_wait_s: float
     inference_s: float
@@ -143,21 +143,21 @@ class Served:
     superseded: int
     """Requests of this session replaced by newer ones since its last reply."""
     server_load: float
-    """Share of time that the engine was busy, [0, 1]."""
+    """Share of time in which the engine was busy, [0, 1]."""
     perception_s: float = 0.0
-    """Part of `inference_s`, as is the next; 0: not measured. What is left of it is processing: filling and reading tensors, robot
-    space."""
+    """Part of `inference_s`, as is `solver_s`; 0: not measured. The remainder is processing: filling and reading tensors, and the
+    conversion to robot space."""
     solver_s: float = 0.0
     solver_steps: int = 0
     unusual_s: float = 0.0
-    """From arrival to reply: longer than this server's answers to all its robots usually take (`types/phase.py`)."""
+    """Excess of the time from arrival to reply over this server's usual time for all its robots (`types/phase.py`)."""
     decoding_s: float = 0.0
-    """Part of `queue_wait_s`: this request's images from bytes to pixels; 0: not measured"""
+    """Part of `queue_wait_s` in which this request's images were decoded to pixels; 0: not measured"""
 
 
 @record(frozen=True, slots=True)
 class Chunk:
-    """System 1's answer."""
+    """Answer of System 1."""
 
     id: RequestId
     stamp_ns: int
@@ -172,13 +172,13 @@ class Chunk:
     served: Served
     emulated: bool = False
     ended_with: int | None = None
-    """Sequence number of the observation that the last solver steps saw, of a pipelined session: row 0 belongs to the control step
-    at which that was taken; None: the request's own."""
+    """Sequence number of the observation that the last solver steps read, in a pipelined session: step 0 belongs to the control
+    step at which that observation was made; None: the request's own."""
 
 
 @record(frozen=True, slots=True)
 class Verdict:
-    """A judge's answer (monitor, safety): one of the words that the model declares."""
+    """Answer of a judge (monitor, safety): one of the verdicts that the model declares."""
 
     id: RequestId
     stamp_ns: int
@@ -193,7 +193,7 @@ class Verdict:
 
 @record(frozen=True, slots=True)
 class Plan:
-    """System 2's answer: the first subgoal becomes System 1's instruction."""
+    """Answer of System 2. Its first subgoal becomes System 1's instruction."""
 
     id: RequestId
     stamp_ns: int

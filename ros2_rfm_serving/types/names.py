@@ -1,4 +1,4 @@
-"""Who bears a name that two processes want."""
+"""Rule that decides which of two processes owns a name."""
 
 from __future__ import annotations
 
@@ -6,40 +6,42 @@ import enum
 import math
 
 CLAIM_S = 1.0
-"""For whoever has the name, or wants it too, to be heard of."""
+"""Time that a claim waits for messages of a process that holds or claims the same name."""
 LATE_S = 3.0
-"""For the word of somebody who is known to be there."""
+"""Time to wait for a message of a process that is known to exist."""
 SETTLED_AFTER_S = 2.0
 INTRUDER_SHOWN_S = 30.0
-"""For so long people are told of a process that wanted the name."""
+"""Time for which a process that claimed the name is reported to operators."""
 LAST_STAGE = 255
-"""As much as a claim can say: held for some eight minutes."""
+"""Highest stage that a claim can have: held for some eight minutes."""
 HELD, DISPUTED, LOST = "held", "disputed", "lost"
-"""`claim` in the diagnosis of a name: nobody else wants it; another process was refused it lately; another process has it."""
+"""Value of `claim` in the diagnosis of a name: no other process claims it; another process was refused it recently; another process
+has it."""
 
 
 class ClaimStage(enum.IntEnum):
-    """As in NameClaim.msg."""
+    """Stage of a claim, as in NameClaim.msg."""
 
     CLAIMED = 0
-    """It looks around, and offers nothing yet."""
+    """The process listens for other claims, and offers nothing yet."""
     HELD = 1
     SETTLED = 2
-    """Held for `SETTLED_AFTER_S`; from there on one more for each that it is held longer."""
+    """The name was held for `SETTLED_AFTER_S`; the stage rises by one for each further such time."""
 
 
 class NameClaim:
-    """One process' claim to a name. Everybody claims first, for `CLAIM_S`, and holds it then unless it has to give it up.
+    """One process' claim to a name. Every process claims a name for `CLAIM_S`, then holds it unless it has to give it up.
 
-    Of two claims the lower (stage, process) gives up, on its own: it needs no answer, and of any number one is left. Of two that
-    hold a name and could not hear each other, that is the one that came later. `process` is drawn at random.
+    Of two claims the one with the lower (stage, process) gives up on its own: it needs no answer, and of any number of claims one
+    remains. When two processes hold a name because they could not receive each other's messages, the later one gives up. `process`
+    is drawn at random.
     """
 
     def __init__(self, process: int) -> None:
         self.process = process
         self.lost = False
         self.intruders: set[int] = set()
-        """Processes that wanted the name since it is held."""
+        """Processes that have claimed the name since it is held."""
         self._held_s = math.inf
         self._intruder_s = -math.inf
 
@@ -48,17 +50,18 @@ class NameClaim:
         return self._held_s < math.inf
 
     def hold(self, now_s: float) -> None:
-        """Nobody has objected."""
+        """Hold the name, since no other process has objected."""
         self._held_s = now_s
 
     def stage(self, now_s: float) -> int:
-        """It only rises, so that a word that comes late says too little of whoever said it, and never too much."""
+        """Return the stage. It only rises, so a message that arrives late understates the stage of its sender, and never overstates
+        it."""
         if not self.is_held:
             return ClaimStage.CLAIMED
         return min(ClaimStage.HELD + int((now_s - self._held_s) / SETTLED_AFTER_S), LAST_STAGE)
 
     def hear(self, process: int, stage: int, now_s: float) -> None:
-        """Another process' word, or its own."""
+        """Process a claim that was received from another process, or from this one."""
         if process == self.process or self.lost:
             return
         if (stage, process) > (self.stage(now_s), self.process):
@@ -68,5 +71,5 @@ class NameClaim:
             self._intruder_s = now_s
 
     def is_disputed(self, now_s: float) -> bool:
-        """Somebody else wanted it lately."""
+        """Return whether another process claimed the name recently."""
         return now_s - self._intruder_s <= INTRUDER_SHOWN_S

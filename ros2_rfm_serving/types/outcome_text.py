@@ -1,4 +1,4 @@
-"""Result codes of tasks in words, and what to do about each."""
+"""Meaning of the result codes of tasks, and a remedy for each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ros2_rfm_serving.types.states import TaskOutcome
 class OutcomeText(NamedTuple):
     meaning: str
     remedy: str
-    """Empty: nothing is to be done."""
+    """Action for the operator; empty: nothing needs to be done."""
 
 
 OUTCOME_TEXTS: Mapping[TaskOutcome, OutcomeText] = MappingProxyType(
@@ -44,7 +44,7 @@ OUTCOME_TEXTS: Mapping[TaskOutcome, OutcomeText] = MappingProxyType(
 
 
 def outcome_text(code: int) -> OutcomeText:
-    """Return the words for a code of `ExecuteTask`; one of a newer version is shown by its number."""
+    """Return the text for a code of `ExecuteTask`; a code of a newer version is shown by its number."""
     if code in set(TaskOutcome):
         return OUTCOME_TEXTS[TaskOutcome(code)]
     return OutcomeText(f"ended with the code {code}", "")

@@ -1,7 +1,7 @@
-"""Whether a server that could begin a batch waits for one more request (`batching: wait`), and when it expects that.
+"""Decision whether a server that could begin a batch waits for one more request (`batching: wait`).
 
-It waits where one more in the batch saves more of the engine's time than it idles until then, and hurts nobody who is there. When
-a robot asks next it knows by its pace: what it usually takes from an answer to the next request, and by how much that scatters.
+It waits where one more request in the batch saves more engine time than the engine idles until then, and no waiting request is
+harmed. The arrival is predicted from the robot's pace: its usual time from an answer to the next request, and the deviation of it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ SMOOTHING = 0.3
 
 
 def learned(thought_s: float, spread_s: float, newest_s: float) -> tuple[float, float]:
-    """(from an answer to its robot's next request, how far that is off on average), with the newest; NaN: nothing was known."""
+    """Return the running mean of the time from an answer to the robot's next request, and its mean absolute deviation, with the
+    newest sample. NaN: nothing was known before."""
     newest_s = newest_s if newest_s > 0.0 else 0.0
     unusual_s = newest_s - thought_s
-    if math.isnan(unusual_s):  # it is the first
+    if math.isnan(unusual_s):  # first sample
         return newest_s, 0.0
     return thought_s + SMOOTHING * unusual_s, spread_s + SMOOTHING * (abs(unusual_s) - spread_s)
 
 
 def pays(now_s: float, next_s: float, saved_s: float, service_s: float, deadline_s: float) -> bool:
-    """Waiting for the next request. saved_s: of the engine's time. service_s: of the batch with one more. deadline_s: when the
-    first of those who wait has nothing left to execute, or its SLO is over."""
+    """Return whether it is worth waiting for the next request.
+
+    saved_s: engine time that it saves. service_s: service time of the batch with one more. deadline_s: time at which the first of
+    the waiting robots has no action left to execute, or at which its SLO ends.
+    """
     return next_s - now_s < saved_s and next_s + service_s <= deadline_s

@@ -1,31 +1,33 @@
-"""How robots with a cap fall out of each other's way.
+"""Phase shifts that spread the requests of robots with a rate cap over time.
 
-Robots that keep a pace by the clock keep their phases: those that once meet at a server meet for ever, and which robots do is
-drawn when they start. So the phase gives way: an answer that took longer than its server's answers usually do moves the next
-request by as much later, one that was quicker by as much earlier. What is usual the server says, of all its robots together
-(`Usual`): to those in a crowd it is nothing unusual to wait as long as the last time. A crowd asks next as it was answered, one
-after the other, and after a few cycles requests are spread as far as the server's load allows. On average over the robots nothing
-moves, and caps are reached as before.
+Robots that keep a pace by the clock keep their phases: those that once meet at a server meet for ever, and their start times decide
+which robots these are. So each answer shifts the phase: an answer that took longer than the server's usual time delays the next
+request by the difference, and a quicker one advances it. The server determines the usual time over all its robots (`Usual`): a
+robot in a crowd sees no excess in a wait as long as its last. A crowd asks next in the order in which it was answered, and after a
+few cycles requests are spread as far as the server's load allows. On average over the robots nothing shifts, and caps are reached
+as before.
 
-Rows that go on together one solver step at a time hold up one another, whichever of them came first: each takes longer than
-usual by about as much, so that all of them would move together and meet again for ever. Of rows that entered together the first
-has even waited longest, and would close up with the others. The server therefore adds what the wait would have been one after
-the other (`turn_in_flight`): a row that others joined asks earlier next time, and a row that joined others asks later.
+Requests that share an engine one solver step at a time delay one another, whichever came first: each takes longer than usual by
+about the same time, so that all would shift together and meet again for ever. Of requests that entered together, the first has even
+waited longest, and would close up with the others. The server therefore adds the wait that would result if they were served one
+after the other (`turn_in_flight`): a request that others joined is sent earlier next time, and one that joined others later.
 
-A server that batches continuously may answer a crowd much quicker than its robots ask: 48 robots that ask every 4.7 s are answered
-within 0.9 s, and meet almost as before in the next cycle. What such a server reports is therefore the wait at a slower server, one
-that answers at hardly more than the rate of all requests (`Spacing`), where that is longer than the real one. A crowd spreads over
-most of a period within two or three cycles so; requests that are spread do not wait there, and a busy server is hardly quicker.
+A server with continuous batching may answer a crowd much quicker than its robots ask: 48 robots that ask every 4.7 s are answered
+within 0.9 s, and meet almost as before in the next cycle. Such a server therefore reports the wait at a slower server, whose
+service rate is hardly higher than the rate of all requests (`Spacing`), where that wait is longer than the real one. A crowd then
+spreads over most of a period within two or three cycles. Requests that are spread do not wait at the slower server, and a busy
+server is hardly quicker than it.
 
-Of each robot the phase moves by a period at most, either way: one answer that takes ten seconds must not be made up for by dozens
-of requests beyond the cap. Who always waits longer than others, as its server's order has it, gets used to that.
+Each robot's phase shifts by at most a period in either direction: one answer that takes ten seconds must not be compensated by
+dozens of requests beyond the cap. A robot that always waits longer than others, because of its server's service order, adapts to
+that.
 
-Obligations (safety, monitor) are asked at a declared rate, and no motion waits for their answers: their phases give way by up to a
-period, too. The rate stays; after an answer that was a period later than usual the next request comes a period later, once.
+Obligations (safety, monitor) are asked at a declared rate, and no motion waits for their answers. Their phases shift by up to a
+period, too. The rate stays the same; after an answer that was a period later than usual, the next request is a period later, once.
 
-Asynchronous robots execute meanwhile, and give way within what their chunks last for (`chunk_slack_s`). A robot whose chunk ends
-before its next answer comes stands in every cycle, whenever it asks: it gives way like one that waits for its answers. Robots that
-ask as often as their actions end can ask no earlier: they once execute some rows more of a chunk, and ask later from then on.
+Asynchronous robots execute meanwhile, and shift only within the duration of their chunks (`chunk_slack_s`). A robot whose chunk
+ends before its next answer arrives stops in every cycle, whenever it asks: it shifts like one that waits for its answers. Robots
+that ask as often as their actions end cannot ask earlier: they once execute some more steps of a chunk, and ask later from then on.
 """
 
 from __future__ import annotations
@@ -38,66 +40,68 @@ from ros2_rfm_serving.types.arrays import SAFETY
 from ros2_rfm_serving.types.state import keep
 
 ANSWERS_OF_EACH = 4
-"""That a server's `Usual` looks back on, roughly: some cycles of its robots."""
+"""Approximate number of answers per robot over which a server's `Usual` averages: some cycles of its robots."""
 USED_TO = 64
-"""Answers after which a robot is used to waiting longer than others do."""
+"""Answers after which a robot has adapted to a wait that is longer than others'."""
 ROUNDING = 1e-3
-"""Of a period."""
+"""Tolerance, as a share of a period."""
 EVENNESS = 0.7
-"""Of the mean time between two requests at a server, by which those of a crowd are to follow each other next."""
+"""Spacing of a crowd's next requests, as a share of the mean time between two requests at a server."""
 NEWEST, PAUSED = 0.3, 4.0
-"""Weight of the newest interval between two requests of one robot; and times its usual interval from which on it had paused."""
+"""Weight of the newest interval between two requests of one robot; multiple of its usual interval above which it had paused."""
 MOST_LATER_S = {SAFETY: 1e-12}
-"""Component -> by how much its requests may move later at once, in s, as far as no actions are waited for; of others: any time.
+"""Component -> largest delay of its next request by a shift, in s, while no actions are waited for; others have no limit.
 
-Requests of safety move earlier alone: the last pass lasts until the next verdict has to have come, and must not last longer because
-servers are busy. It is not 0, which means that its robot stands anyway (`Phase.shift_s`)."""
+Requests of safety only move earlier: the last pass lasts until the next verdict is due, and must not last longer because servers
+are busy. The value is not 0, which would mean that the robot stands anyway (`Phase.shift_s`).
+"""
 LEAST_S = 1e-3
-"""Between two requests of one robot: less is a request that takes the place of another."""
+"""Shortest interval between two requests of one robot; a shorter one means that a request replaced another."""
 
 
 def is_paced(period_s: float, execution_s: float) -> bool:
-    """Whether it is its cap that holds an asynchronous robot back; else it asks as often as its actions end."""
+    """Return whether an asynchronous robot is limited by its cap; otherwise it asks as often as its actions end."""
     return period_s > (1.0 + ROUNDING) * execution_s
 
 
 def chunk_slack_s(lasts_s: float, cycle_s: float, takes_s: float) -> float:
-    """Return by how much a request may come later without a gap in the actions, in s, 0 or more.
+    """Return by how much a request may be delayed without a gap in the actions, in s, 0 or more.
 
-    A chunk lasts for `lasts_s`, the next request goes out `cycle_s` after the one before, and its answer takes `takes_s`.
+    A chunk lasts for `lasts_s`, the next request is sent `cycle_s` after the one before, and its answer takes `takes_s`.
     """
     return max(lasts_s - cycle_s - takes_s, 0.0)
 
 
 def turn_in_flight(num_before: int, num_after: int) -> float:
-    """Return how much later than on average a row's answer would come if rows that share a flight were served one after the other.
+    """Return how much later than on average a slot would be answered if slots in flight together were served one after the other.
 
-    The share is of the time that the row was in flight, -0.5 to 0.5. `num_before` counts the rows that were in flight when it
-    entered, or that arrived earlier and entered with it; `num_after` counts those that arrived or entered later, until its answer.
+    The result is a share of the time that the slot was in flight, -0.5 to 0.5. `num_before` counts the slots that were in flight
+    when it entered, or that arrived earlier and entered with it; `num_after` counts those that arrived or entered later, until its
+    answer.
     """
     return 0.5 * (num_before - num_after) / (num_before + num_after + 1)
 
 
 class Spacing:
-    """How far apart the requests of all robots of one server would be if they came evenly.
+    """Time between the requests of all robots of one server if they came evenly.
 
-    It is the wait at a server that takes `EVENNESS` of the mean time between two requests for each, in the order in which they are
-    answered. How often each robot asks is learned from its requests.
+    It is computed as the wait at a server that needs `EVENNESS` of the mean time between two requests for each of them, in the
+    order in which they are answered. The interval of each robot is learned from its requests.
     """
 
     __slots__ = ("_due_s", "_last", "_num_known", "_rate_hz")
 
     def __init__(self) -> None:
         self._due_s = -math.inf
-        """When the next request's turn is."""
+        """Time at which the next request would be served."""
         self._last: dict[Hashable, tuple[float, float]] = {}
-        """robot -> (when its last request arrived, its usual interval; 0: it has asked once)"""
+        """robot -> (arrival of its last request, its usual interval; 0: it has asked once)"""
         self._rate_hz = 0.0
-        """Of the robots whose interval is known; others are taken for as quick."""
+        """Rate of the robots whose interval is known; others are assumed to be as quick."""
         self._num_known = 0
 
     def turn_s(self, robot: Hashable, arrived_s: float) -> float:
-        """Return how long after its arrival this request's turn is, in s, 0 or more. Call it once for each request."""
+        """Return how long after its arrival this request would be served, in s, 0 or more. Call it once for each request."""
         last_s, usual_s = self._last.get(robot, (math.nan, 0.0))
         interval_s = arrived_s - last_s
         if interval_s > LEAST_S and not 0.0 < PAUSED * usual_s < interval_s:
@@ -111,7 +115,7 @@ class Spacing:
         return self._due_s - arrived_s
 
     def forget(self, robot: Hashable) -> None:
-        """It asks here no more."""
+        """Remove a robot that sends no more requests to this server."""
         _, usual_s = self._last.pop(robot, (0.0, 0.0))
         if usual_s:
             self._num_known -= 1
@@ -120,15 +124,15 @@ class Spacing:
 
 @dataclass(slots=True)
 class Usual:
-    """What one server's answers take, of all its robots together."""
+    """Usual time of one server's answers, over all its robots."""
 
     mean_s: float = 0.0
     num_answers: int = 0
     spacing: Spacing = field(default_factory=Spacing)
-    """Of their requests, where the server batches continuously."""
+    """Spacing of their requests, where the server batches continuously."""
 
     def unusual_s(self, latency_s: float, num_robots: int) -> float:
-        """By how much this answer took longer than usual, from arrival to reply."""
+        """Return the excess of this answer's time from arrival to reply over the usual time, in s."""
         most = ANSWERS_OF_EACH * num_robots
         self.num_answers = self.num_answers + 1 if self.num_answers < most else most or 1
         self.mean_s += (latency_s - self.mean_s) / self.num_answers
@@ -137,30 +141,32 @@ class Usual:
 
 @dataclass(slots=True)
 class Phase:
-    """Of one robot at one server."""
+    """Phase of one robot at one server."""
 
     used_to_s: float = 0.0
-    """More than its server's usual."""
+    """Excess delay to which the robot has adapted."""
     moved_s: float = 0.0
-    """In all; of who may only ask later what it would be ahead by, and makes up for before: 0 or less."""
+    """Total shift. For a robot that may only be delayed it is the time by which it would be ahead, which it offsets first: 0 or
+    less."""
 
     def shift_s(self, unusual_s: float, period_s: float, slack_s: float = 0.0) -> float:
-        """Return by how much the next request moves, in s, after an answer that took so much longer than usual, as its server says.
+        """Return by how much the next request shifts, in s, after an answer with the excess delay that its server reports.
 
-        slack_s: by which it may come later now without a gap in the actions (`chunk_slack_s`); 0: its robot stands anyway, and may
-        come later by up to a period.
+        slack_s: largest delay without a gap in the actions at present (`chunk_slack_s`); 0: the robot stands anyway, and may be
+        delayed by up to a period.
         """
         if not math.isfinite(unusual_s):
             return 0.0
         before_s, move_s = self.moved_s, self._move_s(unusual_s, period_s)
-        if not -period_s <= before_s <= period_s:  # it may have been longer
+        if not -period_s <= before_s <= period_s:  # the period may have been longer
             before_s = _within(period_s, before_s)
         moved_s = before_s + (move_s if move_s <= slack_s or not slack_s else slack_s)
         self.moved_s = moved_s if -period_s <= moved_s <= period_s else _within(period_s, moved_s)
         return self.moved_s - before_s
 
     def later_s(self, unusual_s: float, period_s: float) -> float:
-        """The same of a robot that may only ask later: 0 or more. The first of a crowd stays, and the others fall in behind it."""
+        """Return the shift of a robot that may only be delayed: 0 or more. The first of a crowd stays, and the others follow behind
+        it."""
         if not math.isfinite(unusual_s):
             return 0.0
         moved_s = _within(period_s, min(self.moved_s, 0.0)) + self._move_s(unusual_s, period_s)

@@ -1,7 +1,7 @@
-"""Problems of a whole process, which every status of it carries in `/diagnostics` beside what it reports of its own part.
+"""Problems of a whole process, which each of its statuses in `/diagnostics` carries beside the report on its own part.
 
-People read them in the message. Programs read them in the values, so that a full log disk is not taken for trouble of a robot, of a
-server or of a name.
+People read them in the message. Programs read them in the values, so that a full log disk is not mistaken for a problem of a robot,
+a server or a name.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import NamedTuple
 LOG_DISK_FULL, LOG_DISK_SILENT = "log disk full", "log disk silent"
 CERTIFICATE_INVALID, CERTIFICATE_WARNING = "certificate invalid", "certificate warning"
 NAMESPACE = "namespace"
-"""Value of every status in `/diagnostics`, which factories in namespaces of their own share. A factory without one has no value."""
+"""Value of every status in `/diagnostics`, which factories in different namespaces share. A factory without a namespace has no
+value."""
 ENDED = "ended"
-"""Figure of a process' last report: 1, it has done its work and ends in order."""
+"""Figure of a process' last report; 1: it has done its work and ends in order."""
 CONFIGURATION = "configuration"
 """Part of the status of a node that could not be configured, as in `arm_1: configuration`."""
 PREFIX, LEVEL = "process_problem ", "level_without_process_problems"
@@ -23,10 +24,10 @@ PREFIX, LEVEL = "process_problem ", "level_without_process_problems"
 
 class Status(NamedTuple):
     level: int
-    """As in `diagnostic_msgs/DiagnosticStatus`."""
+    """Level as in `diagnostic_msgs/DiagnosticStatus`."""
     message: str
     problems: Mapping[str, str] = {}
-    """Kind -> text, of the process."""
+    """Kind -> text of the problems of the process."""
 
 
 def joined(status: Status, level: int) -> tuple[int, str, dict[str, str]]:
@@ -38,7 +39,7 @@ def joined(status: Status, level: int) -> tuple[int, str, dict[str, str]]:
 
 
 def separated(level: int, message: str, values: Mapping[str, str]) -> Status:
-    """Return what `joined` was given. Values may be anybody's: what does not fit stays as it is."""
+    """Return the arguments of `joined`. The values may come from any process: a value that does not fit stays as it is."""
     problems = {key.removeprefix(PREFIX): text for key, text in values.items() if key.startswith(PREFIX)}
     if not problems:
         return Status(level, message)

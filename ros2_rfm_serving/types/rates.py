@@ -1,25 +1,25 @@
-"""Whether a robot passes a policy's steps as fast as they were demonstrated, and what to do where it does not."""
+"""Comparison of a robot's rate of policy steps with the rate of the demonstrations, and the fix where they differ."""
 
 from __future__ import annotations
 
 TOLERANCE = 0.05
-"""Relative difference between two rates that is no other one."""
+"""Largest relative difference between two rates that count as equal."""
 MOST_PARTS = 1000
-"""Commands per step of a policy, at most."""
+"""Maximum number of commands per step of a policy."""
 
 
 def other_rate(step_rate_hz: float, demonstrated_hz: float) -> str:
-    """Return how a robot's steps per second differ from the demonstrations'; empty: they do not, or one is not known (0)."""
+    """Return how a robot's steps per second differ from the demonstrations'; empty: they are equal, or one is not known (0)."""
     if step_rate_hz and demonstrated_hz and abs(step_rate_hz / demonstrated_hz - 1.0) > TOLERANCE:
         return f"the robot runs at {step_rate_hz:g} Hz, the demonstrations ran at {demonstrated_hz:g} Hz"
     return ""
 
 
 def rate_fix(control_rate_hz: float, demonstrated_hz: float, *, interpolates: bool, accept: str) -> str:
-    """Return what bridges that.
+    """Return the change of the configuration that removes the difference.
 
-    interpolates: the robot's commands have something between two of them. accept: the key that lets it move faster or slower than
-    was demonstrated.
+    interpolates: commands are interpolated between steps of the policy. accept: the key that allows a motion faster or slower than
+    the demonstrations.
     """
     parts = round(control_rate_hz / demonstrated_hz)
     bridges = 1 < parts <= MOST_PARTS and not other_rate(control_rate_hz / parts, demonstrated_hz)

@@ -1,4 +1,4 @@
-"""Which server hosts what, and who asks whom."""
+"""Schedule: which server hosts which model, and which server answers which robot."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Which model a server hosts, and how it batches."""
+    """Model that a server hosts, and its batching."""
 
     server: str
     model: str
@@ -20,41 +20,41 @@ class Placement:
     max_sessions: int
     predicted_p99_s: float
     standby: bool = False
-    """Warm, and out of the normal routes until another server is lost (ROSA §3.4.4)."""
+    """The model is loaded, but has no normal routes until another server is lost (ROSA §3.4.4)."""
     gpu: str = ""
-    """Placements that name the same GPU share it in equal time slices; empty: a GPU of its own."""
+    """Placements that name the same GPU share it in equal time slices; empty: the placement has a GPU of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """Where one robot sends one component's requests, and how often it may."""
+    """Server that answers one component of one robot, and the largest rate of its requests."""
 
     robot: str
     component: str
     server: str
     max_rate_hz: float
-    """inf: as soon as it can"""
+    """Largest rate of its requests; inf: unlimited"""
     slo_s: float
     predicted_rate_hz: float = 0.0
-    """What the schedule expects of it: the scheduler's own book-keeping, not on the wire."""
+    """Rate that the schedule expects of it. The scheduler keeps it for itself; it is not transmitted."""
     standby: str = ""
-    """Server to turn to when `server` is lost; empty: none."""
+    """Server to use when `server` is lost; empty: none."""
     task: str = ""
-    """Task class that the robot is served for; empty: not said."""
+    """Task class that the robot is served for; empty: not given."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     epoch: int
-    """Counted from 1 by its scheduler."""
+    """Number counted from 1 by its scheduler."""
     placements: tuple[Placement, ...]
     routes: tuple[Route, ...]
     predicted_actions_hz: float
     policy: str
     scheduler: int = 0
-    """Who made it: drawn at random when a scheduler starts; 0: one without a name."""
+    """Identity of its scheduler, drawn at random when that starts; 0: it has none."""
     released: tuple[str, ...] = ()
-    """Robots that are admitted no longer, whoever admitted them."""
+    """Robots that are no longer admitted, whichever scheduler admitted them."""
     gap: float = field(default=math.nan, compare=False)
     """Share of the highest possible objective that the last plan of the whole factory lacks; NaN: not known."""
 

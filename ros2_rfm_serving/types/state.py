@@ -1,6 +1,6 @@
 """State of a decision core as plain values, under names that are independent of attributes, classes and modules.
 
-A class of a core that changes while it decides names what a snapshot keeps of it:
+A class of a core that changes while it decides names the values that a snapshot keeps of it:
 
     class Pace:
         KEPT: ClassVar = kept("is_due", next_s="_next_s")
@@ -8,8 +8,8 @@ A class of a core that changes while it decides names what a snapshot keeps of i
         def restored(self) -> None:
             self._hurries = self._next_s < 0.0
 
-That is enough for `state_of` and `restore`, which go through all parts of an object; `restored` sets what follows from the kept
-values, in classes that store such values. A class whose parts must be made before they can be restored has methods of its own:
+That is enough for `state_of` and `restore`, which traverse all parts of an object. A class that stores values derived from the kept
+ones sets them in `restored`. A class whose parts must be created before they can be restored has methods of its own:
 
         def state(self) -> dict[str, Any]:
             return state_of(self, self.KEPT)
@@ -17,11 +17,11 @@ values, in classes that store such values. A class whose parts must be made befo
         def restore(self, state: Mapping[str, Any]) -> None:
             restore(self, self.KEPT, state)
 
-A dataclass is given its table after its class, by `keep`: one that was compiled takes each attribute of its class for a field.
+A dataclass is given its table after its class, by `keep`: a compiled dataclass takes each attribute of its class for a field.
 
-An object is restored in place, after its constructor has made it from the configuration and has connected it with the other parts
-of its core: parts that share an object share it after that, too. What follows from the configuration is not kept. Arrays are not
-copied: a core replaces its arrays, and never changes one in place.
+An object is restored in place, after its constructor has created it from the configuration and has connected it with the other
+parts of its core. Parts that share an object therefore still share it afterwards. Values that follow from the configuration are not
+kept. Arrays are not copied: a core replaces its arrays, and never changes one in place.
 """
 
 from __future__ import annotations
@@ -40,13 +40,16 @@ Kept = Mapping[str, str]
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A part of a core with methods of its own for its state; all other parts have a table `KEPT`."""
+    """Part of a core with methods of its own for its state; all other parts have a table `KEPT`."""
 
     def state(self) -> dict[str, Any]:
         """Return the values that it keeps by name, for a snapshot."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned. Raises: `RfmError` for names that are missing or unknown."""
+        """Continue from what `state` returned.
+
+        Raises: `RfmError` for names that are missing or unknown.
+        """
 
 
 def kept(*names: str, **renamed: str) -> Kept:
@@ -55,7 +58,7 @@ def kept(*names: str, **renamed: str) -> Kept:
 
 
 def keep(kind: type, *names: str, **renamed: str) -> None:
-    """Give a dataclass its table, as `kept` makes it."""
+    """Give a dataclass its table, as `kept` creates it."""
     _TABLES[kind] = kept(*names, **renamed)
 
 
@@ -67,7 +70,7 @@ def state_of(owner: object, fields: Kept) -> dict[str, Any]:
 def restore(owner: object, fields: Kept, state: Mapping[str, Any]) -> None:
     """Set the kept values of an object: parts, generators and mutable containers in place, all others by assignment.
 
-    Raises: `RfmError` when the state has other names than `fields`, or is none of a part.
+    Raises: `RfmError` when the state has other names than `fields`, or is no state of a part.
     """
     check_names(type(owner).__name__, fields, state)
     for name, attribute in fields.items():
@@ -76,7 +79,7 @@ def restore(owner: object, fields: Kept, state: Mapping[str, Any]) -> None:
             _restore_part(current, value)
         elif isinstance(current, dict) and _has_parts(current):
             _restore_parts(f"{type(owner).__name__}.{name}", current, value)
-        elif isinstance(current, (dict, set)):  # a Counter and a defaultdict, too
+        elif isinstance(current, (dict, set)):  # also a Counter and a defaultdict
             current.clear()
             current.update(value)
         elif isinstance(current, (deque, list)):
@@ -91,7 +94,10 @@ def restore(owner: object, fields: Kept, state: Mapping[str, Any]) -> None:
 
 
 def check_names(owner: str, fields: Kept, state: Mapping[str, Any]) -> None:
-    """Raises: `RfmError` when a snapshot has other names than this version keeps."""
+    """Check that a snapshot has the names that this version keeps.
+
+    Raises: `RfmError` when it has others.
+    """
     if not isinstance(state, Mapping):
         raise RfmError(f"the snapshot of {owner} is {state!r:.40}, and no state")
     if state.keys() != fields.keys():
@@ -102,11 +108,11 @@ def check_names(owner: str, fields: Kept, state: Mapping[str, Any]) -> None:
 
 
 _TABLES: dict[type, Kept] = {}
-"""Of dataclasses."""
+"""Tables of dataclasses."""
 
 
 def _table_of(kind: Any) -> Kept | None:
-    """Return what is kept of objects of this class; None: nothing is."""
+    """Return which values of objects of this class are kept; None: no table exists."""
     return _TABLES.get(kind) or getattr(kind, "KEPT", None)
 
 
@@ -116,7 +122,7 @@ def _is_part(value: object) -> bool:
 
 
 def _has_parts(current: dict[Any, Any]) -> bool:
-    """Return whether the values of a dictionary are parts: those that are there, or that its factory makes."""
+    """Return whether the values of a dictionary are parts: either the existing ones, or those that its factory creates."""
     factory = current.default_factory if isinstance(current, defaultdict) else None
     if factory is not None:
         return _table_of(factory) is not None
@@ -133,7 +139,7 @@ def _restore_part(part: Any, state: Any) -> None:
 
 
 def _restore_parts(owner: str, parts: dict[Any, Any], states: Any) -> None:
-    """Restore each part of a dictionary: those that are there, or, with a factory, those that it makes."""
+    """Restore each part of a dictionary: either the existing ones, or those that its factory creates."""
     if not isinstance(states, Mapping):
         raise RfmError(f"the snapshot of {owner} is {states!r:.40}, and no state")
     if isinstance(parts, defaultdict):
@@ -153,7 +159,7 @@ def _copy(value: Any) -> Any:
 
 
 def _copier_of(kind: type) -> Callable[[Any], Any]:
-    """Return what makes a value for a snapshot of an object of this class."""
+    """Return the function that copies an object of this class for a snapshot."""
     if hasattr(kind, "restore"):
         return lambda part: part.state()
     if (table := _table_of(kind)) is not None:
@@ -178,4 +184,4 @@ def _itself(value: Any) -> Any:
 
 
 _COPIERS: dict[type, Callable[[Any], Any]] = {}
-"""Class -> `_copier_of` it, as far as it was needed."""
+"""Class -> result of `_copier_of`, filled on demand."""

@@ -1,4 +1,4 @@
-"""How a robot, its task and a server are."""
+"""States of robots, tasks and servers."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class RobotState(enum.IntEnum):
 
 class ServerState(enum.IntEnum):
     LOADING = 0
-    """Or no model is placed there yet."""
+    """The model is being loaded, or no model is placed there yet."""
     READY = 1
     DRAINING = 2
     FAILED = 3
-    """The model could not be loaded, or answers nothing any more."""
+    """The model could not be loaded, or no longer answers."""
     HUNG = 4
-    """Something, most likely the engine, does not come back."""
+    """A call, most likely of the engine, does not return."""
 
 
 class Fallback(enum.Enum):
-    """What a robot does when a component's answer is late, or safety objects (ROSA §3.3)."""
+    """Reaction of a robot when a component's answer is late, or when safety objects (ROSA §3.3)."""
 
     STOP_AND_RESEND = "stop_and_resend"
     USE_LAST_PLAN = "use_last_plan"
-    """Go on with what the last answer said."""
+    """Continue with the last answer."""
     STOP_AND_REPLAN = "stop_and_replan"
     RETURN_TO_SAFE_STATE = "return_to_safe_state"
     STOP_AND_CALL_HUMAN = "stop_and_call_human"
@@ -43,15 +43,15 @@ class TaskPhase(enum.IntEnum):
     RESETTING = 1
     EXECUTING = 2
     STOPPING = 3
-    """Over; the result is being told."""
+    """The task is over; the result is being reported."""
     STOPPED = 4
-    """By a fallback; goes on by itself."""
+    """A fallback stopped the robot, which continues by itself."""
     WAITING = 5
-    """For a person to call `resume` or `abort`."""
+    """The robot waits for an operator to call `resume` or `abort`."""
 
 
 class TaskOutcome(enum.IntEnum):
-    """`error_code` of ExecuteTask: 0 is success, 400-499 are this action's."""
+    """`error_code` of ExecuteTask: 0 is success, and 400-499 are reserved for this action."""
 
     NONE = 0
     BUDGET_SPENT = 401
@@ -61,20 +61,20 @@ class TaskOutcome(enum.IntEnum):
     REJECTED = 405
     SHUTDOWN = 406
     ABORTED = 407
-    """By a person who had been called."""
+    """An operator who had been called aborted it."""
     OFFLINE = 408
-    """No server for too long, or one with another model."""
+    """No server answered for too long, or the server had another model."""
     UNSAFE = 409
     """Safety kept objecting."""
     LATE = 410
     """Too many answers in a row came later than their SLO."""
     BUSY = 411
-    """It never began: the robot has a goal that goes before it."""
+    """It never began: the robot has a goal with precedence."""
     PREEMPTED = 412
-    """A program's goal gave way to a person's."""
+    """A program's goal was replaced by an operator's."""
     INACTIVE = 413
     """It never began: the robot node is not active."""
     UNPROVEN = 414
-    """It never began: it is not proven that whoever asks may."""
+    """It never began: its client did not prove that it may give tasks."""
     NOT_KEPT = 499
-    """Nothing is known of this goal any more. It is never an outcome: an empty result message says it."""
+    """Nothing is known of this goal any more. It is never an outcome: an empty result message has this code."""

@@ -1,11 +1,11 @@
-"""Texts that processes report about themselves, and when two of them are the same."""
+"""Texts that processes report about themselves, and their comparison."""
 
 from __future__ import annotations
 
 import re
 
 NUMBER = re.compile(r"(?<![A-Za-z0-9_])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+(?![A-Za-z0-9_]))?")
-"""Not the digits of a name, as in `server_1`."""
+"""A number; the digits of a name, as in `server_1`, are not one."""
 
 
 def without_numbers(text: str) -> str:
@@ -17,5 +17,5 @@ MAX_CHARACTERS = 300
 
 
 def shortened(text: str) -> str:
-    """Return the text, or its beginning where it is long: others may have written parts of it."""
+    """Return the text, or its beginning where it is long: other processes may have written parts of it."""
     return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 3]}..."

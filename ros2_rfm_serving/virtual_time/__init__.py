@@ -1,1 +1,1 @@
-"""Virtual time around one server: events in order, rounds of an engine, and a server under load. It needs no scheduler."""
+"""Virtual time around one server: an event queue, rounds of an engine, and a server under load. It needs no scheduler."""

@@ -1,4 +1,5 @@
-"""Virtual time: what happens when. And randomness: one source per cause, so that changing one leaves the others as they were."""
+"""Event queue of virtual time, and random numbers with one source per cause, so that a change of one leaves the others
+unchanged."""
 
 from __future__ import annotations
 
@@ -12,18 +13,19 @@ from typing import Any
 
 
 def source(seed: int, *cause: str) -> random.Random:
-    """Random numbers of one cause; the same on every machine."""
+    """Return the random source of one cause; it is the same on every machine."""
     return random.Random("/".join((str(seed), *cause)))
 
 
 RARELY = (100_000, 50, 1000)
-"""Objects more than before after which the youngest are looked through for circular garbage; and older ones, as rarely."""
+"""Thresholds of the garbage collector: new objects after which the youngest are searched, and multiples for the older
+generations."""
 
 
 @contextmanager
 def rarely_collecting() -> Iterator[None]:
-    """Requests leave no circular garbage behind, and to look for it among all that belongs to a thousand robots takes a third of
-    the time."""
+    """Collect circular garbage rarely. Requests leave none behind, and a search among all objects of a thousand robots takes a
+    third of the time."""
     thresholds = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(*RARELY)
@@ -35,7 +37,7 @@ def rarely_collecting() -> Iterator[None]:
 
 
 class Events:
-    """Earliest first; of those at the same time, the one that was planned first."""
+    """Queue of events: earliest first; of those at the same time, the one that was planned first."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -48,19 +50,19 @@ class Events:
         heappush(self._heap, (time_s, number, happen, what))
 
     def soon(self, delay_s: float, happen: Callable[..., None], *what: Any) -> None:
-        """After a delay, or at once if there is none."""
+        """Call a function after a delay, or at once if there is none."""
         if delay_s > 0.0:
             self.at(self.now_s + delay_s, happen, *what)
         else:
             happen(*what)
 
     def next(self) -> None:
-        """What is planned first happens."""
+        """Process the event that is planned first."""
         self.now_s, _, happen, what = heappop(self._heap)
         happen(*what)
 
     def run(self, until_s: float, watch: Callable[[float], None] | None = None, every_s: float = 1.0) -> None:
-        """`watch` is told the time about every `every_s` of virtual time."""
+        """Process all events until `until_s`. `watch` receives the time about every `every_s` of virtual time."""
         heap, pop = self._heap, heappop
         tell_s = self.now_s + every_s if watch else math.inf
         while heap:

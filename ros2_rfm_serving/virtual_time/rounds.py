@@ -1,4 +1,4 @@
-"""A server whose rows go on one solver step at a time, in virtual time: who enters and who goes on is its own decision."""
+"""Server that advances its requests one solver step at a time, in virtual time. The server itself decides which of them enter."""
 
 from __future__ import annotations
 
@@ -13,27 +13,30 @@ Answers = Sequence[EngineReply | None]
 
 
 class Body(Protocol):
-    """Whoever has the server."""
+    """Owner of the server, which is called as work begins and ends."""
 
     def begun(self, work: Work) -> None: ...
     def ended(self, work: Work, answers: Answers) -> None: ...
     def over(self) -> None:
-        """A round is: something may begin again."""
+        """Process the end of a round, after which new work may begin."""
 
 
 class Rounds:
-    """Of one life of a server. As in `EngineLoop.round`: what begins is perceived, then rows in flight go on by one step; or a
-    whole batch runs."""
+    """Rounds of a server between its start and its stop.
+
+    A round is that of `EngineLoop.round`: new work is perceived, then the slots in flight advance by one step; or a whole batch
+    runs.
+    """
 
     def __init__(self, loop: EngineLoop, events: Events, engine_s: Callable[[], float], body: Body) -> None:
-        """engine_s: what the engine's calls have taken until now; or any clock, for a real one."""
+        """Connect the parts. engine_s: total time of the engine's calls until now; or any clock, for a real engine."""
         self._loop, self._events, self._engine_s, self._body = loop, events, engine_s, body
         self._busy = self._stopped = False
         self._turn_s = 0.0
-        """Of the turn before."""
+        """Duration of the iteration before."""
 
     def serve(self) -> None:
-        """A round, unless one is under way or there is nothing to do."""
+        """Begin a round, unless one is in progress or there is nothing to do."""
         if self._busy:
             return
         works = list(iter(lambda: self._loop.begin(self._events.now_s), None))
@@ -47,7 +50,7 @@ class Rounds:
             self._advance()
 
     def stop(self) -> None:
-        """What runs will not end."""
+        """Stop: the work in progress will not end."""
         self._stopped = True
 
     def _entered(self, turns: Sequence[tuple[int, int]], took_s: float) -> None:
@@ -74,7 +77,7 @@ class Rounds:
         self._body.over()
 
     def _then(self, done: Callable[[Any, float], None], call: Callable[[], Any]) -> None:
-        """The engine's call, and what follows when it is done."""
+        """Call the engine, and plan the call of `done` for when it has finished."""
         self._busy, began_s = True, self._engine_s()
         result = call()
         took_s = self._engine_s() - began_s

@@ -1,5 +1,5 @@
-"""A server that goes on one solver step at a time, under a load, for `rfm profile`: who enters is its own decision, and only its
-engine takes time."""
+"""Server that advances one solver step at a time, under a load, for `rfm profile`: the server itself decides which requests enter,
+and only its engine takes time."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from ros2_rfm_serving.virtual_time.events import Events
 from ros2_rfm_serving.virtual_time.rounds import Answers, Rounds
 
 Clock = Callable[[], float]
-"""Seconds"""
+"""Function that returns seconds."""
 UNLIMITED = 65_535
 ALONE, CROWD, FULL = 160, 2, 800
-"""Requests of which the unloaded latency is the median; sources for each row, and answers to them, by which the highest throughput
-is measured."""
+"""Number of requests whose median is the unloaded latency; sources per slot, and number of their answers, by which the highest
+throughput is measured."""
 
 
 class LawEngine(EmulatedSteps):
-    """Writes down the seconds that a law says."""
+    """Engine that records the seconds of a service law in place of running."""
 
     def __init__(self, law: SteppedService, rng: np.random.Generator) -> None:
         spec = EmulatedSpec(model="", chunk_length=1, batch_sizes=law.sizes, seed=int(rng.integers(1 << 32)))
@@ -46,7 +46,7 @@ class LawEngine(EmulatedSteps):
 
 
 class Ready:
-    """Sources that ask again as soon as they are answered: as much as a server can do."""
+    """Sources that ask again as soon as they are answered: the highest load that a server can serve."""
 
     def __init__(self, num: int) -> None:
         self._ready, self.ended_s = deque(Sent(0.0, source) for source in range(num)), list[float]()
@@ -63,17 +63,22 @@ class Ready:
 
 
 class SteppedSubject:
-    """`profiles.measure.Subject`. A real engine's costs are measured once, as a live server does before it serves;
-    a server of a law learns them anew in each run, as those of which the shipped profiles are.
+    """Implementation of `profiles.measure.Subject`.
 
-    As the latency of a fixed batch is that of a full one, the unloaded latency here is that of half as many rows as there may be:
-    by it the fleet is as large as for a fixed batch of that size.
+    The costs of a real engine are measured once, as a live server does before it serves; a server with a law learns them anew in
+    each run, as in the shipped profiles.
+
+    The latency of a fixed batch is that of a full one. Accordingly, the unloaded latency here is that of half the largest number of
+    slots, which makes the fleet as large as for a fixed batch of that size.
     """
 
     def __init__(
         self, start: Callable[[np.random.Generator], tuple[Engine, Clock]], size_px: tuple[int, int], *, rehearsed: bool = False
     ) -> None:
-        """start: the engine, and what its calls have taken until now; or any clock, for a real one."""
+        """Measure the unloaded latency and the highest rate.
+
+        start: returns the engine, and the total time of its calls until now; or any clock, for a real engine.
+        """
         self._start = start
         rng = np.random.default_rng(0)
         engine, clock = start(rng)
@@ -100,12 +105,12 @@ def law_subject(law: SteppedService) -> SteppedSubject:
 
 
 def engine_subject(engine: Engine, size_px: tuple[int, int]) -> SteppedSubject:
-    """Of a real engine, ready for its largest batch, on this machine."""
+    """Return the subject for a real engine on this machine, which is ready for its largest batch."""
     return SteppedSubject(lambda rng: (engine, time.perf_counter), size_px, rehearsed=True)
 
 
 class _UnderLoad:
-    """A server and its load, in time that passes as far as the next request while the engine has nothing to do."""
+    """A server and its load. While the engine has nothing to do, time passes as far as the next request."""
 
     def __init__(self, engine: Engine, clock: Clock, load: Load, blank: InferenceRequest, costs: StepCosts) -> None:
         config = ServerConfig(name="profiled", batch_size=UNLIMITED, batching=CONTINUOUS, max_sessions=UNLIMITED, costs=costs)
@@ -130,10 +135,10 @@ class _UnderLoad:
             self._engine.leave([work.number for work in self._server.brain.works])
         return self._latencies_s[:num_requests]
 
-    # --- of `Rounds` ---
+    # --- methods of `Rounds`' owner ---
 
     def begun(self, work: Work) -> None:
-        """Nothing is kept of it."""
+        """Ignore the beginning of work."""
 
     def ended(self, work: Work, answers: Answers) -> None:
         now_s = self._events.now_s
@@ -157,14 +162,14 @@ class _UnderLoad:
     # --- requests ---
 
     def _plan(self) -> None:
-        """The next request; an answer may have brought one that is due before it."""
+        """Plan the next request; an answer may have caused one that is due before it."""
         next_s = max(self._load.next_s(), self._events.now_s)
         if next_s < self._planned_s:
             self._planned_s = next_s
             self._events.at(next_s, self._arrive, next_s)
 
     def _arrive(self, planned_s: float) -> None:
-        """Only the newest plan holds."""
+        """Send the requests that are due, unless a newer plan replaced this one."""
         if planned_s != self._planned_s:
             return
         self._planned_s = math.inf

@@ -1,4 +1,4 @@
-"""What a simulated robot is, whichever simulator it comes from: what the node that puts it on the graph calls, and `rfm train`."""
+"""Interface of a simulated robot of any simulator, as used by the node that publishes it on the graph and by `rfm train`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FRAME_EVERY = 4
 
 @dataclass(frozen=True, kw_only=True)
 class WorldSpec:
-    """What a simulated robot is built from."""
+    """Parameters from which a simulated robot is built."""
 
     task: str
-    """Of the simulator."""
+    """Task of the simulator."""
     image_size_px: int = SQUARE_PX
     """Width and height."""
 
@@ -30,14 +30,14 @@ class WorldSpec:
 class SimulatedRobot(Protocol):
     """One simulated robot doing one task.
 
-    Built, called and closed on one thread. `reset(seed)` begins an episode whose randomisation follows from `seed` alone; the first
-    one has been begun when it is built. `step` is one control period of the policy; whoever drives it chooses how many of these
+    It is built, called and closed on one thread. `reset(seed)` begins an episode whose randomisation follows from `seed` alone; the
+    first episode begins when the robot is built. `step` is one control period of the policy; the caller chooses how many of these
     happen per second of wall time.
     """
 
     @property
     def action_names(self) -> Sequence[str]:
-        """In the order of an action [A]."""
+        """Names in the order of an action [A]."""
 
     @property
     def cameras(self) -> Sequence[str]:
@@ -45,15 +45,15 @@ class SimulatedRobot(Protocol):
 
     @property
     def step_s(self) -> float:
-        """Simulated time of a step: over the period of wall time it is the declared time scale."""
+        """Simulated time of a step: divided by its wall time it is the declared time scale."""
 
     @property
     def state(self) -> Array:
-        """What a policy is given, [S], always finite."""
+        """State that a policy receives, [S], always finite."""
 
     @property
     def success(self) -> bool:
-        """Of the episode, so far."""
+        """Success of the episode so far."""
 
     @property
     def joint_names(self) -> Sequence[str]: ...
@@ -67,31 +67,33 @@ class SimulatedRobot(Protocol):
 
     def reset(self, seed: int) -> None: ...
     def step(self, action: npt.ArrayLike) -> None:
-        """action: [A], finite; clipped to what the robot can do, in [-1, 1] of its full scale."""
+        """Execute an action [A], finite; it is clipped to the robot's range, in [-1, 1] of its full scale."""
 
     def idle(self, last: Array, silent_steps: int) -> Array:
-        """What it does, [A], in a period for which no command came, as its drives would. last: what it was told before, [A], zeros
-        after a reset. silent_steps: periods without a command, this one included."""
+        """Return the motion [A] in a period for which no command came, as the robot's drives would move.
+
+        last: the previous command, [A], zeros after a reset. silent_steps: periods without a command, this one included.
+        """
 
     def render(self) -> Mapping[str, Image]:
-        """One RGB image per camera, [size, size, 3] uint8."""
+        """Return one RGB image per camera, [size, size, 3] uint8."""
 
     def close(self) -> None: ...
 
 
 class Expert(Protocol):
-    """A scripted policy. It may look into the simulator."""
+    """A scripted policy. It may read the simulator's internal state."""
 
     def get_action(self, state: npt.NDArray[np.float64]) -> npt.ArrayLike:
-        """state: [S]. Returns [A], clipped to [-1, 1] by whoever asked."""
+        """Return an action [A] for a state [S]; the caller clips it to [-1, 1]."""
 
 
 class Teaching(SimulatedRobot, Protocol):
-    """What `rfm train policy --simulator` needs besides."""
+    """Additional interface that `rfm train policy --simulator` needs."""
 
     @property
     def instructions(self) -> tuple[str, ...]:
-        """What people call the task; a policy is trained on all of them."""
+        """Phrases by which people name the task; a policy is trained on all of them."""
 
     @property
     def state_columns(self) -> tuple[int, ...]:
@@ -103,14 +105,14 @@ class Teaching(SimulatedRobot, Protocol):
 
     @property
     def pushed_actions(self) -> slice:
-        """Columns of the action that disturbances push, as a hand that is leant on; the others only tremble."""
+        """Columns of the action that disturbances push steadily, as if a person leant on the hand; the others only tremble."""
 
     def expert(self) -> Expert:
-        """A fresh one, for an episode."""
+        """Return a fresh expert for an episode."""
 
 
 Build = Callable[[WorldSpec], Any]
-"""Gives a `SimulatedRobot`. Raises: `ConfigurationError`, for a task that it has not."""
+"""Function that returns a `SimulatedRobot`. Raises: `ConfigurationError` for a task that it does not have."""
 MEMBERS = (
     *("action_names", "cameras", "step_s", "state", "success", "joint_names", "joint_positions", "joint_velocities"),
     *("reset", "step", "idle", "render", "close"),

@@ -1,7 +1,7 @@
-"""A Meta-World arm (MuJoCo) behind the few calls a real robot offers: command, read sensors, reset.
+"""A Meta-World arm (MuJoCo) with the few functions of a real robot: command, read sensors, reset.
 
-One `step` is one standard Meta-World step (five substeps of 2.5 ms). Whoever drives it chooses how many of these happen per
-second of wall time; `PHYSICS_STEP_S` over that period is the declared time scale.
+One `step` is one standard Meta-World step (five substeps of 2.5 ms). The caller chooses how many of these happen per second of wall
+time; `PHYSICS_STEP_S` over that period is the declared time scale.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STATE_SIZE = 39
 HAND, WORKPIECE, GOAL = slice(0, 3), slice(4, 7), slice(36, 39)
 """Positions in the state, m."""
 PROPRIOCEPTION = (0, 1, 2, 3)
-"""Columns of the state that a real arm would know by itself: its hand's position and its gripper's opening."""
+"""Columns of the state that a real arm could measure itself: its hand's position and its gripper's opening."""
 
 # Free cameras above the work area, as (azimuth, elevation in degrees, distance in m): `side` sees depth and height,
 # `front` sees the plane of the table. Meta-World's own cameras show the workpiece in two or three pixels.
@@ -44,14 +44,14 @@ _LOOK_AT = (0.0, 0.68, 0.12)
 
 @dataclass(frozen=True, kw_only=True)
 class ArmTask:
-    """A Meta-World task: the environment's name, the scripted expert's class and what people call it."""
+    """A Meta-World task: the environment's name, the scripted expert's class and the phrases by which people name it."""
 
     environment: str
     expert: str
     instructions: tuple[str, ...]
     has_loose_object: bool
     stages: tuple[str, ...] = ()
-    """Of a task that is done by one instruction after the other: those of `TASKS`; empty: by its own alone."""
+    """Stages of a task with several successive instructions, from `TASKS`; empty: it has only its own."""
 
 
 TASKS: dict[str, ArmTask] = {
@@ -84,11 +84,11 @@ TASKS: dict[str, ArmTask] = {
         has_loose_object=False,
     ),
 }
-"""That the embedded policy was trained on."""
+"""Tasks that the embedded policy was trained on."""
 
 
 def _scene(name: str, *instructions: str) -> ArmTask:
-    """One in which everything that matters can be seen."""
+    """Return a task in whose scene everything that matters is visible."""
     expert = "".join(word.capitalize() for word in name.split("-"))
     return ArmTask(environment=f"{name}-v3", expert=f"Sawyer{expert}V3Policy", instructions=instructions, has_loose_object=False)
 
@@ -107,7 +107,7 @@ SEEN_TASKS: dict[str, ArmTask] = {
     "handle-press-side": _scene("handle-press-side", "press the handle at the side", "push the handle at the side down"),
     "coffee-button": _scene("coffee-button", "press the button of the coffee machine", "make coffee"),
 }
-"""That the policy which acts by images alone was trained on."""
+"""Tasks that the policy which acts on images alone was trained on."""
 
 VISIT_THEN_PUSH = "visit-then-push"
 STAGED_TASKS: dict[str, ArmTask] = {
@@ -119,14 +119,15 @@ STAGED_TASKS: dict[str, ArmTask] = {
         stages=("reach", "push"),
     )
 }
-"""Of two stages: the hand visits the goal while the puck still lies where it began, and then the puck is pushed there.
+"""Task with two stages: the hand visits the goal while the puck is still at its start, and then the puck is pushed there.
 
-One scene and one goal for both, so that nothing but the instruction says which stage it is: told to push at once, the arm moves the
-puck before it has been at the goal; told to reach alone, it never moves it."""
+Both stages have one scene and one goal, so that only the instruction shows the stage. An arm instructed to push at once moves the
+puck before it has been at the goal; an arm instructed to reach never moves it.
+"""
 VISIT_M = 0.08
-"""From the hand to the goal: it has been there."""
+"""Distance from the hand to the goal that counts as a visit."""
 UNTOUCHED_M = 0.03
-"""That the workpiece may have moved, and still lies where it began."""
+"""Distance that the workpiece may have moved and still counts as untouched."""
 
 
 ALL_TASKS = TASKS | STAGED_TASKS | SEEN_TASKS
@@ -135,7 +136,7 @@ ALL_TASKS = TASKS | STAGED_TASKS | SEEN_TASKS
 class MetaworldArm:
     """One simulated arm doing one task.
 
-    Not thread-safe: MuJoCo's state and the off-screen GL context belong to the thread that calls. `reset(seed)` draws a new
+    It is not thread-safe: MuJoCo's state and the off-screen GL context belong to the thread that calls. `reset(seed)` draws a new
     placement of workpiece and goal; the same seed gives the same placement.
     """
 
@@ -150,9 +151,9 @@ class MetaworldArm:
         self.task = ALL_TASKS[task]
         self.success = False
         self.visited = self.at_goal = False
-        """The first of two stages has been done; what Meta-World itself calls success."""
+        """`visited`: the first of two stages is done. `at_goal`: Meta-World's own success."""
         self.obstacle: Obstacle | None = None
-        """Something that does not belong there: cameras see it, physics does not."""
+        """Foreign object that cameras see, but that has no physics."""
         self.distance_m = float("nan")
         self._env: Any = ALL_V3_ENVIRONMENTS[self.task.environment]()
         self._env._partially_observable = False  # the goal is part of the standard 39-number observation
@@ -160,7 +161,7 @@ class MetaworldArm:
         self._env._freeze_rand_vec = False
         self._env.seeded_rand_vec = True
         self._env._set_task_called = True
-        self._env.max_path_length = 1_000_000_000  # episodes end when the task layer says so
+        self._env.max_path_length = 1_000_000_000  # the task layer ends episodes
         self.cameras = tuple(cameras)
         self._cameras = {name: _free_camera(name) for name in cameras}
         self._image_size_px = image_size_px
@@ -194,26 +195,26 @@ class MetaworldArm:
         return np.array([self._env.data.qvel[address[i]] for i in self._joints()])
 
     def reset(self, seed: int) -> None:
-        """Starts a new episode whose randomisation follows from `seed` alone."""
+        """Start a new episode whose randomisation follows from `seed` alone."""
         self._env.seed(seed)
         observation, _ = self._env.reset()
         self._start_m, self.visited = np.array(observation[WORKPIECE]), False
         self._take(observation, at_goal=False, distance_m=float("nan"))
 
     def step(self, action: npt.ArrayLike) -> None:
-        """Applies one action [4] (`ACTION_NAMES`, each in [-1, 1]; full scale moves the hand by 1 cm)."""
+        """Execute one action [4] (`ACTION_NAMES`, each in [-1, 1]; full scale moves the hand by 1 cm)."""
         clipped = np.clip(np.asarray(action, np.float32), -1.0, 1.0)
         observation, _, _, _, info = self._env.step(clipped)
         self._take(observation, bool(info["success"]), float(info["obj_to_target"]))
 
     def idle(self, last: Array, silent_steps: int) -> Array:
-        """The arm stays where it is and the gripper keeps its effort."""
+        """Return a motion in which the arm stays where it is and the gripper keeps its effort."""
         held = np.zeros_like(last)
         held[GRIPPER] = last[GRIPPER]
         return held
 
     def render(self) -> dict[str, Image]:
-        """One RGB image per camera, [size, size, 3] uint8."""
+        """Return one RGB image per camera, [size, size, 3] uint8."""
         if self._renderer is None:
             self._renderer = _renderer(self._env.model, self._image_size_px)
         images = {}
@@ -227,16 +228,16 @@ class MetaworldArm:
         return images
 
     def throw_object(self, position: Sequence[float]) -> None:
-        """Puts the loose workpiece at a position (m): how a workpiece that has left the reachable area is staged."""
+        """Put the loose workpiece at a position (m), to stage a workpiece that has left the reachable area."""
         self._env._set_obj_xyz(np.asarray(position, np.float64))
         mujoco.mj_forward(self._env.model, self._env.data)
 
     def lose_object(self, rng: np.random.Generator) -> None:
-        """The loose workpiece comes to lie beside the area where the task can still be finished."""
+        """Put the loose workpiece beside the area where the task can still be finished."""
         self.throw_object((rng.choice([-1.0, 1.0]) * rng.uniform(0.24, 0.36), rng.uniform(0.5, 0.9), 0.02))
 
     def expert(self) -> Any:
-        """A fresh instance of Meta-World's own scripted policy for this task: `get_action(state) -> action`."""
+        """Return a fresh instance of Meta-World's own scripted policy for this task: `get_action(state) -> action`."""
         from metaworld import policies
 
         return getattr(policies, self.task.expert)()
@@ -265,7 +266,7 @@ class MetaworldArm:
 
 @contextlib.contextmanager
 def metaworld_arm(task: str, *, image_size_px: int = 96) -> Iterator[MetaworldArm]:
-    """A `MetaworldArm` whose GL context is released on exit."""
+    """Provide a `MetaworldArm` whose GL context is released on exit."""
     arm = MetaworldArm(task, image_size_px=image_size_px)
     try:
         yield arm
@@ -274,7 +275,7 @@ def metaworld_arm(task: str, *, image_size_px: int = 96) -> Iterator[MetaworldAr
 
 
 def build(spec: WorldSpec) -> MetaworldArm:
-    """Raises: `ConfigurationError`."""
+    """Return the arm for a task. Raises: `ConfigurationError` for an unknown one."""
     if spec.task not in ALL_TASKS:
         raise ConfigurationError(f"no task {spec.task!r}", key="task", fix=did_you_mean(spec.task, ALL_TASKS))
     return MetaworldArm(spec.task, image_size_px=spec.image_size_px)

@@ -1,4 +1,4 @@
-"""What does not belong into a work area: a person's hand with its forearm, or a thing. Drawn into the scene that cameras see."""
+"""Foreign objects in a work area: a person's hand with its forearm, or a thing. They are drawn into the scene that cameras see."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HAND, THING = "hand", "thing"
 KINDS = (HAND, THING)
 
 _CENTRE_M, _SPREAD_M = np.array([0.0, 0.68, 0.12]), np.array([0.22, 0.17, 0.09])
-"""Where obstacles are: the work area, from the table to where the arm's hand begins."""
+"""Centre and spread of obstacles: the work area, from the table to where the arm's hand begins."""
 _DARK_SKIN, _LIGHT_SKIN = np.array([0.24, 0.14, 0.09]), np.array([0.98, 0.83, 0.72])
 _FINGERS = 4
 
@@ -34,7 +34,7 @@ class _Geom:
 
 @dataclass(frozen=True, kw_only=True)
 class Obstacle:
-    """A few bodies without mass: they are seen and touch nothing."""
+    """A few bodies without mass: cameras see them, and they touch nothing."""
 
     kind: str
     geoms: tuple[_Geom, ...]
@@ -49,14 +49,14 @@ class Obstacle:
 
 
 def draw_obstacle(rng: np.random.Generator, kind: str = "") -> Obstacle:
-    """A new one of a kind, or of any: size, colour, place and attitude at random."""
+    """Return a new obstacle of a kind, or of any: size, colour, place and attitude are random."""
     kind = kind or (HAND if rng.random() < 0.7 else THING)
     at_m = _CENTRE_M + rng.uniform(-1, 1, 3) * _SPREAD_M
     return Obstacle(kind=kind, geoms=_hand(rng, at_m) if kind == HAND else _thing(rng, at_m))
 
 
 def _hand(rng: np.random.Generator, at_m: Vector) -> tuple[_Geom, ...]:
-    """Palm, fingers and thumb, and the forearm that leads to whoever it belongs to, away from the middle of the table."""
+    """Return palm, fingers and thumb, and a forearm that points to its person, away from the middle of the table."""
     rgb = _skin(rng) if rng.random() < 0.85 else rng.uniform(0.0, 1.0, 3)  # or a glove
     sleeve = rng.uniform(0.0, 1.0, 3) if rng.random() < 0.5 else rgb
     scale = rng.uniform(0.8, 1.25)
@@ -78,7 +78,7 @@ def _hand(rng: np.random.Generator, at_m: Vector) -> tuple[_Geom, ...]:
 
 
 def _thing(rng: np.random.Generator, at_m: Vector) -> tuple[_Geom, ...]:
-    """A box, a can or a ball."""
+    """Return a box, a can or a ball."""
     shape = rng.choice([mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_CYLINDER, mujoco.mjtGeom.mjGEOM_SPHERE])
     axes = np.linalg.qr(rng.normal(size=(3, 3)))[0]
     return (_Geom(shape=int(shape), size_m=rng.uniform(0.03, 0.07, 3), at_m=at_m, axes=axes, rgb=rng.uniform(0.0, 1.0, 3)),)

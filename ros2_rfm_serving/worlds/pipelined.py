@@ -1,8 +1,8 @@
-"""Simulated arms in lockstep around one policy, with the times of an execution mode: staleness costs what it would cost.
+"""Simulated arms in lockstep around one policy, with the durations of an execution mode, so that staleness has its real cost.
 
-Nothing here waits: `flights.py` says when an observation was made and when its answer comes, in control steps, and the state of
-every step is kept, so that a chunk is computed when it is due, for all arms in one batch, on the contexts that its solver steps
-would have read. The same seeds and times give the same episodes. The policy is asked without camera frames (`rounds.Blind`).
+Nothing waits in real time: `flights.py` computes the times of observation and answer in control steps, and the state of every step
+is stored. A chunk is computed when it is due, for all arms in one batch, on the contexts that its solver steps would have read. The
+same seeds and times give the same episodes. The policy receives no camera frames (`rounds.Blind`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ros2_rfm_serving.worlds.rounds import FIRST_SEED, MAX_STEPS, NO_IMAGE
 
 Flights = Callable[[], Iterator[Flight]]
 MOST_ROWS = 64
-"""Of a batch."""
+"""Largest batch."""
 MOST_PERCEIVED = 4000
-"""Contexts that are kept: of every arm, those of as many control steps as requests are in flight."""
+"""Number of contexts that are stored: for every arm, those of as many control steps as requests are in flight."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,19 +41,19 @@ class Outcome:
     steps: int
     """Control steps to success, or all there were."""
     idle_steps: int
-    """Without a row to execute, after the first chunk."""
+    """Control steps without an action to execute, after the first chunk."""
 
 
 class Chunks:
-    """What a policy answers when its context is refreshed between solver steps (AURAS §4.2.2)."""
+    """Chunks of a policy whose context is refreshed between solver steps (AURAS §4.2.2)."""
 
     def __init__(self, model: SteppedModel, config: SamplingConfig) -> None:
         self._model, self._config, self._solver = model, config, solver_of(config)
         self._perceived: dict[int, tuple[Array, Tensors]] = {}
-        """By the identity of a state, which many requests in flight have read; rows, oldest first"""
+        """Identity of a state, which many requests in flight have read -> its context; oldest first"""
 
     def __call__(self, stages: Sequence[tuple[int, Sequence[InferenceRequest]]]) -> Array:
-        """[B, T, A] robot space. stages: solver steps, and the observations that they read, one per row."""
+        """Return chunks [B, T, A] in robot space. stages: solver steps, and the observations that they read, one per slot."""
         requests, steps = stages[0][1], iter(range(self._solver.num_steps))
         with torch.inference_mode():
             x = start_of(requests, self._model.contract, self._config)
@@ -65,7 +65,7 @@ class Chunks:
         return self._model.denormalize(x.numpy())
 
     def _context(self, seen: Sequence[InferenceRequest]) -> Tensors:
-        """Each observation is perceived once."""
+        """Return the contexts of observations, each of which is perceived once."""
         if new := [request for request in seen if id(request.state) not in self._perceived]:
             tensors = self._model.perceive(new)
             for i, request in enumerate(new):
@@ -89,7 +89,7 @@ class _Live:
         self._chunk, self._first_row = empty(0, 0), 0
 
     def request(self, step: int, number: int) -> InferenceRequest:
-        """With what was observed at this control step."""
+        """Return a request with the observation of this control step."""
         return InferenceRequest(
             id=RequestId(robot=self.task, component=SYSTEM1, session_epoch=1, episode=self.seed, sequence=number),
             instruction=TASKS[self.task].instructions[0],
@@ -100,7 +100,7 @@ class _Live:
         )
 
     def take(self, chunk: Array, observed: int) -> None:
-        """Row 0 is of the control step of the observation."""
+        """Replace the chunk; its step 0 belongs to the control step of the observation."""
         self._chunk, self._first_row = chunk, observed
 
     def step(self) -> None:
@@ -108,7 +108,7 @@ class _Live:
         if row < len(self._chunk):
             action = self._chunk[row]
             self._hold[3] = action[3]
-        else:  # it stands still, its gripper as it is
+        else:  # the arm stands still, and its gripper stays as it is
             action, self.idle = self._hold, self.idle + bool(len(self._chunk))
         self.arm.step(action + self._rng.normal(0.0, self._noise, 4))
         self.states.append(self.arm.state.copy())
@@ -126,15 +126,17 @@ def run_flights(
     noise: float = 0.0,
     max_steps: int = MAX_STEPS,
 ) -> list[Outcome]:
-    """One episode per arm and seed, all of them beside each other. noise: standard deviation of what is added to every executed
-    action, full scale 1. max_steps: after the first answer."""
+    """Run one episode per arm and seed, all of them in parallel, and return their outcomes.
+
+    noise: standard deviation of the addition to every executed action, full scale 1. max_steps: number after the first answer.
+    """
     live = [_Live(arm, task, seed, noise) for (task, arm), seed in zip(arms, seeds, strict=True)]
     running, waiting, sequence = list(live), flights(), 0
     flight, due = next(waiting), None
     first_answer = math.ceil(flight.answered_at)
     for now in range(first_answer + max_steps):
         while flight.answered_at <= now:
-            if due is None or flight.ended_with_at > due.ended_with_at:  # a queue takes nothing older than it has
+            if due is None or flight.ended_with_at > due.ended_with_at:  # a queue accepts nothing older than it has
                 due = flight
             flight, sequence = next(waiting), sequence + 1
         if due is not None and running:

@@ -1,4 +1,4 @@
-"""Which class simulates a robot: by the descriptor's `simulator`, be it ours, an entry point, or `package.module:function`."""
+"""Registry of simulators: the descriptor's `simulator` names one of this package, an entry point, or `package.module:function`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ EXTRAS = {"metaworld": "metaworld", "mujoco": "metaworld"}
 
 
 def build_world(simulator: str, spec: WorldSpec) -> SimulatedRobot:
-    """Raises: `ConfigurationError`, that names the descriptor's key."""
+    """Return a simulated robot. Raises: `ConfigurationError` naming the descriptor's key."""
     robot: object = _found(simulator)(spec)
     return cast(SimulatedRobot, _complete(simulator, robot, MEMBERS))
 
 
 def teaching_world(simulator: str, spec: WorldSpec) -> Teaching:
-    """With an expert. Raises: `ConfigurationError`."""
+    """Return a simulated robot with an expert. Raises: `ConfigurationError`."""
     return cast(Teaching, _complete(simulator, build_world(simulator, spec), TAUGHT))
 
 
@@ -43,7 +43,7 @@ def _found(simulator: str) -> Build:
         extra = EXTRAS.get(missing)
         fix = f"pip install 'ros2-rfm-serving[{extra}]'" if extra else "install it, or put its folder on PYTHONPATH"
         raise ConfigurationError(f"{simulator!r} needs {missing}, which is missing", key="simulator", fix=fix) from error
-    except (SyntaxError, TypeError, ValueError) as error:  # of its code, or of names such as `:build`
+    except (SyntaxError, TypeError, ValueError) as error:  # raised by its code, or by names such as `:build`
         raise ConfigurationError(f"{simulator!r} cannot be imported: {error!r}", key="simulator", fix="mend it") from error
     if build is None or not callable(build):
         raise ConfigurationError(f"{simulator!r}: {module} has no {function!r}", key="simulator", fix="name a function of it")

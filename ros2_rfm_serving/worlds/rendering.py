@@ -1,4 +1,4 @@
-"""What simulated cameras need of a machine: libraries that draw off screen."""
+"""Libraries that a machine needs for simulated cameras, which draw off screen."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def drawing_off_screen() -> Iterator[None]:
         yield
     except ModuleNotFoundError:  # a missing package of Python has a fix of its own
         raise
-    except Exception as error:  # whatever a library of the system raises, among them mujoco's own
+    except Exception as error:  # any exception of a system library, including mujoco's own
         raise ConfigurationError(f"nothing can be drawn off screen: {error}", key="MUJOCO_GL", fix=RENDERER_FIX) from error

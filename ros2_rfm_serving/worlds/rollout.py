@@ -1,4 +1,4 @@
-"""A policy called in process, in lockstep with the simulator: the yardstick for the same policy served over the network."""
+"""Rollouts of a policy in process, in lockstep with the simulator: the reference for the same policy served over the network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def run_episodes(
     max_steps: int = 300,
     progress: Callable[[Episode], None] = lambda episode: None,
 ) -> list[Episode]:
-    """The arm stands still while the engine thinks: execute `execute` actions of a chunk, observe, infer, go on."""
+    """Run one episode per seed, and return them.
+
+    The arm stands still during inference: it executes `execute` actions of a chunk, observes, infers, and continues.
+    """
     episodes = []
     for number, seed in enumerate(seeds):
         arm.reset(seed)

@@ -1,8 +1,8 @@
-"""Rounds of many simulated arms in lockstep: a batch of chunks, then every arm executes as much of its own as its horizon says.
+"""Rounds of many simulated arms in lockstep: a batch of chunks, of which every arm then executes as many steps as its horizon.
 
-Synchronous, as Kairos records its traces (§5.1): the world stands still while the engine works, so an episode is the sequence of
-its rounds, however long inference takes. Arms without cameras ask a policy that is shown no frames (`Blind`): Meta-World's state
-holds all that it needs, and rendering would be most of the work. Others draw what they see at the beginning of every round.
+They are synchronous, as in Kairos' recorded traces (§5.1): the world stands still while the engine computes, so an episode is the
+sequence of its rounds, however long inference takes. Arms without cameras use a policy without frames (`Blind`): Meta-World's state
+has all that it needs, and rendering would be most of the work. Other arms render their images at the beginning of every round.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ros2_rfm_serving.worlds.metaworld import ALL_TASKS, CAMERAS, MetaworldArm
 
 MAX_STEPS = 300
 FIRST_SEED = 10_000_000
-"""Of the first task, and between tasks: far from the seeds of the demonstrations."""
+"""Seed of the first task, and distance between tasks: far from the seeds of the demonstrations."""
 ARMS_IN_FRAMES = 4
-"""That fit into an autoregressive engine at once with one token per frame."""
+"""Number of arms that fit into an autoregressive engine at once with one token per frame."""
 NO_IMAGE = np.zeros((96, 96, 3), np.uint8)
 
 
 class Blind(FlowPolicy):
-    """The embedded policy without images, as for most examples of its training."""
+    """The embedded policy without images, as in most examples of its training."""
 
     def _keys_values(self, state: Tensor, images: Tensor, words: Tensor) -> Tensors:
         none = torch.zeros(state.shape[0], dtype=torch.bool)
@@ -47,7 +47,7 @@ class Blind(FlowPolicy):
 
 
 class BlindTokens(TokenPolicy):
-    """The same of the autoregressive policy."""
+    """The same for the autoregressive policy."""
 
     def _context(self, state: Tensor, images: Tensor, words: Tensor) -> Tensor:
         none = torch.zeros(state.shape[0], dtype=torch.bool)
@@ -55,7 +55,7 @@ class BlindTokens(TokenPolicy):
 
 
 def blind_engine(folder: Path, options: BundleOptions = ON_CPU) -> Engine:
-    """Of a policy's bundle; `options`: of how many steps, and from which noise. Raises: `ModelError`."""
+    """Return an engine for a policy's bundle. options: solver steps and noise. Raises: `ModelError`."""
     network, content_hash = bundle.load(folder)
     if isinstance(network, TokenPolicyNetwork):
         policy = BlindTokens("rfm/metaworld-autoregressive", network, content_hash)
@@ -85,7 +85,7 @@ class Episode:
     job: Job
     success: bool
     executed: tuple[int, ...]
-    """Control steps, per round: its horizon, but in the last round, which ends with the episode."""
+    """Control steps per round: its horizon, except in the last round, which ends with the episode."""
 
     @property
     def steps(self) -> int:
@@ -95,9 +95,9 @@ class Episode:
 def run_rounds(
     arms: Sequence[MetaworldArm], engine: Engine, jobs: Iterable[Job], *, noise: float = 0.0, max_steps: int = MAX_STEPS
 ) -> Iterator[Episode]:
-    """All jobs, as many at once as there are arms of their task; episodes as they end, and none depends on what runs beside it.
+    """Run all jobs, as many at once as there are arms of their task, and yield episodes as they end.
 
-    noise: standard deviation of what is added to every executed action, full scale 1.
+    No episode depends on those run in parallel. noise: standard deviation of the addition to every executed action, full scale 1.
     """
     pending = iter(jobs)
     free, busy = [Stage(arm, noise, max_steps) for arm in arms], list[Stage]()
@@ -146,7 +146,7 @@ class Stage:
         self.act(reply.chunk_robot[: outlook.execution_horizon])
 
     def act(self, rows: Array) -> None:
-        """Until they or the episode are over."""
+        """Execute the actions until they or the episode end."""
         steps = 0
         for action in rows[: self._left]:
             self._arm.step(action + self._rng.normal(0.0, self._noise, len(action)))

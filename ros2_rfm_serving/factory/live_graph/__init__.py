@@ -1,1 +1,1 @@
-"""What is on a live ROS graph, as plain data, and what a robot's file says differently."""
+"""Live ROS graphs as plain data, and their comparison with a robot's file."""

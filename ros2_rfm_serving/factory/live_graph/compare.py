@@ -1,4 +1,4 @@
-"""What a robot's file says differently from a live graph: each difference with key, value and fix."""
+"""Comparison of a robot's file with a live graph: each difference has key, value and fix."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SLOW_SHARE = 0.9
 LIMIT_TOLERANCE = 0.05
 """Share of the range of its limits by which a measured position may be outside."""
 WATCHED_S = 1.0
-"""A topic that was subscribed to for a shorter time may yet have a message."""
+"""Time for which a topic must have been subscribed to before it counts as one without messages."""
 MOST_RADIANS = 4.0 * math.pi
-"""A position beyond this, without limits, is taken for degrees."""
+"""Largest position, without limits, that is not assumed to be in degrees."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +32,11 @@ class GraphFinding:
     key: str
     """Parameter of the robot's file."""
     value: str
-    """That the file, or a default, has for it."""
+    """Value of the parameter in the file, or its default."""
     problem: str
     fix: str
     severity: str = "error"
-    """error: the robot does not move, or not as declared; warning: it may not be meant."""
+    """error: the robot does not move, or not as declared; warning: the difference may not be intended."""
 
     @property
     def is_error(self) -> bool:
@@ -48,7 +48,7 @@ class GraphFinding:
 
 
 def compare(robot: RobotInterface, snapshot: GraphSnapshot) -> list[GraphFinding]:
-    """Return what the graph has differently from what the robot's file says, errors first; empty: nothing."""
+    """Return the differences between the graph and the robot's file, errors first; empty: they agree."""
     comparison = _Comparison(robot, snapshot)
     return sorted(comparison.findings(), key=lambda finding: not finding.is_error)
 
@@ -96,7 +96,7 @@ class _Comparison:
             yield self._finding("camera_depth_range_m", "none", f"{camera.topic} sends depth ({encoding})", fix)
 
     def _shared_images(self) -> Iterator[GraphFinding]:
-        """Find topics that several cameras of the model get their images from."""
+        """Find topics that supply several cameras of the model."""
         cameras_of: dict[str, list[str]] = {}
         for camera in self._robot.cameras:
             cameras_of.setdefault(camera.topic, []).append(camera.name)
@@ -216,7 +216,8 @@ class _Comparison:
             yield self._finding("max_observation_age_s", f"{self._robot.max_age_s:g}", problem, fix)
 
     def _stamps(self, sensor: str, topic: Topic, *, by_arrival: bool) -> Iterator[GraphFinding]:
-        """Find stamps that fall behind one another: how far the clocks of sender and robot are apart does not count.
+        """Find sensors whose stamps lag behind others of theirs; a constant offset between the clocks of sender and robot is
+        ignored.
 
         A simulation has a clock of its own.
         """
@@ -243,7 +244,7 @@ class _Comparison:
         return self._finding(key, value, f"nobody publishes {topic}", fix)
 
     def _near(self, topic: str, types: list[str], camera: str = "") -> str:
-        """Return the most similar topics, each with what makes the robot accept its type."""
+        """Return the most similar topics, each with the setting that makes the robot accept its type."""
         there = {name: one.published_types for name, one in self._snapshot.topics.items() if one.publishers}
         kinds = {*types, *(EXCHANGED.get(kind, kind) for kind in types)}
         near = similar_topics(topic, there, kinds, same_robot=True)

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class JointLimits:
-    """Radians, or metres of a sliding joint; infinite: the description does not say it."""
+    """Limits in radians, or metres for a sliding joint; infinite: the description has none."""
 
     lower: float = -math.inf
     upper: float = math.inf
     velocity: float = math.inf
-    """Per second."""
+    """Velocity limit per second."""
     is_continuous: bool = False
     is_sliding: bool = False
     topic: str = ""
-    """On which the description was published."""
+    """Topic on which the description was published."""
 
 
 def joint_limits(description: str, topic: str = "") -> dict[str, JointLimits]:
@@ -35,7 +35,7 @@ def joint_limits(description: str, topic: str = "") -> dict[str, JointLimits]:
             continue
         given = {name: _number(limit.get(name)) for name in ("lower", "upper", "velocity")} if limit is not None else {}
         lower, upper, velocity = given.get("lower"), given.get("upper"), given.get("velocity")
-        has_range = kind != "continuous" and (lower or 0.0) < (upper or 0.0)  # an attribute that is left out stands for 0
+        has_range = kind != "continuous" and (lower or 0.0) < (upper or 0.0)  # a missing attribute means 0
         found[element.get("name", "")] = JointLimits(
             lower=lower or 0.0 if has_range else -math.inf,
             upper=upper or 0.0 if has_range else math.inf,

@@ -1,4 +1,4 @@
-"""What `rfm connect` writes: a robot's parameters, a factory, and a catalogue with a stand-in where no model was named."""
+"""Files that `rfm connect` writes: a robot's parameters, a factory, and a catalogue with a stand-in where no model was named."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ros2_rfm_serving.types import Conditioning, ModelContract, OutputKind
 
 COMMENT_COLUMN = 60
 PLAIN = re.compile(r"[A-Za-z_/~][\w/.=+-]*", re.ASCII)
-"""Texts without quotes: rcl's YAML takes no colon in a text that stands in a list without them."""
+"""Texts that need no quotes: within a list, rcl's YAML allows no colon in an unquoted text."""
 READ_OTHERWISE = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"})
-"""Texts that rcl or PyYAML take for a truth value, a number or nothing where they have no quotes."""
+"""Texts that rcl or PyYAML read as a truth value, a number or nothing where they have no quotes."""
 STAND_IN_S = 2.0
-"""Of a stand-in's chunk: less than a robot lets an action be old (`max_action_age_s`)."""
+"""Duration of a stand-in's chunk: shorter than the age at which a robot drops an action (`max_action_age_s`)."""
 STAND_IN_SHARE = 0.3
-"""Of the largest velocity: what a stand-in's motion takes."""
+"""Share of the largest velocity that a stand-in's motion uses."""
 STAND_IN_GPU = "EMULATED"
 LARGEST_REACH = 0.3
-"""Of a stand-in's motion: rad, or m."""
+"""Largest amplitude of a stand-in's motion, in rad or m."""
 SECTIONS = (
     (
         "What the model expects: checked with the server when a session opens.",
@@ -42,7 +42,7 @@ SECTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class FactoryEntry:
-    """What the descriptor says about the robot."""
+    """Content of the descriptor for the robot."""
 
     task: str
     robot_file: str
@@ -54,7 +54,7 @@ class FactoryEntry:
 
 
 def robot_text(proposal: Proposal, seen: str) -> str:
-    """Return the robot's file with a comment on each line. seen: where and how long the graph was looked at."""
+    """Return the robot's file with a comment on each line. seen: description of where and how long the graph was observed."""
     lines = [
         f"# Parameters of robot_node for {proposal.robot}, written by `rfm connect`: {seen}.",
         "# Each line says where its value comes from. `rfm connect --check` compares this file with the graph;",
@@ -126,12 +126,13 @@ def is_asynchronous(contract: ModelContract) -> bool:
 
 
 def executed_rows(contract: ModelContract) -> int:
-    """Return how many rows of a chunk are executed before the next one: half of them where they overlap, else all."""
+    """Return the number of steps of a chunk that are executed before the next one: half of them where chunks overlap, otherwise
+    all."""
     return max(1, contract.chunk_length // 2 if is_asynchronous(contract) else contract.chunk_length)
 
 
 def stand_in_rows(proposal: Proposal) -> int:
-    """Return the rows of a stand-in's chunk."""
+    """Return the length of a stand-in's chunk, in steps."""
     return max(4, round(STAND_IN_S * proposal.control_rate_hz))
 
 
@@ -166,9 +167,9 @@ def stand_in_catalogue(model: str, proposal: Proposal) -> str:
 
 
 def _amplitude(proposal: Proposal, column: int, seconds: float) -> float:
-    """Return how far an action goes: so that its velocity stays well below the limit, and it does not leave its range.
+    """Return the amplitude of an action: its velocity stays well below the limit, and it does not leave its range.
 
-    Below zero: it goes down, because there is no room above.
+    A negative amplitude moves down, because there is no space above.
     """
     if not proposal.is_position:
         return STAND_IN_SHARE * float(proposal.value("limits.upper")[column])

@@ -1,4 +1,4 @@
-"""Topics of one robot as its file declares them, as plain data: what is compared with a live graph."""
+"""Topics of one robot as its file declares them, as plain data for the comparison with a live graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SINKS_OF = {
     TWIST: ("twist",),
     TWIST_STAMPED: ("twist",),
 }
-"""Values of the parameter `sink` that publish a type of message."""
+"""Type of message -> values of the parameter `sink` that publish it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class CameraTopic:
     """The model's name of the camera."""
     topic: str
     type: str
-    """Of its messages, such as sensor_msgs/msg/Image."""
+    """Type of its messages, such as sensor_msgs/msg/Image."""
     has_depth_range: bool = False
     by_arrival: bool = False
     """The stamps of its messages are not used."""
@@ -37,9 +37,9 @@ class StateTopic:
     key: str
     """Parameter of the robot's file that names the topic."""
     size: int = 0
-    """Numbers that an array has to have; 0: other parts."""
+    """Numbers that an array must have; 0: other parts."""
     fields: tuple[str, ...] = ()
-    """Of odometry, IMU, wrench and pose."""
+    """Fields of odometry, IMU, wrench and pose."""
     by_arrival: bool = False
     """The stamps of its messages are not used."""
 
@@ -48,35 +48,35 @@ class StateTopic:
 class CommandTopicSpec:
     topic: str
     types: tuple[str, ...]
-    """That the sink can publish; a twist has two. Empty: a sink of one's own, of which nothing is known."""
+    """Types that the sink can publish; a twist has two. Empty: a custom sink, whose types are not known."""
     sink: str
     """Value of the parameter `sink`."""
     num_actions: int = 0
     joints: tuple[str, ...] = ()
-    """[A] of a trajectory."""
+    """[A] joints of a trajectory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RobotInterface:
-    """Topic names are absolute."""
+    """Interface of one robot; topic names are absolute."""
 
     name: str
     file: str = ""
     status_topic: str = ""
-    """On which the robot's own node publishes while it runs: its publishers are no strangers."""
+    """Topic on which the robot's own node publishes while it runs: its publishers are known nodes."""
     control_rate_hz: float
     ticks_with_state: bool = False
-    """`tick: state`: a control period per state; the state's rate has to be the control rate."""
+    """`tick: state`: each state begins a control period, so the state's rate has to be the control rate."""
     cameras: tuple[CameraTopic, ...] = ()
     state: tuple[StateTopic, ...] = ()
     joints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Joint -> fields of it that the robot needs."""
     unit_scale: Mapping[str, float] = field(default_factory=dict)
     action_joints: tuple[str, ...] = ()
-    """[A] or empty."""
+    """[A] joint of each action, or empty."""
     lower: tuple[float, ...] = ()
     upper: tuple[float, ...] = ()
     """[A] limits of position commands in the policy's units, infinite in other columns; empty: none."""
     command: CommandTopicSpec
     max_age_s: float = 0.5
-    """A sensor's reading may be this old."""
+    """Largest age of a sensor's reading."""

@@ -1,4 +1,4 @@
-"""Presets of known robots, `config/robots/presets/*.yaml`: parameters of a robot, each with the source it was read from."""
+"""Presets of known robots, `config/robots/presets/*.yaml`: parameters of a robot, each with its source."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class JointStatesGraph(Section):
     topic: str
     rate_hz: float = Field(gt=0)
     joints: tuple[str, ...]
-    """In the order in which the driver publishes them."""
+    """Joints in the order in which the driver publishes them."""
     fields: tuple[str, ...] = ("position",)
     start: tuple[float, ...]
-    """Position of each joint, at which a stand-in begins."""
+    """Initial position of each joint of a stand-in."""
     source: str
 
 
@@ -60,7 +60,7 @@ class CommandsGraph(Section):
 
 
 class PresetGraph(Section):
-    """What the driver has on the graph: a stand-in publishes and subscribes the same."""
+    """Topics of the driver on the graph: a stand-in publishes and subscribes to the same."""
 
     joint_states: JointStatesGraph | None = None
     odometry: OdometryGraph | None = None
@@ -69,7 +69,7 @@ class PresetGraph(Section):
 
 class Preset(Section):
     name: str = ""
-    """Of its file, without the ending."""
+    """Name of its file, without the extension."""
     title: str
     sources: Mapping[str, Source]
     parameters: Mapping[str, PresetValue]
@@ -80,7 +80,7 @@ class Preset(Section):
         return default if found is None else found.value
 
     def comment(self, parameter: str) -> str:
-        """Return where the parameter's value comes from, with its note; empty: the preset does not have it."""
+        """Return the source of the parameter's value, with its note; empty: the preset does not have it."""
         found = self.parameters.get(parameter)
         if found is None:
             return ""

@@ -1,4 +1,4 @@
-"""A robot's file for a live graph: what is found is taken, what is ambiguous is asked."""
+"""Proposal of a robot's file for a live graph: unambiguous values are adopted, ambiguous ones are asked for."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ ODOMETRY_SIZE = 13
 JOINT_FIELD_SETS = ("position", "position+velocity", "position+velocity+effort")
 USUAL_RATE_HZ = 20.0
 CAUTIOUS = {"position": (0.5, 2.0), "sliding": (0.05, 0.5), "linear": (0.2, 0.5), "angular": (0.5, 2.0), "velocity": (0.3, 2.0)}
-"""Largest velocity and acceleration where nothing says one: rad/s or m/s."""
+"""Largest velocity and acceleration where no source has one, in rad/s or m/s and per second."""
 FALLBACKS = {"position": ["ramp_down:0.5", "hold"], "velocity": ["ramp_down:0.3", "zero"]}
 AXES = {1: ("linear.x",), 2: ("linear.x", "angular.z"), 3: ("linear.x", "linear.y", "angular.z")}
 """Axes of a twist by the number of actions."""
 
 
 class UndecidedError(ConfigurationError):
-    """Several answers are possible, and an option has to say which."""
+    """A choice that an option has to make, since several answers are possible."""
 
     def __init__(self, option: str, problem: str, choices: Sequence[str], example: str) -> None:
-        """option: without dashes. example: of its value."""
+        """Describe the choice. option: name without dashes. example: a possible value."""
         self.option, self.choices, self.example = option, tuple(choices), example
         there = f" (there: {', '.join(choices)})" if choices else ""
         super().__init__(f"{problem}{there}", key=f"--{option}", fix=f"give --{option} {example}")
@@ -52,13 +52,13 @@ class UndecidedError(ConfigurationError):
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """What the user says; empty: whatever fits."""
+    """Answers of the user; empty: any that fits."""
 
     robot: str = "robot"
     command: str = ""
     command_type: str = ""
     joints: tuple[str, ...] = ()
-    """The joint of each action, in the model's order."""
+    """Joint of each action, in the model's order."""
     joint_topic: str = ""
     state: tuple[str, ...] = ()
     """Parts such as `joint_states:position+velocity` and `odometry`."""
@@ -68,12 +68,12 @@ class Answers:
     twist_axes: tuple[str, ...] = ()
     rate_hz: float = 0.0
     max_velocity: tuple[float, ...] = ()
-    """One for all actions, or one per action."""
+    """One value for all actions, or one per action."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A parameter of the robot's file, with why it has this value."""
+    """A parameter of the robot's file, with the reason for its value."""
 
     key: str
     value: Any
@@ -86,13 +86,13 @@ class Proposal:
     lines: tuple[Line, ...]
     action_names: tuple[str, ...]
     positions: tuple[int, ...]
-    """[A] place in the state of each action's measured position; -1: it has none."""
+    """[A] index in the state of each action's measured position; -1: it has none."""
     state_size: int
     cameras: tuple[str, ...]
     control_rate_hz: float
     is_position: bool
     measured: tuple[float, ...] = ()
-    """[A] newest measured position of each action, rad or m; nan: it has none; empty: none has one."""
+    """[A] newest measured position of each action, rad or m; nan: it has none; empty: no action has one."""
 
     def value(self, key: str, default: Any = None) -> Any:
         return next((line.value for line in self.lines if line.key == key), default)
@@ -106,7 +106,7 @@ class Proposal:
 def propose(snapshot: GraphSnapshot, contract: ModelContract | None, preset: Preset | None, answers: Answers) -> Proposal:
     """Return the parameters of a robot for this graph. contract: of the model; None: the robot's own joints are the actions.
 
-    Raises: `UndecidedError` where an option has to decide, `ConfigurationError` where the graph lacks what the robot needs.
+    Raises: `UndecidedError` where an option has to decide, `ConfigurationError` where the graph lacks something the robot needs.
     """
     return _Proposer(snapshot, contract, preset, answers).proposal()
 
@@ -193,7 +193,7 @@ class _Proposer:
         raise UndecidedError("command", "several topics take commands", names, names[0])
 
     def _controlled(self, topic: Topic) -> tuple[str, ...]:
-        """Return the joints of the controller behind a topic; empty: it does not say."""
+        """Return the joints of the controller behind a topic; empty: not known."""
         return next((found for one in topic.executors if (found := self._snapshot.controller_joints.get(one.node))), ())
 
     def _joints(self, command: Topic) -> tuple[str, ...]:
@@ -287,7 +287,7 @@ class _Proposer:
     # --- the state ---
 
     def _state(self, joints: tuple[str, ...], is_twist: bool) -> list[Topic]:
-        """Write the parts of the state. Returns their topics."""
+        """Write the parts of the state, and return their topics."""
         parts = [part.partition(":") for part in self._answers.state] or self._parts(joints, is_twist)
         self._joint_order: tuple[str, ...] = ()
         self._state_size = 0
@@ -305,7 +305,7 @@ class _Proposer:
         return topics
 
     def _parts(self, joints: tuple[str, ...], is_twist: bool) -> list[tuple[str, str, str]]:
-        """Return the parts whose sizes together are the model's state."""
+        """Return the parts whose sizes add up to the model's state."""
         size = self._contract.state_size if self._contract else 0
         if not size:
             return [("odometry", "", "")] if is_twist else [("joint_states", "", "position")]
@@ -446,7 +446,7 @@ class _Proposer:
         able = self._contract.conditionings if self._contract else (Conditioning.NONE,)
         return next((one.value for one in (Conditioning.PREFIX, Conditioning.GUIDED) if one in able), Conditioning.NONE.value)
 
-    # --- what a command may be ---
+    # --- limits and fallbacks ---
 
     def _motion(self, command_type: str, actions: tuple[str, ...], joints: tuple[str, ...]) -> None:
         if command_type == "position":
@@ -473,7 +473,7 @@ class _Proposer:
         self._rates(joints, known)
 
     def _range_limit(self, name: str, joints: tuple[str, ...], known: Sequence[JointLimits | None]) -> tuple[list[float], str]:
-        """Return the lower or the upper limits of positions, with where they come from. name: lower or upper."""
+        """Return the lower or the upper limits of positions, with their source. name: lower or upper."""
         if (values := self._of_preset(f"limits.{name}", joints)) is not None:
             return values, self._source(f"limits.{name}", "")
         sign = -1.0 if name == "lower" else 1.0
@@ -500,7 +500,7 @@ class _Proposer:
         kinds = [entry.partition("=")[2].partition(".")[0] for entry in axes] if axes else ["velocity"] * len(actions)
         cautious = [CAUTIOUS[kind] for kind in kinds]
         asked = self._asked_velocities(len(actions))
-        is_presets = self._preset_value("command_type") == "velocity"  # limits of positions say nothing about velocities
+        is_presets = self._preset_value("command_type") == "velocity"  # limits of positions do not apply to velocities
         lower, upper = (self._of_preset(key, actions) if is_presets else None for key in ("limits.lower", "limits.upper"))
         comment = self._source("limits.upper", "m/s and rad/s") if upper else "m/s and rad/s; cautious, chosen here"
         comment = "asked for" if asked else comment
@@ -518,7 +518,7 @@ class _Proposer:
         return list(asked) * count if len(asked) == 1 else list(asked)
 
     def _of_preset(self, key: str, names: Sequence[str]) -> list[float] | None:
-        """Return the preset's value of each joint or action, found by its place in the preset's order; None: it has none."""
+        """Return the preset's value of each joint or action, found by its index in the preset's order; None: it has none."""
         values = self._preset_value(key)
         own = self._preset_value("joints") or self._preset_value("action_names") or []
         if values is None or len(own) != len(names):
@@ -538,7 +538,7 @@ class _Proposer:
 
 
 def answered(answers: Answers, option: str, text: str) -> Answers:
-    """Return the answers with what a user typed for an option. Raises: `ConfigurationError`."""
+    """Return the answers with the value that a user typed for an option. Raises: `ConfigurationError`."""
     values = tuple(part.strip() for part in text.split(",") if part.strip())
     if option == "camera":
         name, equals, topic = text.partition("=")
@@ -551,7 +551,7 @@ def answered(answers: Answers, option: str, text: str) -> Answers:
 
 
 def _shared_namespace(topic: str, other: str) -> int:
-    """Return how many parts of their namespaces two topics share."""
+    """Return the number of leading namespace parts that two topics share."""
     pairs = zip(topic.split("/")[1:-1], other.split("/")[1:-1], strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 

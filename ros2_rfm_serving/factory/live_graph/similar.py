@@ -1,6 +1,6 @@
-"""Which topic of a graph is meant by a name that nobody uses there, and which parameter accepts the type of its messages.
+"""Search for the topic that is meant by an unused name, and for the parameter that accepts the type of its messages.
 
-One rule for a robot that runs, for `rfm check --live` and for `rfm connect`.
+A running robot, `rfm check --live` and `rfm connect` share this rule.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from ros2_rfm_serving.factory.live_graph.snapshot import COMPRESSED_IMAGE, FLOAT32_ARRAY, FLOAT64_ARRAY, IMAGE, JOINT_STATE
 
 NUM_SIMILAR, SIMILAR = 3, 0.75
-"""Topics that are proposed, and how similar the name of one has to be that has another type."""
+"""Number of topics that are proposed, and the least similarity of the name of one that has another type."""
 EXCHANGED = {IMAGE: COMPRESSED_IMAGE, COMPRESSED_IMAGE: IMAGE, FLOAT32_ARRAY: FLOAT64_ARRAY, FLOAT64_ARRAY: FLOAT32_ARRAY}
-"""Types of messages that one parameter of a robot exchanges."""
+"""Types of messages between which one parameter of a robot switches."""
 CAMERA_TYPES = {IMAGE: "image", COMPRESSED_IMAGE: "compressed"}
 """Values of the parameters `camera_type` and `camera_types`."""
 STATE_TYPES = {FLOAT32_ARRAY: "float32", FLOAT64_ARRAY: "float64"}
@@ -25,9 +25,9 @@ def similar_topics(
 ) -> list[str]:
     """Return the topics that are most likely meant, the likeliest first; one of a wanted type is among them where there is any.
 
-    A topic of a wanted type may have any name, one of another type only a name that is nearly the same.
-    types_of: topics of the graph with their types. wanted: types of messages. same_robot: topics below the first name of the wanted
-    one, which is mostly its robot's, come alone where there are any.
+    A topic of a wanted type may have any name, one of another type only a name that is nearly the same. types_of: topics of the
+    graph with their types. wanted: types of messages. same_robot: restrict the result to topics below the first part of the wanted
+    name, which is mostly its robot's, where there are any.
     """
     there = {name: types for name, types in sorted(types_of.items()) if name != topic}
     typed = [name for name, types in there.items() if set(wanted) & set(types)]
@@ -42,16 +42,16 @@ def similar_topics(
 
 
 def described(topic: str, types: Sequence[str], wanted: Sequence[str], camera: str = "") -> str:
-    """Return a topic with its type, and what makes a robot accept that where it is none of the wanted ones."""
+    """Return a topic with its type, and the setting that makes a robot accept that type where it is none of the wanted ones."""
     kind = next((one for one in types if one in wanted), types[0])
     fix = type_fix(kind, wanted, camera)
     return f"{topic} ({kind}{': ' if fix else ''}{fix})"
 
 
 def type_fix(kind: str, wanted: Sequence[str], camera: str = "") -> str:
-    """Return what makes a robot accept messages of this type in place of the wanted ones; empty: nothing does, or it does already.
+    """Return the setting that makes a robot accept this type in place of the wanted ones; empty: none does, or none is needed.
 
-    camera: whose topic it is, where that is known.
+    camera: name of the camera that the topic belongs to, where that is known.
     """
     if kind in wanted:
         return ""

@@ -1,4 +1,4 @@
-"""A ROS graph at one moment, as plain data: topics with their nodes, and what arrived on sensor topics within a few seconds."""
+"""A ROS graph at one moment, as plain data: topics with their nodes, and samples of sensor topics over a few seconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EndpointQos:
     durability: str = "unknown"
     """volatile, transient_local or unknown."""
     depth: int = 0
-    """0: the middleware does not report it."""
+    """Depth of the history; 0: the middleware does not report it."""
     deadline_s: float = float("inf")
     liveliness: str = "unknown"
     """automatic, manual_by_topic or unknown."""
@@ -37,12 +37,12 @@ class Endpoint:
     """A publisher or a subscription of a node."""
 
     node: str
-    """With its namespace, such as /arm/driver."""
+    """Name with its namespace, such as /arm/driver."""
     type: str
-    """Of its messages, such as sensor_msgs/msg/Image."""
+    """Type of its messages, such as sensor_msgs/msg/Image."""
     qos: EndpointQos = field(default_factory=EndpointQos)
     command_mismatch: str = ""
-    """Subscriptions: QoS policies for which a robot's commands do not reach it; empty: commands reach it."""
+    """QoS policies of a subscription that keep a robot's commands from reaching it; empty: commands reach it."""
     is_observer: bool = False
     """It belongs to `ros2 topic`, a recorder or a display, which execute no commands."""
 
@@ -55,30 +55,30 @@ class ImageSample:
     height_px: int
     """Both 0 where they cannot be read."""
     num_bytes: int
-    """Of the pixels or the compressed data, in the newest message."""
+    """Size of the pixels or the compressed data in the newest message."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopicSample:
-    """What arrived on a topic while the snapshot was taken."""
+    """Messages that arrived on a topic while the snapshot was made."""
 
     num_messages: int = 0
     seconds: float = 0.0
-    """For how long the topic was subscribed to."""
+    """Duration of the subscription."""
     rate_hz: float = 0.0
-    """Between the first and the last message; 0 with fewer than two messages."""
+    """Rate between the first and the last message; 0 with fewer than two messages."""
     frame_ids: tuple[str, ...] = ()
     stamp_age_s: Range | None = None
     """Age of `header.stamp` at arrival by this machine's clock; None: no header, or all stamps were zero."""
     joints: Mapping[str, Mapping[str, Range]] = field(default_factory=dict)
     """joint -> field (position, velocity, effort) that its messages have -> range of its values."""
     values: tuple[Range, ...] = ()
-    """Of an array: range of each number of the newest length."""
+    """Range of each number of an array of the newest length."""
     image: ImageSample | None = None
     fields: tuple[str, ...] = ()
-    """Of odometry, IMU, wrench and pose: fields that the messages have; an IMU may lack some."""
+    """Fields that the messages of odometry, IMU, wrench and pose have; an IMU may lack some."""
     problem: str = ""
-    """Why a robot would refuse the newest message, whatever the robot's file says; empty: it would not."""
+    """Reason why a robot would refuse the newest message, whatever the robot's file declares; empty: it would accept it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class Topic:
     publishers: tuple[Endpoint, ...] = ()
     subscribers: tuple[Endpoint, ...] = ()
     sample: TopicSample | None = None
-    """None: it was not subscribed to."""
+    """Messages that arrived on it; None: it was not subscribed to."""
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ class Topic:
 
     @property
     def executors(self) -> tuple[Endpoint, ...]:
-        """Subscriptions that may execute commands: without those that only observe."""
+        """Subscriptions that may execute commands, without those that only observe."""
         return tuple(endpoint for endpoint in self.subscribers if not endpoint.is_observer)
 
     @property
@@ -111,19 +111,19 @@ class Topic:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSnapshot:
-    """Names are absolute. Hidden topics and the node that took the snapshot are left out."""
+    """Topics, services and nodes of a graph. Names are absolute; hidden topics and the node that made the snapshot are left out."""
 
     domain: int = 0
     topics: Mapping[str, Topic] = field(default_factory=dict)
     services: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Name -> types, of services that a node offers."""
+    """Name -> types of the services that nodes offer."""
     actions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Name -> types, of actions that a node offers."""
+    """Name -> types of the actions that nodes offer."""
     nodes: tuple[str, ...] = ()
     controller_joints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Node that takes trajectories or arrays -> its parameter `joints`, as ros2_control's controllers have it."""
+    """Node that accepts trajectories or arrays -> its parameter `joints`, as ros2_control's controllers have it."""
     robot_descriptions: Mapping[str, str] = field(default_factory=dict)
-    """Topic -> URDF, of topics called robot_description."""
+    """Topic -> URDF, for topics called robot_description."""
 
     def published_as(self, *types: str) -> list[Topic]:
         """Return the topics that have a publisher of one of these types, in the order of their names."""
@@ -135,7 +135,7 @@ class GraphSnapshot:
         return [topic for _, topic in found if set(types) & set(topic.executed_types)]
 
     def topic(self, name: str) -> Topic:
-        """Return the topic, or one without publishers and subscribers where nobody uses that name."""
+        """Return the topic, or one without publishers and subscribers where no node uses that name."""
         return self.topics.get(name, Topic(name=name))
 
 

@@ -1,4 +1,4 @@
-"""Compose: a file for each host, a service per process, and one that says on each host how its servers are."""
+"""Compose: a file for each host, a service per process, and one on each host that reports the state of its servers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ros2_rfm_serving.operate.deploy.options import CACHE, ETC, PREFIX, USER_ID
 from ros2_rfm_serving.operate.deploy.processes import Plan, Process, Role
 
 SECRETS = "secrets.env"
-"""File beside the compose file that has to be put in place."""
+"""File beside the compose file that the user has to provide."""
 ENCLAVES = "enclaves"
-"""Folder beside the compose file that has to be put in place."""
+"""Folder beside the compose file that the user has to provide."""
 METRICS = "metrics"
 KEPT = "cache"
 """Volume of a machine's servers, for what the next start finds again."""
@@ -21,7 +21,7 @@ PROBE_PERIOD_S, STARTS_WITHIN_S = 10, 1800
 
 
 def manifests(plan: Plan) -> dict[str, str]:
-    """By file. Raises: `ConfigurationError`."""
+    """Return the files by name. Raises: `ConfigurationError`."""
     if any(plan.hosts) and not plan.options.host_network:
         problem = "the descriptor's hosts reach each other under their own addresses, and a network of Compose's own has others"
         raise ConfigurationError(problem, file=plan.factory.file, key="hosts", fix="--host-network")
@@ -65,7 +65,7 @@ def _service(plan: Plan, process: Process) -> Document:
 
 
 def _metrics(plan: Plan, beside: Process) -> Document:
-    """It has what any process of its host has but for secrets."""
+    """Return the metrics service, which has what any process of its host has except secrets."""
     address = "127.0.0.1" if plan.options.host_network else "0.0.0.0"
     command = plan.metrics(address, plan.options.metrics, "/tmp")
     service = _container(plan, plan.watching(beside), command, PROBE_NEED)
@@ -109,5 +109,5 @@ def _health(plan: Plan, path: str) -> dict[str, Any]:
 
 
 def _literal(text: str) -> str:
-    """What Compose does not take for one of its variables."""
+    """Return text in which Compose finds no variable."""
     return text.replace("$", "$$")

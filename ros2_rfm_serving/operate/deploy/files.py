@@ -1,4 +1,4 @@
-"""The text of what is written, and the writing: the same descriptor gives the same bytes, and nobody's file is lost."""
+"""Text of the written files, and the writing: the same descriptor gives the same bytes, and no user's file is lost."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ros2_rfm_serving.errors import ConfigurationError
 Document = dict[str, Any]
 WIDTH = 160
 NO_TEXT_TO_OTHERS = re.compile(r"[-+.]?\d.*|[yn]", re.IGNORECASE)
-"""What readers of YAML 1.2, and those written in Go, take for a number or a truth value, and PyYAML for a text: 1e3, 0o17, y."""
+"""Text that readers of YAML 1.2, and those written in Go, take for a number or a bool, and PyYAML for a string: 1e3, 0o17, y."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Whole texts as they are; everything else as it would be read again, and no anchors."""
+    """YAML dumper without anchors; multi-line texts stay as they are, and all others are quoted where necessary."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -34,7 +34,7 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 def _style(text: str) -> str | None:
-    """None: PyYAML's choice."""
+    """Return the style of a text; None: PyYAML's choice."""
     if not text.replace("\n", "").replace("\t", "").isprintable():
         return '"'
     return "|" if "\n" in text else "'" if NO_TEXT_TO_OTHERS.fullmatch(text) else None
@@ -44,22 +44,22 @@ _Dumper.add_representer(str, _text)
 
 
 def dump(documents: Iterable[Document], about: str) -> str:
-    """As YAML. about: the first line, a comment."""
+    """Return documents as YAML. about: the first line, a comment."""
     text = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=WIDTH, allow_unicode=True)
     return f"# {about}\n{text}"
 
 
 MAX_NAME_CHARACTERS = 45
-"""63 for a pod or a label, less what Kubernetes and we put around it."""
+"""Maximum length of a name: 63 for a pod or a label, less what Kubernetes and this package add to it."""
 
 
 def slug(name: str) -> str:
-    """As Kubernetes names things (RFC 1123)."""
+    """Return a name that is valid in Kubernetes (RFC 1123)."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:MAX_NAME_CHARACTERS].strip("-")
 
 
 def distinct(names: Iterable[str], file: str) -> None:
-    """Raises: `ConfigurationError` where two processes would have one name."""
+    """Raise `ConfigurationError` when two processes would have one name."""
     first: dict[str, str] = {}
     for name in names:
         if len(name) > MAX_NAME_CHARACTERS:
@@ -70,7 +70,8 @@ def distinct(names: Iterable[str], file: str) -> None:
 
 
 def distinct_types(gpu_types: Iterable[str], file: str) -> list[str]:
-    """Each once. Raises: `ConfigurationError` where two types would be one label of a node, and servers on the wrong GPU."""
+    """Return each GPU type once.
+    Raises: `ConfigurationError` when two types would have the same node label, which would place servers on the wrong GPU."""
     first: dict[str, str] = {}
     for gpu_type in gpu_types:
         if not slug(gpu_type):
@@ -84,18 +85,18 @@ def distinct_types(gpu_types: Iterable[str], file: str) -> list[str]:
 
 
 def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[str]:
-    """Returns warnings. Files that are there and say the same are let be. The others are written to a temporary folder first, and
-    put in their places when all of them are: where the disk is full nothing has changed.
+    """Write files, and return warnings.
 
-    Raises: `ConfigurationError` before anything is in its place, where one says something else (unless `force`), or cannot be.
-    """
+    Existing files with the same text are left alone. The others are written to a temporary folder first, and moved into place
+    when all of them are written: when the disk is full nothing has changed. Raises: `ConfigurationError`, before any file is in
+    place, when one exists with another text (unless `force`), or cannot be written."""
     if not force and (other := next((name for name, text in files.items() if _differs(folder / name, text)), "")):
         raise ConfigurationError(
             "is there already, and says something else", file=str(folder / other), fix="--force, or another folder"
         )
     try:
         changed = {name: text for name, text in files.items() if not _says(folder / name, text)}
-        within = folder if folder.exists() else folder.parent  # of one file system with it
+        within = folder if folder.exists() else folder.parent  # on the same file system
         within.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".rfm_deploy.", dir=within) as beside:
             _fill(Path(beside, "new"), changed)
@@ -118,7 +119,7 @@ def _fill(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _put_in_place(new: Path, folder: Path, names: Iterable[str]) -> None:
-    """The whole folder at once; where there is one, each file is the old or the new one, whole, whenever somebody looks."""
+    """Move the whole folder at once; where it exists, every file is completely the old or the new one at any time."""
     if not folder.exists():
         new.rename(folder)
         return
@@ -139,9 +140,9 @@ def _differs(file: Path, text: str) -> bool:
 
 
 def open_to_readers(folder: Path, names: Iterable[str]) -> None:
-    """Units and containers read them as users of their own, whatever the umask of who wrote them; no secret is in them."""
+    """Make the files readable, whatever the writer's umask: units and containers read them as other users. They have no secret."""
     files = {Path(name) for name in names}
     modes = dict.fromkeys(files, 0o644) | {parent: 0o755 for file in files for parent in file.parents if parent.name}
     for path, mode in modes.items():
-        with suppress(PermissionError):  # somebody else's, which said the same already
+        with suppress(PermissionError):  # another user's, which had the same text already
             (folder / path).chmod(mode)

@@ -1,4 +1,4 @@
-"""What lets a factory's processes hear each other there: variables, Fast DDS profiles, discovery servers (`docs/hosts.md`)."""
+"""Settings by which a factory's processes discover each other: variables, Fast DDS profiles, discovery servers (docs/hosts.md)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Hearing:
     factory: Factory
     options: Options
     profile: str
-    """Where it lies."""
+    """Path of the Fast DDS profile."""
     files: dict[str, str] = field(default_factory=dict)
-    """Below `etc`."""
+    """Files below `etc`."""
     servers: list[NodeSpec] = field(default_factory=list)
 
     @staticmethod
     def of(factory: Factory, nodes: Sequence[NodeSpec], options: Options) -> Hearing:
-        """Raises: `ConfigurationError`."""
+        """Return the settings. Raises: `ConfigurationError`."""
         made, name = Hearing(factory, options, ""), dds_profile(nodes).file
         folder = Path(options.installation, "share", "rfm_serving", "config", "dds")
         made.profile = str(folder / name if options.installation else shipped("config", "dds", name))
@@ -44,7 +44,7 @@ class Hearing:
         return made
 
     def environment(self, host: str) -> Mapping[str, str]:
-        """Of every process there that is to hear the others; empty values take out what there may be."""
+        """Return the variables of every process of a host that is to discover the others; empty values remove a variable."""
         alone = {RANGE: "SUBNET" if self.options.in_containers else "LOCALHOST"}
         found = discovery_environment(self.factory, host) if host else alone
         if found.get(SERVERS) and self.has_own_addresses:
@@ -54,7 +54,7 @@ class Hearing:
 
     @property
     def has_own_addresses(self) -> bool:
-        """Each process its own, which nobody knows beforehand."""
+        """True if each process has an address of its own, unknown beforehand."""
         return self.options.kind is Kind.KUBERNETES and not self.options.host_network
 
     def _in_partition(self, name: str) -> None:
@@ -74,11 +74,11 @@ class Hearing:
         self.servers.append(dataclasses.replace(node, environment=environment))
 
     def _take(self, file: Path) -> str:
-        """Where it will lie."""
+        """Add a file, and return its future path."""
         self.files[f"dds/{file.name}"] = file.read_text(encoding="utf-8")
         return f"{self.options.files}/dds/{file.name}"
 
 
 def service_of(name: str) -> str:
-    """As Kubernetes resolves it."""
+    """Return the service name that Kubernetes resolves."""
     return f"rfm-{slug(name)}"

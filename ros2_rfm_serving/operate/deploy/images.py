@@ -1,4 +1,4 @@
-"""One Dockerfile with a target per image: robots and all that plans, servers with what their engines need, simulated robots."""
+"""Dockerfile with a target per image: robots and planning, servers with their engines' packages, simulated robots."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from ros2_rfm_serving.operate.deploy.processes import Plan, Role
 from ros2_rfm_serving.worlds.rendering import RENDERER_PACKAGES
 
 PYTHON = "3.11"
-"""Which the project is tested with; wheels of ROS exist for others too."""
+"""Python version with which the project is tested; wheels of ROS exist for others too."""
 EXTRAS = {"bundle": "torch", "lerobot": "lerobot", "jax": "jax", "vllm": "vllm", "openai": "openai", "remote": "gateway"}
-"""Engine -> extra of this package. An engine of one's own brings what it needs in a layer of one's own."""
+"""Engine -> extra of this package. A user's own engine brings its packages in a user's own layer."""
 IGNORED = ".git\n.venv*\nbuild\ninstall\nlog\nlogs\nrecordings\ntest\n**/__pycache__\n"
-"""Of a checkout, for an image."""
+"""Files of a checkout that an image does not need."""
 
 
 def dockerfile(plan: Plan) -> str:
@@ -32,7 +32,7 @@ def targets(plan: Plan) -> list[str]:
 
 
 def everywhere(plan: Plan) -> list[str]:
-    """What every process needs."""
+    """Return the extras that every process needs."""
     return [*(["security"] if plan.options.security else []), *(["zenoh"] if plan.factory.zenoh_hosts else [])]
 
 

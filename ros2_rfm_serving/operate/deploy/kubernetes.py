@@ -1,4 +1,4 @@
-"""Kubernetes: a Deployment per process, a StatefulSet per robot, with configuration, probes and who may speak with them."""
+"""Kubernetes: a Deployment per process, a StatefulSet per robot, with configuration, probes and a network policy."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ros2_rfm_serving.operate.deploy.pods import FILES, GPU, key_of, name_of, po
 from ros2_rfm_serving.operate.deploy.processes import Plan, Process, Role
 
 MAX_FILES_BYTES = 1_000_000
-"""Of a ConfigMap, less some room."""
+"""Maximum size of a ConfigMap, less a margin."""
 ROBOTS = (Role.ROBOT, Role.WORLD)
 
 
 def manifests(plan: Plan) -> dict[str, str]:
-    """By file. Raises: `ConfigurationError`."""
+    """Return the files by name. Raises: `ConfigurationError`."""
     if plan.factory.discovery.mode is Mode.PEERS and not plan.options.host_network:
         problem, fix = "pods have addresses of their own, which no descriptor knows", "--host-network, or `mode: server`"
         raise ConfigurationError(problem, file=plan.factory.file, key="discovery.mode", fix=fix)
@@ -37,7 +37,7 @@ def manifests(plan: Plan) -> dict[str, str]:
 
 
 def _require_one_type(plan: Plan) -> None:
-    """Of each host's GPUs: its pods ask for one, and get any. Raises: `ConfigurationError`."""
+    """Raise `ConfigurationError` when a host has GPUs of several types: its pods request a GPU, and get any."""
     for host in filter(None, plan.hosts):
         if len({process.gpu for process in plan.on(host) if process.gpu}) > 1:
             problem = f"has GPUs of several types, and a node's {GPU} is any of them"
@@ -64,10 +64,10 @@ def _workload(plan: Plan, process: Process, number: int) -> Document:
         },
     }
     metadata = {"name": name_of(process), "labels": _labels(plan, process)}
-    if process.role in ROBOTS:  # never two that command one robot, be its node out of reach
+    if process.role in ROBOTS:  # never two pods that command one robot, even when its node is unreachable
         spec = {"serviceName": name_of(process), **spec}
         return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec}
-    spec["strategy"] = {"type": "Recreate"}  # two of one name would be in each other's way
+    spec["strategy"] = {"type": "Recreate"}  # two pods of one name would disturb each other
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
 
 
@@ -84,7 +84,7 @@ def _door(plan: Plan, process: Process) -> Document:
 
 
 def _discovery(plan: Plan, process: Process) -> Document:
-    """Its name is known, and its address stays, before and after its pod is there."""
+    """Return a service with a known name, and an address that stays, before and after its pod exists."""
     selector = {"app.kubernetes.io/name": name_of(process), "app.kubernetes.io/instance": slug(plan.factory.name)}
     ports = [{"name": "discovery", "protocol": "UDP", "port": plan.factory.discovery.port}]
     spec = {"selector": selector, "publishNotReadyAddresses": True, "ports": ports}
@@ -93,7 +93,7 @@ def _discovery(plan: Plan, process: Process) -> Document:
 
 
 def _policy(plan: Plan) -> Document:
-    """Pods of the factory hear each other, and others only their metrics and doors."""
+    """Return the network policy: pods of the factory reach each other, and others only their metrics and gateways."""
     mine = {"matchLabels": {"app.kubernetes.io/instance": slug(plan.factory.name), "app.kubernetes.io/part-of": "rfm-serving"}}
     open_ports = [{"protocol": "TCP", "port": port} for port in ("metrics", *(["door"] if plan.options.door else []))]
     spec = {"podSelector": mine, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": mine}]}, {"ports": open_ports}]}
@@ -110,6 +110,6 @@ def _labels(plan: Plan, process: Process) -> dict[str, str]:
 
 
 def _digest(plan: Plan, process: Process) -> str:
-    """A pod whose configuration has changed is replaced."""
+    """Return the digest of a pod's configuration, by which it is replaced after a change."""
     whole = "\0".join([process.parameters, *plan.files.values()])
     return hashlib.sha256(whole.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""What each process asks of a machine, as far as that can be said of any: CPUs, memory, shared memory, the right image."""
+"""Resources that each process requests on any machine: CPUs, memory, shared memory, the right image."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ NEEDS = {
     Role.ROUTER: Need(250, 256),
     Role.OTHER: Need(250, 256),
 }
-"""Requests, not limits: `docs/deploy.md` says what was measured. A server's model may want more."""
+"""Requests, not limits: `docs/deploy.md` has the measurements. A server's model may need more."""
 PROBE_NEED = Need(50, 192)
 SHARED_MEMORY_MIB = 256
-"""Of a container's processes, for Fast DDS: 33 MB per process with large images, less without."""
+"""Shared memory of a container's processes for Fast DDS: 33 MB per process with large images, less without."""
 TEMPORARY_MIB = 1024
-"""Logs."""
+"""Space for logs."""
 CACHE_MIB = 4096
-"""Compiled kernels of a server's models."""
+"""Space for compiled kernels of a server's models."""
 IMAGES = {Role.SERVER: "server", Role.WORLD: "simulator"}
-"""All others: the robots'."""
+"""Role -> image; all others use the robots' image."""
 
 
 def image(options: Options, process: Process) -> str:

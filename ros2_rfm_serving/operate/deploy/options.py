@@ -1,4 +1,4 @@
-"""What `rfm deploy` is told, and where things lie in what it writes."""
+"""Options of `rfm deploy`, and the paths in its files."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 from ros2_rfm_serving.errors import ConfigurationError
 
 ETC = "/etc/rfm_serving"
-"""Where a machine or container has the factory's files."""
+"""Folder of the factory's files on a machine or in a container."""
 PREFIX = "/opt/rfm_serving"
-"""Of the environment in the images."""
+"""Prefix of the environment in the images."""
 USER_ID = 10001
-"""Of everybody in the images; no user of a machine has it."""
+"""User of all processes in the images; no user of a machine has this id."""
 ACCOUNT = "rfm_serving"
 """User of the systemd units."""
 CACHE = "/var/cache/rfm_serving"
-"""Of servers in containers: what outlives them, such as compiled kernels."""
+"""Folder of servers in containers for files that outlive them, such as compiled kernels."""
 PROBE_PORT = 9464
-"""Of `rfm metrics`, whose /readyz and /livez probes ask."""
+"""Port of `rfm metrics`, whose /readyz and /livez the probes request."""
 DOOR_TOKEN = "RFM_DOOR_TOKEN"
-"""Environment variable with the token of the servers' websocket doors."""
+"""Environment variable with the token of the servers' websocket gateways."""
 
 
 class Kind(enum.Enum):
@@ -35,7 +35,7 @@ class Kind(enum.Enum):
 class Options:
     kind: Kind
     namespace: str = ""
-    """Of all topics of the factory."""
+    """Namespace of all topics of the factory."""
     domain: str = "0"
     """ROS domain, unless the descriptor has one."""
     log_level: str = "info"
@@ -44,7 +44,7 @@ class Options:
     """Folder of profiles and models.yaml; None: the shipped one."""
     host_network: bool = False
     door: int = 0
-    """Port of the servers' websocket doors, rising where they share addresses; 0: none."""
+    """Port of the servers' websocket gateways, rising where they share addresses; 0: none."""
     metrics: int = PROBE_PORT
     """Port of `rfm metrics`; with several that share addresses, the first of them."""
     image: str = "rfm_serving"
@@ -53,11 +53,11 @@ class Options:
     cache_claim: str = ""
     """Kubernetes: PersistentVolumeClaim of the servers' cache, which all their nodes can write to; empty: it ends with its pod."""
     etc: str = ETC
-    """systemd: where the files are put on the machine."""
+    """systemd: folder for the files on the machine."""
     security: Path | None = None
-    """Folder of `rfm security init`; None: nobody has a certificate."""
+    """Folder of `rfm security init`; None: no certificates."""
     prefix: str = ""
-    """systemd: of the installation there; empty: as here."""
+    """systemd: prefix of the installation there; empty: as here."""
 
     def __post_init__(self) -> None:
         if self.kind is Kind.SYSTEMD and self.host_network:
@@ -82,12 +82,12 @@ class Options:
 
     @property
     def files(self) -> str:
-        """Where a process finds them."""
+        """Folder in which a process finds the files."""
         return ETC if self.in_containers else self.etc
 
     @property
     def keystore(self) -> str:
-        """Where a process finds its enclave, below `enclaves/`."""
+        """Folder in which a process finds its enclave, below `enclaves/`."""
         return f"{self.files}_security"
 
     def enclave(self, member: str) -> str:
@@ -95,7 +95,7 @@ class Options:
 
     @property
     def installation(self) -> str:
-        """Where a process finds rfm_serving; empty: in this one."""
+        """Prefix of rfm_serving for a process; empty: the present one."""
         return PREFIX if self.in_containers else self.prefix
 
     @property
@@ -104,5 +104,5 @@ class Options:
 
     @property
     def shares_addresses(self) -> bool:
-        """Of all processes of a host."""
+        """True if all processes of a host share addresses."""
         return self.host_network or not self.in_containers

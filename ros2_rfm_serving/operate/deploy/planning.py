@@ -1,4 +1,4 @@
-"""A factory's processes as `rfm up` starts them, on the machines that the descriptor names."""
+"""A factory's processes as `rfm up` starts them, on the machines of the descriptor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ros2_rfm_serving.shipped import shipped
 
 
 def plan(factory: Factory, catalogue: Catalogue, options: Options) -> Plan:
-    """Raises: `ConfigurationError`."""
+    """Return the plan of a deployment. Raises: `ConfigurationError`."""
     work: dict[str, Any] | None = {"end_on_score": False} if options.foreman else None
     nodes = node_list(factory, shipped("config"), fleet_namespace=options.namespace, work=work, profiles=options.profiles)
     if options.security:
@@ -44,7 +44,7 @@ def plan(factory: Factory, catalogue: Catalogue, options: Options) -> Plan:
 
 
 def _check_place(security: Path, keystore: str) -> None:
-    """Zenoh's configurations there name certificates where they lie. Raises: `ConfigurationError`: they lie elsewhere."""
+    """Raise `ConfigurationError` when certificates will not be where Zenoh's configurations expect them."""
     place = Record.load(Folder(security)).place
     if place != keystore:
         problem = f"Zenoh's configurations there look for certificates in {place or security.absolute()}, and not in {keystore}"
@@ -53,7 +53,7 @@ def _check_place(security: Path, keystore: str) -> None:
 
 
 def elsewhere(plan: Plan, catalogue: Catalogue) -> list[str]:
-    """What to warn of: files of this machine that parameters and models name, which nobody takes there."""
+    """Return warnings about files of this machine that parameters and models name, and that the deployment does not copy."""
     named = {f"{key} of {one.name}": value for one in plan.processes for key, value in merged_parameters(one.node).items()}
     named |= {f"options.{key} of {name}": value for name, entry in catalogue.models.items() for key, value in entry.options.items()}
     paths = {where: text for where, text in named.items() if isinstance(text, str) and text.startswith("/")}
@@ -66,11 +66,11 @@ def elsewhere(plan: Plan, catalogue: Catalogue) -> list[str]:
 
 @dataclass
 class _Making:
-    """Of a factory's processes, one after the other."""
+    """Builder of a factory's processes, one after the other."""
 
     factory: Factory
     entries: list[CatalogueEntry]
-    """Of its models."""
+    """Catalogue entries of its models."""
     options: Options
     hearing: Hearing
     num_doors: int = 0
@@ -102,7 +102,7 @@ class _Making:
         return node_arguments(node, file, fleet_namespace=namespace, log_level=self.options.log_level)
 
     def _environment(self, node: NodeSpec) -> dict[str, str]:
-        """What a node takes out of its environment is not in it in the first place."""
+        """Return the environment without the variables that the node would remove."""
         said = {**ENVIRONMENT, **self.hearing.environment(node.host), **node.environment}
         return {name: value for name, value in said.items() if value}
 
@@ -111,14 +111,14 @@ class _Making:
         drain_s = float(given.get("drain_timeout_s", SERVER_SPECS["drain_timeout_s"].default)) + HEARD_S
         drain = rfm(self.options, "drain", made.name, "--within", f"{drain_s:g}")
         gpu = gpu_of(self.factory.gpu_types[made.name], self.engines)
-        device = made.node.device or (str(self.num_gpus) if gpu else "")  # without hosts: one after the other
+        device = made.node.device or (str(self.num_gpus) if gpu else "")  # without hosts: numbered one after the other
         self.num_gpus += bool(gpu)
         secrets = tuple(sorted(self._secrets(given)))
         served = dataclasses.replace(made, drain=drain, drain_s=drain_s, gpu=gpu, device=device, secrets=secrets)
         return self._with_door(served) if self.options.door else served
 
     def _secrets(self, parameters: Mapping[str, Any]) -> set[str]:
-        """What the models of the factory and the server's overflow read from the environment."""
+        """Return the environment variables that the factory's models and the server's overflow read."""
         named = [value for entry in self.entries for key, value in entry.options.items() if key.endswith("_env")]
         return {str(name) for name in (*named, parameters.get("overflow_token_env")) if name}
 

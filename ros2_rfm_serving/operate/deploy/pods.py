@@ -1,4 +1,4 @@
-"""A Kubernetes pod: one process, beside it what says how it is, and nothing that it could do harm with."""
+"""Kubernetes pod of one process, with a container that probes it, and without privileges."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ros2_rfm_serving.operate.deploy.options import CACHE, ETC, USER_ID
 from ros2_rfm_serving.operate.deploy.processes import Plan, Process, Role
 
 FILES, SECRETS = "rfm-files", "rfm-secrets"
-"""Names of the ConfigMap that all read, and of the Secret that has to be put in place."""
+"""Names of the ConfigMap that all pods read, and of the Secret that the user has to provide."""
 HOST_LABEL, GPU_LABEL = "rfm-serving/host", "rfm-serving/gpu-type"
-"""Of nodes."""
+"""Labels of nodes."""
 GPU = "nvidia.com/gpu"
 STARTS_WITHIN_S, PROBE_PERIOD_S = 1800, 10
-"""A server loads its model for half an hour at most (`load_timeout_s`), and a scheduler plans for a quarter."""
+"""Startup time of a server, which loads its model within 30 min (`load_timeout_s`), and of a scheduler, which plans for 15 min."""
 PROBED = (Role.SCHEDULER, Role.SERVER)
 
 
@@ -50,7 +50,7 @@ def pod(plan: Plan, process: Process, number: int) -> Document:
     if process.role in PROBED:
         made["initContainers"] = [_probe(plan, process, probe_port)]
     if options.host_network:
-        # Whoever has the same address is spoken with through shared memory: so they must share that, too.
+        # Processes with the same address communicate through shared memory, so they must share that, too.
         made |= {"hostNetwork": True, "hostIPC": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     if selector := _selector(process):
         made["nodeSelector"] = selector
@@ -98,7 +98,8 @@ def _container(plan: Plan, process: Process, name: str, command: list[str]) -> D
 
 
 def _probe(plan: Plan, process: Process, port: int) -> Document:
-    """Beside a process: hears on the graph how it is, as robots do, and says so over HTTP. Starts before it, ends after it."""
+    """Return the container beside a process that receives its status on the graph, as robots do, and reports it over HTTP.
+    It starts before the process, and ends after it."""
     command = plan.metrics("0.0.0.0", port, "/tmp", process.name if process.role is Role.SERVER else "")
     container = _container(plan, plan.watching(process), "probe", command)
     container["env"] = [one for one in container["env"] if "value" in one]
@@ -107,7 +108,8 @@ def _probe(plan: Plan, process: Process, port: int) -> Document:
 
 
 def _probes(port: int) -> Document:
-    """A server that loads, or has no model, lives: only who is not heard at all is started again. Ready is who answers."""
+    """Return the probes. A server that loads, or has no model, is alive: only a process without any status is restarted. A
+    process that answers requests is ready."""
 
     def asked(path: str, failures: int) -> Document:
         get = {"path": path, "port": port}
@@ -125,23 +127,23 @@ def _secret(name: str) -> Document:
 
 
 def enclaves_of(plan: Plan, process: Process) -> list[str]:
-    """Whose certificates a pod has."""
+    """Return the members whose certificates a pod has."""
     probed = [plan.watching(process).enclave] if process.role in PROBED else []
     return [member for member in (process.enclave, *probed) if member]
 
 
 def enclave_of(member: str) -> str:
-    """The name of its Secret."""
+    """Return the name of a member's Secret."""
     return f"rfm-enclave-{slug(member)}"
 
 
 def _enclave(member: str) -> Document:
-    """Read by the pod's group alone, which is nobody else's."""
+    """Return the volume of a certificate, which the pod's own group alone can read."""
     return {"name": enclave_of(member), "secret": {"secretName": enclave_of(member), "defaultMode": 0o440}}
 
 
 def _cache(claim: str) -> Document:
-    """What a container that is started again finds, and with a claim its next pod."""
+    """Return the volume of the cache: a restarted container finds it again, and with a claim the next pod does, too."""
     return {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {"sizeLimit": f"{CACHE_MIB}Mi"}}
 
 
@@ -166,5 +168,5 @@ def name_of(process: Process) -> str:
 
 
 def key_of(name: str) -> str:
-    """Of a file in a ConfigMap, which has no folders."""
+    """Return the key of a file in a ConfigMap, which has no folders."""
     return re.sub(r"[^\w.-]", "-", name.replace("/", "_"), flags=re.ASCII)

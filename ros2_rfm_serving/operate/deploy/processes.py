@@ -1,4 +1,4 @@
-"""A factory's processes, with all that whoever runs them elsewhere has to know."""
+"""A factory's processes, with everything that another process manager has to know."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ros2_rfm_serving.operate.executables import command_of
 from ros2_rfm_serving.security.own import member_environment
 
 HEARD_S = 5.0
-"""For `rfm drain` to hear the server, beside what the server may take."""
+"""Time for `rfm drain` to receive the server's status, beside the server's own time."""
 END_S = 15.0
-"""For any process to end in order, as `rfm up` gives it, and to start what asks it to."""
+"""Time for any process to end in order, as in `rfm up`, and for the start of the command that asks it to."""
 
 
 OBSERVER = "observer"
@@ -47,22 +47,22 @@ class Process:
     role: Role
     command: list[str]
     parameters: str
-    """Its parameter file, which lies at `parameters/<name>.yaml` below `etc`."""
+    """Text of its parameter file, which lies at `parameters/<name>.yaml` below `etc`."""
     environment: Mapping[str, str]
     secrets: tuple[str, ...] = ()
-    """Environment variables whose values are nowhere in the manifests."""
+    """Environment variables whose values are not in the manifests."""
     gpu: str = ""
-    """Type; empty: none."""
+    """GPU type; empty: none."""
     device: str = ""
-    """Which of its host's, as CUDA_VISIBLE_DEVICES has it."""
+    """GPU of its host, as in CUDA_VISIBLE_DEVICES."""
     drain: list[str] = dataclasses.field(default_factory=list)
-    """The command before it is told to end; empty: none."""
+    """Command that runs before the process is asked to end; empty: none."""
     drain_s: float = 0.0
-    """That the command may take."""
+    """Time that the command may take, s."""
     door: int = 0
-    """Its port; 0: none."""
+    """Port of its gateway; 0: none."""
     enclave: str = ""
-    """Whose certificate it has; empty: nobody's."""
+    """Member whose certificate it has; empty: none."""
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class Process:
 
     @property
     def component(self) -> str:
-        """What kind of process it is, in a word."""
+        """Kind of the process, as a word."""
         return self.node.executable.removesuffix("_node").replace("_", "-")
 
     @property
@@ -79,7 +79,7 @@ class Process:
 
     @property
     def stop_s(self) -> int:
-        """From being told to stop to having ended, at most."""
+        """Maximum time of an orderly stop, s."""
         return round(self.drain_s + END_S + (self.drain_s if self.drain else 0.0))
 
 
@@ -89,7 +89,7 @@ class Plan:
     options: Options
     processes: tuple[Process, ...]
     files: Mapping[str, str]
-    """That all processes read, below `etc`."""
+    """Files that all processes read, below `etc`."""
     engines: frozenset[str]
 
     @property
@@ -99,15 +99,15 @@ class Plan:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Those that run anything; one without a name: the descriptor has none."""
+        """Hosts with processes; a single empty name when the descriptor has no hosts."""
         return tuple(dict.fromkeys(process.host for process in self.processes))
 
     def beside(self, host: str) -> Process:
-        """One of a host that hears the factory as any other would."""
+        """Return a process of a host that discovers the factory as any other would."""
         return next(process for process in self.on(host) if process.role is not Role.DISCOVERY)
 
     def watching(self, beside: Process) -> Process:
-        """`rfm metrics` in the place of another process: with the certificate of somebody who looks."""
+        """Return `rfm metrics` in the place of another process, with the observer's certificate."""
         if not beside.enclave:
             return beside
         environment = {**beside.environment, **member_environment(Path(self.options.keystore), OBSERVER)}
@@ -124,7 +124,7 @@ class Plan:
         return any(process.role is role for process in self.processes)
 
     def metrics(self, address: str, port: int, disk: str, server: str = "") -> list[str]:
-        """The command that says over HTTP how the factory is, or one of its servers."""
+        """Return the command that reports the state of the factory, or of one of its servers, over HTTP."""
         of = ["--server", server] if server else []
         return rfm(self.options, "metrics", "--address", address, "--port", str(port), "--disk", disk, *of)
 
@@ -135,6 +135,6 @@ def rfm(options: Options, *words: str) -> list[str]:
 
 
 def installed(options: Options, executable: str) -> list[str]:
-    """Where it will be."""
+    """Return the command of an executable where it will be installed."""
     prefix = options.installation
     return [f"{prefix}/lib/rfm_serving/{executable}"] if prefix else command_of(executable)

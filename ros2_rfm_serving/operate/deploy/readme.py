@@ -1,4 +1,4 @@
-"""The README.md beside manifests: which commands put them in force, and what nobody but the reader can put in place."""
+"""README.md beside the manifests: the commands that apply them, and what only its reader can provide."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _systemd(plan: Plan) -> Iterator[str]:
 
 
 def _machines(plan: Plan, named: str, alone: str) -> Iterator[tuple[str, str]]:
-    """A title for each, and its folder. alone: where there is but one, which has no name."""
+    """Yield a title and the folder of each machine. alone: title of a single machine without a name."""
     for host in plan.hosts:
         yield (named.format(host), f"{host}/") if host else (alone, "")
 
@@ -150,7 +150,7 @@ def _enclaves(plan: Plan, host: str, folder: str, owner: str) -> Iterator[str]:
 
 
 def _routers(plan: Plan, processes: Iterable[Process]) -> list[tuple[str, str]]:
-    """Each Zenoh router's member, and the file of its rules."""
+    """Return each Zenoh router's member, and the file of its rules."""
     return [(one.enclave, f"{plan.options.security}/zenoh/router.json5") for one in processes if one.role is Role.ROUTER]
 
 

@@ -1,4 +1,4 @@
-"""systemd: a unit per process, and on each host one target that they are parts of."""
+"""systemd: a unit per process, and on each host one target with all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 Section = tuple[str, Sequence[tuple[str, str]]]
 TARGET = "rfm.target"
 SECRETS = "secrets.env"
-"""File below `etc` that has to be put in place."""
+"""File below `etc` that the user has to provide."""
 STATE, LOGS = f"/var/lib/{ACCOUNT}", f"/var/log/{ACCOUNT}"
 SANDBOX = (
     ("NoNewPrivileges", "yes"),
@@ -35,11 +35,11 @@ SANDBOX = (
     ("LogsDirectory", ACCOUNT),
     ("WorkingDirectory", STATE),
 )
-"""The root is read-only, but for state and logs; others' files in /tmp are out of sight. Shared memory is not: DDS needs it."""
+"""Sandbox: the root is read-only, except state and logs; other processes' files in /tmp are hidden. DDS needs shared memory."""
 
 
 def manifests(plan: Plan) -> dict[str, str]:
-    """By file. Raises: `ConfigurationError`."""
+    """Return the files by name. Raises: `ConfigurationError`."""
     if not (plan.options.prefix or is_installed()):
         fix = "--prefix, of the installation on that machine"
         raise ConfigurationError("units start what is installed, and this is a checkout", key="--systemd", fix=fix)
@@ -57,14 +57,14 @@ def manifests(plan: Plan) -> dict[str, str]:
 
 
 def _unit(plan: Plan, process: Process) -> str:
-    stop = [("ExecStop", f"-{_line(process.drain)}")] if process.drain else []  # whatever comes of it, the process is told to end
+    stop = [("ExecStop", f"-{_line(process.drain)}")] if process.drain else []  # after a failure, too, the process is asked to end
     secrets = [("EnvironmentFile", f"{plan.options.etc}/{SECRETS}")] if process.secrets else []
     service = [("ExecStart", _line(process.command)), *stop, *_environment(process, gpu_environment(process)), *secrets]
     return _service(plan, process.name, [*service, ("TimeoutStopSec", str(process.stop_s))])
 
 
 def _metrics(plan: Plan, beside: Process) -> str:
-    """What probes and Prometheus ask, on this machine."""
+    """Return the unit that answers probes and Prometheus on this machine."""
     command = plan.metrics("127.0.0.1", plan.options.metrics, LOGS)
     return _service(
         plan, "metrics", [("ExecStart", _line(command)), *_environment(plan.watching(beside)), ("TimeoutStopSec", "15")]
@@ -72,7 +72,7 @@ def _metrics(plan: Plan, beside: Process) -> str:
 
 
 def _service(plan: Plan, name: str, lines: Iterable[tuple[str, str]]) -> str:
-    """With the restarts of `rfm up`: who says that it cannot run as it is configured is not started again."""
+    """Return a unit with the restarts of `rfm up`: a process with an invalid configuration is not started again."""
     unit = [
         ("Description", f"rfm_serving: {name} of {plan.title}".replace("%", "%%")),
         ("PartOf", TARGET),
@@ -99,7 +99,7 @@ def _environment(process: Process, more: Mapping[str, str] = NOTHING) -> list[tu
 
 
 def gpu_environment(process: Process) -> dict[str, str]:
-    """Of a server with a GPU of its own, also where the descriptor has no hosts."""
+    """Return the variables of a server with a GPU of its own, also where the descriptor has no hosts."""
     return {VISIBLE: process.device, ORDER: "PCI_BUS_ID"} if process.device else {}
 
 
@@ -108,7 +108,7 @@ def _line(command: Sequence[str]) -> str:
 
 
 def _word(text: str) -> str:
-    """As systemd reads it: `%` begins a specifier, and quotes hold together what has spaces."""
+    """Quote a word for systemd: `%` begins a specifier, and words with spaces need quotes."""
     text = text.replace("%", "%%")
     if text and not set(text) & set(" \t\n\"'\\;"):
         return text

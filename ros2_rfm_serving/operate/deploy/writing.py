@@ -10,7 +10,7 @@ from ros2_rfm_serving.operate.deploy.readme import readme
 
 
 def files(plan: Plan) -> dict[str, str]:
-    """By their paths in the folder. Raises: `ConfigurationError`."""
+    """Return the files by their paths in the folder. Raises: `ConfigurationError`."""
     kinds = {Kind.KUBERNETES: kubernetes.manifests, Kind.COMPOSE: compose.manifests, Kind.SYSTEMD: systemd.manifests}
     written = kinds[plan.options.kind](plan)
     images = {"Dockerfile": dockerfile(plan), "Dockerfile.dockerignore": IGNORED} if plan.options.in_containers else {}

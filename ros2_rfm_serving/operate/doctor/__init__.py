@@ -1,1 +1,1 @@
-"""What this machine has, what is missing for which executable, and how to get it. `rfm doctor` prints it."""
+"""Checks of this machine: what it has, what an executable misses, and how to get it. `rfm doctor` prints the findings."""

@@ -1,4 +1,4 @@
-"""Every check, in the order in which it is read. Nothing is started or changed."""
+"""Every check, in the order of the report. They start and change nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ros2_rfm_serving.worlds.rendering import RENDERER_FIX
 
 HOUSE = PACKAGE.name
 QUICKSTART = {"embedded models": f"{HOUSE}.engines.bundles"}
-"""What its model servers import when they load a model -> its module."""
+"""Imports of its model servers when they load a model -> module."""
 FEATURES = {
     "published architectures": f"{HOUSE}.engines.architectures.pi",
     "engine lerobot": f"{HOUSE}.engines.lerobot.engine",
@@ -37,11 +37,11 @@ FEATURES = {
     "websocket door": f"{HOUSE}.ros.server.websocket_door",
     "zenoh_door_node": f"{HOUSE}.ros.zenoh.door",
 }
-"""What is imported only by who uses it -> its module. Nothing here is imported, so that this works where much is missing."""
+"""Optional feature -> its module. Nothing here is imported, so that the checks work where much is missing."""
 
 
 def executables() -> dict[str, str]:
-    """What a user starts -> its module."""
+    """Return the executables for users -> their modules."""
     return {"rfm": f"{HOUSE}.cli.main", **{name: f"{HOUSE}.ros.{name}" for name in nodes()}}
 
 
@@ -76,7 +76,7 @@ def _middleware() -> Finding:
 
 
 def _interfaces() -> Finding:
-    """Its generated libraries are loaded, which a mere search for the package would not do."""
+    """Check the interfaces by loading their generated libraries, which a search for the package would not do."""
     try:
         importlib.import_module("rfm_serving.msg")
     except ImportError as error:
@@ -86,7 +86,7 @@ def _interfaces() -> Finding:
 
 
 def _imports() -> Iterator[Finding]:
-    """A line per executable, and per feature, that says what of its imports fails."""
+    """Yield a finding per executable, and per feature, with its failing imports."""
     needs = {name: imports_of(module) for name, module in executables().items()}
     needs |= {name: imports_of(module, when_used=True) for name, module in {**QUICKSTART, **FEATURES}.items()}
     wrong = packages.problems(set().union(*needs.values()) - {"rfm_serving"})
@@ -95,7 +95,7 @@ def _imports() -> Iterator[Finding]:
 
 
 def import_finding(name: str, roots: Collection[str], wrong: dict[str, str], *, optional: bool) -> Finding:
-    """roots: what it imports; wrong: root -> problem, of all that were tried."""
+    """Return the finding of one executable. roots: its imports. wrong: root -> problem, of all that were tried."""
     mine = {root: wrong[root] for root in sorted(roots) if root in wrong}
     if not mine:
         return Finding(part=name, verdict=Verdict.OK, found=f"all it imports: {len(roots)} packages")
@@ -128,7 +128,7 @@ def compiled_finding() -> Finding:
 
 
 def _renderer() -> Finding:
-    """In a process of its own: a broken GL library may end it."""
+    """Check the renderer in a process of its own, which a broken GL library may end."""
     code = "from ros2_rfm_serving.worlds.metaworld import MetaworldArm as A; print(A('reach').render()['front'].shape)"
     if importlib.util.find_spec("mujoco") is None:
         install = packages.cure_by_pip(["mujoco"])

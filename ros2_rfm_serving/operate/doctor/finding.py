@@ -1,4 +1,4 @@
-"""What a check says."""
+"""Result of a check."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class Verdict(str, Enum):
     MISSING = "missing"
     """The quickstart, or a node, does not work without it."""
     OPTIONAL = "not here"
-    """Only the feature that is named does."""
+    """The named feature alone does not work without it."""
     NOTE = "note"
-    """Nothing is missing, but something should be looked at."""
+    """Nothing is missing, but the user should look at something."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,4 +24,4 @@ class Finding:
     fix: str = ""
     """How to get it, from the package index or the system. Empty: nothing to do."""
     fix_in_workspace: str = ""
-    """The same for who builds with colcon on a ROS installation. Empty: no other way."""
+    """The same for users that build with colcon on a ROS installation. Empty: no other way."""

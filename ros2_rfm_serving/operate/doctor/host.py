@@ -1,4 +1,4 @@
-"""Is this machine the host that a descriptor says it is: its address, and its GPUs."""
+"""Check whether this machine is a host of a descriptor: its address, and its GPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMI_S = 30.0
 
 
 class Gpu(NamedTuple):
-    """As nvidia-smi has it."""
+    """GPU by nvidia-smi."""
 
     number: str
     identity: str
@@ -28,7 +28,7 @@ class Gpu(NamedTuple):
 
 
 def gpus_here() -> list[Gpu]:
-    """In the order of the PCI bus, as the servers count them. None where there is no nvidia-smi, or it fails."""
+    """Return the GPUs in the order of the PCI bus, as the servers count them; empty where nvidia-smi is missing or fails."""
     program = shutil.which("nvidia-smi")
     if not program:
         return []
@@ -44,7 +44,7 @@ def gpus_here() -> list[Gpu]:
 def host_findings(
     factory: Factory, name: str, gpus: Callable[[], list[Gpu]] = gpus_here, environment: Mapping[str, str] = os.environ
 ) -> Iterator[Finding]:
-    """Raises: `ConfigurationError` for a host that there is not."""
+    """Yield the findings of a host. Raises: `ConfigurationError` for a host that does not exist."""
     host = host_named(factory, name)
     yield _address(name, host)
     declared = {device: gpu for gpu in host.gpus if gpu not in NO_DEVICE for device in host.devices(gpu)}
@@ -57,8 +57,8 @@ def host_findings(
 def shared_gpu(
     factory: Factory, profiles: Path, gpus: Callable[[], list[Gpu]] = gpus_here, environment: Mapping[str, str] = os.environ
 ) -> list[str]:
-    """A warning, where servers that are started without a host would all take the first of several GPUs. profiles: the folder with
-    `models.yaml`. Raises: `ModelError` for a model that it has not."""
+    """Return a warning when servers that are started without a host would all use the first of several GPUs.
+    profiles: the folder with `models.yaml`. Raises: `ModelError` for a model that it does not have."""
     servers = [server for server, gpu_type in factory.gpu_types.items() if gpu_type not in NO_DEVICE]
     if len(servers) < 2 or (num := len(_visible(gpus(), environment))) < 2:
         return []
@@ -77,7 +77,7 @@ def _address(name: str, host: Host) -> Finding:
 
 
 def is_here(host: Host) -> bool:
-    """Its address is one of this machine's."""
+    """Return whether the host's address is one of this machine's."""
     try:
         _bind(str(host.address), 0)
     except OSError:
@@ -86,7 +86,7 @@ def is_here(host: Host) -> bool:
 
 
 def _gpus(name: str, declared: Mapping[str, str], here: list[Gpu], environment: Mapping[str, str]) -> Finding:
-    """declared: device -> type."""
+    """Check the GPUs. declared: device -> type."""
     part = f"{name}: GPUs"
     if not here:
         found = f"{len(declared)} declared; nvidia-smi shows none"
@@ -111,13 +111,13 @@ def _gpus(name: str, declared: Mapping[str, str], here: list[Gpu], environment: 
 
 
 def _one_gpu(declared: Iterable[str], by_device: Mapping[str, Gpu]) -> Iterator[list[str]]:
-    """Names of each: an index and an identity may be of the same."""
+    """Yield the names of each GPU: an index and an identity may name the same."""
     for identity in {by_device[device].identity for device in declared if device in by_device}:
         yield [device for device in declared if device in by_device and by_device[device].identity == identity]
 
 
 def _visible(here: list[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
-    """Those that this process may use, in its order."""
+    """Return the GPUs that this process may use, in its order."""
     if VISIBLE not in environment:
         return here
     known = {gpu.number: gpu for gpu in here} | {gpu.identity: gpu for gpu in here}
@@ -125,7 +125,7 @@ def _visible(here: list[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
 
 
 def _alike(declared: str, name: str) -> bool:
-    """'H200' and 'NVIDIA H200'; every word of one is in the other."""
+    """Return whether two names are alike: 'H200' and 'NVIDIA H200'; every word of one is in the other."""
     ours, theirs = (set(text.lower().replace("-", " ").split()) for text in (declared, name))
     return ours <= theirs or theirs <= ours
 

@@ -1,4 +1,4 @@
-"""Which modules of other packages an executable imports when it starts, read from the source: nothing is imported for it."""
+"""Modules of other packages that an executable imports when it starts, found by reading the source, without importing anything."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ from pathlib import Path
 from ros2_rfm_serving.checkout import is_in_lab
 
 PACKAGE = Path(__file__).resolve().parents[2]
-"""The folder of ros2_rfm_serving."""
+"""Folder of ros2_rfm_serving."""
 VERBS = "VERBS"
-"""A module's table of verbs -> "module:name", each imported when it is asked for. Those of the lab are not followed, because only a
-checkout has them."""
+"""Name of a module's table of verbs -> "module:name", each imported on use.
+Those of the lab are not followed, because only a checkout has them."""
 
 
 def nodes() -> list[str]:
-    """The executables that are nodes: ros2_rfm_serving.ros.<name>."""
+    """Return the executables that are nodes: ros2_rfm_serving.ros.<name>."""
     return sorted(file.stem for file in (PACKAGE / "ros").glob("*_node.py"))
 
 
 def imports_of(module: str, *, when_used: bool = False) -> set[str]:
-    """Dotted names of others' modules that importing ours, as `ros2_rfm_serving.ros.robot_node`, imports, however indirectly.
-
-    when_used: and those that its own functions import.
-    """
+    """Return the names of foreign modules that importing a module of this package, such as `ros2_rfm_serving.ros.robot_node`,
+    imports, however indirectly. when_used: include those that its own functions import."""
     seen: set[str] = set()
     waiting, others = [module], set()
     file = _file(module)
@@ -50,7 +48,7 @@ def imports_of(module: str, *, when_used: bool = False) -> set[str]:
 
 @cache
 def _imported_by(file: Path) -> tuple[str, ...]:
-    """At import. Executables have most of their modules in common."""
+    """Return the modules that a file imports at import; cached, because executables have most of their modules in common."""
     return tuple(_imported(ast.parse(file.read_text()).body))
 
 
@@ -59,7 +57,8 @@ def _is_foreign(module: str) -> bool:
 
 
 def _imported(body: Iterable[ast.stmt]) -> Iterator[str]:
-    """What runs at import: not the bodies of functions, not what only type checkers read, not what may fail."""
+    """Yield the modules that are imported at import, except in bodies of functions, for type checkers, or with a handled
+    failure."""
     for statement in body:
         if isinstance(statement, ast.Import):
             yield from (alias.name for alias in statement.names)

@@ -1,4 +1,4 @@
-"""Where each module that our executables import comes from: on the package index, and under which rosdep key."""
+"""Origin of each module that this package's executables import: package index requirement and rosdep key."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Package:
-    """What holds a module that our nodes import."""
+    """Package of a module that this package's nodes import."""
 
     pip: str
-    """Requirement as in pyproject.toml, with the oldest version that does."""
+    """Requirement as in pyproject.toml, with the oldest version that works."""
     rosdep: str | None
-    """Key, as in package.xml. None: rosdep knows none, so that a ROS workspace needs pip for it."""
+    """Key, as in package.xml. None: rosdep has none, so that a ROS workspace needs pip for it."""
     extra: str | None = None
-    """Of pyproject.toml, for what only some features need. None: every installation needs it."""
+    """Extra of pyproject.toml, for single features. None: every installation needs it."""
 
     @property
     def too_old(self) -> str | None:
-        """'1.10.14' where an older version is installed than is asked for. None: new enough, or nobody knows."""
+        """Installed version, such as '1.10.14', if it is older than required. None: new enough, or unknown."""
         name, _, oldest = self.pip.partition(">=")
         try:
             found = importlib.metadata.version(re.split(r"[\[=]", name)[0])
@@ -85,7 +85,7 @@ PACKAGES = {
     "uvicorn": Package("uvicorn>=0.30", None, "dashboard"),
     "vllm": Package("vllm>=0.33", None, "vllm"),
 }
-"""By the name that is imported."""
+"""Package by imported name."""
 
 _IMPORT_EACH = """
 import importlib, json, sys
@@ -102,10 +102,8 @@ for module in sys.argv[1:]:
 
 
 def problems(modules: Iterable[str]) -> dict[str, str]:
-    """Root of a module -> what is wrong with it, for those that cannot be imported or are too old.
-
-    In processes of their own: a broken library may end one.
-    """
+    """Return root of a module -> problem, for modules that cannot be imported or are too old.
+    The imports run in processes of their own, because a broken library may end one."""
     waiting, said = sorted(modules), dict[str, str | None]()
     while waiting:
         command = [sys.executable, "-W", "ignore", "-c", _IMPORT_EACH, *waiting]
@@ -123,13 +121,13 @@ def problems(modules: Iterable[str]) -> dict[str, str]:
 
 
 def cure_by_pip(roots: Iterable[str]) -> str:
-    """One command. ROS's own packages come from a ROS installation as well."""
+    """Return one command that installs the packages. ROS' own packages come from a ROS installation as well."""
     wanted = sorted({PACKAGES[root].pip for root in roots if root in PACKAGES})
     return "pip install " + " ".join(f"'{requirement}'" for requirement in wanted) if wanted else ""
 
 
 def cure_by_rosdep(roots: Iterable[str], old: Iterable[str] = ()) -> str:
-    """For a colcon workspace: what rosdep brings, and what it does not, or brings too old."""
+    """Return the commands for a colcon workspace: packages of rosdep, and those that it lacks or has too old."""
     known = [PACKAGES[root] for root in sorted(roots) if root in PACKAGES]
     aged = {PACKAGES[root] for root in old if root in PACKAGES}
     keys = sorted({p.rosdep for p in known if p.rosdep and p not in aged})

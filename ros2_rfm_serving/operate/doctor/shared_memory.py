@@ -1,4 +1,4 @@
-"""What killed processes left of Fast DDS's shared memory: it takes memory, and a half-made port keeps later processes apart."""
+"""Shared memory of Fast DDS left by killed processes: it occupies memory, and an incomplete port separates later processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ros2_rfm_serving.operate.doctor.finding import Finding, Verdict
 from ros2_rfm_serving.ros.node.shared_memory import PROCESSES, SEGMENT, SHM, mapped
 
 _MUTEX = re.compile(r"sem\.(fast(?:dds|rtps)_port\d+)_mutex$")
-"""Of a port."""
+"""Semaphore of a port."""
 
 
 def leftovers(folder: Path = SHM, processes: Path = PROCESSES) -> Finding:
@@ -26,7 +26,7 @@ def leftovers(folder: Path = SHM, processes: Path = PROCESSES) -> Finding:
 
 
 def left_behind(folder: Path, processes: Path) -> tuple[set[str], set[str]]:
-    """(segments that nobody has open any more, those that were never finished)"""
+    """Return (segments that no process has open any more, incomplete segments)."""
     try:
         names = {file.name for file in folder.iterdir()}
     except OSError:
@@ -40,14 +40,14 @@ def left_behind(folder: Path, processes: Path) -> tuple[set[str], set[str]]:
 
 
 def _locked(folder: Path, name: str) -> bool:
-    """Fast DDS's owner of a segment holds a lock on a file beside it for as long as it lives."""
+    """Return whether a segment's owner lives: it holds a lock on a file beside the segment."""
     for lock in (folder / f"{name}_el", folder / f"{name}_sl"):
         try:
             with lock.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except FileNotFoundError:
             continue
-        except OSError:  # locked, or another user's: not ours to clean
+        except OSError:  # locked, or another user's, which is not to be cleaned
             return True
     return False
 

@@ -1,4 +1,4 @@
-"""What a Ray actor is here: the owner of one node's process. It knows nothing of Ray."""
+"""Ray actor: the owner of one node's process. The module itself does not use Ray."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 
 PREFIX = "rfm_ray_"
 RESTART_S = 2.0
-"""Between the end of the node's process and this one's, after which Ray starts another: no loop, and time to say how it ended."""
+"""Time from the node's end to this process', after which Ray starts another: it prevents a loop, and leaves time to report."""
 LOOK_S = 0.2
-"""Between looks at whether the process, and whoever started this one, are there."""
+"""Period of polling whether the process, and the parent of this one, are alive."""
 MOST_BYTES = 1 << 18
-"""Of the log, at a time."""
+"""Maximum number of bytes of the log that are read at a time."""
 
 
 class Look(NamedTuple):
-    """How the process does."""
+    """State of the process."""
 
     life: str
-    """Of this owner: another one after each restart."""
+    """Random name of this owner: another one after each restart."""
     machine: str
     pid: int
     age_s: float
     code: int | None
-    """It has ended; None: it runs."""
+    """Exit code; None: it runs."""
     log: str
-    """What it has written since the last look."""
+    """Text written since the last poll."""
     read: int
-    """Bytes, in all."""
+    """Number of bytes read in total."""
 
 
 class NodeActor:
-    """Starts the node's process when it is made. They end together: the process is told by the kernel when its owner is gone, and
-    with it the machine's part of Ray or all of it; and the owner ends when the process does, so that Ray starts both again, here or
-    elsewhere. Only who cannot run as it is configured, or is ended in order, leaves its owner there to say so.
+    """Owner that starts the node's process when it is created, and shares its fate.
 
-    All methods are called on the main thread, which starts the process: the kernel's word follows the thread.
-    """
+    The kernel signals the process when its owner is gone, and with it the machine's part of Ray or all of it; and the owner ends
+    when the process does, so that Ray starts both again, here or elsewhere. Only a process with an invalid configuration, or one
+    that is ended in order, leaves its owner there to report that. All methods are called on the main thread, which starts the
+    process: the kernel's signal depends on that thread."""
 
     def __init__(self, errand: Errand) -> None:
         self._parent, self._folder = os.getppid(), HeldFolder(PREFIX)
@@ -58,7 +58,7 @@ class NodeActor:
         threading.Thread(target=self._end_with_process, name="end_with_process", daemon=True).start()
 
     def look(self, life: str = "", read: int = 0) -> Look:
-        """life, read: of the last look; what was written until then is not said again."""
+        """Return the state. life, read: of the last poll; text until then is not returned again."""
         with self._process.log.open("rb") as log:
             log.seek(read if life == self._life else 0)
             written = log.read(MOST_BYTES)
@@ -69,7 +69,7 @@ class NodeActor:
         return Look(self._life, socket.gethostname(), self._child.pid, age_s, self._child.poll(), text, read)
 
     def end(self, life: str = "", read: int = 0) -> tuple[bool, Look]:
-        """In order, and whether it had to be killed."""
+        """End the process in order; return whether it had to be killed, and its last state."""
         self._is_ending.set()
         killed = bool(self._keeper.stop())
         last = self.look(life, read)
@@ -78,7 +78,7 @@ class NodeActor:
 
     def _end_with_process(self) -> None:
         while (code := self._child.poll()) is None:
-            if os.getppid() != self._parent:  # Ray's own processes may live on when their node's part of Ray does not
+            if os.getppid() != self._parent:  # Ray's own processes may survive their node's part of Ray
                 os._exit(1)
             time.sleep(LOOK_S)
         if code != EXIT_CONFIGURATION and not self._is_ending.wait(RESTART_S):

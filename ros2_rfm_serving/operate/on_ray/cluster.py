@@ -1,4 +1,4 @@
-"""A Ray cluster that is there, or a local one for the time of a factory."""
+"""Connection to a running Ray cluster, or to a local one for the lifetime of a factory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ros2_rfm_serving.operate.on_ray.planning import ClusterNode, Layout
 
 KNOCK_S = 5.0
 OBJECT_STORE_BYTES = 100 << 20
-"""Of a local cluster. Nothing of ours is put there."""
+"""Object store of a local cluster, which this package does not use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +26,10 @@ class Cluster:
     own: str
     """Address of this machine, as the cluster sees it."""
     nodes: tuple[ClusterNode, ...]
-    """Those that live now."""
+    """Nodes that are alive."""
 
     def place(self, layout: Layout) -> Any:
-        """A placement group; it waits where others have taken the room."""
+        """Create a placement group; it waits while other users occupy the resources."""
         return ray.util.placement_group(
             [dict(bundle.resources) for bundle in layout.bundles],
             strategy=layout.strategy.value,
@@ -39,10 +39,8 @@ class Cluster:
 
 @contextmanager
 def joined(address: str, layout: Layout) -> Iterator[Cluster]:
-    """In a namespace of its own, so that factories may have actors of the same names.
-
-    Raises: `ConfigurationError` where no cluster answers.
-    """
+    """Join a cluster, in a namespace of its own, so that factories may have actors of the same names.
+    Raises: `ConfigurationError` where no cluster answers."""
     reached = _connect(address, layout)
     try:
         yield Cluster(address=reached, own=ray.util.get_node_ip_address(), nodes=nodes())
@@ -51,7 +49,7 @@ def joined(address: str, layout: Layout) -> Iterator[Cluster]:
 
 
 def _connect(address: str, layout: Layout) -> str:
-    """The address of the cluster that is reached."""
+    """Connect, and return the address of the cluster."""
     own = {"num_cpus": max(os.cpu_count() or 1, int(layout.total_cpus) + 1), "object_store_memory": OBJECT_STORE_BYTES}
     own |= {"include_dashboard": False}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -60,7 +58,8 @@ def _connect(address: str, layout: Layout) -> str:
         reach(address, KNOCK_S)  # Ray itself would wait for minutes, and then end this process
         context = ray.init(address, log_to_driver=False, logging_level="warning", **(own if address == LOCAL else {}))
         return str(context.address_info["gcs_address"])
-    except (RuntimeError, ValueError, OverflowError, OSError, SystemExit) as error:  # Ray ends who reaches something else there
+    # SystemExit: Ray ends the process when something else listens there.
+    except (RuntimeError, ValueError, OverflowError, OSError, SystemExit) as error:
         fix = (
             f"name a cluster that runs (`ray status`), or neither give --ray-address nor set {ADDRESS}: then a local one is started"
         )
@@ -68,7 +67,7 @@ def _connect(address: str, layout: Layout) -> str:
         problem = f"no Ray cluster at {address!r}: {why}"
         raise ConfigurationError(problem, key="--ray-address", fix=fix) from None
     finally:
-        for number, handler in handlers.items():  # Ray takes SIGTERM
+        for number, handler in handlers.items():  # Ray replaces the handler of SIGTERM
             signal.signal(number, handler)
 
 

@@ -1,7 +1,7 @@
-"""The process that speaks with Ray, for `rfm up`: orders in, answers out, until the other end closes.
+"""Process that communicates with Ray, for `rfm up`: it reads orders from a pipe and writes answers until the other end closes.
 
-Ray ends a process of its own mind, at once, when the cluster's head is lost for too long. It is this one, and no robot's
-supervisor. Signals of a terminal do not reach it; it ends with `rfm up`, however that ends.
+Ray ends a driver at once when the cluster's head is lost for too long. That is this process, and not a robot's supervisor. Signals
+of a terminal do not reach it; it ends with `rfm up`, however that ends.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ros2_rfm_serving.operate.on_ray.words import Begin, Ended, Join, Joined, Lo
 from ros2_rfm_serving.ros.node.process import PR_SET_PDEATHSIG
 
 LOOK_S = 0.5
-"""Between looks at how all do."""
+"""Period of polling the actors."""
 ANSWER_S = 0.2
-"""For all to say how they do, before those who have not are waited for until the next time."""
+"""Time for all actors to answer, before the rest waits for the next poll."""
 PREDECESSORS_S = 90.0
-"""That whatever an earlier cluster kept may outlive its head: Ray's own minute, and their end in order."""
+"""Time for which processes of an earlier cluster may outlive its head: Ray's own minute, and their orderly end."""
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _keep(connection: Connection, cluster: Cluster, layout: Layout) -> None:
-    """Until it is all ended."""
+    """Serve orders until everything is ended."""
     mark = f"rfm_serving/{secrets.token_hex(16)}".encode()
     _internal_kv_put(mark, b"here")
     connection.send(Joined(cluster.address, cluster.own, cluster.nodes))
@@ -74,7 +74,7 @@ def _keep(connection: Connection, cluster: Cluster, layout: Layout) -> None:
 
 
 class Crew:
-    """All that Ray keeps of a factory."""
+    """All actors of a factory."""
 
     def __init__(self) -> None:
         self._remotes: list[Remote] = []
@@ -96,13 +96,13 @@ class Crew:
         return Told(events, {remote.node.name: remote.last_exit for remote in self._remotes if remote.gave_up}) if events else None
 
     def end(self) -> Ended:
-        """The processes, all at once, wherever they are. No head is needed for that."""
+        """End the processes, all at once, wherever they are. This needs no head."""
         endings = [(remote, remote.begin_end()) for remote in self._remotes]
         deadline_s = time.monotonic() + end_s(remote.node for remote in self._remotes)
         return Ended(tuple(remote.node.name for remote, ending in endings if not remote.end(ending, deadline_s)))
 
     def dismiss(self) -> None:
-        """Their owners. Waits for the head, for ever if it is lost."""
+        """End the owners. This waits for the head, for ever if it is lost."""
         for remote in self._remotes:
             ray.kill(remote.actor, no_restart=True)
 

@@ -1,4 +1,4 @@
-"""All that starts a node's process on another machine: what is carried there, and what is left to that machine."""
+"""Remote job that starts a node's process on another machine: carried files and variables, and those that the machine provides."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ CARRIED = (DOMAIN, RANGE, PEERS, SERVERS, SUPER_CLIENT, "RMW_IMPLEMENTATION", "R
 """Variables whose values, or whose absence, all processes of a factory share. GPUs and secrets are the machine's own."""
 PROFILE = "dds.xml"
 ANSWERS_S = 10.0
-"""For a process that had to be killed, and for the answer of its owner."""
+"""Time for killing a process, and for its owner's answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Errand:
     node: NodeSpec
     files: Mapping[str, str]
-    """That the node reads, below its folder."""
+    """Files that the node reads, below its folder."""
     environment: Mapping[str, str]
     fleet_namespace: str = ""
     log_level: str = "info"
     version: str = field(default_factory=lambda: versions()["package"])
-    """Of rfm_serving, where `rfm up` was started."""
+    """Version of rfm_serving on the machine of `rfm up`."""
 
     def put(self, folder: Path) -> NodeSpec:
-        """The node, with its files in the folder. Raises: `ConfigurationError` where another version is installed here."""
+        """Write the files into the folder, and return the node with them.
+        Raises: `ConfigurationError` when another version is installed here."""
         if (here := versions()["package"]) != self.version:
             problem = f"{socket.gethostname()} has rfm_serving {here}, and `rfm up` is of {self.version}"
             raise ConfigurationError(problem, fix="install the same version on every node")
@@ -59,12 +60,12 @@ def errand(
     *,
     num_gpus: int = 0,
 ) -> Errand:
-    """Return what starts a node elsewhere; `environment` is this process's, in which all that concerns DDS is decided.
+    """Return the job that starts a node elsewhere; `environment` is this process's, in which all variables of DDS are set.
 
-    num_gpus: how many GPUs the node's actor reserves. Without one it sees none: since Ray 2.60 an actor with `num_gpus=0` keeps the
-    `CUDA_VISIBLE_DEVICES` of its machine, and would take a GPU that Ray gave to another. Raises: `ConfigurationError`.
-    """
-    told = {name: environment.get(name, "") for name in CARRIED} | node_environment(environment)  # Ray has threads of its own mind
+    num_gpus: number of GPUs that the node's actor reserves. Without one it sees none: since Ray 2.60 an actor with `num_gpus=0`
+    keeps the `CUDA_VISIBLE_DEVICES` of its machine, and would use a GPU that Ray gave to another. Raises: `ConfigurationError`."""
+    # `node_environment`: Ray sets numbers of threads of its own.
+    told = {name: environment.get(name, "") for name in CARRIED} | node_environment(environment)
     told |= {} if num_gpus else {VISIBLE: NO_GPU}
     profile = _profile(environment)
     return Errand(
@@ -77,15 +78,13 @@ def errand(
 
 
 def end_s(nodes: Iterable[NodeSpec]) -> float:
-    """Return how long the processes of these nodes, which are asked at once, may take to end, and their owners to say so.
-
-    Raises: `ConfigurationError` for a file of its own that is none.
-    """
+    """Return the time that these nodes' processes, which are asked at once, may take to end, and their owners to report it, s.
+    Raises: `ConfigurationError` for an invalid file of its own."""
     return max((patience_s(node) for node in nodes), default=STOP_TIMEOUT_S) + ANSWERS_S
 
 
 def _profile(environment: Mapping[str, str]) -> str:
-    """The text of the Fast DDS profile in use here; empty: none."""
+    """Return the text of the Fast DDS profile in use here; empty: none."""
     file = environment.get(PROFILES_FILE) or environment.get(OLDER_PROFILES_FILE, "")
     if not file and Path(FILE_IN_THIS_FOLDER).exists():
         file = FILE_IN_THIS_FOLDER
@@ -96,5 +95,5 @@ def _profile(environment: Mapping[str, str]) -> str:
 
 
 def _where_code_is() -> dict[str, str]:
-    """A checkout's module is started by name, from whichever folder."""
+    """Return the variable by which a checkout's module is found from any folder."""
     return {} if is_installed() else {"PYTHONPATH": str(SITE)}

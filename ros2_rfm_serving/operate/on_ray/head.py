@@ -1,8 +1,8 @@
-"""A Ray cluster's head, which may be lost and come back: what is done about it, and said.
+"""Monitor of a Ray cluster's head, which may be lost and come back.
 
-Nothing of a robot's needs the head. Ray itself waits for it for a minute, and then ends every node's part of it, with all servers,
-and whoever speaks with it from here (`link.py`). A head that comes back is another one, which knows nobody, unless Ray keeps what
-it knows elsewhere (Redis). So it is looked for, and asked; and when it has never heard of us, all is begun anew there.
+No robot needs the head. Ray itself waits for it for a minute, and then ends every node's part of it, with all servers, and the
+driver process of this factory (`link.py`). A head that comes back is another one, which knows no actor, unless Ray keeps its state
+elsewhere (Redis). So the monitor looks for it, and asks; when it does not know this driver, everything is started anew there.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from ros2_rfm_serving.operate.supervisor import HEALTHY_AFTER_S
 
 ADDRESS = "RAY_ADDRESS"
 LOCAL = "local"
-"""As Ray has it: one that is started, whatever else is there."""
+"""Ray's address of a new local cluster, whatever else runs."""
 RAYS_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 RAYS_PATIENCE_S = 60.0
-"""Without that variable."""
+"""Default without that variable."""
 KNOCK_PERIOD_S, KNOCK_S = 2.0, 1.0
-"""Between knocks that were answered; for the answer to one, and between those without."""
+"""Period of connection attempts that succeed; timeout of one, and the period of those that fail."""
 LOST_S = 5.0
-"""Without any answer, beyond which the head is lost."""
+"""Time without an answer after which the head is lost."""
 RECALL_S = 10.0
-"""For a head that has come back to say whether it knows us."""
+"""Time for a head that has come back to tell whether it knows this driver."""
 JOIN_S = 60.0
-"""To come to a cluster whose head has come back; Ray itself would wait for minutes."""
+"""Time to join a cluster whose head has come back; Ray itself would wait for minutes."""
 RETRY_S = 3.0
 
 
 class Speaker(Protocol):
-    """A `Link`."""
+    """Interface of `Link`."""
 
     @property
     def ended(self) -> str: ...
@@ -50,26 +50,26 @@ class State(Enum):
     AT_WORK = auto()
     LOST = auto()
     RECALLING = auto()
-    """It answers again; does it know us?"""
+    """The head answers again, and is asked whether it knows this driver."""
     JOINING = auto()
     GIVEN_UP = auto()
 
 
 def asked_address(option: str) -> str:
-    """`LOCAL` where nobody has named a cluster."""
+    """Return the cluster's address; `LOCAL` where none is named."""
     return option or os.environ.get(ADDRESS, "") or LOCAL
 
 
 def reach(address: str, patience_s: float) -> None:
-    """Whoever listens there; nobody where the address is a name of Ray's own, which nobody can knock at. Raises: `OSError`, or
-    `OverflowError` for what is no port."""
+    """Connect to the address, and close the connection; do nothing for one of Ray's own names, which has no port.
+    Raises: `OSError`, or `OverflowError` for an invalid port."""
     host, _, port = address.rpartition("//")[2].rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=patience_s).close()
 
 
 def knock(address: str) -> bool:
-    """Whether it can be reached."""
+    """Return whether the address can be reached."""
     try:
         reach(address, KNOCK_S)
     except (OSError, OverflowError):
@@ -78,7 +78,7 @@ def knock(address: str) -> bool:
 
 
 class Head:
-    """Of the cluster that a factory is on, from when all of it has begun there. `watch` it now and then; it waits for nothing."""
+    """Monitor of the head, from the start of the factory on its cluster. `watch` is to be called periodically; it never blocks."""
 
     def __init__(
         self,
@@ -91,29 +91,30 @@ class Head:
         is_local: bool = False,
         knocks: Callable[[str], bool] = knock,
     ) -> None:
-        """connect: begins to join once more. again: what is begun anew there; raises `ConfigurationError` while there is no room.
+        """Create the monitor.
 
-        patience_s: for a head that is lost; then all is given up. is_local: it was started from here, and will not come back.
-        """
+        connect: begins to join once more. again: returns the order to start everything anew; raises `ConfigurationError` while
+        there is no room. patience_s: time to wait for a lost head; then all is given up. is_local: it was started from here, and
+        will not come back."""
         self.link, self.address, self.state = link, address, State.AT_WORK
         self._connect, self._again, self._knocks = connect, again, knocks
         self._patience_s, self._is_local = patience_s, is_local
         self._since_s = math.inf
-        """In this state; inf: until `watch`."""
+        """Time since which it is in this state; inf: until `watch`."""
         self._answered_s, self._has_answered, self._next_knock_s = math.inf, True, -math.inf
         self._lost_s = math.inf
-        """When the head was lost; inf: it was not, or has been back for long enough."""
+        """Time at which the head was lost; inf: it was not, or has been back for long enough."""
         self._why = ""
-        """It could not be joined again, the last time."""
+        """Reason why the last attempt to join failed."""
         self._is_told_of_end = False
 
     @property
     def has_begun(self) -> bool:
-        """There is somebody who can be told to end."""
+        """True if there is a driver that can be asked to end."""
         return self.state in (State.AT_WORK, State.LOST, State.RECALLING) and not self.link.ended
 
     def watch(self, now_s: float) -> tuple[list[str], list[Told]]:
-        """What happened, in words; and what was said of those that Ray keeps."""
+        """Return messages about events, and the driver's reports about the actors."""
         self._since_s, self._answered_s = min(self._since_s, now_s), min(self._answered_s, now_s)
         heard = list(self.link.heard())
         steps = {
@@ -221,7 +222,7 @@ class Head:
         self.state, self._since_s, self._answered_s = state, now_s, now_s
 
     def _answers(self, now_s: float) -> bool:
-        """To a knock now; without one, it does when it did the last time."""
+        """Return whether the head answers now; between two attempts the last result counts."""
         if now_s >= self._next_knock_s:
             self._has_answered = self._knocks(self.address)
             self._next_knock_s = now_s + (KNOCK_PERIOD_S if self._has_answered else KNOCK_S)

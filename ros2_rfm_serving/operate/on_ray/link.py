@@ -1,4 +1,4 @@
-"""The process that speaks with Ray (`driver.py`), as it looks from `rfm up`."""
+"""Client of the process that communicates with Ray (`driver.py`), for `rfm up`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ros2_rfm_serving.private_files import private, private_folder
 
 DRIVER = f"{__package__}.driver"
 LOG = "ray.log"
-"""What Ray says to whoever speaks with it."""
+"""Log of Ray's own messages to its driver."""
 
 
 class Link:
-    """One process, for one cluster. All methods are called on one thread; none raises when the process has ended."""
+    """One driver process, for one cluster. All methods are called on one thread; none raises when the process has ended."""
 
     def __init__(self, process: subprocess.Popen[bytes], connection: Connection) -> None:
         self._process, self._connection = process, connection
@@ -46,7 +46,7 @@ class Link:
 
     @property
     def ended(self) -> str:
-        """How, in words; empty: it runs."""
+        """Description of its end; empty: it runs."""
         code = self._process.poll()
         return "" if code is None else how(code)
 
@@ -54,15 +54,15 @@ class Link:
         try:
             self._connection.send(order)
         except OSError:
-            self._process.kill()  # it has ended, or closed its end, and is of no more use
+            self._process.kill()  # it has ended, or closed its end, and is useless
 
     def heard(self) -> Iterator[Answer]:
-        """What it has said since the last time."""
+        """Yield its messages since the last call."""
         while (answer := self.wait(0.0)) is not None:
             yield answer
 
     def wait(self, seconds: float) -> Answer | None:
-        """None: nothing until then, or it has ended."""
+        """Return its next message; None: none arrived in time, or it has ended."""
         try:
             return self._connection.recv() if self._connection.poll(max(0.0, seconds)) else None
         except (EOFError, OSError):
@@ -70,7 +70,7 @@ class Link:
             return None
 
     def end(self, patience_s: float = 0.0) -> None:
-        """By itself within `patience_s`, or at once then; and with it whatever Ray has started for it alone."""
+        """Wait for its end for `patience_s`, then kill it, and with it whatever Ray has started for it alone."""
         deadline_s = time.monotonic() + patience_s
         while self._process.poll() is None and time.monotonic() < deadline_s:
             time.sleep(0.05)

@@ -1,7 +1,7 @@
-"""A factory as Ray is asked for it: an actor for each process that it keeps, with its GPU, and which of them lie apart.
+"""A factory as a request to Ray: an actor for each process that Ray keeps, with its GPU, and their placement on different machines.
 
 A host of the descriptor is a bundle of a placement group: no two bundles are on one node of the cluster, and when a node is lost
-its bundle comes up on another one, with all its servers. So what the scheduler knows stays true: servers of two hosts are on two
+its bundle starts on another one, with all its servers. So the scheduler's knowledge stays true: servers of two hosts are on two
 machines, a robot's server and its standby among them (`scheduler/apart.py`), whichever machines these are.
 """
 
@@ -24,31 +24,31 @@ from ros2_rfm_serving.operate.deploy.processes import Role
 CPU, GPU = "CPU", "GPU"
 SCHEDULER = "scheduler"
 KEPT = (Role.SCHEDULER, Role.SERVER)
-"""By Ray. Robots' nodes stay where they are started: a second one that commands a robot, because Ray lost sight of the first, would
-be worse than none."""
+"""Roles that Ray keeps. Robots' nodes stay where they are started: a second one that commands a robot, because Ray lost contact
+with the first, would be worse than none."""
 
 
 class Strategy(Enum):
-    """Ray's words."""
+    """Placement strategies, as Ray names them."""
 
     APART = "STRICT_SPREAD"
     SPREAD = "SPREAD"
-    """As far as there is room."""
+    """As far as there are enough nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """What is on one node, together."""
+    """Servers that are on one node, together."""
 
     name: str
-    """Of the host; without `hosts`, of the one server."""
+    """Name of the host; without `hosts`, of the single server."""
     servers: tuple[str, ...]
     resources: Mapping[str, float]
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """That a node must have: any of these values of each."""
+    """Labels that a node must have: one of these values of each."""
 
     def fits(self, node: ClusterNode) -> bool:
-        """The whole node, whoever else is on it."""
+        """Return whether the whole node could have the bundle, regardless of other users."""
         has = all(node.resources.get(name, 0.0) >= amount for name, amount in self.resources.items())
         return has and all(node.labels.get(name) in values for name, values in self.labels.items())
 
@@ -73,10 +73,10 @@ class Layout:
     bundles: tuple[Bundle, ...]
     strategy: Strategy
     num_gpus: Mapping[str, int]
-    """By server."""
+    """Server -> number of GPUs."""
 
     def bundle_of(self, name: str) -> int | None:
-        """None: anywhere, as the scheduler is."""
+        """Return the index of a process' bundle; None: any node, as for the scheduler."""
         return next((i for i, bundle in enumerate(self.bundles) if name in bundle.servers), None)
 
     def num_cpus(self, name: str) -> float:
@@ -88,10 +88,8 @@ class Layout:
 
 
 def layout(factory: Factory, engines: Collection[str], *, one_machine: bool = False) -> Layout:
-    """engines: of the factory's models. one_machine: there is one alone, which is all hosts.
-
-    Raises: `ConfigurationError` where labels of nodes could not tell GPUs apart.
-    """
+    """Return the layout. engines: of the factory's models. one_machine: the cluster is a single machine, which is all hosts.
+    Raises: `ConfigurationError` where node labels could not distinguish GPUs."""
     gpus = {server: gpu_of(gpu_type, engines) for server, gpu_type in factory.gpu_types.items()}
     types = distinct_types(filter(None, gpus.values()), factory.file)
     hosts = {} if one_machine else {server: seat.host for server, seat in factory.seats.items()}
@@ -123,7 +121,7 @@ def _resources(gpus: Sequence[str]) -> dict[str, float]:
 
 
 def _labels(factory: Factory, bundle: str, servers: Iterable[str], gpus: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """The hosts that groups are bound to, as far as all servers of the bundle agree; the GPUs' type, where there are several."""
+    """Return the labels of a bundle: hosts to which all its servers may be bound, and the GPU type, where there are several."""
     wishes = [factory.groups[server].hosts for server in servers if factory.groups[server].hosts]
     bound = tuple(host for host in factory.hosts if all(host in wish for wish in wishes)) if wishes else ()
     types = sorted({slug(gpus[server]) for server in servers if gpus.get(server)})
@@ -134,7 +132,7 @@ def _labels(factory: Factory, bundle: str, servers: Iterable[str], gpus: Mapping
 
 
 def check_room(layout: Layout, nodes: Sequence[ClusterNode]) -> None:
-    """Raises: `ConfigurationError` for what would wait for ever: not even an empty cluster has room for it."""
+    """Raise `ConfigurationError` for a bundle that would wait for ever, because even an empty cluster has no room for it."""
     file, key = layout.factory.file, "server_cluster"
     for bundle in layout.bundles:
         if not any(map(bundle.fits, nodes)):
@@ -156,7 +154,7 @@ def _said(node: ClusterNode) -> str:
 
 
 def _without_a_node(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> Bundle | None:
-    """The first that finds none of its own (augmenting paths of a bipartite matching)."""
+    """Return the first bundle without a node of its own (augmenting paths of a bipartite matching)."""
     taken: dict[int, Bundle] = {}
 
     def seat(bundle: Bundle, tried: set[int]) -> bool:
@@ -172,10 +170,8 @@ def _without_a_node(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> 
 
 
 def heard(factory: Factory, addresses: Collection[str], own: str) -> dict[str, str]:
-    """What the factory's processes find in their environment, wherever Ray puts them. An empty value takes a variable out.
-
-    addresses: of the cluster's nodes; own: of this machine. Raises: `ConfigurationError`.
-    """
+    """Return the environment for the factory's processes, wherever Ray puts them. An empty value removes a variable.
+    addresses: of the cluster's nodes. own: of this machine. Raises: `ConfigurationError`."""
     if factory.discovery.mode is Mode.SERVER:
         problem, fix = "a discovery server has one address, and Ray moves what it keeps", "`mode: peers`, or multicast"
         raise ConfigurationError(problem, file=factory.file, key="discovery.mode", fix=fix)

@@ -1,4 +1,4 @@
-"""A node that Ray keeps, as it looks from here."""
+"""Local view of a node that Ray keeps."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from ros2_rfm_serving.private_files import private
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 
 SILENT_S = 10.0
-"""Beyond which it is said that nothing is heard of it."""
+"""Time without an answer after which that is reported."""
 
 
 @dataclass(kw_only=True)
 class Remote(Kept):
-    """Asked how it does, again and again."""
+    """Node whose actor is polled."""
 
     actor: Any
     asked: Any = None
     heard_s: float = field(default_factory=time.monotonic)
     last: Look | None = None
-    """Its newest answer."""
+    """Newest answer of the actor."""
     num_lives: int = 0
     predecessors_until_s: float = 0.0
-    """Until then whoever cannot run as it is configured may have met what an earlier cluster kept; it is no failure."""
+    """Time until which an invalid configuration is no failure: processes of an earlier cluster may be the cause."""
     ending_of: str = ""
-    """The life whose end has been told."""
+    """Life of the actor whose end was reported."""
     is_silent: bool = False
-    """Which has been told."""
+    """Silence of the actor was reported."""
 
     def ask(self) -> Any:
-        """Unless it has been, and has not answered yet."""
+        """Request the state, unless a request is pending."""
         if self.asked is None:
             self.asked = self.actor.look.remote(*self._heard())
         return self.asked
 
     def watch(self) -> list[str]:
-        """After `ask`: what happened, in words."""
+        """Return messages about events; called after `ask`."""
         if self.gave_up or self.asked is None:
             return []
         if not ray.wait([self.asked], timeout=0)[0]:
             return self._waiting()
         try:
             look = ray.get(self.asked)
-        except ActorDiedError as error:  # for good
+        except ActorDiedError as error:  # permanently
             self.gave_up = True
             return [f"{self.node.name}: Ray cannot keep it, given up: {_cause(error)}"]
-        except ActorUnavailableError:  # Ray is about it already
+        except ActorUnavailableError:  # Ray restarts it already
             return self._waiting()
         except RayError as error:
             return self._said_once(f"cannot be asked how it does: {_cause(error)}")
@@ -62,11 +62,12 @@ class Remote(Kept):
         return self._answered(look)
 
     def begin_end(self) -> Any:
-        """None: there is nobody to be told."""
+        """Ask the actor to end its process, and return the pending answer; None: there is no actor to ask."""
         return None if self.gave_up or self.is_silent or not self.last else self.actor.end.remote(*self._heard())
 
     def end(self, ending: Any, deadline_s: float) -> bool:
-        """After `begin_end`: whether it ended in order. Its actor is left, and whatever did not end."""
+        """Wait for the answer of `begin_end`; return whether the process ended in order.
+        The actor is left, with whatever did not end."""
         in_order = ending is None
         try:
             if ending is not None:
@@ -87,7 +88,7 @@ class Remote(Kept):
         return self._said_once(f"{what}; Ray starts it as soon as it can (`ray status`)")
 
     def _said_once(self, what: str) -> list[str]:
-        """Until it answers again."""
+        """Return a message once, until the actor answers again."""
         was, self.is_silent = self.is_silent, True
         return [] if was else [f"{self.node.name}: {what}"]
 
@@ -99,7 +100,7 @@ class Remote(Kept):
         if before is None:
             events.append(f"{self.node.name}: started on {look.machine}, process {look.pid}")
         elif before.life != look.life:
-            if self.ending_of != before.life:  # its owner went with it: nobody could say how
+            if self.ending_of != before.life:  # its owner ended as well, so the reason is unknown
                 self.failures = 0
             events.append(f"{self.node.name}: started again on {look.machine}, process {look.pid}")
         if look.code is None and look.age_s > HEALTHY_AFTER_S:
@@ -111,9 +112,7 @@ class Remote(Kept):
     def _ended(self, look: Look) -> str:
         assert look.code is not None
         self.ending_of = look.life
-        ran_before = (
-            self.num_lives > 1 and look.code == EXIT_CONFIGURATION
-        )  # what hinders it is somebody else, such as its predecessor
+        ran_before = self.num_lives > 1 and look.code == EXIT_CONFIGURATION  # the cause is another process, such as its predecessor
         if ran_before and time.monotonic() < self.predecessors_until_s:
             ray.kill(self.actor, no_restart=False)
             return f"{self.node.name}: whom it follows is there still, Ray starts it again; see {self.log}"
@@ -128,7 +127,7 @@ class Remote(Kept):
         self._write_line(look.log, end="")
 
     def _write_line(self, text: str, end: str = "\n") -> None:
-        """What finds no room here is in Ray's own log."""
+        """Append to the log; text that finds no space here is in Ray's own log."""
         with suppress(OSError), open(self.log, "a", encoding="utf-8", opener=private) as log:
             log.write(text + end)
 

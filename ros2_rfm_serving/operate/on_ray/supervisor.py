@@ -1,4 +1,4 @@
-"""`rfm up --on ray`: the supervisor of a factory whose scheduler and servers Ray keeps; robots and their like are kept here."""
+"""Supervisor for `rfm up --on ray`: Ray keeps the scheduler and servers; robots and other nodes run on this machine."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from ros2_rfm_serving.operate.supervisor import Kept, Process, Supervisor
 from ros2_rfm_serving.shipped import shipped
 
 ANSWERS_S = 5.0
-"""For whoever speaks with Ray to say how all that Ray keeps has ended."""
+"""Time for the driver to report how all actors have ended."""
 LEAVE_S = 15.0
-"""For a cluster that was started here to end, and for Ray to hear that the rest is over."""
+"""Time for a cluster that was started here to end, and for Ray to learn of the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Joining:
-    """A cluster that has been joined; whoever speaks with it, and what is asked of it."""
+    """A joined cluster, with its driver and the request to it."""
 
     link: Link
     join: Join
@@ -45,7 +45,7 @@ class Joining:
 
 
 class OnRay(Supervisor):
-    """Ray starts again what it keeps, on another node if need be; what is said of it comes from the actors themselves."""
+    """Supervisor of a factory on Ray. Ray restarts its processes, on another node if necessary; reports come from the actors."""
 
     def __init__(self, nodes: list[NodeSpec], options: Options, joining: Joining, around: Sequence[NodeSpec] = ()) -> None:
         mine = [node for node in nodes if Role.of(node.executable) not in KEPT]
@@ -85,7 +85,7 @@ class OnRay(Supervisor):
         return told.events
 
     def _stop_others(self, robots: list[Process]) -> list[str]:
-        """All at once, wherever they are."""
+        """End all processes at once, wherever they are."""
         self._head.link.send(End())
         patience_s = end_s(kept.node for kept in self._remotes.values()) + ANSWERS_S
         deadline_s = time.monotonic() + (patience_s if self._head.has_begun else 0.0)
@@ -108,14 +108,14 @@ class OnRay(Supervisor):
         return Begin(tuple(errands), options.logs, again)
 
     def _again(self, there: Joined) -> Begin:
-        """Raises: `ConfigurationError` while there is no room."""
+        """Return the order to start everything anew. Raises: `ConfigurationError` while there is no room."""
         check_room(self._joining.join.layout, there.nodes)
         return self._begin(again=True)
 
 
 @contextmanager
 def on_ray(factory: Factory, options: Options) -> Iterator[tuple[dict[str, str], Joining]]:
-    """What all processes find in their environment; and the cluster. Raises: `ConfigurationError`."""
+    """Join the cluster, and yield the environment of all processes, and the cluster. Raises: `ConfigurationError`."""
     catalogue = Catalogue.load((options.profiles or shipped("config", "profiles")) / "models.yaml")
     address = asked_address(options.ray_address)
     planned = layout(factory, {entry.engine for entry in entries_of(factory, catalogue)}, one_machine=address == LOCAL)
@@ -132,7 +132,7 @@ def on_ray(factory: Factory, options: Options) -> Iterator[tuple[dict[str, str],
 
 @contextmanager
 def _joined(join: Join, options: Options) -> Iterator[Joining]:
-    """Raises: `ConfigurationError` where no cluster answers."""
+    """Join the cluster. Raises: `ConfigurationError` where no cluster answers."""
     link = Link.started(join, options.logs)
     try:
         while (answer := link.wait(1.0)) is None and not link.ended:
@@ -144,5 +144,5 @@ def _joined(join: Join, options: Options) -> Iterator[Joining]:
             raise ConfigurationError(problem, key="--on ray", fix="`ray status` says whether the cluster runs")
         yield Joining(link=link, join=join, there=answer)
     finally:
-        link.send(End())  # unless it has been told, or has been followed by another
+        link.send(End())  # without effect when it was sent before, or another driver follows
         link.end(LEAVE_S)

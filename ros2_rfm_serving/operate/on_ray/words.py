@@ -1,4 +1,4 @@
-"""What `rfm up` and its process that speaks with Ray say to each other. Nothing here knows of Ray."""
+"""Messages between `rfm up` and its driver process. The module does not use Ray."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from ros2_rfm_serving.operate.on_ray.planning import ClusterNode, Layout
 
 
 class Join(NamedTuple):
-    """The first order, answered with `Joined` or `Refused`."""
+    """First order, answered with `Joined` or `Refused`."""
 
     address: str
     layout: Layout
 
 
 class Look(NamedTuple):
-    """At the nodes that are there now; answered with `Joined`."""
+    """Request for the present nodes, answered with `Joined`."""
 
 
 class Begin(NamedTuple):
-    """Answered with `Told`, again and again."""
+    """Order to start the actors, answered with `Told` repeatedly."""
 
     errands: tuple[Errand, ...]
     logs: Path
     again: bool = False
-    """What an earlier cluster kept may still run, and have the names."""
+    """Actors of an earlier cluster may still run, and have the names."""
 
 
 class Recall(NamedTuple):
-    """Does the head know of this driver? Answered with `Recalled`; by a head that is lost, not at all."""
+    """Request whether the head knows this driver, answered with `Recalled`; a lost head does not answer."""
 
 
 class End(NamedTuple):
-    """All of it, in order; answered with `Ended`."""
+    """Order to end everything in order, answered with `Ended`."""
 
 
 class Joined(NamedTuple):
@@ -43,11 +43,11 @@ class Joined(NamedTuple):
     own: str
     """Address of this machine, as the cluster sees it."""
     nodes: tuple[ClusterNode, ...]
-    """Those that live now."""
+    """Nodes that are alive."""
 
 
 class Refused(NamedTuple):
-    """As of a `ConfigurationError`."""
+    """Content of a `ConfigurationError`."""
 
     problem: str
     key: str
@@ -61,12 +61,12 @@ class Recalled(NamedTuple):
 class Told(NamedTuple):
     events: tuple[str, ...]
     gave_up: Mapping[str, int | None]
-    """Whom Ray does not keep any more, with its last exit code."""
+    """Nodes that Ray does not keep any more -> last exit code."""
 
 
 class Ended(NamedTuple):
     killed: tuple[str, ...]
-    """That did not end in order."""
+    """Nodes that did not end in order."""
 
 
 Order = Look | Begin | Recall | End

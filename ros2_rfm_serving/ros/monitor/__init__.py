@@ -1,1 +1,1 @@
-"""What people look at, from the graph alone: robots, servers and the scheduler pay nothing for it."""
+"""Views for operators, built from the graph alone: robots, servers and the scheduler do no work for them."""

@@ -1,4 +1,4 @@
-"""Message definitions as recorders and viewers want them: of a type and of all that it is made of, in one text (`ros2msg`)."""
+"""Message definitions for recorders and viewers: the text of a type and of all types that it contains (`ros2msg`)."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ FIELD = re.compile(r"^\s*([A-Za-z][\w/]*)(?:<=\d+)?(?:\[[^\]]*\])?\s+[A-Za-z]\w*
 
 @functools.cache
 def message(kind: str) -> str:
-    """Of `rfm_serving/msg/RobotStatus`. Raises: `KeyError` when it is not installed."""
+    """Return the definition of a message such as `rfm_serving/msg/RobotStatus`. Raises: `KeyError` when it is not installed."""
     package, _, name = kind.split("/")
     return _with_parts(_file(package, "msg", name), package)
 
 
 @functools.cache
 def service(kind: str) -> tuple[str, str]:
-    """Request and response of `std_srvs/srv/Trigger`. Raises: `KeyError` when it is not installed."""
+    """Return request and response of a service such as `std_srvs/srv/Trigger`. Raises: `KeyError` when it is not installed."""
     package, _, name = kind.split("/")
     request, response = re.split(r"^---\s*$", _file(package, "srv", name), maxsplit=1, flags=re.MULTILINE)
     return _with_parts(request, package), _with_parts(response, package)
 
 
 def text(kind: str) -> str:
-    """Of a message, or of an action's feedback. Raises: `KeyError` when it is not installed."""
+    """Return the definition of a message, or of an action's feedback. Raises: `KeyError` when it is not installed."""
     package, folder, name = kind.split("/")
     if folder != "action":
         return message(kind)
@@ -51,14 +51,15 @@ def text(kind: str) -> str:
 
 
 def any_class(kind: str) -> Any:
-    """Also of an action's feedback, `rfm_serving/action/ExecuteTask_FeedbackMessage`. Raises: as `python_class`."""
+    """Return a message class, also of an action's feedback, `rfm_serving/action/ExecuteTask_FeedbackMessage`.
+    Raises: as `python_class`."""
     if not kind.endswith(FEEDBACK):
         return python_class(kind)
     return python_class(kind.removesuffix(FEEDBACK)).Impl.FeedbackMessage
 
 
 def python_class(kind: str) -> Any:
-    """Raises: `ImportError` or `AttributeError` when it is not installed."""
+    """Return the class of a message or service. Raises: `ImportError` or `AttributeError` when it is not installed."""
     package, folder, name = kind.split("/")
     return getattr(importlib.import_module(f"{package}.{folder}"), name)
 
@@ -86,7 +87,7 @@ def _collect(text: str, package: str, parts: dict[str, str]) -> None:
 
 
 def _file(package: str, folder: str, name: str) -> str:
-    share()  # finds its way when nothing was sourced
+    share()  # finds the prefix when no setup file was sourced
     try:
         return (_share_of(package) / folder / f"{name}.{folder}").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:

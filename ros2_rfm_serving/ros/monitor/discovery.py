@@ -1,4 +1,4 @@
-"""Who is there, as the graph says, for a board that does not know its factory."""
+"""Discovery of robots and servers on the graph, for a board that does not know its factory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ from ros2_rfm_serving.ros.wire import qos
 
 LOOK_PERIOD_S = 1.0
 MAX_SHARE = 0.05
-"""Of the executor's computing time, for finding out who is on the graph: some 30 us per topic, and a large factory has tens of
-thousands. Computing time: on a busy machine a look takes long and costs as little, and who comes is to be found all the same."""
+"""Share of the executor's computing time that discovery may take: a topic costs some 30 us, and a large factory has tens of
+thousands.
+
+It is CPU time: on a busy machine a search takes longer but costs no more, and new robots have to be found all the same."""
 FORGET_AFTER_S = 60.0
-"""Of a robot or server that is silent, whose topics have gone, and that no schedule of this descriptor (servers) or the newest
-schedule (robots) contains: the scheduler plans without a server that was lost, which is still missing."""
+"""Time after which a silent robot or server is removed, if its topics have gone and no schedule contains it.
+
+For servers that means no schedule of this descriptor, for robots the newest schedule: the scheduler plans without a lost server,
+which is still missing."""
 MAX_WATCHED = 4096
-"""Robots, and servers: names come from whoever may write to the graph."""
+"""Maximum number of robots, and of servers: anybody with write access to the graph chooses their names."""
 NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
 ROBOT_STATUS, SERVER_STATUS = "rfm_serving/msg/RobotStatus", "rfm_serving/msg/ServerStatus"
 
@@ -36,7 +40,8 @@ class There(NamedTuple):
 
 
 def there(topics: Iterable[tuple[str, list[str]]], names: qos.Names) -> There:
-    """topics: (name, types), as the graph lists them. Only those of this factory's namespace."""
+    """Return the robots and servers that have topics in this factory's namespace.
+    topics: (name, types), as the graph lists them."""
     kinds = {ROBOT_STATUS: names.robot("*", "rfm/status"), SERVER_STATUS: names.server("*", "status")}
     found: dict[str, set[str]] = {kind: set() for kind in kinds}
     for topic, types in topics:
@@ -48,7 +53,7 @@ def there(topics: Iterable[tuple[str, list[str]]], names: qos.Names) -> There:
 
 
 def look(node: Node, names: qos.Names) -> There:
-    """Those that are told of by somebody: a topic is on the graph for those who listen, too."""
+    """Return the robots and servers with a publisher: a topic with subscribers alone is on the graph, too."""
     found = there(node.get_topic_names_and_types(), names)
     return There(
         frozenset(robot for robot in found.robots if node.count_publishers(names.robot(robot, "rfm/status"))),
@@ -57,31 +62,30 @@ def look(node: Node, names: qos.Names) -> There:
 
 
 def _connected(names: frozenset[str], ears: Mapping[str, Any]) -> Iterator[str]:
-    """Those with a publisher that is of this partition."""
+    """Return the names with a publisher in this partition."""
     return (name for name in names & ears.keys() if ears[name] is None or ears[name].get_publisher_count())
 
 
 def usable(names: Iterable[str]) -> frozenset[str]:
-    """A schedule may come from anybody."""
+    """Return the valid names: any process may publish a schedule."""
     return frozenset(name for name in names if NAME.fullmatch(name))
 
 
 class DiscoveringNode(ObserverNode):
-    """Watches robots and servers as they come, those of the schedule even before, and forgets who has gone for good.
+    """Node that watches robots and servers as they come, those of the schedule even before, and forgets those that have gone for
+    good.
 
-    The graph also names those of other DDS partitions: on the board is who is heard, or who could be.
-
-    Subscriptions are never let go of: they cost nothing, and destroying one may crash the executor (ros2/rclpy#1644).
-    """
+    The graph also lists those of other DDS partitions: the board has only those that were received or are expected. Subscriptions
+    are never destroyed: they cost nothing, and destroying one may crash the executor (ros2/rclpy#1644)."""
 
     def __init__(self, board: Board, fleet_namespace: str = "", enclave: Path | None = None) -> None:
         super().__init__(board, fleet_namespace, enclave)
         self._ears: tuple[dict[str, Any], dict[str, Any]] = dict.fromkeys(board.robots), dict.fromkeys(board.servers)
-        """Robots and servers that are watched -> the subscription to their status; None: since before there was a look."""
+        """Watched robots and servers -> the subscription to their status; None: watched since before the first search."""
         self._there_s: dict[str, float] = {}
-        """When somebody was last there, or was to be."""
+        """Name -> time at which it was last present or expected."""
         self._look_s = -math.inf
-        """When next."""
+        """Time of the next search."""
         self._declared: frozenset[str] = frozenset()
         """Servers of all schedules that were received from schedulers of the newest one's descriptor."""
         every(self, LOOK_PERIOD_S, self._look_in_time)
@@ -94,7 +98,7 @@ class DiscoveringNode(ObserverNode):
             self._look_s = clock() + (time.thread_time() - begin_s) / MAX_SHARE
 
     def _on_schedule(self, message: Any) -> None:
-        """Who is in it is watched from now on, whenever the graph is looked at next."""
+        """Process a schedule; its robots and servers are watched from now on, whenever the graph is searched next."""
         board = self._board
         before, descriptor = (board.planned_robots, board.planned_servers), board.descriptor
         super()._on_schedule(message)

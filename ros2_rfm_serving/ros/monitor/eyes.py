@@ -1,6 +1,7 @@
-"""Looks at single robots for a page: their answers and their cameras, subscribed only while somebody looks, a few at a time.
+"""Details of single robots for dashboard pages: replies and camera images, subscribed only while a page shows them, a few at a
+time.
 
-Pages ask from another thread. All that is done on the graph is done by a timer, on the executor's.
+Pages ask from another thread. A timer does everything on the graph, on the executor's thread.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.types import EncodedImage, Reply
 
 MAX_ROBOTS, MAX_CAMERAS = 8, 12
-"""That are looked at at a time, by all pages together: each is one more reader for its robot."""
+"""Maximum numbers for all pages together: each subscription is one more reader for its robot."""
 LEASE_S = 4.0
-"""After it was asked for last."""
+"""Time after the last request at which a subscription ends."""
 ATTEND_PERIOD_S, LOOK_PERIOD_S, MAX_SHARE = 0.25, 2.0, 0.01
-"""`LOOK_PERIOD_S`: for cameras on the graph, at least; `MAX_SHARE`: of the executor's computing time for that."""
+"""Minimum period of the search for cameras on the graph, and its maximum share of the executor's computing time."""
 OLD_S = 3.0
-"""Of a picture: it says nothing about now."""
+"""Age at which an image is no longer shown."""
 MAX_RAW_CAMERAS = 4
-"""Of these: raw images come at the camera's full rate, each of several megabytes."""
+"""Maximum number of raw cameras among these: raw images come at the camera's full rate, each of several megabytes."""
 DEPTH_RANGE_M = (0.1, 10.0)
-"""That is shown of depth images, from black to white."""
+"""Range of depth images that is shown, from black to white, m."""
 ROBOT_NODE = "robot"
 """Name of the node of one robot, in the robot's namespace."""
 QUALITY, MAX_SIZE_PX = 75, 320
-"""Of the JPEG that a raw image becomes, once a second while a page shows it."""
+"""JPEG settings for raw images, which are encoded once a second while a page shows them."""
 KINDS: dict[str, type] = {"sensor_msgs/msg/CompressedImage": CompressedImage, "sensor_msgs/msg/Image": Image}
 READERS: dict[type, Callable[[Any], Reply]] = {
     msg.ActionChunk: convert.chunk_from,
@@ -68,13 +69,13 @@ class _Near(NamedTuple):
 
 
 class Eyes:
-    """`Looking`, on a node that spins."""
+    """Implementation of `Looking` on a spinning node."""
 
     def __init__(self, node: Node, names: qos.Names) -> None:
         self._node, self._names = node, names
         self._asked_robots: dict[str, float] = {}
         self._asked_cameras: dict[str, float] = {}
-        """By topic: when somebody asked last."""
+        """Topic -> time of the last request."""
         self._near: dict[str, _Near] = {}
         self._heard: dict[str, _Camera] = {}
         self._topics: dict[str, dict[str, _Topic]] = {}
@@ -82,12 +83,12 @@ class Eyes:
         self._kinds: dict[str, type] = {}
         """Topic -> type of its images."""
         self._offers: dict[str, Offers] = {}
-        """Of robots that are looked at."""
+        """Offers of the robots that pages show."""
         self._offers_s = -math.inf
         self._wanted_s: dict[str, float] = {}
-        """By robot: when its cameras were asked for last."""
+        """Robot -> time at which its cameras were last requested."""
         self._look_s = -math.inf
-        """When to look for cameras next."""
+        """Time of the next search for cameras."""
         every(node, ATTEND_PERIOD_S, self._attend)
 
     # --- asked on other threads ---
@@ -149,7 +150,8 @@ class Eyes:
             self._look_for_cameras()
 
     def _subscribed_images(self, robot: str) -> dict[str, _Topic]:
-        """Those of a `robot_node` alone: one process of many robots does not say whose its subscriptions are."""
+        """Return the images that a `robot_node` subscribes to.
+        A process of many robots is left out: its subscriptions do not show the robot that they are for."""
         namespace = self._names.robot(robot, "").rstrip("/")
         try:
             subscribed = self._node.get_subscriber_names_and_types_by_node(ROBOT_NODE, namespace)
@@ -168,7 +170,7 @@ class Eyes:
         return camera
 
     def _look_for_offers(self, now_s: float) -> None:
-        """Of the robots that are looked at: few, as counting services takes its time."""
+        """Update the offers of the robots that pages show: few, because counting services takes time."""
         self._offers_s = now_s + LOOK_PERIOD_S
         self._offers = {robot: offers_of(self._node, self._names, robot) for robot in self._near}
 
@@ -182,7 +184,7 @@ class Eyes:
                 refuse(error)
 
         def refuse(error: BadMessageError) -> None:
-            """The robot refuses and counts it."""
+            """Ignore the error: the robot refuses the message as well, and counts it."""
 
         topics = {kind: self._names.robot(robot, leaf) for kind, leaf in convert.REPLIES.values()}
         return _Near(
@@ -198,8 +200,8 @@ class Eyes:
             self._node.destroy_subscription(subscription)
 
     def _look_for_cameras(self) -> None:
-        """Of every robot: whatever images there are below its name; of a camera that sends both kinds, the compressed ones. Of a
-        robot that has none there, the images that its node subscribes to."""
+        """Find the cameras of every robot: all images below its name, or else those that its node subscribes to.
+        Of a camera that sends both kinds, the compressed images are used."""
         begin_s = time.thread_time()
         root, found = self._names.robot("", "").rstrip("/"), dict[str, dict[str, _Topic]]()
         for topic, kinds in self._node.get_topic_names_and_types():
@@ -221,7 +223,7 @@ def _due(asked: Mapping[str, float], there: Mapping[str, Any], now_s: float) -> 
 
 
 def _over(asked: dict[str, float], now_s: float) -> list[str]:
-    """Forgets them."""
+    """Remove expired requests, and return them."""
     over = [name for name, at_s in list(asked.items()) if now_s - at_s > LEASE_S]
     for name in over:
         del asked[name]
@@ -229,13 +231,14 @@ def _over(asked: dict[str, float], now_s: float) -> list[str]:
 
 
 def _short(leaf: str) -> str:
-    """A camera's name for a page: that of `camera/<name>/image/compressed` or `camera/<name>/image_raw`, or the whole topic."""
+    """Return a camera's name for a page.
+    It is that of `camera/<name>/image/compressed` or `camera/<name>/image_raw`, or the whole topic."""
     plain = leaf.removeprefix("camera/").removesuffix("/compressed").removesuffix("/image").removesuffix("/image_raw")
     return plain.replace("/", ".")
 
 
 def _of_raw(camera: str, data: bytes) -> EncodedImage | None:
-    """A small JPEG. Raises: `BadMessageError` for what cannot be shown."""
+    """Convert a raw image to a small JPEG. Raises: `BadMessageError` for an image that cannot be shown."""
     bounded.check(data, Image, MAX_RAW_BYTES)
     image = deserialize_message(data, Image)
     check_raw(image, DEPTH_RANGE_M)
@@ -244,6 +247,6 @@ def _of_raw(camera: str, data: bytes) -> EncodedImage | None:
 
 
 def offers_of(node: Node, names: qos.Names, robot: str) -> Offers:
-    """What somebody offers on the graph; a client of a service alone does not count."""
+    """Return the tasks and resets for which the graph has a server; a client of a service alone does not count."""
     tasks = node.count_services(f"{names.robot(robot, 'execute_task')}/_action/send_goal")
     return Offers(tasks=tasks > 0, reset=node.count_services(names.robot(robot, "reset")) > 0)

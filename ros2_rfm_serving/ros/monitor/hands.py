@@ -1,6 +1,6 @@
-"""Carries out what people order through a page: robots' services, the scheduler's, servers' lifecycle.
+"""Execution of operators' commands from dashboard pages: robots' services, the scheduler's, servers' lifecycle.
 
-Orders come from another thread. A timer of the node asks the graph, and waits for no answer.
+Commands come from another thread. A timer of the node calls the services, and never blocks on a reply.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from ros2_rfm_serving.ros.wire import qos
 
 PERIOD_S = 0.1
 FOUND_WITHIN_S, ANSWERED_WITHIN_S = 5.0, 60.0
-"""A service that is not there, and an answer: the scheduler may plan the whole factory anew."""
+"""Time limits for finding a service and for its reply: the scheduler may plan the whole factory anew."""
 MAX_WAITING = 256
 CHANGE_STATE = "lifecycle_msgs/srv/ChangeState"
 TRANSITIONS = {"drain": Transition.TRANSITION_DEACTIVATE, "activate": Transition.TRANSITION_ACTIVATE}
 CANCEL, TASK = "cancel", "task"
-"""`CANCEL`: of a task, which has no service but ours."""
+"""`CANCEL` cancels a task, for which only this package's command service exists."""
 ON_ROBOTS = ("pause", "resume", "abort")
 DONE = {"drain": "takes nothing new, and finishes what it has", "activate": "takes sessions and requests again"}
 
@@ -42,24 +42,25 @@ DONE = {"drain": "takes nothing new, and finishes what it has", "activate": "tak
 @dataclass
 class _Waiting:
     find: Callable[[], Any]
-    """Its client; None: the graph does not name the service yet."""
+    """Return the client; None: the graph does not list the service yet."""
     request: Any
     read: Callable[[Any], Answer]
     answer: Future[Answer]
     ends_s: float
     signing: Signing
     what: str = ""
-    """To be ordered once the challenge for it is told."""
+    """Command to send once its challenge has arrived."""
     client: Any = None
     asked: Any = None
-    """rclpy's future."""
+    """Future of rclpy."""
 
 
 class Hands:
-    """`Orders`, on a node that spins."""
+    """Implementation of `Orders` on a spinning node."""
 
     def __init__(self, node: Node, names: qos.Names, enclave: Path | None = None) -> None:
-        """enclave: in whose name it orders where the process has none of its own. Raises: `ConfigurationError`."""
+        """Create the client.
+        enclave: certificate for commands when the process has none of its own. Raises: `ConfigurationError`."""
         self._node, self._names = node, names
         self._prover, self._enclave = prover_of_process(enclave), enclave
         self._ordered: queue.Queue[tuple[str, str, str, WantedTask, Future[Answer]]] = queue.Queue(MAX_WAITING)
@@ -68,11 +69,12 @@ class Hands:
         """Robot -> the task that it was given here, until it is over."""
         self._task_clients: dict[str, TaskClient] = {}
         self._clients: dict[str, Any] = {}
-        """Never let go of: discovery takes its time, and there are few."""
+        """Clients, which are never destroyed: discovery takes time, and there are few."""
         every(node, PERIOD_S, self._work)
 
     def order(self, action: str, target: str, task: str, wanted: WantedTask = NO_TASK) -> Future[Answer]:
-        """On any thread. task: of `admit`; wanted: of `task`, whose answer comes when the robot works on it, or refuses."""
+        """Enqueue a command, on any thread, and return the future of its answer.
+        task: for `admit`. wanted: for `task`, which is answered when the robot works on it, or refuses it."""
         answer: Future[Answer] = Future()
         try:
             self._ordered.put_nowait((action, target, task, wanted, answer))
@@ -97,7 +99,7 @@ class Hands:
                 del self._given[robot]
 
     def _give(self, robot: str, wanted: WantedTask, answer: Future[Answer]) -> None:
-        """Raises: `ConfigurationError` where the enclave is not whole."""
+        """Give a robot a task. Raises: `ConfigurationError` when the enclave is incomplete."""
         if robot in self._given and not self._given[robot].is_over:
             _say(answer, Answer(False, f"{robot} works on a task that was given here: cancel it first"))
             return
@@ -112,7 +114,7 @@ class Hands:
         given.begun.add_done_callback(lambda begun: _say(answer, begun.result()))
 
     def _begin(self, action: str, target: str, task: str, answer: Future[Answer]) -> None:
-        """Raises: `ConfigurationError` where the enclave is not whole."""
+        """Begin a command. Raises: `ConfigurationError` when the enclave is incomplete."""
         names, read, profile, topic, whom, what = self._names, _trigger, None, "", target, ""
         if action == CANCEL or (self._prover and action in (*TRANSITIONS, *ON_ROBOTS)):
             kind, profile, request, what = srv.Order, qos.CONTROL, srv.Order.Request(), action
@@ -137,7 +139,8 @@ class Hands:
         self._waiting.append(_Waiting(find, request, read, answer, clock() + FOUND_WITHIN_S, signing, what))
 
     def _lifecycle_of(self, server: str) -> str:
-        """Its node may have any name in the server's namespace. Empty: the graph has none yet."""
+        """Return the lifecycle service of a server, whose node may have any name in its namespace.
+        Empty: the graph has none yet."""
         below = self._names.server(server, "")
         offered = (name for name, kinds in self._node.get_service_names_and_types() if CHANGE_STATE in kinds)
         return next((name for name in offered if name.startswith(below)), "")
@@ -149,15 +152,15 @@ class Hands:
         return self._clients[topic]
 
     def _settle(self, one: _Waiting) -> bool:
-        """Whether it is over."""
+        """Advance a command, and return whether it is over."""
         try:
             return self._is_settled(one)
-        except (ConfigurationError, UnprovenError) as error:  # whatever else is ordered must not wait for it
+        except (ConfigurationError, UnprovenError) as error:  # other commands must not wait for it
             _say(one.answer, Answer(False, str(error)))
             return True
 
     def _is_settled(self, one: _Waiting) -> bool:
-        """Raises: `ConfigurationError`, `UnprovenError`."""
+        """Advance a command, and return whether it is over. Raises: `ConfigurationError`, `UnprovenError`."""
         one.client = one.client or one.find()
         if one.asked is None and one.client is not None and one.client.service_is_ready():
             one.asked, one.ends_s = self._ask(one), clock() + ANSWERED_WITHIN_S
@@ -178,7 +181,7 @@ class Hands:
         return True
 
     def _ask(self, one: _Waiting) -> Any:
-        """Robots and servers may have no certificate; a scheduler that admits by one has its own."""
+        """Call the service. Robots and servers may have no certificate; a scheduler that verifies one has its own."""
         later = turns_of(self._node).once if isinstance(one.request, srv.Order.Request) else None
         return one.signing.call(one.client, one.request, later)
 

@@ -1,4 +1,4 @@
-"""Every topic that somebody chooses, as bytes, as they come and go: for recording."""
+"""Subscriptions of a recorder: every chosen topic, as bytes, as topics come and go."""
 
 from __future__ import annotations
 
@@ -16,22 +16,19 @@ from ros2_rfm_serving.audit.recording.topics import CAMERAS, OBSERVATION
 from ros2_rfm_serving.ros.monitor import definitions
 
 DEPTH, LARGE_DEPTH = 512, 64
-"""So many messages may come while the interpreter is busy."""
+"""Number of messages that may arrive while the interpreter is busy."""
 WORDS = ("rfm_serving/", "diagnostic_msgs/", "action_msgs/", "lifecycle_msgs/", "tf2_msgs/")
-"""Packages of what is said once: sent again where it was lost."""
+"""Packages of messages that are published once: a lost one is sent again."""
 SWEEP = 16
-"""Looks."""
+"""Number of polls between two checks of the offered QoS."""
 REST_NS = 5_000_000
-"""To be woken for every single message costs more than to take it: after one that came alone, those of the next 5 ms are taken
-together. As much may a message be older than its time in the recording."""
+"""Time for which messages are collected after one that came alone, ns. Waking up for every single message costs more than
+reading it. A message may be older than its time in the recording by this much."""
 
 
 class Hearing:
-    """`look` finds what is new. On the executor's thread.
-
-    Subscriptions are never let go of: destroying one may crash the executor (ros2/rclpy#1644). One that no longer fits what is
-    offered is deaf, beside a new one.
-    """
+    """Subscriptions of a recorder. `look` finds new topics. It runs on the executor's thread. Subscriptions are never destroyed,
+    because that may crash the executor (ros2/rclpy#1644). One that no longer fits the offered QoS is ignored, beside a new one."""
 
     def __init__(
         self, node: Node, choose: Callable[[Iterable[tuple[str, list[str]]]], dict[str, str]], put: Callable[[Sample], None]
@@ -40,7 +37,7 @@ class Hearing:
         self._ears: dict[str, _Ear] = {}
         self._looks = self._rested_ns = 0
         self.changed_s = -math.inf
-        """When the graph was another one than before; somebody else may be about to come."""
+        """Time at which the graph last changed; more changes may follow."""
         self._graph: list[tuple[str, list[str]]] = []
         self._chosen: dict[str, str] = {}
         self._unknown: set[str] = set()
@@ -51,11 +48,11 @@ class Hearing:
         return frozenset(self._ears)
 
     def of(self, kinds: frozenset[str]) -> list[str]:
-        """Topics of these types that were heard."""
+        """Return the topics of these types that were subscribed to."""
         return [name for name, ear in self._ears.items() if ear.topic.type in kinds]
 
     def look(self) -> None:
-        """Of a topic that is heard already, what is offered is asked in every `SWEEP`th look alone: it takes its time."""
+        """Subscribe to new topics. The QoS of known topics is checked at every `SWEEP`th poll alone, because that takes time."""
         self._looks += 1
         graph = self._node.get_topic_names_and_types()
         if graph != self._graph:
@@ -65,7 +62,7 @@ class Hearing:
             self._hear(topic, self._chosen[topic])
 
     def expect(self, topic: str, kind: str, offered: QoSProfile) -> None:
-        """Somebody will be there soon: whatever it says first is heard."""
+        """Subscribe before a publisher exists, so that its first message is received."""
         self._begin(topic, kind, [offered])
 
     def _rest(self, now_ns: int) -> None:
@@ -104,7 +101,7 @@ class _Ear:
         self.topic, self._put, self._rest = topic, put, rest
 
     def take(self, data: bytes) -> None:
-        """Not when it was sent, too: rclpy's events executor cannot tell that of bytes."""
+        """Record a message with the time of its arrival: rclpy's events executor does not give the time of sending for bytes."""
         now_ns = time.time_ns()
         if not self.deaf:
             self._put(Sample(self.topic, now_ns, data))
@@ -112,8 +109,10 @@ class _Ear:
 
 
 def _profile(offered: Iterable[QoSProfile], kind: str) -> QoSProfile:
-    """As little as its publishers offer: whoever asks for more hears nothing. Observations, and what sensors and sinks say, as
-    best effort always: no robot sends one again, nor reads that it has come, for the recorder."""
+    """Return a QoS profile that is compatible with every publisher: a stricter request would receive nothing.
+
+    Observations, and messages of sensors and sinks, are always best effort: no robot sends one again, nor processes an
+    acknowledgement, for the recorder."""
     offered = list(offered)
     latched = all(one.durability == DurabilityPolicy.TRANSIENT_LOCAL for one in offered)
     asked_again = latched or (kind.startswith(WORDS) and kind != OBSERVATION)
@@ -126,7 +125,7 @@ def _profile(offered: Iterable[QoSProfile], kind: str) -> QoSProfile:
 
 
 def written(offered: Iterable[QoSProfile]) -> str:
-    """As rosbag2 has it; each kind of offer once."""
+    """Return the offered QoS as rosbag2 writes it; equal offers once."""
     kinds = {yaml.safe_dump(_plain(one), sort_keys=False): _plain(one) for one in offered}
     return yaml.safe_dump(list(kinds.values()), sort_keys=False)
 

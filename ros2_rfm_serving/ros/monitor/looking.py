@@ -1,4 +1,4 @@
-"""Notes every word of a factory while somebody looks at it: statuses, diagnostics, schedules."""
+"""Node that records every status, diagnostic and schedule of a factory during an observation window."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.types.process_problems import CONFIGURATION, NAMESPACE
 
 DIAGNOSTICS_DEPTH = 1000
-"""A large factory says a thousand statuses a second, in pieces."""
+"""Queue depth: a large factory publishes a thousand statuses a second, in pieces."""
 OWNERS = (SCHEDULER, RECORDER)
-"""Of diagnostics, beside robots and servers; what else is in the domain is none of ours."""
+"""Owners of diagnostics beside robots and servers; any other status in the domain is not of this package."""
 SIMULATED_TIME = "/clock"
 
 
 class LookingNode(DiscoveringNode):
-    """`heard` is written on the executor's thread; `finish` may be called on another."""
+    """Node whose `heard` is written on the executor's thread; `finish` may be called on another one."""
 
     def __init__(self, board: Board, fleet_namespace: str = "") -> None:
         self.heard = Look(begun_s=clock(), ended_s=clock())
@@ -33,7 +33,7 @@ class LookingNode(DiscoveringNode):
         self.create_subscription(DiagnosticArray, TOPIC, self._on_diagnostics, DIAGNOSTICS_DEPTH)
 
     def finish(self) -> Look:
-        """What has been seen; who was expected and silent is in it."""
+        """Return what was received, including the expected robots and servers that were silent."""
         heard, board, now_s = self.heard, self._board, clock()
         self.heard, heard.ended_s = Look(begun_s=now_s, ended_s=now_s), now_s
         heard.robots = {robot: heard.robots.get(robot, []) for robot in board.robots}
@@ -47,12 +47,12 @@ class LookingNode(DiscoveringNode):
 
     @property
     def has_unconfigured(self) -> bool:
-        """A node is there that could not be configured: nothing else shows it."""
+        """True if there is a node that could not be configured, which nothing else shows."""
         return any(_is_own(name, ()) for name in tuple(self.heard.diagnoses))
 
     @property
     def newest_s(self) -> float:
-        """When the node began to watch the robot or server that it found last, on its clock, s."""
+        """Time at which the node began to watch the most recently found robot or server, on its clock, s."""
         return max(tuple(self.heard.expected_s.values()), default=self.heard.begun_s)
 
     def watch_robot(self, robot: str) -> Any:
@@ -85,7 +85,7 @@ class LookingNode(DiscoveringNode):
         if name not in rows:
             return
         heard.setdefault(name, []).append(copy.copy(rows[name]))
-        if stamp.sec:  # else its clock is a simulation's that has not begun
+        if stamp.sec:  # otherwise its clock is a simulation's that has not begun
             here = self.get_clock().now().to_msg()
             apart_s = stamp.sec - here.sec + 1e-9 * (stamp.nanosec - here.nanosec)
             self.heard.clocks_s.setdefault(name, []).append(apart_s)
@@ -101,6 +101,6 @@ class LookingNode(DiscoveringNode):
 
 
 def _is_own(name: str, known: Container[str]) -> bool:
-    """Return whether a status of `/diagnostics` is of this package. known: robots, servers, and what else is in the factory."""
+    """Return whether a status of `/diagnostics` is of this package. known: robots, servers, and other owners in the factory."""
     owner, _, part = name.rpartition(": ")
     return owner in known or part == CONFIGURATION

@@ -1,4 +1,4 @@
-"""What one robot means to do and how it is, as markers for rviz; made only while somebody looks."""
+"""Planned motion and state of one robot as markers for rviz; computed only while there is a subscriber."""
 
 from __future__ import annotations
 
@@ -33,22 +33,23 @@ EXECUTED_RGBA, EXECUTING_RGBA, TEXT_RGBA = (0.1, 0.5, 1.0, 1.0), (1.0, 1.0, 1.0,
 TROUBLE_RGBA = (1.0, 0.3, 0.2, 1.0)
 TEXT_ABOVE_M, TEXT_HEIGHT_M = 0.2, 0.05
 DOUBTS = {Proof.NONE: "", Proof.UNDATED: "path: unproven", Proof.UNCHECKED: "unproven"}
-"""Chunks are sealed for their robot alone, and states are not. Nobody is asked here whether a status is of now."""
+"""Text about verification: chunks are sealed for their robot alone, and states are not. Freshness is not checked here."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """As the parameters of `markers_node`."""
+    """Settings from the parameters of `markers_node`."""
 
     position_in_state: int
     delta_scale_m: float
     trail: int
-    """States that the executed path goes back."""
+    """Number of states in the executed path."""
     tip: str
 
 
 class RobotMarkers:
-    """Publishes `<robot>/rfm/markers`. `attend`, now and then, begins and ends what it takes; `publish` draws."""
+    """Publisher of `<robot>/rfm/markers`.
+    `attend`, called periodically, creates and destroys its subscriptions; `publish` draws."""
 
     def __init__(self, node: Node, names: qos.Names, robot: str, look: Look, proven: Proven) -> None:
         self._node, self._robot, self._settings, self._proven = node, robot, look, proven
@@ -126,7 +127,7 @@ class RobotMarkers:
         self._status = message
 
     def _on_chunk(self, message: Any) -> None:
-        """The one before is being executed until this one takes over."""
+        """Show a chunk. The previous one is being executed until this one takes over."""
         try:
             chunk = convert.chunk_from(message)
         except BadMessageError:  # the robot refuses and counts it

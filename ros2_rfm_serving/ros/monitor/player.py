@@ -1,4 +1,4 @@
-"""A recording, played to the graph for those who look: rviz, Foxglove, `rfm status`."""
+"""Playback of a recording to the graph, for viewers: rviz, Foxglove, `rfm status`."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.wire import qos
 
 DISCOVERY_S = 2.0
-"""Of looking whether a factory is there before anything is said."""
+"""Time for discovery of a running factory before anything is published."""
 READERS_S = 0.5
-"""For those who look to find what is offered, before it begins."""
+"""Time for viewers to discover the publishers before playback begins."""
 NESTED = {"tf2_msgs/msg/TFMessage": "transforms", "visualization_msgs/msg/MarkerArray": "markers"}
-"""Type -> its list of parts with a header each."""
+"""Type -> name of its list of parts that have a header each."""
 
 
 class Player(Node):
-    """`offer` and then `play`, on a thread of one's own. prefix: of every topic; empty: the names that they had."""
+    """Node that plays a recording: `offer` and then `play`, on a thread of the caller.
+    prefix: of every topic; empty: original names."""
 
     def __init__(self, bag: Bag, prefix: str = "") -> None:
-        """Raises: `ConfigurationError` for a prefix that is no namespace, or a recording of which nothing is shown."""
+        """Open the recording. Raises: `ConfigurationError` for an invalid prefix, or a recording without topics to show."""
         self._prefix = qos.Names(prefix).root
         super().__init__("rfm_player", enable_rosout=False, start_parameter_services=False)
         self._bag, self._topics = bag, playing.shown(bag)
         self.left_out: dict[str, str] = {}
-        """Topic -> why it is not played."""
+        """Topic -> reason for which it is not played."""
         self._out: dict[str, Any] = {}
         self.played = 0
-        """Messages."""
+        """Number of messages."""
 
     def offer(self, stop: threading.Event) -> None:
-        """Raises: `ConfigurationError` when somebody speaks under the names of the recording."""
+        """Create the publishers. Raises: `ConfigurationError` when another process publishes under the names of the recording."""
         stop.wait(DISCOVERY_S)
         for topic, kind in self._topics.items():
             name = self._prefix + topic
@@ -60,7 +61,7 @@ class Player(Node):
         self.left_out[name] = "somebody else publishes it"
 
     def _unfit(self, kind: str) -> str:
-        """Why its bytes cannot be read here; empty: they can."""
+        """Return why the type's bytes cannot be read here; empty: they can."""
         try:
             here = playing.shape(definitions.message(kind))
             definitions.python_class(kind)
@@ -71,7 +72,7 @@ class Player(Node):
         return f"{kind} was another one in the version that recorded it" if differs else ""
 
     def play(self, rate: float, stop: threading.Event, told: Callable[[float], None] | None = None) -> None:
-        """To its end, or until stopped. told: the recording's time, s, about once a second."""
+        """Play to the end, or until stopped. told: called about once a second with the recording's time, s."""
         pacing = Pacing(begins_ns=self._bag.begins_ns, starts_s=clock(), rate=rate)
         topics = {topic: self._topics[topic] for topic in self._out}
         told_s = -1.0
@@ -100,12 +101,12 @@ class Player(Node):
 
     @property
     def topics(self) -> Mapping[str, str]:
-        """That are played, as they are named here -> type."""
+        """Topics that are played, by their name here -> type."""
         return {self._prefix + topic: self._topics[topic] for topic in self._out}
 
 
 def profile(topic: str, kind: str) -> QoSProfile:
-    """As reliable as anybody may ask for."""
+    """Return the QoS of a topic: as reliable as a subscription may request."""
     if kind.endswith("/ServerStatus"):
         return qos.SERVER_STATUS
     latched = topic.rpartition("/")[2] in playing.LATCHED

@@ -1,4 +1,4 @@
-"""Statuses, schedules and pages in a recording: which were said by whose certificate? A recorder notes everything, as it comes."""
+"""Verification of the statuses, schedules and pages in a recording: a recorder stores everything that arrives."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ REPEATED = (STALE, Heard.STALE.value)
 class Proofs:
     proven: int = 0
     repeated: int = 0
-    """Were there before: a middleware repeats, and so may anybody."""
+    """Messages that had been there before: a middleware repeats messages, and anybody may."""
     unproven: Counter[str] = field(default_factory=Counter)
-    """By topic."""
+    """Topic -> number of unverified messages."""
     problems: dict[str, str] = field(default_factory=dict)
-    """Topic -> what is wrong with the first of them."""
+    """Topic -> problem of its first unverified message."""
     manifest: str = ""
-    """Why the manifest of files is no recorder's; empty: a recorder's certificate has signed it, or there is none."""
+    """Why the manifest of files is not a recorder's; empty: a recorder's certificate has signed it, or there is none."""
 
 
 def check(messages: Iterable[Message], enclave: Path) -> Proofs:
-    """messages: of `KINDS`, as they came. enclave: whose authority counts; certificates must have been good when a message was
-    recorded, and not be revoked now. Raises: `ConfigurationError`."""
+    """Verify messages of `KINDS`, in the order of their arrival. enclave: the authority that counts. A certificate must have
+    been valid when a message was recorded, and not be revoked now. Raises: `ConfigurationError`."""
     found, now = Proofs(), [datetime.now(timezone.utc)]
     verifier = Verifier(enclave, lambda: now[0])
     hearer, schedules = Hearer(verifier), bounded.Repeated(msg.Schedule, ScheduleHearer(verifier).check)
@@ -65,7 +65,7 @@ def check(messages: Iterable[Message], enclave: Path) -> Proofs:
 
 
 def page_prover(enclave: Path) -> Prove:
-    """Return what judges audit pages by their signatures. enclave: as of `check`. Raises: `ConfigurationError`."""
+    """Return the function that verifies audit pages. enclave: as in `check`. Raises: `ConfigurationError`."""
     now = [datetime.now(timezone.utc)]
     verifier = Verifier(enclave, lambda: now[0])
 
@@ -77,9 +77,9 @@ def page_prover(enclave: Path) -> Prove:
 
 
 def check_manifest(found: Manifest | None, ends_ns: int, enclave: Path, proofs: Proofs) -> None:
-    """Add to `proofs` whether a recorder's certificate has signed the manifest. ends_ns: of the recording. enclave: as of `check`.
-    Raises: `ConfigurationError`."""
-    if found is None or found.problem:  # a finding of its own
+    """Add to `proofs` whether a recorder's certificate has signed the manifest.
+    ends_ns: end of the recording. enclave: as in `check`. Raises: `ConfigurationError`."""
+    if found is None or found.problem:  # such a manifest is a finding of its own
         return
     at = datetime.fromtimestamp(ends_ns / 1e9, timezone.utc)
     try:
@@ -93,7 +93,7 @@ def check_manifest(found: Manifest | None, ends_ns: int, enclave: Path, proofs: 
 
 
 def _check_status(message: Message, hearer: Hearer) -> None:
-    """Raises: `BadMessageError`."""
+    """Verify a status. Raises: `BadMessageError`."""
     parts = message.topic.split("/")
     name = parts[-3] if KINDS[message.type] is msg.RobotStatus else parts[-2]  # <robot>/rfm/status, servers/<server>/status
     status, end = bounded.measured(message.data, KINDS[message.type])

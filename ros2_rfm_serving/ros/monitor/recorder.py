@@ -1,4 +1,4 @@
-"""The recorder as a node: what it is told, what it hears, what it says of itself."""
+"""Node of the recorder: its parameters, subscriptions and diagnostics."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from ros2_rfm_serving.ros.wire import qos
 LAST_WORDS = frozenset({"rfm_serving/msg/RobotStatus", "rfm_serving/msg/ServerStatus", "rfm_serving/msg/Schedule"})
 """Types whose publishers come and go with the factory's nodes."""
 LOOK_PERIOD_S, QUIET_PERIOD_S, BUSY_S = 0.1, 0.5, 10.0
-"""Of looks at the graph, after it has changed and when nothing has changed for so long."""
+"""Periods of polling the graph, after a change and without one, and the time for which a change counts."""
 COMPLAIN_PERIOD_S = 5.0
 RECENT_S = 60.0
-"""That a loss is warned of."""
+"""Time for which a loss is reported as a warning."""
 
 
 class RecorderNode(Node):
-    """Raises: `RfmError`: the folder cannot be used."""
+    """Node that records a factory. Raises: `RfmError` when the folder cannot be used."""
 
     stop_s = END_S + 2.0
-    """Of its end: for the disk, which `stop` waits for, and to log that it does not come back."""
+    """Time for `stop`, which waits for the disk, and for logging that the disk does not respond."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__("recorder", enable_rosout=False, **options)
@@ -80,11 +80,11 @@ class RecorderNode(Node):
 
     @property
     def topics(self) -> frozenset[str]:
-        """That are recorded."""
+        """Topics that are recorded."""
         return self._hearing.topics
 
     def drain(self) -> None:
-        """Asked to end: those who were asked at the same time have last words."""
+        """Wait for the last messages of nodes that end at the same time."""
         self._drain_s = clock() + self._linger_s
 
     @property
@@ -92,7 +92,7 @@ class RecorderNode(Node):
         return clock() >= self._drain_s or not any(self.count_publishers(topic) for topic in self._hearing.of(LAST_WORDS))
 
     def close_files(self) -> None:
-        """Of a process whose end hangs, from another thread: what was heard is written, and the bag is closed."""
+        """Write everything received and close the bag; called from another thread when the end of the process hangs."""
         self._writing.stop()
 
     def stop(self) -> None:
@@ -180,7 +180,7 @@ class RecorderNode(Node):
         self.get_logger().error(f"recording failed, and goes on:\n{trace}", throttle_duration_sec=COMPLAIN_PERIOD_S)
 
     def _numbers(self) -> dict[str, int]:
-        """For metrics."""
+        """Return the counters for metrics."""
         told = self.told
         return {
             "recorder_messages": told.messages,

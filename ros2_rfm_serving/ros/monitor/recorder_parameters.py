@@ -1,4 +1,4 @@
-"""What a recorder can be told."""
+"""Parameters of a recorder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives robots tasks in a person's name, and reports whether they begin and how they end."""
+"""Tasks that an operator gives to robots, with reports whether they begin and how they end."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from ros2_rfm_serving.types.outcome_text import outcome_text
 
 FOUND_WITHIN_S = 5.0
 SILENT_AFTER_S, RESET_AFTER_S = 10.0, 100.0
-"""A robot sends feedback twice a second; one that sends none for so long has ended, or cannot be reached. Before the first feedback
-the reset of the task before may have to end."""
+"""Time without feedback after which a robot counts as ended or unreachable; a live one sends it twice a second.
+Before the first feedback the reset of the previous task may have to end."""
 SOON_S = 2.0
-"""After its acceptance a task that begins at once has sent feedback."""
+"""Time after acceptance within which a task that begins at once sends feedback."""
 
 
 class GivenTask:
-    """One task of one robot. On the executor's thread, except `begun` and `ended`, which may be waited for on any.
-
-    `begun` says whether the robot works on it, `ended` how it ended; one that never began has the same answer in both.
-    """
+    """One task of one robot. It runs on the executor's thread, except `begun` and `ended`, which any thread may wait for.
+    `begun` says whether the robot works on it, `ended` how it ended; a task that never began has the same answer in both."""
 
     def __init__(
         self,
@@ -37,12 +35,12 @@ class GivenTask:
         found_within_s: float = FOUND_WITHIN_S,
         on_feedback: Callable[[Any], None] = lambda feedback: None,
     ) -> None:
-        """client: has no goal now, and is for this task alone until it is over."""
+        """Create the task. client: has no goal now, and is for this task alone until it is over."""
         self._client = client
         self.begun: Future[Answer] = Future()
         self.ended: Future[Answer] = Future()
         self.result: Any = None
-        """The `ExecuteTask.Result`, once it ended by the robot's word."""
+        """The `ExecuteTask.Result`, once the robot has reported the end."""
         self._on_feedback, self._ends_s, self._is_given = on_feedback, clock() + found_within_s, False
         self._has_feedback = False
         self._goal = action.ExecuteTask.Goal(instruction=wanted.instruction, time_budget_s=wanted.budget_s, reset=wanted.reset)
@@ -52,7 +50,7 @@ class GivenTask:
         return self.ended.done()
 
     def poll(self) -> None:
-        """A few times per second, until it is over."""
+        """Advance the task; to be called a few times per second until it is over."""
         now_s = clock()
         if self.is_over:
             return
@@ -98,7 +96,7 @@ class GivenTask:
 
 
 def answer_of(status: int, result: Any) -> Answer:
-    """Return how a task ended, in words. Only `STATUS_SUCCEEDED` is a success."""
+    """Return a description of how a task ended. Only `STATUS_SUCCEEDED` is a success."""
     is_done = status == GoalStatus.STATUS_SUCCEEDED
     text = outcome_text(TaskOutcome.NONE if is_done else result.error_code)
     parts = [text.meaning]

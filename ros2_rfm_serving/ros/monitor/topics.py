@@ -1,4 +1,4 @@
-"""Topics of any ROS graph, for machines without the `ros2` command: who publishes and subscribes, what is sent, and how often."""
+"""Topics of any ROS graph, for machines without the `ros2` command: publishers, subscribers, messages and rates."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.robot.sinks import full_name
 
 MAX_ITEMS, MAX_CHARACTERS = 16, 128
-"""Of a list and of a text that `plain_message` shortens, as `ros2 topic echo` does."""
+"""Maximum length of lists and texts after shortening by `plain_message`, as in `ros2 topic echo`."""
 WINDOW = 10_000
-"""Intervals that a rate is taken of."""
+"""Number of intervals of which a rate is computed."""
 QUEUE_DEPTH = 100
 
 
@@ -40,7 +40,7 @@ class TopicEndpoint(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """Of the messages that came within the window."""
+    """Statistics of the messages within the window."""
 
     mean_hz: float
     min_s: float
@@ -48,11 +48,11 @@ class Rate(NamedTuple):
     max_s: float
     std_s: float
     num: int
-    """Intervals."""
+    """Number of intervals."""
 
 
 class Intervals:
-    """Between messages, of the last `WINDOW`."""
+    """The last `WINDOW` intervals between messages."""
 
     def __init__(self) -> None:
         self._intervals_s: deque[float] = deque(maxlen=WINDOW)
@@ -65,7 +65,7 @@ class Intervals:
 
     @property
     def rate(self) -> Rate | None:
-        """None: fewer than two messages came."""
+        """Statistics; None: fewer than two messages came."""
         found = self._intervals_s
         if not found or not sum(found):
             return None
@@ -73,7 +73,7 @@ class Intervals:
 
 
 def topic_rows(node: Node, part: str = "") -> list[TopicRow]:
-    """Return the topics whose name has this part, sorted by name."""
+    """Return the topics whose name contains this part, sorted by name."""
     return [
         TopicRow(name, tuple(types), node.count_publishers(name), node.count_subscribers(name))
         for name, types in sorted(node.get_topic_names_and_types())
@@ -102,17 +102,15 @@ def publishers_of(node: Node, topic: str) -> Sequence[Any]:
 
 
 def unpublished(node: Node, topic: str) -> ConfigurationError:
-    """Return the error for a topic that nobody publishes, with the nearest one that somebody does."""
+    """Return the error for a topic without a publisher, with the nearest topic that has one."""
     known = [row.name for row in topic_rows(node) if row.num_publishers]
     fix = did_you_mean(topic, known) if len(known) <= MAX_ITEMS else did_you_mean(topic, known).partition(":")[0]
     return ConfigurationError(f"nobody publishes {topic}", fix=f"{fix}; `rfm topic list` has all topics")
 
 
 def subscribe(node: Node, topic: str, callback: Callable[[Any], object], *, raw: bool = False) -> str:
-    """Subscribe with the type and a QoS that the publishers have; return the type. raw: callback gets bytes.
-
-    Raises: `ConfigurationError` when nobody publishes, with several types, or when the type is not installed here.
-    """
+    """Subscribe with the publishers' type and a compatible QoS; return the type. raw: the callback gets bytes.
+    Raises: `ConfigurationError` without a publisher, with several types, or when the type is not installed here."""
     publishers = publishers_of(node, topic)
     types = sorted({one.topic_type for one in publishers})
     if not types:
@@ -128,7 +126,7 @@ def subscribe(node: Node, topic: str, callback: Callable[[Any], object], *, raw:
 
 
 def _fitting(offered: Sequence[QoSProfile]) -> QoSProfile:
-    """Return what all publishers offer: what one of them does not must not be asked for."""
+    """Return the QoS that all publishers offer; a stricter request would exclude some."""
     profile = QoSProfile(depth=QUEUE_DEPTH)
     is_reliable = all(one.reliability == ReliabilityPolicy.RELIABLE for one in offered)
     is_local = all(one.durability == DurabilityPolicy.TRANSIENT_LOCAL for one in offered)
@@ -158,10 +156,10 @@ def _plain_list(values: Any, *, whole: bool) -> list[Any]:
 
 
 class TopicListener:
-    """Messages of one topic, as they come."""
+    """Receiver of one topic's messages."""
 
     def __init__(self, node: Node, topic: str, on_message: Callable[[Any], object] = lambda message: None, *, raw: bool) -> None:
-        """Raises: `ConfigurationError`."""
+        """Subscribe. Raises: `ConfigurationError`."""
         self.intervals = Intervals()
         self.num = 0
         self._on_message = on_message

@@ -1,4 +1,4 @@
-"""What people order through a page, in the audit log."""
+"""Audit log of the commands that operators give through a page."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ros2_rfm_serving.ros.wire import qos
 
 
 class Words:
-    """`note` on any thread."""
+    """Writer of the audit log; `note` may be called on any thread."""
 
     def __init__(self, node: Node, names: qos.Names) -> None:
         self._lock = threading.Lock()
         self._topic = AuditTopic(node, "dashboard/page", names.dashboard_audit, lock=self._lock).open()
 
     def note(self, said: Mapping[str, Any]) -> None:
-        """An order as the page tells it: who, address, action, target, task, outcome, message."""
+        """Record a command with the page's fields: who, address, action, target, task, outcome, message."""
         with self._lock:
             self._topic.journal.note("person", clock(), _word, said, urgent=True)
 

@@ -1,1 +1,1 @@
-"""What every node is made of: its process, timers, parameters, name, diagnostics."""
+"""Parts that every node shares: process, timers, parameters, name, diagnostics."""

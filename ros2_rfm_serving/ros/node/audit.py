@@ -1,4 +1,4 @@
-"""A writer's journal on the graph: its pages on a topic of its own, while somebody subscribes."""
+"""Audit journal of one writer on the graph: its pages are published on a topic of their own while there is a subscriber."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from ros2_rfm_serving.ros.node.timers import turns_of
 from ros2_rfm_serving.ros.wire import convert, qos
 
 LAST_PAGE_S = 0.5
-"""For the last page to arrive."""
+"""Time for the last page to arrive."""
 
 
 class AuditTopic:
-    """`journal` counts from the start, on any thread that has the lock; on the graph is it from `open` on."""
+    """Publisher of an audit journal.
+    `journal` records from the start, on any thread that holds the lock; it is on the graph once `open` was called."""
 
     def __init__(self, node: Node, writer: str, topic: str, *, lock: AbstractContextManager[Any] | None = None) -> None:
-        """writer: `<role>/<name>`. lock: of whoever notes on other threads than the executor's. Raises: `ConfigurationError`."""
+        """Create the journal. writer: `<role>/<name>`. lock: lock of records from other threads than the executor's.
+        Raises: `ConfigurationError`."""
         self.journal = Journal(
             writer,
             writer.partition("/")[0],
@@ -48,7 +50,7 @@ class AuditTopic:
         return self
 
     def close(self) -> None:
-        """At an orderly end: the last page says that it is the last."""
+        """Publish the last page, marked as the last one, at an orderly end."""
         if self._publisher is None:
             return
         self._turn.cancel()
@@ -61,13 +63,13 @@ class AuditTopic:
         self._node.destroy_publisher(publisher)
 
     def values(self) -> Mapping[str, object]:
-        """For diagnostics."""
+        """Return the diagnostics values."""
         journal = self.journal
         told = {"audit_records": journal.records, "audit_failures": journal.failures}
         return {**told, "audit_problem": journal.problem} if journal.problem else told
 
     def _look(self) -> None:
-        """Asking who subscribes is not free, and so is asked four times a second."""
+        """Publish pages and update the number of subscribers; four times a second, because counting them is not free."""
         now_s, listeners = clock(), self._publisher.get_subscription_count()
         with self._lock:
             if listeners != self._listeners:

@@ -1,4 +1,4 @@
-"""What `ros2 param set` may change: checked at once and as a whole, then applied as a whole, or refused with the reason."""
+"""Run-time changes of parameters: a request is checked as a whole, then applied as a whole or refused with the reason."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from ros2_rfm_serving.errors import ConfigurationError, RfmError
 from ros2_rfm_serving.ros.node.parameters import Spec, When
 
 Accept = Callable[[Mapping[str, Any]], Callable[[], None]]
-"""Checks the whole configuration that would result, and raises `RfmError` if it cannot be; then nothing has changed. Returns what
-makes it so, which must not fail."""
+"""Check the configuration that would result, and return the function that applies it, which must not fail.
+It raises `RfmError` when that configuration is invalid; then nothing has changed."""
 
 
 class Changes:
-    """Of one node, on its executor's thread, and so between two control periods and never within one.
-
-    rclpy itself refuses other types, what is out of range or read-only, by the descriptors, and names that nobody declared.
-    """
+    """Parameter callbacks of one node. They run on its executor's thread, hence between two control periods and never within one.
+    rclpy itself refuses wrong types, values out of range, read-only parameters and undeclared names, by the descriptors."""
 
     def __init__(
         self, node: Node, specs: Mapping[str, Spec], accept: Accept, *, configured: Callable[[], bool] = lambda: True
     ) -> None:
-        """specs: by full name; others are none of ours. configured: parameters may not change for which that matters."""
+        """Register the callbacks.
+        specs: by full name; other parameters are not checked here. configured: whether the node is configured."""
         self._node, self._specs, self._accept, self._configured = node, specs, accept, configured
         self._apply: Callable[[], None] = _nothing
         node.add_pre_set_parameters_callback(self._converted)
@@ -35,7 +34,7 @@ class Changes:
         node.add_post_set_parameters_callback(lambda _: self._make_it_so())
 
     def _converted(self, parameters: list[Parameter[Any]]) -> list[Parameter[Any]]:
-        """An integer will do for a number."""
+        """Convert integers to floats where the parameter is a float."""
         known = self._specs
         return [known[p.name].parameter(p.name, p.value) if p.name in known and p.value is not None else p for p in parameters]
 
@@ -49,13 +48,13 @@ class Changes:
                 self._apply = self._accept(changed)
         except RfmError as error:
             return SetParametersResult(successful=False, reason=str(error))
-        except Exception as error:  # a service without an answer would be worse
+        except Exception as error:  # a missing reply would be worse
             self._node.get_logger().error(f"parameters could not be checked:\n{traceback.format_exc()}")
             return SetParametersResult(successful=False, reason=f"could not be checked: {error}")
         return SetParametersResult(successful=True)
 
     def _is_change(self, parameter: Parameter[Any]) -> bool:
-        """Neither the declaration of a parameter nor the value that it has."""
+        """Return whether a value changes: neither a declaration nor the present value does."""
         name, node = parameter.name, self._node
         return name in self._specs and node.has_parameter(name) and not _equal(node.get_parameter(name).value, parameter.value)
 
@@ -71,12 +70,12 @@ class Changes:
         apply, self._apply = self._apply, _nothing
         try:
             apply()
-        except Exception:  # a service without an answer would be worse
+        except Exception:  # a missing reply would be worse
             self._node.get_logger().error(f"parameters were accepted and did not take effect:\n{traceback.format_exc()}")
 
 
 def _nothing() -> None:
-    """What a change of nothing leads to."""
+    """Apply an empty change."""
 
 
 def _equal(one: Any, other: Any) -> bool:

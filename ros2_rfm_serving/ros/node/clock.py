@@ -1,8 +1,8 @@
-"""The clock of a process, importable without ROS: threads of a server also run where no node is (`rfm bench gpu`)."""
+"""Clock of a process, importable without ROS: threads of a server also run without a node (`rfm bench gpu`)."""
 
 from __future__ import annotations
 
 import time
 
 clock = time.monotonic
-"""The one clock of a process. The core never reads it; nodes pass its readings on."""
+"""The only clock of a process. The core never reads it; nodes pass its readings on."""

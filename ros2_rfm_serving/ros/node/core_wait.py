@@ -1,4 +1,4 @@
-"""Whether this process gets the cores that it needs: an overloaded machine shows in every figure, and here alone as what it is."""
+"""Time that this process waits for a processor core: an overloaded machine affects every figure, and only this one shows it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import socket
 from pathlib import Path
 
 SCHEDSTAT = Path("/proc/self/schedstat")
-"""Of the thread that the executor runs on: ns on a core, ns in which it waited for one, and how often (Linux, sched-stats.txt)."""
+"""Linux file with the executor thread's time on a core in ns, its time waiting for one in ns, and the number of time slices
+(sched-stats.txt)."""
 WINDOW_S = 3.0
 
 
 class CoreWait:
-    """Of this process."""
+    """Statistics of this process."""
 
     def __init__(self, file: Path = SCHEDSTAT) -> None:
         self._file = file
@@ -21,7 +22,7 @@ class CoreWait:
         self._share = math.nan
 
     def figures(self, now_s: float) -> dict[str, object]:
-        """Return machine, cores, load, and the share of the time in which a core was wanted and not there; NaN: not known."""
+        """Return machine, cores, load, and the share of runnable time in which no core was free; NaN: unknown."""
         self._look(now_s)
         load = os.getloadavg()[0]
         return {

@@ -1,4 +1,4 @@
-"""Which processor cores a process runs on. Linux alone has it."""
+"""CPU affinity of a process, on Linux alone."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ FIX = "name cores that this machine has and this process may use, such as"
 
 
 def keep_to(cores: Set[int]) -> None:
-    """All threads of this process, and those that they start. Of no cores: nothing is changed.
-
-    Raises: `ConfigurationError` when one of the cores is not there, or not for this process (a container's `cpuset`).
-    """
+    """Pin all threads of this process, and those that they start, to these cores. An empty set changes nothing.
+    Raises: `ConfigurationError` when a core does not exist or is not available to this process (a container's `cpuset`)."""
     if not cores:
         return
     if not sys.platform.startswith("linux"):
@@ -26,12 +24,12 @@ def keep_to(cores: Set[int]) -> None:
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, cores)
-        missing = cores - os.sched_getaffinity(0)  # of several, the kernel leaves out those that it does not have
+        missing = cores - os.sched_getaffinity(0)  # the kernel silently ignores cores that it does not have
     except OSError:
         missing = set(cores)
     if missing:
         os.sched_setaffinity(0, before)
         raise ConfigurationError(f"there is no core {in_words(missing)} for it", key="cores", fix=f"{FIX} {in_words(before)}")
-    for thread in Path("/proc/self/task").iterdir():  # the middleware has some by now
+    for thread in Path("/proc/self/task").iterdir():  # the middleware has started some by now
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(int(thread.name), cores)

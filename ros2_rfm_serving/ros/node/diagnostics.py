@@ -1,4 +1,4 @@
-"""`/diagnostics` of a process, for rqt_robot_monitor and the like: every status at 1 Hz, and at once what has changed."""
+"""`/diagnostics` of a process, for rqt_robot_monitor and the like: every status at 1 Hz, and changes at once."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from ros2_rfm_serving.types.wall_clock import WallClock
 TOPIC = "/diagnostics"
 PERIOD_S = 1.0
 TURNS = 10
-"""In a period. What a process has to say is spread over them: all at once, 128 robots would write a message of 0.5 MB, as large as
-the shared memory of a process, and hold up everybody's control period for some 50 ms."""
+"""Number of messages into which the statuses of a period are split. In one message, 128 robots would need 0.5 MB, as large as
+the shared memory of a process, and delay every control period by some 50 ms."""
 AT_ONCE = 8
-"""Statuses that a turn has at least, while there are that many: those of a small process come in one message."""
+"""Minimum number of statuses of a message, so that a small process publishes one message."""
 LAST_WORDS_S = 10.0
 ARRIVES_S = 4.0
-"""Of the last words: less than a call of the middleware may take at the end."""
+"""Time for the last statuses to arrive: less than a middleware call may take at the end."""
 
 Part = Callable[[], DiagnosticStatus | None]
-"""None: it could not be told, which has been said elsewhere."""
+"""Function that returns the status of a part; None: it is unavailable, which is reported elsewhere."""
 
 
 class Diagnostics:
-    """`parts` gives what tells the status of each part. One publisher per process, whatever the number of its robots."""
+    """Publisher of the statuses that `parts` returns. A process has one, whatever the number of its robots."""
 
     def __init__(
         self, node: Node, parts: Callable[[], Sequence[Part]], numbers: Callable[[], Mapping[str, int]] = lambda: {}
     ) -> None:
-        """numbers: what the process counts beside its robots and servers, for metrics."""
+        """Start publishing. numbers: further counts of the process, for metrics."""
         self._node, self._parts = node, parts
         self._publisher = node.create_publisher(DiagnosticArray, TOPIC, 10)
         self._turn, self._wall_clock, self._log_disk = 0, WallClock(), LogDisk.of_process()
@@ -70,7 +70,7 @@ class Diagnostics:
 
     @property
     def _problems(self) -> tuple[Mapping[str, str], int]:
-        """(kind -> text of the process' problems, level of the gravest)"""
+        """Return (kind -> text of the process' problems, level of the gravest one)."""
         own = self._certificate
         problems = (self._log_disk.problems if self._log_disk else {}) | (own.problems if own else {})
         return problems, ord(DiagnosticStatus.ERROR if own and own.is_over else DiagnosticStatus.WARN)
@@ -80,7 +80,8 @@ class Diagnostics:
         return {"log_disk_full": int(full), **(own.numbers if own else {}), **self._numbers()}
 
     def last_words(self, *statuses: DiagnosticStatus) -> None:
-        """Before the process ends: waits for somebody who listens, and until they have arrived; at most for `LAST_WORDS_S`."""
+        """Publish before the process ends.
+        Wait for a subscriber, and then until the statuses have arrived; `LAST_WORDS_S` in all at most."""
         end_s = clock() + LAST_WORDS_S
         while not self._publisher.get_subscription_count() and clock() < end_s:
             progress()
@@ -90,7 +91,7 @@ class Diagnostics:
         self._publisher.wait_for_all_acked(Duration(seconds=min(ARRIVES_S, max(0.1, end_s - clock()))))
 
     def report_end(self) -> None:
-        """Report for metrics that the process ends in order, so that nobody misses it."""
+        """Report for metrics that the process ends in order, so that it is not counted as missing."""
         if self._process is not None:
             self._process.end(*self._problems, self._numbers_of_process)
 
@@ -103,7 +104,7 @@ class Diagnostics:
 
     def _take_turn(self) -> None:
         if self._is_over:
-            return  # the executor had this turn in hand when its timer was destroyed
+            return  # the executor had already taken this call when its timer was destroyed
         self._wall_clock.look(clock(), time.time(), clock())
         self._turn = (self._turn + 1) % TURNS
         if self._log_disk and not self._turn:
@@ -114,7 +115,7 @@ class Diagnostics:
             self._process = self._process or ProcessStatus(self._node)
             self._process.publish(*self._problems, self._numbers_of_process, clock())
         if not self._publisher.get_subscription_count():
-            return  # what nobody hears is not made up: it would be a quarter of what a robot computes
+            return  # without a subscriber no status is built: that would be a quarter of a robot's computing time
         told = (tell() for tell in turn_of(self._parts(), self._turn))
         statuses = [status for status in told if status is not None]
         if statuses:
@@ -122,18 +123,18 @@ class Diagnostics:
 
 
 def turn_of(parts: Sequence[Part], turn: int) -> Sequence[Part]:
-    """Those that are told in this of a period's turns; each once in a period."""
+    """Return the parts whose status belongs to this message of a period; each part has one message per period."""
     size = max(AT_ONCE, -(-len(parts) // TURNS))
     return parts[turn * size : (turn + 1) * size]
 
 
 def key_values(values: Mapping[str, object]) -> list[KeyValue]:
-    """Floats with four digits: these are for people."""
+    """Convert values to text; floats have four digits, because people read them."""
     return [KeyValue(key=key, value=f"{value:.4g}" if isinstance(value, float) else str(value)) for key, value in values.items()]
 
 
 def statuses_named(message: DiagnosticArray, part: str) -> Iterable[tuple[str, dict[str, str]]]:
-    """Whose it is and its values, of every status that is called `<name>: <part>`."""
+    """Yield name and values of every status that is called `<name>: <part>`."""
     for status in message.status:
         name, _, of = status.name.rpartition(": ")
         if of == part:

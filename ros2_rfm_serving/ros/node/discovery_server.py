@@ -1,4 +1,4 @@
-"""What runs on a host: its part of a factory's processes, before them its discovery server."""
+"""Processes of one host: its part of a factory's nodes, preceded by its discovery server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, server_profile
 
 
 def part_of(nodes: Iterable[NodeSpec], factory: Factory, host: str, folder: Path) -> list[NodeSpec]:
-    """What runs on a host. folder: of profiles. Raises: `ConfigurationError` when that is nothing."""
+    """Return the nodes of a host. folder: for profiles. Raises: `ConfigurationError` when there is none."""
     mine = [*discovery_servers(factory, host, folder), *on_host(nodes, factory, host, os.environ)]
     if not mine:
         fix = "name its tasks in `robots`, or leave it out"
@@ -23,7 +23,8 @@ def part_of(nodes: Iterable[NodeSpec], factory: Factory, host: str, folder: Path
 
 
 def discovery_servers(factory: Factory, host: str, folder: Path) -> list[NodeSpec]:
-    """None where the descriptor wants none on this host. Its profile is written to `folder`. Raises: `ConfigurationError`."""
+    """Return the host's discovery server; empty when the descriptor wants none there. Its profile is written to `folder`.
+    Raises: `ConfigurationError`."""
     if host not in server_hosts(factory):
         return []
     profile = server_profile(str(factory.hosts[host].address), factory.discovery.port, folder)

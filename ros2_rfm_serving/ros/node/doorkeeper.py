@@ -1,4 +1,4 @@
-"""Whoever asks shows who it is: what a process with a certificate demands of those who ask it, and how they do it."""
+"""Challenge-response authentication of service callers, for both sides."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 GENUINE_S = 1.0
-"""For the answer of whom is asked, after somebody else's."""
+"""Time for the authentic reply to arrive after one that is not."""
 MOST_SIGNED = 4
-"""Proofs of one request: the first challenge may be over when its proof arrives, and so may the next on a busy machine."""
+"""Maximum number of signatures for one request: on a busy machine a challenge may expire before its signature arrives."""
 ENDLESS = "{asked} has told another challenge after each of {times} proofs: somebody else may be answering in its name"
 SCHEDULER = "scheduler"
-"""Whoever admits and releases robots, when asked."""
+"""Name of the process that admits and releases robots."""
 
 
 class Proven(NamedTuple):
@@ -36,15 +36,15 @@ class Proven(NamedTuple):
 
 
 class Doorkeeper:
-    """Of one process. All its methods are for the executor's thread."""
+    """Authenticator of the requests to one process. Its methods are for the executor's thread."""
 
     def __init__(self, asked: str, verifier: Verifies) -> None:
-        """asked: the server's name, or whoever else is asked."""
+        """Create the authenticator. asked: name of the server, or of another process that is called."""
         self._asked, self._challenges, self.verifier = asked, Challenges(), verifier
 
     @staticmethod
     def of_process(asked: str) -> Doorkeeper | None:
-        """None: it has no certificate, and demands none. Raises: `ConfigurationError`."""
+        """Return the authenticator; None: the process has no certificate and demands none. Raises: `ConfigurationError`."""
         verifier = verifier_of_process()
         return Doorkeeper(asked, verifier) if verifier else None
 
@@ -52,7 +52,7 @@ class Doorkeeper:
         return self._challenges.current(now_s)
 
     def check(self, request: Any, now_s: float) -> Proven:
-        """Who asks this, which is asked once. Raises: `UnprovenError`."""
+        """Verify a request, which is accepted once, and return its sender. Raises: `UnprovenError`."""
         proof = proof_from(request.proof)
         self._challenges.check(proof, now_s)
         text = text_of(self._asked, fields_of(request), proof)
@@ -62,23 +62,23 @@ class Doorkeeper:
 
 
 def prover_of_process(otherwise: Path | None = None) -> Prover | None:
-    """otherwise: whose it is where the environment names none. None: it has no certificate. Raises: `ConfigurationError`."""
+    """Return the signer of this process, or None when it has no certificate.
+    otherwise: enclave to use when the environment names none. Raises: `ConfigurationError`."""
     enclave = enclave_of_process() or otherwise
     return None if enclave is None else _prover(enclave)
 
 
 def prover_of_member(member: str) -> Prover | None:
-    """Return what signs in the name of a member of this process, such as one of its robots: with the member's own enclave, where
-    that lies beside the one of the process, and with the one of the process otherwise.
+    """Return the signer for a member of this process, such as one of its robots; None: the process has no certificate.
 
-    None: the process has no certificate. Raises: `ConfigurationError`.
-    """
+    It uses the member's own enclave where that lies beside the process' enclave, and the process' enclave otherwise.
+    Raises: `ConfigurationError`."""
     own = enclave_of_process()
     return None if own is None else _prover(enclave_of_member(own, member))
 
 
 def verifier_of_process(otherwise: Path | None = None) -> Verifier | None:
-    """As `prover_of_process`. Raises: `ConfigurationError`."""
+    """Return the verifier of this process, as `prover_of_process`. Raises: `ConfigurationError`."""
     enclave = enclave_of_process() or otherwise
     if enclave is None:
         return None
@@ -88,47 +88,47 @@ def verifier_of_process(otherwise: Path | None = None) -> Verifier | None:
 
 
 def sign(prover: Prover, request: Any, asked: str, challenge: bytes) -> Asking:
-    """Puts the proof into a request. Raises: `ConfigurationError`."""
+    """Put the signature into a request. Raises: `ConfigurationError`."""
     asking = prover.sign(asked, challenge, fields_of(request))
     request.proof = proof_to(asking.proof)
     return asking
 
 
 def sign_answer(prover: Prover, asked: Any, to: str, answer: Any, public_key: bytes = b"") -> None:
-    """Puts the proof into an answer, of which nothing may change any more, where whoever asks gives a key for it. asked: the
-    request; to: who asks; public_key: the other half of a session's keys. Raises: `ConfigurationError`."""
+    """Put the signature into a reply, which must not change afterwards; only if the request has a key for it.
+    asked: the request. to: name of the caller. public_key: the server's half of a session's keys. Raises: `ConfigurationError`."""
     proof = proof_from(asked.proof)
     if len(proof.public_key) == PUBLIC_KEY_BYTES:
         answer.proof = proof_to(prover.answer(proof, to, public_key, fields_of(answer)))
 
 
 def digest_of(request: Any) -> str:
-    """To whom an order is answered: who has asked with this proof, and with no other, of which it may be a copy in part."""
+    """Return the addressee of the reply to an order: a digest of the request's signature.
+    A request with any other signature may be a partial copy of this one, and its digest differs."""
     return hashlib.sha256(msgpack.packb(list(proof_from(request.proof)))).hexdigest()
 
 
 def sign_ordered(prover: Prover | None, request: Any, answer: Any) -> None:
-    """Puts the proof into the answer to an order."""
+    """Put the signature into the reply to an order."""
     if prover is not None:
-        with contextlib.suppress(ConfigurationError):  # `/diagnostics` says it
+        with contextlib.suppress(ConfigurationError):  # `/diagnostics` reports it
             sign_answer(prover, request, digest_of(request), answer)
 
 
 def who_answered(asking: Asking, verifier: Verifies, by: str, to: str, answer: Any) -> Who:
-    """Raises: `UnprovenError` for an answer that is not that server's."""
+    """Return the sender of a reply. Raises: `UnprovenError` when it is not from that server."""
     return asking.answered(by, to, fields_of(answer), proof_from(answer.proof), verifier)
 
 
 def check_answer(asked: bytes, verifier: Verifies, by: str, to: str, answer: Any) -> None:
-    """asked: the public key of whoever asked. Raises: `UnprovenError` for an answer that is not theirs who were asked."""
+    """Verify that a reply is from the called process. asked: public key of the request. Raises: `UnprovenError`."""
     from ros2_rfm_serving.security.signing import answered
 
     answered(asked, by, to, fields_of(answer), proof_from(answer.proof), verifier)
 
 
 def screen(future: Any, is_answer: Callable[[Any], bool]) -> None:
-    """Of a call that has just been made: an answer that is none is passed over. Whoever is on the domain can give one, and be the
-    first to."""
+    """Make a future of a call ignore replies that `is_answer` rejects: any process on the domain can send one, and be the first."""
     take = future.set_result
 
     def set_result(answer: Any) -> None:
@@ -139,7 +139,8 @@ def screen(future: Any, is_answer: Callable[[Any], bool]) -> None:
 
 
 def is_signed_anew(prover: Prover | None, request: Any, asked: str, answer: Any) -> bool:
-    """A request was refused for want of a proof, which it has now: ask again. Raises: `ConfigurationError`."""
+    """Return whether a request was refused for lack of a signature, has one now, and is to be sent again.
+    Raises: `ConfigurationError`."""
     challenge = bytes(getattr(answer, "challenge", b""))
     if prover is None or not challenge:
         return False
@@ -148,16 +149,18 @@ def is_signed_anew(prover: Prover | None, request: Any, asked: str, answer: Any)
 
 
 class Signing:
-    """Of one request: it is signed for the challenge that was told, and anew where another has followed meanwhile, but not for
-    ever: whoever tells a new one every time is not who was asked."""
+    """Signatures of one request.
+
+    It is signed for the challenge that the reply contains, and again when that has expired meanwhile. The number of signatures is
+    limited, because a process that sends a new challenge every time is not the one that was called."""
 
     def __init__(self, prover: Prover | None, asked: str, verifier: Verifies | None = None) -> None:
-        """verifier: of the answers; None: whoever answers is believed."""
+        """Create the state of a request. verifier: verifies replies; None: every reply is accepted."""
         self._prover, self._asked, self._verifier, self._signed = prover, asked, verifier, 0
 
     def call(self, client: Any, request: Any, later: Callable[[float, Callable[[], object]], object] | None = None) -> Any:
-        """Asks; the future is of the answer of whom is asked. later: calls something so many seconds later, where they may have no
-        certificate: then anybody's counts, if theirs has not come meanwhile."""
+        """Send the request and return the future of the authentic reply. later: calls a function after some seconds, for
+        services that may have no certificate: after `GENUINE_S` without an authentic reply, any reply counts."""
         if self._verifier is None:
             return client.call_async(request)
         if not len(request.proof.certificate):
@@ -179,7 +182,8 @@ class Signing:
         return future
 
     def is_anew(self, request: Any, answer: Any) -> bool:
-        """As `is_signed_anew`. Raises: `ConfigurationError`; `UnprovenError`: it has been asked often enough."""
+        """Return whether the request is signed now and to be sent again, as `is_signed_anew`.
+        Raises: `ConfigurationError`; `UnprovenError` when it was signed too often."""
         if not is_signed_anew(self._prover, request, self._asked, answer):
             return False
         self._signed += 1
@@ -195,7 +199,7 @@ def _prover(enclave: Path) -> Prover:
 
 
 def enclave_of_process() -> Path | None:
-    """Raises: `ConfigurationError` where nothing can be made of it."""
+    """Return the enclave of this process; None: it has none. Raises: `ConfigurationError` when it cannot be used."""
     enclave = enclave_of_environment()
     if enclave is None:
         return None

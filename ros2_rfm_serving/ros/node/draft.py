@@ -1,4 +1,4 @@
-"""Parameters of a node that does not run, so that what it would refuse when it starts can be said before."""
+"""Stand-in for a node that does not run, to report before a start what the node would refuse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVERY_NODES = {"use_sim_time": False, "start_type_description_service": True}
 
 
 def draft(given: Mapping[str, Any]) -> Node:
-    """For `declare`, `unknown` and `Values` alone. `given`: as in a parameter file, maps in maps too."""
+    """Return a stand-in, for `declare`, `unknown` and `Values` alone. given: as in a parameter file, nested maps too."""
     return cast(Node, _Draft({name: SimpleNamespace(value=value) for name, value in flat(given).items()}))
 
 
@@ -27,7 +27,7 @@ def declare_every_nodes(node: Node) -> None:
 
 
 def flat(parameters: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """As ROS reads a parameter file: `{a: {b: 1}}` is the parameter `a.b`."""
+    """Flatten parameters as ROS does: `{a: {b: 1}}` is the parameter `a.b`."""
     found: dict[str, Any] = {}
     for name, value in parameters.items():
         found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
@@ -35,7 +35,7 @@ def flat(parameters: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class _Draft:
-    """As much of a node as reading parameters takes: no context, nothing on the graph."""
+    """The part of a node's interface that reading parameters needs: no context, nothing on the graph."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self._parameter_overrides = given
@@ -49,7 +49,8 @@ class _Draft:
         return name in self._values
 
     def declare_parameter(self, name: str, value: object, descriptor: object, *, ignore_override: bool = False) -> SimpleNamespace:
-        """Raises: `ConfigurationError` for a value of another type than the default's, as rclpy raises an exception of its own."""
+        """Declare a parameter.
+        Raises: `ConfigurationError` for a value of another type than the default's, where rclpy raises its own."""
         given = None if ignore_override else self._parameter_overrides.get(name)
         if given is not None and (wanted := Parameter.Type.from_parameter_value(value)) is not _type_of(given.value):
             kind = wanted.name.lower().replace("_", " ")
@@ -68,7 +69,7 @@ class _Draft:
 
 
 def _type_of(value: object) -> Parameter.Type | None:
-    """Return None for what no parameter can hold."""
+    """Return the parameter type of a value; None: no parameter can hold it."""
     try:
         return Parameter.Type.from_parameter_value(value)
     except TypeError:

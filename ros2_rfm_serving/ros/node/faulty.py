@@ -1,6 +1,6 @@
-"""Faults on purpose between a live node and the network: the parameter `faults`, as `FaultPlan.parse` reads it.
+"""Fault injection between a live node and the network: the parameter `faults`, as `FaultPlan.parse` reads it.
 
-Times count from the node's start. Without the parameter, what is wrapped is returned as it is, and costs nothing.
+Times count from the node's start. Without the parameter, wrapped functions are returned unchanged, at no cost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import convert
 
 PERIOD_S = 0.002
-"""Of the timer that delivers what was delayed."""
+"""Period of the timer that delivers delayed messages."""
 
 Pass = Callable[[Any], Any]
 """A publisher's `publish`, or a subscription's callback."""
@@ -36,16 +36,16 @@ _READ_AND_WRITE: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] =
 
 
 def declare_faults(node: Node) -> tuple[str, int]:
-    """Return (what is to happen, seed of its randomness), as given."""
+    """Return (faults, seed of their random numbers), as given."""
     text = parameter(node, "faults", "", 'Faults on purpose, such as "drop=0.05 delay_ms=25 cut=10-12"; empty: none')
     return text, parameter(node, "faults_seed", 0, "Of their randomness")
 
 
 class Faults:
-    """Of one node. Its delayed messages are delivered on the executor's thread; they may be sent on any."""
+    """Fault injector of one node. It delivers delayed messages on the executor's thread; they may be sent on any thread."""
 
     def __init__(self, node: Node) -> None:
-        """Raises: `ConfigurationError`."""
+        """Read the parameter and start the timer. Raises: `ConfigurationError`."""
         text, seed = declare_faults(node)
         plan = FaultPlan.parse(text)
         self._started_s = clock()
@@ -64,7 +64,7 @@ class Faults:
         return self._wire.happened if self._wire else Counter()
 
     def passing(self, on: Pass, direction: Direction, *, reliable: bool = False) -> Pass:
-        """Wraps a `publish` or a callback; reliable: of what is repeated until it arrives, as `FaultyWire.deliveries` has it."""
+        """Wrap a `publish` or a callback. reliable: the message is repeated until it arrives, as in `FaultyWire.deliveries`."""
         wire = self._wire
         if wire is None:
             return on
@@ -80,7 +80,7 @@ class Faults:
         return faulty
 
     def calling(self, call: Callable[[Any], Future]) -> Callable[[Any], Future]:
-        """Wraps a client's `call_async`: in a cut nobody answers."""
+        """Wrap a client's `call_async`: during a cut no reply arrives."""
         wire = self._wire
         if wire is None:
             return call
@@ -98,7 +98,7 @@ class Faults:
             node.destroy_timer(self._timer)
 
     def _deliver(self) -> None:
-        """One by one: what raises costs itself alone, the next period goes on with the rest."""
+        """Deliver due messages one by one: an exception costs its own message alone, and the next period delivers the rest."""
         while due := self._next_due():
             on, message = due
             on(message)
@@ -111,7 +111,8 @@ class Faults:
             return on, message
 
     def _damaged(self, message: Any) -> Any:
-        """The wire's own types go through their nouns; others have a checksum somewhere below, and arrive."""
+        """Damage a message.
+        Types of this package are converted and corrupted; others have a checksum below, and arrive unchanged."""
         if type(message) not in _READ_AND_WRITE:
             return message
         read, write = _READ_AND_WRITE[type(message)]

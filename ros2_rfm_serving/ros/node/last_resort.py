@@ -1,8 +1,8 @@
-"""Ends a process in which no Python runs any more: by the kernel and libc alone, with every thread's stack in the log.
+"""End of a process in which no Python runs any more, by the kernel and libc alone, with every thread's stack in the log.
 
-SIGALRM ends it (`dump_at_alarm`). An alarm that is set once and for all would also end a process that was stopped meanwhile: the
-kernel's clocks go on. So there are two stages. A timer expires when no Python has put it off for a while, and sets an alarm for
-some seconds later. A process that was stopped and goes on gets the first signal at once, and puts both off before the second.
+SIGALRM ends it (`dump_at_alarm`). One fixed alarm would also end a process that was stopped meanwhile, since the kernel's clocks
+run on. So there are two stages. A timer expires when no Python has put it off for a while, and sets an alarm for some seconds
+later. A process that was stopped and continues gets the first signal at once, and puts both off before the second.
 
 A handler that works while Python's global lock is held has to be a function of libc. This one is alarm(2), whose argument is the
 number of the signal that it handles: after SIGTRAP, 5, it sets an alarm in 5 s, and after SIGUSR1, 10, in 10 s.
@@ -20,15 +20,15 @@ import socket
 import sys
 
 SILENT_S = 4.0
-"""Without Python, while the process ends, before the alarm is set."""
+"""Time without Python, while the process ends, before the alarm is set."""
 STAGE = signal.SIGTRAP
-"""A debugger alone uses it, and takes it before any handler does."""
+"""Signal of the first stage. Only debuggers use it, and they take it before any handler does."""
 F_SETSIG = 10
-"""Of fcntl(2), which Python has no name for."""
+"""Command of fcntl(2) for which Python has no name."""
 
 
 class _SigEvent(ctypes.Structure):
-    """`struct sigevent`: `sigev_notify` 0 is SIGEV_SIGNAL."""
+    """`struct sigevent`; a `sigev_notify` of 0 is SIGEV_SIGNAL."""
 
     _fields_ = (
         ("sigev_value", ctypes.c_void_p),
@@ -39,7 +39,7 @@ class _SigEvent(ctypes.Structure):
 
 
 class _TimerSpec(ctypes.Structure):
-    """`struct itimerspec`, expiring once."""
+    """`struct itimerspec` that expires once."""
 
     _fields_ = (
         ("interval_s", ctypes.c_long),
@@ -50,14 +50,14 @@ class _TimerSpec(ctypes.Structure):
 
 
 class LastResort:
-    """The two stages of one process. Nothing happens before the first `put_off`."""
+    """Both stages for one process. Nothing happens before the first `put_off`."""
 
     def __init__(self) -> None:
         self._timer: ctypes.c_void_p | None = None
         self._libc = _libc_with_timers() if sys.platform == "linux" else None
 
     def put_off(self) -> None:
-        """Python runs: begin both stages anew. Where there are no such timers one alarm has to do."""
+        """Begin both stages anew, because Python runs. On a system without such timers a single alarm has to do."""
         if self._libc is None:
             signal.setitimer(signal.ITIMER_REAL, SILENT_S + STAGE)
             return
@@ -79,24 +79,22 @@ class LastResort:
         return timer
 
     def _set(self, seconds: float) -> None:
-        """0: never."""
+        """Set the timer; 0: never."""
         assert self._libc is not None
         spec = _TimerSpec(value_s=int(seconds), value_ns=int(seconds % 1.0 * 1e9))
         self._libc.timer_settime(self._timer, 0, ctypes.byref(spec), None)
 
 
 def dump_at_alarm() -> None:
-    """Let SIGALRM write every thread's stack to the log, and then end the process, as it does by default."""
+    """Make SIGALRM write every thread's stack to the log, and then end the process, as it does by default."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     with contextlib.suppress(AttributeError, ValueError, OSError, RuntimeError):  # a process without a standard error
         faulthandler.register(signal.SIGALRM, all_threads=True, chain=True)
 
 
 def alarm_when_readable(asked: socket.socket) -> None:
-    """Let the kernel set an alarm when a signal is written to `asked`, also while no Python runs; a thread that does puts it off.
-
-    The kernel sends SIGUSR1 as soon as there is something to read.
-    """
+    """Make the kernel set an alarm when a signal is written to `asked`, also while no Python runs; a running thread puts it off.
+    The kernel sends SIGUSR1 as soon as there is something to read."""
     _handle_by_alarm(signal.SIGUSR1)
     fcntl.fcntl(asked, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(asked, F_SETSIG, signal.SIGUSR1)

@@ -1,4 +1,7 @@
-"""Is there room for what a process logs? It goes on without: what cannot be written is lost, and `/diagnostics` says so."""
+"""Disk space for the logs of a process.
+
+The process continues without: what cannot be written is lost, and `/diagnostics` shows it.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ from pathlib import Path
 from ros2_rfm_serving.types.process_problems import LOG_DISK_FULL, LOG_DISK_SILENT
 
 LEAST_BYTES = 1 << 20
-"""Free of the file system: below it is as good as full, and whoever reads of it has a moment left."""
+"""Free space below which the file system counts as full, so that a reader of the warning has a moment left."""
 PATIENCE = 5
-"""Looks without an answer."""
+"""Number of polls without an answer."""
 
 
 class LogDisk:
-    """Of one folder, which may be another machine's: it is asked on a thread of its own, since a file server that hangs would hold
-    up a robot's control period for as long."""
+    """Free space of one folder. A thread of its own asks for it: the folder may be on another machine, whose file server may
+    hang, which would block a robot's control period."""
 
     def __init__(self, folder: Path) -> None:
         self.is_full = False
@@ -28,11 +31,11 @@ class LogDisk:
 
     @staticmethod
     def of_process() -> LogDisk | None:
-        """Where ROS writes its logs; None: nobody has said where."""
+        """Return the monitor of the folder of ROS' logs; None: the environment names none."""
         return LogDisk(Path(folder)) if (folder := os.environ.get("ROS_LOG_DIR")) else None
 
     def look(self) -> None:
-        """At what was answered since the last look, and asks again. Never waits."""
+        """Evaluate the last answer and ask again; never blocks."""
         if self._asking and self._asking.is_alive():
             self._unanswered += 1
             return
@@ -43,12 +46,12 @@ class LogDisk:
         self._asking.start()
 
     def figures(self) -> dict[str, object]:
-        """None as long as there was always room."""
+        """Return the diagnostics values; empty while there has always been space."""
         return {"log disk full, times": self.times_full} if self.times_full else {}
 
     @property
     def problems(self) -> dict[str, str]:
-        """By kind; empty: there is room."""
+        """Problems by kind; empty: there is space."""
         if self._unanswered >= PATIENCE:
             return {LOG_DISK_SILENT: f"no answer from the disk of {self._folder}: whoever logs may wait for it"}
         full = {LOG_DISK_FULL: f"no room for logs in {self._folder}: what is said there is lost"}
@@ -57,7 +60,7 @@ class LogDisk:
     def _ask(self) -> None:
         try:
             room = os.statvfs(self._folder)
-        except OSError:  # not made yet, or not there any more: ROS makes it where it can
+        except OSError:  # not created yet, or removed: ROS creates it where it can
             self._free_bytes = LEAST_BYTES
         else:
             self._free_bytes = room.f_bavail * room.f_frsize

@@ -1,4 +1,4 @@
-"""Settings of the middleware that every process of ours begins with, however it is started."""
+"""Settings of the middleware with which every process of this package begins, however it is started."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ros2_rfm_serving.shipped import shipped
 PROFILES_FILE = "FASTDDS_DEFAULT_PROFILES_FILE"
 OLDER_PROFILES_FILE = "FASTRTPS_DEFAULT_PROFILES_FILE"
 FILE_IN_THIS_FOLDER = "DEFAULT_FASTDDS_PROFILES.xml"
-"""Which Fast DDS reads by itself."""
+"""File that Fast DDS reads by itself."""
 _SERVES = "<discoveryProtocol>SERVER</discoveryProtocol>"
 _LISTENS = re.compile(r"<udpv4><address>(.*?)</address><port>(\d+)</port>")
 _IN_PARTITION = """\
@@ -33,11 +33,10 @@ _SERVER = """\
 
 
 def use_profile(name: str = "any_vendor.xml", environment: MutableMapping[str, str] = os.environ) -> bool:
-    """Before `rclpy.init`, here or in a child: a profile of config/dds/. By default Fast DDS as it comes, but so that other vendors
-    understand it. Other middlewares do not read this.
+    """Choose a profile of config/dds/; to be called before `rclpy.init`, in this process or for a child.
 
-    False: a profile of the user's own is left alone, an empty one too.
-    """
+    The default profile leaves Fast DDS unchanged except that other vendors understand it. Other middlewares do not read it. Return
+    False when the user has a profile, even an empty one, which is left alone."""
     if PROFILES_FILE in environment or OLDER_PROFILES_FILE in environment or Path(FILE_IN_THIS_FOLDER).exists():
         return False
     environment[PROFILES_FILE] = str(shipped("config", "dds", name))
@@ -45,10 +44,8 @@ def use_profile(name: str = "any_vendor.xml", environment: MutableMapping[str, s
 
 
 def use_partition(partition: str, folder: Path, environment: MutableMapping[str, str] = os.environ) -> None:
-    """After `use_profile`: the profile, and everything in a partition. The file that says so is written to `folder`.
-
-    Raises: `ConfigurationError` where the user's own profile or middleware does otherwise.
-    """
+    """Extend the profile so that every endpoint is in a partition, and write it to `folder`; to be called after `use_profile`.
+    Raises: `ConfigurationError` where the user's own profile or middleware contradicts it."""
     fix = (
         f"put `<partition><names><name>{partition}</name></names></partition>` into its writers' and readers' `<qos>`, or unset it"
     )
@@ -67,9 +64,10 @@ def use_partition(partition: str, folder: Path, environment: MutableMapping[str,
 
 
 def server_profile(address: str, port: int, folder: Path) -> Path:
-    """That makes a participant a discovery server, with another identity at each start: whoever was registered notices that its
-    memory is gone and registers anew. Raises: `ConfigurationError` when it cannot be written.
-    """
+    """Write a profile that makes a participant a discovery server, and return its file.
+
+    The server has another identity at each start: a registered participant notices that the server's memory is gone, and
+    registers anew. Raises: `ConfigurationError` when the file cannot be written."""
     server = _SERVER.format(mark=_SERVES, address=address, port=port)
     text = _read(shipped("config", "dds", "any_vendor.xml")).replace("      <rtps>\n", server, 1)
     _write(file := folder / "discovery_server.xml", text)
@@ -81,7 +79,7 @@ def is_server_profile(file: str) -> bool:
 
 
 def server_address(file: str) -> str:
-    """That a server profile listens on, as <address>:<port>; empty: it is none."""
+    """Return the address <address>:<port> on which a server profile listens; empty: the file is none."""
     found = _LISTENS.search(_read(Path(file))) if is_server_profile(file) else None
     return ":".join(found.groups()) if found else ""
 
@@ -106,5 +104,5 @@ def _write(file: Path, text: str) -> None:
 
 
 def is_read(environment: Mapping[str, str] = os.environ) -> bool:
-    """False: the user has chosen a middleware that knows no such profiles."""
+    """Return whether the middleware reads such profiles; False: the user has chosen another one."""
     return environment.get("RMW_IMPLEMENTATION", "rmw_fastrtps_cpp").startswith("rmw_fastrtps")

@@ -1,5 +1,7 @@
-"""What people order of a process: by a service of ours, which asks for a proof where there are certificates. ROS' own services that
-change something have no place for one, and are shut then."""
+"""Operators' commands to a process, by a service that demands a signature where there are certificates.
+
+ROS' own services that change a node have no field for a signature, and are closed then.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ from ros2_rfm_serving.security.members import may_ask
 from ros2_rfm_serving.security.own import has_enclave
 
 Call = Callable[[float, bytes], tuple[str, str]]
-"""(now_s, the goal that is meant) -> (why not, or empty; what follows)"""
+"""Function (now_s, intended goal) -> (problem, or empty; result)."""
 NO_GOAL = bytes(16)
-"""Whatever is worked on."""
+"""Any goal that is being worked on."""
 SHUT = "asks for no proof, and is shut where there are certificates (docs/security.md)"
 NO_OWN = "whoever is asked cannot read its own certificate: /diagnostics says why"
 SAID_PERIOD_S = 5.0
@@ -31,7 +33,7 @@ MAX_WORD = 64
 
 
 class OrderDoor:
-    """Of a robot, or of a server. On the executor's thread."""
+    """Command service of a robot or of a server. It runs on the executor's thread."""
 
     def __init__(
         self,
@@ -42,7 +44,8 @@ class OrderDoor:
         gate: Gate,
         heard: Callable[[str, str, bool], object] = lambda what, answer, done: None,
     ) -> None:
-        """name: on the graph; service: in the wire table. heard: what was wanted, what was answered, and whether it is done."""
+        """Create the service.
+        name: on the graph. service: in the wire table. heard: called with command, reply and whether it succeeded."""
         self._node, self._service, self._calls, self._gate, self._heard = node, service, calls, gate, heard
         self._made = node.create_service(srv.Order, name, self._on_order, qos_profile=qos.CONTROL)
 
@@ -56,12 +59,12 @@ class OrderDoor:
         except UnprovenError as error:
             response.error_code, response.message, response.challenge = error.code, str(error), self._gate.challenge(error)
             is_copy = error.is_copy
-        if not is_copy:  # who asked it first has had its answer
+        if not is_copy:  # the original request has had its reply
             self._gate.sign(request, response)
         return response
 
     def _do(self, request: Any, response: Any) -> None:
-        """Raises: `UnprovenError`."""
+        """Execute a command. Raises: `UnprovenError`."""
         if not request.what:
             response.message, response.challenge = "nothing is ordered", self._gate.current()
             return
@@ -76,16 +79,17 @@ class OrderDoor:
 
 
 class Gate:
-    """Who may order something of one robot, or of one server; without a certificate anybody, with an unusable one nobody."""
+    """Authorisation of commands to one robot or server. Without a certificate everyone may; with an unusable one nobody may."""
 
     def __init__(self, node: Node, name: str, doorkeeper: Doorkeeper | None, count: Callable[[], object]) -> None:
-        """name: of who is asked, who may do as much by itself. count: is called for everything that is refused."""
+        """Create the check.
+        name: name of the commanded process, which may do the same by itself. count: called for every refusal."""
         self._node, self._name, self._doorkeeper, self._count = node, name, doorkeeper, count
         self._prover = prover_of_member(name) if doorkeeper else None
         self.is_kept = doorkeeper is not None or has_enclave()
 
     def check(self, request: Any, service: str) -> None:
-        """service: in the wire table. Raises: `UnprovenError`; it is counted."""
+        """Check that the sender may send this. service: in the wire table. Raises: `UnprovenError`, which is counted."""
         if not self.is_kept:
             return
         try:
@@ -99,24 +103,25 @@ class Gate:
             raise
 
     def sign(self, request: Any, answer: Any) -> None:
-        """For whoever has asked so."""
+        """Sign the reply if the request asks for it."""
         sign_ordered(self._prover, request, answer)
 
     def refuse(self, what: str, error: UnprovenError) -> None:
         self._count()
-        if not error.is_stale:  # as everybody's first
+        if not error.is_stale:  # the challenge that every first request gets
             self._node.get_logger().warning(f"{self._name}: {what}: {error}", throttle_duration_sec=SAID_PERIOD_S)
 
     def challenge(self, error: UnprovenError) -> bytes:
-        """For whoever was refused so."""
+        """Return the challenge for a request that was refused with this error; empty: signing anew would not help."""
         return self.current() if error.is_stale else b""
 
     def current(self) -> bytes:
-        """For whoever is about to ask; empty: no proof is wanted."""
+        """Return the present challenge; empty: no signature is wanted."""
         return self._doorkeeper.challenge(clock()) if self._doorkeeper else b""
 
     def shut(self) -> None:
-        """ROS' own services by which the node could be changed, where there are certificates: before anything else can fail."""
+        """Close ROS' own services by which the node could be changed, where there are certificates; done before other steps can
+        fail."""
         for service in self._node.services if self.is_kept else ():
             if refused := REFUSED.get(service.srv_type):
                 service.callback = partial(self._on_shut, service.srv_name, refused)

@@ -1,7 +1,7 @@
-"""The names of servers and robots: given, and borne by one process alone.
+"""Unique names of servers and robots: every name is given, and one process alone has it.
 
-A name is looked for before anything is offered under it. Who has it says so on a topic of its own, latched, so that a process that
-is busy is heard too, and one that was killed is not.
+A process looks for its name before it offers anything under it. The owner announces itself on a topic of its own, latched, so that
+a busy owner is received too, and a killed one is not.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from ros2_rfm_serving.types.names import CLAIM_S, DISPUTED, HELD, LATE_S, LOST, 
 
 LOOK_PERIOD_S, ARRIVES_S, LAST_WORD_S = 0.1, 1.0, 10.0
 DOOR = "door"
-"""Role of a certificate."""
+"""Role in the certificate of a gateway."""
 
 
 def named(kind: str, name: str) -> str:
-    """`name`. Raises: `ConfigurationError` when it is empty: a name that nobody gave would be somebody's; `BadMessageError`."""
+    """Return `name` after a check.
+    Raises: `ConfigurationError` when it is empty, because a default name could be another process'; `BadMessageError`."""
     if not name:
         raise nameless(kind)
     return convert.check_name(kind, name)
@@ -43,14 +44,14 @@ def nameless(kind: str) -> ConfigurationError:
 
 
 class OwnName:
-    """One name on the graph. Ends the process when it turns out that another one has it, and has it with more right."""
+    """One name on the graph. It ends the process when another one turns out to have the name with precedence."""
 
     def __init__(self, node: Node, kind: str, name: str, topic: str) -> None:
         self.kind, self.name = kind, name
         self._node, self._claim = node, NameClaim(1 + secrets.randbelow(2**64 - 1))
         self._speaker, self._hearer = Speaker(name), Hearer.of_process()
         self._answered = 0
-        """The process that was heard last; 0: nobody else yet."""
+        """Process that was received last; 0: no other yet."""
         self._publisher = node.create_publisher(msg.NameClaim, topic, qos.NAME_CLAIM)
         self._subscription = bounded.hear(
             node, msg.NameClaim, topic, self._on_claim, qos.NAME_CLAIM_HEARD, self._refuse, prove=self._check
@@ -59,9 +60,9 @@ class OwnName:
         self._settling: Turn | None = None
         self._is_gone = False
         self.report: Callable[[DiagnosticStatus], None] = lambda status: None
-        """For what must be said at once."""
+        """Publisher of statuses that have to be reported at once."""
         self._heard = False
-        """Anybody else."""
+        """Another process was received."""
         self._tell()
 
     @property
@@ -74,11 +75,11 @@ class OwnName:
 
     @property
     def awaits_word(self) -> bool:
-        """Somebody else is on its topic and has not been heard yet: busy, or killed a moment ago."""
+        """True if another process is on the topic and was not received yet: it is busy, or was killed a moment ago."""
         return not self._heard and self._node.count_publishers(self._publisher.topic_name) > 1
 
     def look(self) -> None:
-        """Asks again, and takes what has been heard, without an executor: as much as its queue holds, or a flood would keep it."""
+        """Publish the claim again, and read arrivals without an executor; at most a full queue, so that a flood cannot block it."""
         self._tell()
         for _ in range(qos.NAME_CLAIM_HEARD.depth):
             if (taken := self._subscription.handle.take_message(msg.NameClaim, True)) is None:
@@ -91,13 +92,13 @@ class OwnName:
                 self._refuse(error)
 
     def hold(self) -> None:
-        """Nobody has objected: from now on the executor listens."""
+        """Take the name, because no process has objected; the executor receives from now on."""
         self._claim.hold(clock())
         self._tell()
         self._settling = turns_of(self._node).once(SETTLED_AFTER_S, self._tell)
 
     def diagnosis(self) -> DiagnosticStatus:
-        """`<name>: name`."""
+        """Return the diagnostics of `<name>: name`."""
         level, message, claim = DiagnosticStatus.OK, "nobody else has it", HELD
         if self.lost:
             level, message, claim = DiagnosticStatus.ERROR, self.problem, LOST
@@ -116,14 +117,14 @@ class OwnName:
         return DiagnosticStatus(level=level, name=f"{self.name}: name", message=message, hardware_id=self.name, values=values)
 
     def last_word(self) -> None:
-        """Whoever has the name hears of this process before it ends: it may not have discovered this one yet."""
+        """Make sure that the owner of the name receives this process' claim before the end: it may not have discovered it yet."""
         end_s = clock() + LAST_WORD_S
-        while self._publisher.get_subscription_count() < 2 and clock() < end_s:  # its own, and the other one's
+        while self._publisher.get_subscription_count() < 2 and clock() < end_s:  # its own, and the other process'
             time.sleep(LOOK_PERIOD_S)
         self._tell()
         end_s = clock() + LAST_WORD_S
         while clock() < end_s and not self._publisher.wait_for_all_acked(Duration(seconds=ARRIVES_S)):
-            pass  # one call of that length would count as one that hangs
+            pass  # a single call of that length would count as hanging
 
     def destroy(self) -> None:
         self._is_gone = True
@@ -133,7 +134,7 @@ class OwnName:
             self._settling.cancel()
 
     def settle(self) -> None:
-        """It counts as held for `SETTLED_AFTER_S`."""
+        """Treat the name as held since `SETTLED_AFTER_S`."""
         self._claim.hold(clock() - SETTLED_AFTER_S)
         self._tell()
 
@@ -143,15 +144,15 @@ class OwnName:
         self._publisher.publish(self._speaker.signed(convert.stamped(message, self._node)))
 
     def _check(self, message: msg.NameClaim, data: memoryview) -> None:
-        """Raises: `BadMessageError` unless it is of the certificate of that name, or of a door, which speaks for robots."""
+        """Raise `BadMessageError` unless the claim is signed by the name's owner, or by a gateway, which acts for robots."""
         if message.process == self._claim.process or (who := self._hearer.who(message, data)) is None:
             return
         if who.name != self.name and who.role != DOOR:
             raise BadMessageError("unproven", f"{who.name} claims the name {self.name!r}")
 
     def _hear(self, message: msg.NameClaim) -> None:
-        """With certificates a claim counts when it answers this process, whose number nobody knew before: any other may have been
-        said long ago, and is answered, so that whoever lives says it again."""
+        """Process a claim. With certificates a claim counts when it answers this process' number, which no process knew before.
+        Any other claim may be an old recording: it is answered, so that a live claimant repeats it."""
         if message.process != self._claim.process:
             self._answered = message.process
             if self._hearer.demands and message.heard != self._claim.process:
@@ -162,7 +163,7 @@ class OwnName:
         self._heard = self._heard or message.process != self._claim.process
         self._claim.hear(message.process, message.stage, clock())
         if message.process != self._claim.process and not self.lost and self._claim.is_held:
-            self._tell()  # for how long by now; and the latched word has been seen to come seconds late
+            self._tell()  # with the time held so far; and the latched message has been seen to arrive seconds late
         if len(self._claim.intruders) > before:
             self._node.get_logger().error(f"another process wants to be {self.kind} {self.name!r} as well; it is refused")
 
@@ -173,7 +174,7 @@ class OwnName:
             self._refused += 1
 
     def _on_claim(self, message: msg.NameClaim) -> None:
-        if self._is_gone:  # it was under way when the name was given up
+        if self._is_gone:  # the message was under way when the name was given up
             return
         self._hear(message)
         if self.lost:
@@ -183,20 +184,18 @@ class OwnName:
 
 
 def say_lost(node: Node, names: Iterable[OwnName]) -> None:
-    """Once more when the process has come to rest, to whoever listens: what was said at once may have come before they knew of each
-    other, and it is on a machine on which that takes long that two processes learn late of each other, too."""
+    """Report lost names once more when the process has come to rest. The immediate report may have preceded discovery, and two
+    processes learn late of each other on just the machines where that is slow."""
     lost = [name.diagnosis() for name in names if name.lost]
     if lost:
         Diagnostics(node, lambda: ()).last_words(*lost)
 
 
 def claim(node: Node, kind: str, topics: Iterable[tuple[str, str]]) -> list[OwnName]:
-    """(name, topic) of all that this node wants to be called. Takes `CLAIM_S`, at most `LATE_S`; nothing may be offered before.
-
-    Raises: `ConfigurationError` when somebody else has one of them; `/diagnostics` has said so then.
-    """
+    """Claim (name, topic) of all names of this node, and return them. Nothing may be offered before. This takes `CLAIM_S`, at
+    most `LATE_S`. Raises: `ConfigurationError` when another process has one of them, which `/diagnostics` then has reported."""
     names = [OwnName(node, kind, name, topic) for name, topic in topics]
-    diagnostics = Diagnostics(node, lambda: ())  # now, so that it is known by the time that it is needed
+    diagnostics = Diagnostics(node, lambda: ())  # created now, so that it is discovered when it is needed
     begin_s = clock()
     while (looked_s := clock() - begin_s) < CLAIM_S or (looked_s < LATE_S and any(name.awaits_word for name in names)):
         for name in names:

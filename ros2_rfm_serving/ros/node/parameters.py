@@ -1,7 +1,7 @@
-"""Declaring many ROS parameters with types, descriptions and ranges, and reading them as what they should be.
+"""Declaration of many ROS parameters with types, descriptions and ranges, and typed access to their values.
 
-A parameter of a node with several robots counts for all of them, unless `<robot>.<name>` says otherwise for one.
-`changes.py` is what may change of them later.
+A parameter of a node with several robots applies to all of them, unless `<robot>.<name>` overrides it for one. `changes.py` has the
+changes at run time.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from ros2_rfm_serving.errors import ConfigurationError
 E = TypeVar("E", bound=enum.Enum)
 _LARGEST_INTEGER = 2**63 - 1
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-"""No change."""
+"""Empty set of changes."""
 
 
 class When(enum.Enum):
-    """A parameter may change."""
+    """Time at which a parameter may change."""
 
     ANY = "at any time"
     UNCONFIGURED = "while its node is not configured"
     START = "with a restart of its node"
-    """It is read-only."""
+    """The parameter is read-only."""
 
 
 class Spec(NamedTuple):
-    """One parameter. A list's default says what is in it; an empty string in it, or no number, stands for nothing."""
+    """One parameter. A list's default determines the type of its elements; an empty string, or an empty list, means no element."""
 
     default: bool | int | float | str | list[str] | list[float]
     description: str
@@ -46,7 +46,7 @@ class Spec(NamedTuple):
 
     @property
     def wanted(self) -> str:
-        """In words, for people."""
+        """Description of valid values, as text."""
         if self.choices:
             return f"one of {', '.join(choice or '(empty)' for choice in self.choices)}"
         ends = [f"at least {self.low:g}"] * math.isfinite(self.low) + [f"at most {self.high:g}"] * math.isfinite(self.high)
@@ -59,7 +59,7 @@ class Spec(NamedTuple):
         return Parameter.Type.from_parameter_value(self.default)
 
     def parameter(self, name: str, value: Any) -> Parameter[Any]:
-        """This value as a parameter: `20` does for `20.0`, and a list of nothing for one of whatever belongs in it."""
+        """Return the value as a parameter: `20` is accepted for `20.0`, and an empty list for a list of any type."""
         if self.type is Parameter.Type.DOUBLE and type(value) is int:
             value = float(value)
         elif isinstance(self.default, list) and not isinstance(value, str | int | float) and value is not None:
@@ -67,7 +67,7 @@ class Spec(NamedTuple):
         return Parameter(name, self.type, value) if self._holds(value) else Parameter(name, value=value)
 
     def problem(self, value: Any) -> str:
-        """What is wrong with this value by itself; empty: nothing."""
+        """Return what is wrong with this value by itself; empty: nothing."""
         if not self._holds(value) or (isinstance(value, float) and math.isnan(value)):
             return f"not {_KINDS[self.type].replace('true or false', 'a truth value')}"
         if self.choices and value not in self.choices:
@@ -91,7 +91,7 @@ class Spec(NamedTuple):
         return described
 
     def _holds(self, value: Any) -> bool:
-        """A truth value is an integer to Python, and not to ROS."""
+        """Return whether the value has the parameter's type; Python takes a bool for an integer, ROS does not."""
         return bool(self.type.check(value)) and isinstance(value, bool) is (self.type is Parameter.Type.BOOL)
 
 
@@ -110,10 +110,8 @@ def choice(default: enum.Enum, description: str) -> Spec:
 
 
 def declare(node: Node, specs: Mapping[str, Spec], robot: str = "") -> dict[str, Spec]:
-    """All parameters; of a `robot`, those that its own section of the parameter file has. Returns them by their full names.
-
-    Raises: `ConfigurationError`.
-    """
+    """Declare all parameters and return them by full name.
+    robot: declare those that the robot's own section of the parameter file has. Raises: `ConfigurationError`."""
     declared = {}
     for name, spec in specs.items():
         full = f"{robot}.{name}" if robot else name
@@ -133,7 +131,7 @@ def _declare(node: Node, name: str, spec: Spec) -> None:
             value = overrides[name].value
             raise ConfigurationError(f"{problem} (it is {value!r})", key=name, fix=f"give {spec.wanted}")
     value = overrides[name].value if name in overrides else spec.default
-    if value == []:  # of what, rclpy could not tell
+    if value == []:  # rclpy could not tell the type of its elements
         described = spec.descriptor()
         read_only, described.read_only = described.read_only, False
         node.declare_parameter(name, spec.type, described, ignore_override=True)
@@ -144,19 +142,21 @@ def _declare(node: Node, name: str, spec: Spec) -> None:
 
 
 def unknown(node: Node) -> dict[str, str]:
-    """Return the parameters that were given and that nobody declared, each with the declared one that was probably meant, or ""."""
+    """Return the given parameters that are not declared, each with the declared one that was probably meant, or ""."""
     undeclared = [name for name in _overrides(node) if not node.has_parameter(name) and not name.startswith("qos_overrides.")]
     declared = list(node.get_parameters_by_prefix(""))
     return {name: nearest(name, declared) for name in undeclared}
 
 
 SIMILAR = 0.8
-"""How much alike two names without their sections are, one of which may be meant by the other."""
+"""Minimum similarity of two names without their sections for one to be suggested for the other."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known parameter that is most similar; empty: none is. Those of the same section come first: `limits.lowr` is
-    `limits.lower`. A name without its section is known by it: `request_timeout_s` is `link.request_timeout_s`."""
+    """Return the most similar known parameter; empty: there is none.
+
+    Parameters of the same section have precedence: `limits.lowr` is `limits.lower`. A name without its section is recognised as
+    well: `request_timeout_s` is `link.request_timeout_s`."""
     known = list(known)
     section, dot, leaf = name.rpartition(".")
     leaves = {other.rpartition(".")[2]: other for other in known}
@@ -168,16 +168,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 class Values:
-    """Reads declared parameters, or what they would be with `changed`, by full name.
-
-    Every method raises `ConfigurationError`, which names the parameter, its value and the fix.
-    """
+    """Typed access to declared parameters by full name, with their present values or those that `changed` would give them.
+    Every method raises `ConfigurationError`, which names the parameter, its value and the fix."""
 
     def __init__(self, node: Node, specs: Mapping[str, Spec], robot: str = "", changed: Mapping[str, Any] = NOTHING) -> None:
         self._node, self._specs, self._robot, self._changed = node, specs, robot, changed
 
     def wrong(self, name: str, problem: str, fix: str = "") -> ConfigurationError:
-        """An error about this parameter."""
+        """Return an error about this parameter."""
         return ConfigurationError(
             f"{problem} (it is {self._raw(name)!r})", key=self._key(name), fix=fix or f"give {self._specs[name].wanted}"
         )
@@ -214,18 +212,18 @@ class Values:
         return tuple(self._checked(name))
 
     def pairs(self, name: str) -> dict[str, str]:
-        """A list of `key=value`."""
+        """Return a list of `key=value` as a mapping."""
         parts = [part.partition("=") for part in self.texts(name)]
         if not all(key.strip() and equals for key, equals, _ in parts) or len({key for key, _, _ in parts}) != len(parts):
             raise self.wrong(name, "not a list of key=value, each key once", "write it as [key=value, ...]")
         return {key.strip(): value.strip() for key, _, value in parts}
 
     def numbered(self, name: str) -> dict[str, float]:
-        """A list of `key=number`."""
+        """Return a list of `key=number` as a mapping."""
         return {key: self.parsed(name, value) for key, value in self.pairs(name).items()}
 
     def parsed(self, name: str, text: str) -> float:
-        """A number within a string of this parameter."""
+        """Return a number within a string of this parameter."""
         try:
             number = float(text)
         except ValueError:
@@ -251,6 +249,6 @@ class Values:
 
 
 def _overrides(node: Node) -> dict[str, Any]:
-    """What parameter files and the command line say, declared or not; rclpy has no public name for it."""
+    """Return the values of parameter files and the command line, declared or not; rclpy has no public name for them."""
     given: dict[str, Any] = node._parameter_overrides
     return given

@@ -1,4 +1,4 @@
-"""A service whose answers may take long, without a coroutine that rclpy resumes."""
+"""Service whose replies may take long, without a coroutine that rclpy resumes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rclpy.task import Future
 
 
 class Awaited(Future):
-    """What a patient service's coroutine awaits. Done, it resumes that on the next turn of the executor."""
+    """Future for the coroutine of a patient service to await; once done, it resumes the coroutine on the next iteration."""
 
     def __await__(self) -> Generator[Any, None, Any]:
         yield self
@@ -22,13 +22,13 @@ class Awaited(Future):
 def create_patient_service(
     node: Node, kind: Any, name: str, serve: Callable[[Any, Any], Coroutine[Any, None, Any]], **options: Any
 ) -> Service:
-    """As `Node.create_service`, of a coroutine that awaits nothing but `Awaited`s: rclpy resumes a waiting one on every turn of the
-    executor, at the cost of a core."""
+    """Create a service, as `Node.create_service`, from a coroutine function that awaits nothing but `Awaited` futures.
+    rclpy would resume a waiting coroutine on every iteration of the executor, at the cost of a core."""
     service = node.create_service(kind, name, lambda request, response: partial(serve, request, response), **options)
     send_response = service.send_response
 
     def send(begin: Callable[[], Coroutine[Any, None, Any]], header: Any) -> None:
-        """Called with what the callback has returned."""
+        """Run the coroutine that the callback has returned, and send its response."""
         _go_on(begin(), lambda response: send_response(response, header))
 
     service.send_response = send

@@ -1,6 +1,6 @@
-"""What a whole process reports of itself, apart from its robots, servers and names: for metrics, at little cost.
+"""Report of a whole process, apart from its robots, servers and names: for metrics, at little cost.
 
-`/diagnostics` has the same beside every status, and whoever subscribes to it makes each robot report in full every second.
+`/diagnostics` has the same beside every status, but a subscription to it makes each robot report in full every second.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ros2_rfm_serving.types.process_problems import ENDED
 
 PERIOD_S = 5.0
 ARRIVES_S = 1.0
-"""Of the last report: of one that does not arrive the process is missed."""
+"""Time for the last report to arrive; without it the process would count as missing."""
 
 
 def fleet_root(node: Node) -> str:
@@ -29,30 +29,30 @@ def fleet_root(node: Node) -> str:
 
 
 class ProcessStatus:
-    """Publishes `<node>: process` every `PERIOD_S` while somebody subscribes. One per process."""
+    """Publisher of `<node>: process`, every `PERIOD_S` while there is a subscriber. A process has one."""
 
     def __init__(self, node: Node) -> None:
         self._node, self._published_s, self._speaker = node, 0.0, Speaker()
         self._publisher = None
         try:
             self._publisher = node.create_publisher(DiagnosticArray, Names(fleet_root(node)).processes, qos.PROCESS_STATUS)
-        except RuntimeError as error:  # permissions that were issued by an earlier version
+        except RuntimeError as error:  # the permissions were issued by an earlier version
             fix = "`rfm security` issues them anew; metrics have nothing of this process until then"
             node.get_logger().warning(f"this process may not report to rfm/processes: {error}; {fix}")
 
     def publish(self, problems: Mapping[str, str], level: int, figures: Callable[[], Mapping[str, int]], now_s: float) -> None:
-        """Publish if it is time. level: of the gravest problem. figures: asked when they are published."""
+        """Publish if it is due. level: level of the gravest problem. figures: called only when they are published."""
         if now_s - self._published_s >= PERIOD_S:
             self._published_s = now_s
             self._publish(problems, level, figures)
 
     def end(self, problems: Mapping[str, str], level: int, figures: Callable[[], Mapping[str, int]]) -> None:
-        """Publish for the last time, that the process ends in order, and wait a moment until that has arrived."""
+        """Publish the last report, that the process ends in order, and wait a moment until it has arrived."""
         if self._publish(problems, level, lambda: {**figures(), ENDED: 1}) and self._publisher is not None:
             self._publisher.wait_for_all_acked(Duration(seconds=ARRIVES_S))
 
     def _publish(self, problems: Mapping[str, str], level: int, figures: Callable[[], Mapping[str, int]]) -> bool:
-        """Return whether somebody receives it."""
+        """Publish, and return whether there is a subscriber."""
         if self._publisher is None or not self._publisher.get_subscription_count():
             return False
         status = DiagnosticStatus(

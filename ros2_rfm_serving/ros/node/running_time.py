@@ -1,7 +1,8 @@
-"""How long a process ran: one that was stopped (SIGSTOP, a debugger, a frozen container) or whose machine was suspended did not.
+"""Running time of a process: it excludes time in which the process was stopped (SIGSTOP, a debugger, a frozen container) or its
+machine was suspended.
 
-A monotonic clock goes on meanwhile, and no deadline of what the process itself should have done may follow from that. How old an
-observation is, or how long ago somebody else was heard, is another matter: the world does not stop.
+A monotonic clock runs on meanwhile, and no deadline for the process' own work may follow from that. The age of an observation, or
+the time since another process was last received, is another matter: the world does not stop.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from collections import deque
 
 LOOK_PERIOD_S = 0.25
 GAP_S = 1.0
-"""Longer between two looks, and the process did not run: a busy machine or a held interpreter makes them late by less."""
+"""Time between two polls above which the process did not run; a busy machine or a held interpreter causes shorter delays."""
 MAX_PAUSES = 64
 
 
 class RunningTime:
-    """Looked at every `LOOK_PERIOD_S` from one thread; `passed_s` from any, without a lock."""
+    """Clock of running time. One thread calls `look` every `LOOK_PERIOD_S`; `passed_s` is for any thread, without a lock."""
 
     def __init__(self, now_s: float) -> None:
         self._looked_s = now_s
         self._pauses: deque[tuple[float, float]] = deque(maxlen=MAX_PAUSES)
-        """When each ended, and how long it was."""
+        """(end, length) of each pause."""
 
     def look(self, now_s: float) -> None:
         if (pause_s := self._open_s(now_s)) > 0.0:
@@ -33,6 +34,6 @@ class RunningTime:
         return max(0.0, now_s - since_s - pauses_s - min(self._open_s(now_s), max(0.0, now_s - since_s)))
 
     def _open_s(self, now_s: float) -> float:
-        """Return how long the pause was of which the next look will know; 0: there was none."""
+        """Return the length of the pause that the next poll will record; 0: there was none."""
         gap_s = now_s - self._looked_s
         return gap_s - LOOK_PERIOD_S if gap_s > GAP_S else 0.0

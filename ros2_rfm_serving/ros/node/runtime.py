@@ -1,4 +1,4 @@
-"""What every node process shares: starting rclpy, spinning the right executor, stopping cleanly, finding installed files."""
+"""Common parts of every node process: starting rclpy, spinning the right executor, stopping cleanly, finding installed files."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from ros2_rfm_serving.ros.wire.qos import Names
 
 EXIT_FAILED = 1
 LEAVING_S = 20.0
-"""For what libraries clean up at the end, such as processes of their own."""
+"""Time for the clean-up of libraries at the end, which may have processes of their own."""
 LOOK_PERIOD_S = 0.1
-"""Of looking whether the process was asked to end."""
+"""Period of polling whether the process was asked to end."""
 NO_PARAMETERS: Mapping[str, Spec] = MappingProxyType({})
 T = TypeVar("T")
 clock = process_clock.clock
 
 
 def share() -> Path:
-    """Where config/, models/ and launch/ are installed."""
+    """Return the folder where config/, models/ and launch/ are installed."""
     if not os.environ.get("AMENT_PREFIX_PATH"):
         os.environ["AMENT_PREFIX_PATH"] = sys.prefix
     try:
@@ -52,8 +52,8 @@ def share() -> Path:
 
 
 def executor() -> Any:
-    """The events executor; where a ROS installation lacks it, the single-threaded one. Never the multi-threaded one: it costs
-    ten times as much per message."""
+    """Return the events executor, or the single-threaded one where a ROS installation lacks it.
+    The multi-threaded executor is never used: it costs ten times as much per message."""
     try:
         from rclpy.experimental import EventsExecutor
     except ImportError:
@@ -62,12 +62,11 @@ def executor() -> Any:
 
 
 def run_node(make: Callable[[], Node], about: str | None = "", parameters: Mapping[str, Spec] = NO_PARAMETERS) -> NoReturn:
-    """Runs one node until SIGINT or SIGTERM, and ends the process (`usage.py` has the exit codes). `make` runs after rclpy has
-    started; about, parameters: for `--help`.
+    """Run one node until SIGINT or SIGTERM, and end the process (`usage.py` has the exit codes).
 
-    The signals are handled here and not by rclpy, whose handlers end the context at once: a node's `drain()` and `stop()`, if it
-    has them, can finish what runs and publish its last words.
-    """
+    make: creates the node, after rclpy has started. about, parameters: for `--help`. The signals are handled here and not by rclpy,
+    whose handlers end the context at once: a node's `drain()` and `stop()`, if it has them, can finish its work and publish final
+    messages."""
     if HELP_FLAGS & set(sys.argv[1:]):
         print(usage(about or "", parameters))
         raise SystemExit(0)
@@ -77,12 +76,12 @@ def run_node(make: Callable[[], Node], about: str | None = "", parameters: Mappi
 
 
 def _run(make: Callable[[], Node], ending: Ending) -> int:
-    """The exit code."""
+    """Run the node and return the exit code."""
     watch = HangWatch()
     use_profile()
     try:
         rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-    except RuntimeError as error:  # rclpy has no name of its own for bad arguments
+    except RuntimeError as error:  # rclpy has no exception of its own for bad arguments
         return _refused(RuntimeError(f"{error}{_fix(str(error))}"))
     try:
         with dead_ports_left_alone(rclpy.get_default_context().get_domain_id()):
@@ -91,7 +90,7 @@ def _run(make: Callable[[], Node], ending: Ending) -> int:
         _serve(node, ending, watch)
     except (RfmError, ParameterException) as error:
         return _refused(error)
-    except SystemExit as end:  # of a callback that has said why
+    except SystemExit as end:  # raised by a callback that has logged the reason
         return end.code if isinstance(end.code, int) else EXIT_FAILED
     except Exception:
         traceback.print_exc()
@@ -100,7 +99,7 @@ def _run(make: Callable[[], Node], ending: Ending) -> int:
 
 
 def _fix(problem: str) -> str:
-    """Return what mends a parameter file that rcl cannot read; empty: it is not known."""
+    """Return the fix of a parameter file that rcl cannot read; empty: unknown."""
     fixes = {
         "Sequence should be of same type": "write all numbers of a list alike, such as [1.0, 0.5]",
         "Will not support aliasing": "write the value in each place: parameter files have no aliases",
@@ -115,7 +114,8 @@ def _refused(error: Exception) -> int:
 
 
 def _serve(node: Any, ending: Ending, watch: HangWatch) -> None:
-    """From the outside in: the executor, which calls into the node, ends before the node, and the node before what it stands on."""
+    """Spin, and tear down from the outside in: the executor, which calls into the node, ends before it, and the node before
+    rclpy."""
     spinner = executor()
     spinner.add_node(node)
     _watch_node(node, watch)
@@ -130,7 +130,7 @@ def _serve(node: Any, ending: Ending, watch: HangWatch) -> None:
         getattr(node, "stop", lambda: None)()
         watch.ends("the last turns of the executor")
         for _ in range(5):
-            _spin(spinner, node, 0.02)  # what `stop` set off, such as the result of a goal
+            _spin(spinner, node, 0.02)  # for what `stop` has caused, such as the result of a goal
         watch.ends("destroying the node")
         spinner.remove_node(node)
         spinner.shutdown()
@@ -140,13 +140,13 @@ def _serve(node: Any, ending: Ending, watch: HangWatch) -> None:
 
 
 def _watch_node(node: Any, watch: HangWatch) -> None:
-    """close_files: of a node that writes some. A node that watches the interpreter itself says so by `watches_interpreter`."""
+    """Register the node with its `close_files` and `watches_interpreter`, where it has them."""
     close_files = getattr(node, "close_files", lambda: None)
     watch.is_made(node.get_name(), close_files, watches_interpreter=not getattr(node, "watches_interpreter", False))
 
 
 def _drain(spinner: Any, node: Any, watch: HangWatch) -> None:
-    """A node with a `drain` says by `drained` when it has finished; until then it goes on answering."""
+    """Drain a node that has `drain`: it goes on answering until `drained` is true."""
     if hasattr(node, "drain"):
         node.drain()
         while rclpy.ok() and not node.drained:
@@ -155,15 +155,15 @@ def _drain(spinner: Any, node: Any, watch: HangWatch) -> None:
 
 
 def _spin(spinner: Any, node: Node, seconds: float) -> None:
-    """A while. A callback's exception costs that message, not the process: it is said aloud and the node goes on."""
+    """Spin for a while. An exception of a callback costs its message, not the process: it is logged and the node continues."""
     try:
-        spinner.spin_until_future_complete(Future(), timeout_sec=seconds)  # unlike `spin_once`: everything that comes meanwhile
+        spinner.spin_until_future_complete(Future(), timeout_sec=seconds)  # unlike `spin_once` it handles all that arrives
     except Exception:
         node.get_logger().error(f"a callback failed:\n{traceback.format_exc()}", throttle_duration_sec=1.0)
 
 
 def logged(transition: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """For lifecycle callbacks: rclpy turns their exceptions into an error state without a word."""
+    """Decorate a lifecycle callback so that its exceptions are logged: rclpy turns them into an error state without any message."""
 
     @functools.wraps(transition)
     def run(node: Any, state: Any) -> Any:
@@ -177,18 +177,18 @@ def logged(transition: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def parameter(node: Node, name: str, default: T, description: str) -> T:
-    """Declares a parameter that only a restart changes, with its description, and returns its value."""
+    """Declare a parameter that only a restart changes, with its description, and return its value."""
     described = ParameterDescriptor(description=description, additional_constraints="changes with a restart", read_only=True)
     value: T = node.declare_parameter(name, default, described).value
     return value
 
 
 def fleet_names(node: Node, *, is_robots: bool = True) -> Names:
-    """Return the names of the factory that a node belongs to. is_robots: it may be in a namespace that is called as a robot.
+    """Return the names of the factory that a node belongs to.
 
-    Raises: `ConfigurationError`: the node's namespace was pushed below another one, and the factory's was not: two cells that a
-    launch file starts in two namespaces would share one factory's topics.
-    """
+    is_robots: the node may be in a namespace with a robot's name. Raises: `ConfigurationError` when the node's namespace was
+    pushed below another one, and the factory's was not: two cells that a launch file starts in two namespaces would share one
+    factory's topics."""
     given = parameter(node, "fleet_namespace", "", "Namespace of the whole factory; empty: none; /: none, wherever the node is")
     names = Names(given)
     pushed = pushed_namespace(node.get_namespace(), names.root, is_robots=is_robots)

@@ -1,4 +1,4 @@
-"""What a process says of itself to everybody, signed by its certificate: nobody is asked, so there is no session and no seal."""
+"""Signed statuses and reports of a process. They are published without a request, so there is no session and no session MAC."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ros2_rfm_serving.security.proof import Verifies, Who
 from ros2_rfm_serving.security.wire_table import owner_of
 
 UNPROVEN, STALE = "unproven", "stale_status"
-"""Kinds of what is refused: of nobody who may say it; said before."""
+"""Kinds of refused messages: not signed by the right process; received before."""
 PROCESS, NUMBER = "process", "number"
-"""Values of a report: its process, by a number that it drew at random, and the number of the report, counted from 1."""
+"""Values of a report: the random number of its process, and the number of the report, counted from 1."""
 MOST_PROCESSES = 256
-"""Of one robot, of which numbers are remembered: its restarts under one scheduler."""
+"""Maximum number of processes of one robot that are remembered: its restarts under one scheduler."""
 
 
 _Numbers = dict[str, OrderedDict[int, int]]
-"""Robot -> process -> the highest number that was heard of it."""
+"""Robot -> process -> highest number that was received from it."""
 
 
 class Speaker:
-    """Signs what a process, or one of several members in it, publishes. Without a certificate everything stays as it is."""
+    """Signer of a process' messages, or of those of one member in it. Without a certificate messages stay unchanged."""
 
     def __init__(self, member: str = "") -> None:
-        """member: whose messages it signs; empty: those of the process. Raises: `ConfigurationError`."""
+        """Create the signer. member: member whose messages it signs; empty: the process' own. Raises: `ConfigurationError`."""
         self._prover = prover_of_member(member) if member else prover_of_process()
         self.process, self._number = 1 + secrets.randbelow(2**64 - 1), 0
 
     def numbered(self, status: Any) -> Any:
-        """Return a status to be published, with the number of this process; a signed one has a number of its own, too."""
+        """Put the process' number into a status to publish, and return it; a signed status also gets a number of its own."""
         status.process = self.process
         if self._prover is None:
             return status
@@ -43,7 +43,7 @@ class Speaker:
         return self.signed(status)
 
     def report(self, status: Any) -> Any:
-        """Return a `DiagnosticStatus` of the whole process to be published; where it signs, no other has its number."""
+        """Return a `DiagnosticStatus` of the whole process for publication; a signed one gets a unique number."""
         if self._prover is not None:
             self._number += 1
             with contextlib.suppress(ConfigurationError):  # as in `signed`
@@ -51,26 +51,26 @@ class Speaker:
         return status
 
     def signed(self, message: Any) -> Any:
-        """To be published: the message, or its bytes with their signature."""
+        """Return the message for publication, or its signed bytes."""
         if self._prover is None:
             return message
         try:
             return signed(message, self._prover)
-        except ConfigurationError:  # `/diagnostics` says it; what is said so counts for nobody who demands a certificate
+        except ConfigurationError:  # `/diagnostics` reports it; receivers that demand a certificate ignore the message
             return message
 
 
 class Hearer:
-    """Of messages that whoever says them has signed. Without a certificate it demands none."""
+    """Verifier of messages that their publishers sign. Without a certificate it demands none."""
 
     def __init__(self, verifier: Verifies | None) -> None:
         self._verifier = verifier
         self._numbers: tuple[_Numbers, _Numbers] = {}, {}
-        """Of statuses that were said to another scheduler, of those to this one: those of long ago crowd out none of now."""
+        """Numbers of statuses to other schedulers, and to this one; old statuses cannot crowd out present ones."""
 
     @staticmethod
     def of_process() -> Hearer:
-        """Raises: `ConfigurationError`."""
+        """Return the verifier of this process. Raises: `ConfigurationError`."""
         return Hearer(verifier_of_process())
 
     @property
@@ -78,7 +78,7 @@ class Hearer:
         return self._verifier is not None
 
     def who(self, message: Any, data: memoryview) -> Who | None:
-        """Who has said it; None: nobody is asked to show that. data: of the message. Raises: `BadMessageError`."""
+        """Return the signer of a message; None: no signature is demanded. data: bytes of the message. Raises: `BadMessageError`."""
         if self._verifier is None:
             return None
         try:
@@ -87,24 +87,23 @@ class Hearer:
             raise BadMessageError(UNPROVEN, str(error)) from error
 
     def is_of_now(self, status: Any, scheduler: int) -> bool:
-        """A status was said since that scheduler has drawn its identity, which nobody knew before."""
+        """Return whether a status was made after that scheduler has drawn its identity, which nobody could know before."""
         return not self.demands or scheduler in (status.scheduler, *getattr(status, "hears", ()))
 
     def check_status(self, robot: str, scheduler: int, status: Any, data: memoryview) -> None:
-        """On the topic of `robot`: said by it, and heard for the first time. Raises: `BadMessageError`."""
+        """Check that a status on the topic of `robot` is its own and was not received before. Raises: `BadMessageError`."""
         if self.demands:
             self._check(self._numbers[self.is_of_now(status, scheduler)], robot, status, data)
 
     def check_own(self, name: str, status: Any, data: memoryview) -> None:
-        """As `check_status`, whichever scheduler it was said to: of a server's, or by who follows none itself."""
+        """Check a status as `check_status` does, whichever scheduler it answers: for servers, or receivers that follow no
+        scheduler."""
         if self.demands:
             self._check(self._numbers[0], name, status, data)
 
     def check_report(self, report: Any, node: str) -> None:
-        """Check that a report is of the process of this node, and that it was not received before.
-
-        node: its name below the factory's namespace. Raises: `BadMessageError`.
-        """
+        """Check that a report is from the process of this node, and was not received before.
+        node: its name below the factory's namespace. Raises: `BadMessageError`."""
         if self._verifier is None:
             return
         try:
@@ -125,9 +124,9 @@ class Hearer:
         self._remember(self._numbers[0], node, process, number)
 
     def _check(self, heard: _Numbers, name: str, status: Any, data: memoryview) -> None:
-        """What costs nothing is asked first."""
+        """Check a status; the cheap checks come first."""
         if len(status.certificate) and status.number <= heard.get(name, {}).get(status.process, 0):
-            # A middleware itself repeats, after a cut: that is nobody's forgery.
+            # The middleware itself repeats messages after a cut: that is no forgery.
             raise BadMessageError(STALE, f"a status of {name[:100]!r} that was said before")
         if (who := self.who(status, data)) and who.name != name:
             raise BadMessageError(UNPROVEN, f"{who.name} tells how {name[:100]!r} is")

@@ -1,8 +1,8 @@
-"""Schedules as they are said and heard where there are certificates: signed by a scheduler, each word once, and of now.
+"""Signed publication and verification of schedules where there are certificates: each message counts once, and only while fresh.
 
-A scheduler says its schedule over and over. Each time is a word of its own, with a number and a signature: so nobody else keeps it
-alive. That it is no recording of a scheduler that has gone follows from what a server has drawn at random: a schedule names the
-processes of servers that its scheduler hears.
+A scheduler repeats its schedule. Each repetition is a message with its own number and signature, so no other process can keep the
+schedule alive. Freshness follows from a server's random number: a schedule lists the server processes that its scheduler receives,
+so it is no recording of a scheduler that has gone.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ros2_rfm_serving.security.proof import Says, Verifies
 from ros2_rfm_serving.types import Heard
 
 ROLE = "scheduler"
-"""Of a certificate."""
+"""Role in a scheduler's certificate."""
 MOST_SCHEDULERS = 256
-"""Of which numbers are remembered."""
+"""Number of schedulers whose last message number is remembered."""
 MOST_NAMED = 8
-"""Schedulers that a server names in its status."""
+"""Maximum number of schedulers that a server lists in its status."""
 MOST_GONE = 64
-"""Former processes of one server that are remembered."""
+"""Maximum number of former processes of one server that are remembered."""
 
 
 class ScheduleSpeaker:
-    """Of a scheduler. Without a certificate everything stays as it is."""
+    """Signer of a scheduler's messages. Without a certificate messages stay unchanged."""
 
     def __init__(self, prover: Says | None) -> None:
         self._prover, self._words, self._number = prover, Words(), 0
@@ -40,23 +40,23 @@ class ScheduleSpeaker:
         self._certificate, self._data = b"", b""
 
     def put(self, message: Any) -> bytes:
-        """To be said from now on; as it is, but for stamp, number and signature."""
+        """Set the schedule to publish from now on, and return its bytes without stamp, number and signature."""
         self._message = message
         if self._prover is not None:
-            with contextlib.suppress(ConfigurationError):  # `/diagnostics` says it
+            with contextlib.suppress(ConfigurationError):  # `/diagnostics` reports it
                 self._certificate = self._prover.certificate()
         message.certificate = self._certificate
         if self._certificate:
             self._data = self._words.put(message)
         else:
             data: bytes = serialize_message(message)
-            self._data = data[: bounded.check(data, type(message))]  # readers of recordings take no byte more
+            self._data = data[: bounded.check(data, type(message))]  # readers of recordings accept no trailing byte
         return self._data
 
     def word(self, now: Any) -> bytes:
-        """To be published. now: `builtin_interfaces/Time`."""
+        """Return the next message for publication. now: `builtin_interfaces/Time`."""
         if self._prover is not None:
-            with contextlib.suppress(ConfigurationError):  # what is said so is followed by nobody who demands a certificate
+            with contextlib.suppress(ConfigurationError):  # servers that demand a certificate ignore the message
                 if self._prover.certificate() != self._certificate:
                     self.put(self._message)
                 self._number += 1
@@ -65,16 +65,16 @@ class ScheduleSpeaker:
 
 
 class ScheduleHearer:
-    """Of words that a scheduler has signed. Without a certificate it demands none."""
+    """Verifier of schedules. Without a certificate it demands none."""
 
     def __init__(self, verifier: Verifies | None) -> None:
         self._verifier = verifier
         self._numbers: OrderedDict[int, int] = OrderedDict()
-        """Scheduler -> number of the last word."""
+        """Scheduler -> number of its last message."""
 
     @staticmethod
     def of_process() -> ScheduleHearer:
-        """Raises: `ConfigurationError`."""
+        """Return the verifier of this process. Raises: `ConfigurationError`."""
         return ScheduleHearer(verifier_of_process())
 
     @property
@@ -82,18 +82,19 @@ class ScheduleHearer:
         return self._verifier is not None
 
     def check(self, schedule: Any, word: memoryview) -> None:
-        """For `bounded.hear`, of what is repeated: by a scheduler, and said for the first time. Raises: `BadMessageError`."""
+        """Check that a repeated schedule is a scheduler's and was not received before; for `bounded.hear`.
+        Raises: `BadMessageError`."""
         if self._verifier is None:
             return
         scheduler, number = schedule.scheduler, number_of(word)
         if len(schedule.certificate) and number <= self._numbers.get(scheduler, 0):
-            # The middleware itself does so, after a cut: the last word is latched.
+            # The middleware itself repeats the last message after a cut, because it is latched.
             raise BadMessageError(Heard.STALE.value, "a word of a scheduler that was said before")
         try:
             who = sayer_of_word(schedule, word, self._verifier)
         except UnprovenError as error:
             raise BadMessageError("unproven", str(error)) from error
-        if (who.role or who.name) != ROLE:  # of a keystore without roles its name says it, which nobody else has
+        if (who.role or who.name) != ROLE:  # in a keystore without roles the unique name shows it
             raise BadMessageError("unproven", f"the certificate of {who.name} is no scheduler's: if it is one, rfm security rotate")
         self._numbers[scheduler] = number
         self._numbers.move_to_end(scheduler)
@@ -102,7 +103,7 @@ class ScheduleHearer:
 
 
 class Contemporaries:
-    """Of a server's process: schedulers that live since it does, as they name it."""
+    """Schedulers that are alive at the same time as a server's process, because they list it."""
 
     def __init__(self, process: int) -> None:
         self._process = process
@@ -111,11 +112,11 @@ class Contemporaries:
 
     @property
     def named(self) -> list[int]:
-        """Heard lately: each finds out from that that this server lives since it does."""
+        """Schedulers that were received lately; each learns from the list that this server process is alive at the same time."""
         return list(self._named)
 
     def meet(self, schedule: Any) -> bool:
-        """A schedule that is proven. True: its scheduler was not heard lately."""
+        """Record a verified schedule; return whether its scheduler was not received lately."""
         if self._process in schedule.hears:
             _remember(self._known, schedule.scheduler, MOST_SCHEDULERS)
         is_new = schedule.scheduler not in self._named
@@ -127,7 +128,7 @@ class Contemporaries:
 
 
 class Processes:
-    """Of servers, as a scheduler hears them: of each the newest."""
+    """Newest process of each server, as a scheduler receives them."""
 
     def __init__(self) -> None:
         self._newest: dict[str, int] = {}
@@ -138,7 +139,7 @@ class Processes:
         return sorted(self._newest.values())
 
     def hear(self, server: str, process: int) -> bool:
-        """True: it is another one than before."""
+        """Record a server's process; return whether it differs from the previous one."""
         before = self._newest.get(server, 0)
         if process == before:
             return False
@@ -148,11 +149,11 @@ class Processes:
         return True
 
     def is_gone(self, server: str, process: int) -> bool:
-        """It has a successor."""
+        """Return whether the process has a successor."""
         return process in self._gone.get(server, ())
 
     def keep(self, servers: Iterable[str]) -> None:
-        """Forgets all others."""
+        """Forget all other servers."""
         for server in self._newest.keys() - set(servers):
             del self._newest[server]
 

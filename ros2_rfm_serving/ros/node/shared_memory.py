@@ -1,8 +1,8 @@
-"""Fast DDS's shared memory, and what killed processes left of it.
+"""Shared memory of Fast DDS, and what killed processes have left of it.
 
-A killed process leaves its ports, and others go on writing to them until they notice. Fast DDS looks for that by the wall clock:
-when it has been set back, nobody looks until it has caught up, and whoever took such a port meanwhile would hear nothing of those
-who have it open. So a process of ours takes another one (`dead_ports_left_alone`).
+A killed process leaves its ports, and others go on writing to them until they notice. Fast DDS checks for that by the wall clock:
+when it has been set back, the check waits until it has caught up, and a process that took such a port meanwhile would receive
+nothing from those that have it open. So a process of this package takes another port (`dead_ports_left_alone`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ SHM, PROCESSES = Path("/dev/shm"), Path("/proc")
 SEGMENT = re.compile(r"(fast(?:dds|rtps)_(?:port\d+|[0-9a-f]{16}))(?:_el|_sl)?$")
 _UNICAST = re.compile(r"(fastdds_port(\d+))_el$")
 PORT_BASE, DOMAIN_GAIN, FIRST_UNICAST = 7400, 250, 10
-"""RTPS 9.6.2.3: ports of a domain, of which the first are for everybody."""
+"""Ports of a domain by RTPS 9.6.2.3, of which the first ones are shared."""
 
 
 @contextmanager
 def dead_ports_left_alone(domain: int, shm: Path = SHM, processes: Path = PROCESSES) -> Iterator[None]:
-    """Around the creation of a participant: it finds the ports of this domain taken whose owners were killed and which a living
-    process has in its memory. Those that nobody has any more may be used again."""
+    """Keep a new participant from taking ports of killed processes; enclose its creation in this context.
+
+    Ports of this domain whose owners were killed, and which a live process has mapped, appear taken. Ports that no process has
+    mapped may be used again."""
     first = PORT_BASE + DOMAIN_GAIN * domain
     with ExitStack() as held:
         dead = {}
@@ -39,7 +41,7 @@ def dead_ports_left_alone(domain: int, shm: Path = SHM, processes: Path = PROCES
 
 
 def mapped(processes: Path) -> set[str]:
-    """Segments that a process has in its memory, of the processes that we may look at."""
+    """Return the segments that processes have mapped, as far as this user may read their maps."""
     found: set[str] = set()
     for maps in processes.glob("[0-9]*/maps"):
         try:
@@ -58,9 +60,10 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _is_free(lock: Path, holder: ExitStack) -> bool:
-    """Nobody holds it: its owner is dead. Held then, together with others of ours who start just now, until `holder` is closed."""
+    """Return whether a lock's owner is dead.
+    The lock is then held, shared with other processes of this package that start at this moment, until `holder` is closed."""
     try:
-        file = os.open(lock, os.O_RDONLY | os.O_NONBLOCK)  # which waits for nobody if it is a pipe: anybody could put one there
+        file = os.open(lock, os.O_RDONLY | os.O_NONBLOCK)  # non-blocking, in case it is a pipe: any user could put one there
         holder.callback(os.close, file)
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:  # alive, another user's, or gone

@@ -1,4 +1,4 @@
-"""This process's certificate, for what it writes of itself: audit pages, and the manifest of a recording."""
+"""Signatures of this process for what it writes about itself: audit pages, and the manifest of a recording."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def signer_of_process() -> Sign | None:
-    """Return what signs a text; None: it has no certificate. Raises: `ConfigurationError`."""
+    """Return the function that signs a text; None: the process has no certificate. Raises: `ConfigurationError`."""
     return _signer(prover_of_process())
 
 
 def signer_of_writer(writer: str) -> Sign | None:
-    """Return what signs pages of a writer (`<role>/<name>`), as `signer_of_process`. Raises: `ConfigurationError`."""
+    """Return the function that signs pages of a writer (`<role>/<name>`), as `signer_of_process`. Raises: `ConfigurationError`."""
     role, _, name = writer.partition("/")
     return _signer(prover_of_member(name)) if role == "robot" else signer_of_process()
 
@@ -30,7 +30,7 @@ def _signer(prover: Prover | None) -> Sign | None:
     def sign(text: bytes) -> Signature | None:
         try:
             return Signature(prover.certificate(), prover.say(text))
-        except ConfigurationError:  # `/diagnostics` says it; what is written so counts for nobody who demands a certificate
+        except ConfigurationError:  # `/diagnostics` reports it; readers that demand a certificate ignore the text
             return None
 
     return sign

@@ -1,4 +1,4 @@
-"""A client of one robot's `ExecuteTask` action: it signs goals, sends them again where the middleware lost them, and cancels."""
+"""Client of one robot's `ExecuteTask` action: it signs goals, sends them again when the middleware loses them, and cancels them."""
 
 from __future__ import annotations
 
@@ -23,48 +23,45 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.security.signing import Prover, Verifier
 
 ANSWER_S = 3.0
-"""A request without an answer, and without feedback, is sent again after this time: rmw_fastrtps drops an answer whose client it
-has not discovered within 100 ms, and rclpy the goal with it (ros2/rmw_fastrtps#842)."""
+"""Time without reply and feedback after which a request is sent again.
+rmw_fastrtps drops a reply whose client it has not discovered within 100 ms, and rclpy the goal with it (ros2/rmw_fastrtps#842)."""
 Feedback = Callable[[Any], None]
 Ended = Callable[[int, Any], None]
-"""(a `GoalStatus`, an `ExecuteTask.Result`)"""
+"""Callback with (a `GoalStatus`, an `ExecuteTask.Result`)."""
 
 
 class TaskClient:
-    """One goal at a time. All methods are for the executor's thread; `poll` is to be called a few times per second.
-
-    A goal whose answer is lost is not given twice: its feedback, or its result, shows that the robot has it.
-    """
+    """Client with one goal at a time. All methods are for the executor's thread; `poll` is to be called a few times per second.
+    A goal whose reply is lost is not given twice: its feedback, or its result, shows that the robot has it."""
 
     def __init__(self, node: Node, robot: str, names: qos.Names, prover: Prover | None, verifier: Verifier | None) -> None:
         """Create the client of the action and, where `prover` is a certificate, that of the robot's orders.
-
-        Raises: `RuntimeError` where DDS permissions forbid it.
-        """
+        Raises: `RuntimeError` where DDS permissions forbid it."""
         self.robot = robot
         self.heard_s = -math.inf
-        """When the robot last sent something about the goal; at first when the goal was given."""
+        """Time at which the robot last sent something about the goal; initially the time at which the goal was given."""
         self._node, self._prover, self._verifier = node, prover, verifier
         self._on_feedback: Feedback = lambda feedback: None
         self._on_end: Ended = lambda status, result: None
         self._signing = Signing(prover, robot, verifier)
         self._wanted: Any = None
-        """The goal that is worked on; None: there is none."""
+        """Present goal; None: there is none."""
         self._attempt = 0
-        """Counts goals, so that what a former one still reports is ignored."""
+        """Number of the goal, by which reports about former ones are recognised and ignored."""
         self._ids: dict[bytes, Any] = {}
-        """Of the requests for this goal."""
+        """Goal ids of the requests for this goal."""
         self._handle: Any = None
-        """Of the request that the robot has accepted."""
+        """Handle of the request that the robot has accepted."""
         self._asked_s, self._is_probing, self._is_canceled, self._canceled_s = -math.inf, False, False, -math.inf
         self._action = ActionClient(node, action.ExecuteTask, names.robot(robot, "execute_task"))
         self._orders: Any = None
-        """Where there are certificates: its answer has the challenge for the next goal, and it cancels."""
+        """Client of the robot's commands where there are certificates: it gets the challenge for the next goal, and cancels."""
         if prover:
             self._orders = node.create_client(srv.Order, names.robot(robot, "rfm/order"), qos_profile=qos.CONTROL)
 
     def destroy(self) -> None:
-        """When the executor has ended: a client of an action that goes before may crash it (ros2/rclpy#1644)."""
+        """Destroy the clients; only after the executor has ended, because an earlier end of an action client may crash it
+        (ros2/rclpy#1644)."""
         self.abandon()
         self._action.destroy()
         if self._orders is not None:
@@ -72,12 +69,12 @@ class TaskClient:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the robot can be given a goal."""
+        """True if the robot can be given a goal."""
         return self._action.server_is_ready() and (self._orders is None or self._orders.service_is_ready())
 
     @property
     def is_busy(self) -> bool:
-        """From `start` until the end was reported, or the goal abandoned."""
+        """True while there is a goal: from `start` until its end was reported, or the goal abandoned."""
         return self._wanted is not None
 
     @property
@@ -85,7 +82,8 @@ class TaskClient:
         return self._handle is not None
 
     def start(self, goal: Any, on_end: Ended, on_feedback: Feedback = lambda feedback: None) -> None:
-        """goal: an `ExecuteTask.Goal`; one that was worked on is abandoned. on_end: is called once, unless this one is."""
+        """Send a goal and abandon the present one.
+        goal: an `ExecuteTask.Goal`. on_end: called once, unless the goal is abandoned."""
         self.abandon()
         self._on_end, self._on_feedback = on_end, on_feedback
         self._wanted, self.heard_s = goal, clock()
@@ -93,20 +91,20 @@ class TaskClient:
         self._ask()
 
     def abandon(self) -> None:
-        """Forget the goal; nothing that is still reported of it counts."""
+        """Forget the goal; later reports about it are ignored."""
         self._attempt += 1
         self._wanted = self._handle = None
         self._is_probing = self._is_canceled = False
         self._ids.clear()
 
     def cancel(self) -> None:
-        """Cancel the goal as soon as the robot has it; `poll` repeats that until the robot has answered with the result."""
+        """Cancel the goal as soon as the robot has it; `poll` repeats that until the robot has sent the result."""
         if not self._is_canceled and self._handle is not None:
             self._cancel()
         self._is_canceled = True
 
     def poll(self, now_s: float) -> None:
-        """Send again what had no answer."""
+        """Send again each request that has had no reply."""
         if self._wanted is None:
             return
         if self._handle is not None and self._is_canceled and now_s - self._canceled_s > ANSWER_S:
@@ -124,7 +122,7 @@ class TaskClient:
     # --- the goal ---
 
     def _ask(self) -> None:
-        """Send the goal; with a certificate, once the challenge for its proof is there."""
+        """Send the goal; with a certificate, only after the challenge for its signature has arrived."""
         self._asked_s, self._is_probing = clock(), False
         if self._orders is None or self._wanted.proof.certificate:
             self._send()
@@ -148,7 +146,7 @@ class TaskClient:
     def _on_answer(self, attempt: int, handle: Any) -> None:
         if attempt != self._attempt or self._handle is not None:
             return
-        if handle is None or not handle.accepted:  # every goal is accepted: this is another server's answer
+        if handle is None or not handle.accepted:  # every goal is accepted, so this is another server's reply
             self._end(GoalStatus.STATUS_UNKNOWN, action.ExecuteTask.Result(error_msg="the goal was rejected"))
             return
         self._accepted(handle)
@@ -180,7 +178,7 @@ class TaskClient:
     def _on_result(self, attempt: int, handle: Any, answer: Any) -> None:
         if attempt != self._attempt or answer is None or (self._handle is not None and handle != self._handle):
             return
-        if answer.status == GoalStatus.STATUS_UNKNOWN and self._handle is None:  # it never arrived
+        if answer.status == GoalStatus.STATUS_UNKNOWN and self._handle is None:  # the request never arrived
             self._ids.clear()
             self._ask()
             return
@@ -201,12 +199,12 @@ class TaskClient:
     # --- orders ---
 
     def _order(self, signing: Signing, order: Any) -> Any:
-        """Return the future answer: the robot's own, or anybody's of a robot that may have no certificate."""
+        """Return the future of the reply: the robot's own, or any reply of a robot that may have no certificate."""
         return signing.call(self._orders, order, turns_of(self._node).once)
 
     def _cancel(self) -> None:
-        """With a certificate, by an order for the challenge that comes first, and of this goal alone: it may arrive when the next
-        task runs."""
+        """Cancel the goal. With a certificate this takes a signed command, which needs a challenge first and names this goal
+        alone: it may arrive when the next task runs."""
         self._canceled_s = clock()
         if self._orders is None:
             self._handle.cancel_goal_async()

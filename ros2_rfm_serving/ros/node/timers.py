@@ -1,10 +1,12 @@
-"""Timers of a node. They follow the machine's monotonic clock: a ROS timer follows the wall clock, or `/clock`, which are set back,
-jump and stand still, and a robot's status, its presence and its stand with them.
+"""Timers of a node, on the machine's monotonic clock.
+
+A ROS timer follows the wall clock, or `/clock`, which may be set back, jump or stop, and a robot's status, liveness and stand would
+follow.
 
 No two ROS timers share a clock. Whenever one is added or reset, the events executor queues another call of every timer of the same
 clock that is due, and each such call moves that timer's next one by a period: where 64 robots took longer than a second to be made,
-a timer of one second was called 40 times at once, and then not for 40 seconds. But it runs a thread per clock as well; so what
-comes with every robot takes `Turns`: one ROS timer for all of the same period.
+a timer of one second was called 40 times at once, and then not for 40 seconds. But it runs a thread per clock as well, so every
+robot uses the shared `Turns`: one ROS timer for all callbacks of the same period.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ from rclpy.node import Node
 from ros2_rfm_serving.ros.node.runtime import clock
 
 LOOK_PERIOD_S = 0.05
-"""Of looking for what is to be called once."""
+"""Period of polling for callbacks that are called once."""
 OF_NODE = "_rfm_serving_turns"
 """Attribute of a node."""
 
 
 class Tick:
-    """What a timer calls. Before every call the events executor asks what the callback takes: told here, it need not be found out
-    each time, for 20 us and more."""
+    """Callback of a timer with a known signature.
+    The events executor asks for a callback's signature before every call; finding it out each time would cost 20 us and more."""
 
     __signature__ = Signature()
 
@@ -42,15 +44,15 @@ class Tick:
 
 
 def every(node: Node, period_s: float, callback: Callable[[], object]) -> Any:
-    """The timer; `node.destroy_timer` ends it."""
+    """Create a timer and return it; `node.destroy_timer` ends it."""
     return node.create_timer(period_s, Tick(callback), clock=Clock(clock_type=ClockType.STEADY_TIME))
 
 
 class Turn:
-    """One callback of many. `cancel` ends it."""
+    """One callback of a shared timer. `cancel` ends it."""
 
     def __init__(self, callback: Callable[[], object], once_s: float = math.nan) -> None:
-        """once_s: it is called once, and not before; NaN: whenever it is its turn."""
+        """Create the entry. once_s: time of its only call; NaN: it is called every period."""
         self.callback, self.once_s = callback, once_s
         self.canceled = False
 
@@ -59,10 +61,8 @@ class Turn:
 
 
 class Turns:
-    """The callbacks of one node that share ROS timers, by period. On the executor's thread, like all callbacks.
-
-    Those of one period are called together: where messages queue up before the executor, each has its turn in every round.
-    """
+    """Callbacks of one node that share ROS timers, by period. They run on the executor's thread, like all callbacks.
+    Callbacks of one period run together: when messages queue up before the executor, each of them still runs in every round."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -70,15 +70,15 @@ class Turns:
         self._timers: dict[float, Any] = {}
 
     def every(self, period_s: float, callback: Callable[[], object]) -> Turn:
-        """The first time within a period."""
+        """Call a function every period; the first time is within a period."""
         return self._add(period_s, Turn(callback))
 
     def once(self, seconds: float, callback: Callable[[], object]) -> Turn:
-        """Up to `LOOK_PERIOD_S` later; not at all when the node goes before."""
+        """Call a function once, up to `LOOK_PERIOD_S` later than asked; not at all when the node ends before."""
         return self._add(LOOK_PERIOD_S, Turn(callback, clock() + seconds))
 
     def end(self) -> None:
-        """Before the node goes: nobody has a turn any more."""
+        """Cancel all callbacks, before the node ends."""
         for turns in self._groups.values():
             for turn in turns:
                 turn.cancel()
@@ -100,7 +100,7 @@ class Turns:
             del self._groups[period_s]
 
     def _call_one(self, turn: Turn) -> None:
-        """What it raises costs it this turn, and the others nothing."""
+        """Call one callback; an exception does not affect the others, nor its own next call."""
         turn.canceled = not math.isnan(turn.once_s)
         try:
             turn.callback()

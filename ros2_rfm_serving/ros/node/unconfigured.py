@@ -1,4 +1,4 @@
-"""The last error of a node that could not be configured, in `/diagnostics` until it can be: nothing else shows that it is there."""
+"""Error of a node that could not be configured, in `/diagnostics` until it can be: nothing else shows that the node exists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ros2_rfm_serving.types.process_problems import CONFIGURATION
 
 
 class Unconfigured:
-    """Of one node."""
+    """Configuration error of one node."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

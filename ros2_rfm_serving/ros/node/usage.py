@@ -1,4 +1,4 @@
-"""What a node's executable says to `--help`."""
+"""Text of `--help` of a node's executable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ASK = "\nParameters: while it runs, `ros2 param list` and `ros2 param describe` 
 
 
 def usage(about: str, parameters: Mapping[str, Spec]) -> str:
-    """about: the docstring of the node's module."""
+    """Return the help text. about: docstring of the node's module."""
     head = USAGE.format(name=Path(sys.argv[0]).stem, about=about.strip())
     return "\n".join([head, "\nParameters:", *(_line(*one) for one in parameters.items())] if parameters else [head, ASK])
 

@@ -1,1 +1,1 @@
-"""One robot on the graph."""
+"""Robot on the graph."""

@@ -1,7 +1,8 @@
-"""One robot on the graph: sensors in, commands out, the brain in between. No thread of its own, and no failure but its own.
+"""One robot on the graph: sensors in, commands out, the decision core in between. It has no thread of its own, and its failures
+affect no other robot.
 
 The control period follows the robot (`tick: state`): a tick runs when the state arrives, so that the command answers the newest
-reading, and a watchdog ticks when none comes. Or it follows a timer (`tick: timer`), with the newest readings that there are.
+reading, and a watchdog ticks when no state arrives. Or it follows a timer (`tick: timer`), with the newest available readings.
 """
 
 from __future__ import annotations
@@ -53,21 +54,22 @@ from ros2_rfm_serving.types.texts import shortened, without_numbers
 
 T = TypeVar("T")
 WATCHDOG_PERIODS = 2.0
-"""Control periods between two ticks without a new state."""
+"""Control periods without a new state after which the watchdog ticks."""
 
 
 class RobotBody:
-    """`destroy` undoes the constructor, `deactivate` undoes `activate`. All of it runs on the executor thread of `node`."""
+    """I/O of one robot.
+    `destroy` undoes the constructor, `deactivate` undoes `activate`. Everything runs on `node`'s executor thread."""
 
     def __init__(
         self, node: Node, settings: RobotSettings, names: qos.Names, servers: Servers, report: Callable[[DiagnosticStatus], None]
     ) -> None:
-        """`report`: for what has changed. Raises: `ConfigurationError`."""
+        """Create all ROS entities. report: publishes diagnostics that have changed. Raises: `ConfigurationError`."""
         self.settings, self.name = settings, settings.config.name
         self._audit = AuditTopic(node, f"robot/{self.name}", names.robot(self.name, "rfm/audit"))
         self.brain: RobotBrain = RecordedBrain(settings.config, self._audit.journal)
         self.errors = 0
-        """Callbacks and control periods that failed."""
+        """Number of callbacks and control periods that failed."""
         self._node, self._names, self._servers, self._report = node, names, servers, report
         self._period_s = 1.0 / settings.config.control_rate_hz
         self._by_timer = settings.tick is TickSource.TIMER
@@ -75,7 +77,7 @@ class RobotBody:
         self.rhythm = Rhythm(settings.config.control_rate_hz)
         self._dry_run = DryRun(settings.config.action_names) if settings.dry_run else None
         self._command_scale = command_scale(ActionColumns.of(settings.config), settings.speed_scale)
-        """[A] what commands are multiplied with; None: 1."""
+        """[A] factor of commands; None: 1."""
         self._active = self._drives = False
         self._timer: Turn | None = None
         self._ticked_s = self._told_s = -1.0
@@ -83,9 +85,9 @@ class RobotBody:
         self._silence = SilentTopics(node)
         self._stillness = Stillness(settings.config)
         self._chunk: Chunk | None = None
-        """The last one that came, whether or not it could be used."""
+        """Last chunk that was received, usable or not."""
         self._last_refusals: dict[str, str] = {}
-        """Counter of refused messages -> why the last one was refused."""
+        """Counter of refused messages -> reason of the last refusal."""
         self._told: object = None
         self._sessions = Sessions(node, servers, self)
         verifier = servers.proofs.verifier
@@ -94,7 +96,7 @@ class RobotBody:
         self._speaker = Speaker(self.name)
         self._door = self._make_door()
         self._made: list[tuple[Callable[[Any], Any], Any]] = []
-        """How to destroy what was made, and it."""
+        """(function that destroys an entity, the entity)."""
         try:
             self._make()
         except BaseException:
@@ -110,10 +112,8 @@ class RobotBody:
         self._command_topic.begin()
 
     def prepared(self, settings: RobotSettings) -> Callable[[], None]:
-        """What makes other settings count from the next control period on; they differ in what may change of a robot at work.
-
-        Raises: `ConfigurationError`; then nothing has changed.
-        """
+        """Return the function that applies other settings from the next control period on; they differ only in settings that may
+        change. Raises: `ConfigurationError`; then nothing has changed."""
         change_brain = self.brain.prepared(settings.config)
 
         def apply() -> None:
@@ -125,7 +125,7 @@ class RobotBody:
         return apply
 
     def deactivate(self, reason: str) -> None:
-        """Stops at once: the task ends, nothing is commanded any more but a stand."""
+        """Stop at once: the task ends, and nothing more is commanded except a stand."""
         if self._active:
             self._active = self._door.open = False
             if self._timer is not None:
@@ -136,19 +136,19 @@ class RobotBody:
             self._drives = False
 
     def destroy(self) -> None:
-        """Takes leave of the servers; whoever gave the last task still hears how it ended."""
+        """Close the sessions and destroy all entities; the client of the last task still receives its result."""
         self.deactivate("the robot is gone")
         self.safely(self._sessions.close_all)
         for destroy, entity in reversed(self._made):
             self.safely(destroy, entity)
         self._made.clear()
-        if self._door.busy:  # its result is told on the executor, after this
+        if self._door.busy:  # its result is sent on the executor, after this
             turns_of(self._node).once(FAREWELL_S, self._door.destroy)
         else:
             self._door.destroy()
 
     def stop(self) -> None:
-        """Brings the robot to a stand, where it takes a command to do so. One that somebody else drives is left alone."""
+        """Bring the robot to a stand, where that takes a command. A robot that another controller drives is left alone."""
         if self._drives:
             self.safely(self._send_stop)
 
@@ -174,7 +174,7 @@ class RobotBody:
         return made
 
     def _readings(self, now_s: float) -> dict[str, object]:
-        """For `/diagnostics`: how old each reading is, s (inf: there is none), and where it comes from."""
+        """Return the diagnostics values of the readings: the age of each, s (inf: none was received), and its source."""
         reader, ages_s = self._reader, self._cameras.ages_s(now_s)
         found: dict[str, object] = {
             "max_observation_age_s": self.settings.config.max_observation_age_s,
@@ -210,14 +210,14 @@ class RobotBody:
 
     @property
     def _trial(self) -> str:
-        """That it is tried out, for people; empty: it works as declared."""
+        """Description of a trial (dry run or reduced speed); empty: the robot works as declared."""
         if self._dry_run is not None:
             return "dry run: commands are not published"
         scale = self.settings.speed_scale
         return f"reduced speed: {scale:.0%} of what is declared" if scale != 1.0 else ""
 
     def _command_problems(self, now_s: float) -> dict[str, object]:
-        """For `/diagnostics`: what is wrong with actions and commands, where anything is, and what a task waits for."""
+        """Return the diagnostics values of problems with actions and commands, and what a task waits for; only those that exist."""
         config = self.settings.config
         found = {
             "still_problem": self._stillness.problem,
@@ -232,7 +232,7 @@ class RobotBody:
         return {name: problem for name, problem in found.items() if problem}
 
     def _silences(self, times: ReadingTimes, topic: str, message_type: type, now_s: float) -> dict[str, object]:
-        """Return why nothing comes on a sensor's topic, where the graph shows it."""
+        """Return why no message arrives on a sensor's topic, where the graph shows it."""
         silence = self._silence.of(topic, message_type, times.arrived_s, now_s)
         found = {"type_problem": silence.type_problem, "topic_problem": silence.topic_problem}
         return {f"{name} {times.name}": problem for name, problem in found.items() if problem}
@@ -241,7 +241,7 @@ class RobotBody:
 
     def _make(self) -> None:
         io, refused = self.settings.io, self.brain.refused
-        self._keep(self._audit.open(), AuditTopic.close)  # first, and so the last to go
+        self._keep(self._audit.open(), AuditTopic.close)  # created first, and so destroyed last
         self._cameras = CameraSet(io.cameras, refused, jpeg_quality=io.jpeg_quality, max_size_px=io.max_image_size_px)
         simulated, max_age_s = simulated_time_of(self._node), io.state.max_age_s
         self._reader = StateReader(io.state, refused, simulated=simulated, full_name=self._topic)
@@ -301,11 +301,11 @@ class RobotBody:
         )
 
     def _topic(self, leaf: str) -> str:
-        """An absolute name stays as it is."""
+        """Return a topic of the robot; an absolute name stays unchanged."""
         return leaf if leaf.startswith("/") else self._names.robot(self.name, leaf)
 
     def _keep(self, entity: T, destroy: Callable[[T], object]) -> T:
-        """For `destroy` to let it go."""
+        """Register an entity for `destroy`, and return it."""
         self._made.append((destroy, entity))
         return entity
 
@@ -357,7 +357,7 @@ class RobotBody:
         self.brain.refused["unproven"] += 1
 
     def refuse(self, error: BadMessageError) -> None:
-        """Count a message that cannot be used, and keep why."""
+        """Count a message that cannot be used, and keep the reason."""
         self.brain.refused[error.kind] += 1
         self._last_refusals[error.kind] = shortened(str(error))
 
@@ -365,15 +365,15 @@ class RobotBody:
         self.brain.ask_again(convert.id_from(message))
 
     def _on_person(self) -> None:
-        """Somebody has paused it, let it go on, or aborted its task: what follows from that does not wait for the next tick."""
+        """React to an operator's pause, resume or abort at once, without waiting for the next tick."""
         now_s = clock()
-        if self.brain.task is not None and self.brain.task.result is not None:  # aborted
+        if self.brain.task is not None and self.brain.task.result is not None:  # the task was aborted
             self.stop()
         self._door.tend(now_s)
         self._tell(now_s)
 
     def _note_person(self, what: str, answer: str, done: bool) -> None:
-        """ROS does not say who calls."""
+        """Record an operator's command; ROS does not tell the caller's identity."""
         said = {"what": what, "who": "", "answer": answer, "done": done}
         self._audit.journal.note("person", clock(), lambda: said, urgent=True)
 
@@ -393,14 +393,15 @@ class RobotBody:
         )
 
     def _forget_readings(self) -> None:
-        """What was read before a reset says nothing about the scene after it."""
+        """Forget readings from before a reset, which say nothing about the scene after it."""
         self._reader.forget()
         self._cameras.forget()
 
     # --- the control period ---
 
     def tick(self, now_s: float, *, may_act: bool = True) -> None:
-        """Never raises: a period that fails stops the robot, is counted and said aloud, and the next one tries again."""
+        """Run one control period.
+        It never raises: a failing period stops the robot, is counted and logged, and the next one tries again."""
         if not self._active:
             return
         self._ticked_s = now_s
@@ -440,7 +441,7 @@ class RobotBody:
             self._node.get_logger().warning(f"{self.name}: {misfit}")
 
     def _note_motion(self, command: Array | None, sensors: Sensors | None, now_s: float) -> None:
-        """Compare what is commanded with what moves."""
+        """Compare the commands with the measured motion."""
         if not self.brain.executing or self._dry_run is not None:
             self._stillness.end()
         elif command is not None and sensors is not None:
@@ -472,14 +473,15 @@ class RobotBody:
             self._sink.send_trajectory(trajectory)
 
     def _failed(self) -> None:
-        """Called while an exception is handled."""
+        """Count and log the exception that is being handled."""
         self.errors += 1
         self._node.get_logger().error(f"{self.name}: a callback failed:\n{traceback.format_exc()}", throttle_duration_sec=1.0)
 
-    # --- what it tells ---
+    # --- its status ---
 
     def _tell(self, now_s: float) -> None:
-        """Twice a second while anybody hears it, and at once when it changes; a number in a text that grew is no change."""
+        """Publish the status twice a second while it has a subscriber, and at once when it changes.
+        A change of numbers within a text does not count."""
         brain = self.brain
         state, reason, phase = brain.state, brain.reason, brain.task.phase if brain.task else TaskPhase.IDLE
         told = (state, without_numbers(reason), phase, brain.paused, without_numbers(brain.stop_reason))
@@ -508,7 +510,7 @@ class RobotBody:
         return convert.stamped(status, self._node)
 
     def _obstacles(self, now_s: float) -> Iterator[str]:
-        """Yield what is in the robot's way beside what its brain reports."""
+        """Yield obstacles of the robot beyond those that its decision core reports."""
         for source in ("", START):
             yield self._refusals.lasting(source, now_s)
         for camera in self.settings.io.cameras:

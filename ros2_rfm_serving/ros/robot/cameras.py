@@ -1,4 +1,4 @@
-"""Cameras of any robot: `Image` or `CompressedImage` in, what travels out; encoded only when sent, and only when needed."""
+"""Cameras of any robot: `Image` or `CompressedImage` in, images for requests out; encoded only when sent, and only when needed."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from ros2_rfm_serving.ros.robot.encodings import DEPTH, ENCODINGS, MAX_PIXELS, P
 from ros2_rfm_serving.types import MAX_ENCODED_BYTES, EncodedImage
 
 COMPRESSED_DEPTH, DEPTH_HEADER = "compressedDepth", struct.Struct("<iff")
-"""`ConfigHeader` of compressed_depth_image_transport: a kind, and two numbers of its quantisation."""
+"""`ConfigHeader` of compressed_depth_image_transport: a kind, and two quantisation parameters."""
 GREY = {name: encoding for name, encoding in ENCODINGS.items() if encoding.samples == 1 and name not in DEPTH}
-"""Encodings with one number per pixel that is no depth: grey, and mosaics of colours."""
+"""Encodings with one number per pixel that is no depth: grey, and colour mosaics."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CameraConfig:
     name: str
-    """The model's name for it."""
+    """The model's name for the camera."""
     topic: str
-    """Absolute, or below the robot's namespace."""
+    """Topic name: absolute, or below the robot's namespace."""
     raw: bool = False
-    """`sensor_msgs/Image`; False: `CompressedImage`."""
+    """True: `sensor_msgs/Image`; False: `CompressedImage`."""
     depth_range_m: tuple[float, float] | None = None
-    """Of depth, in either encoding: black to white; no reading is black. None: the camera sends no depth."""
+    """Depth that is shown black and white, m, in either encoding; missing readings are black. None: the camera sends no depth."""
     by_arrival: bool = False
-    """Its images were taken when they arrive, whatever their stamps."""
+    """Arrival counts as the time of its images, whatever their stamps."""
 
     @property
     def message_type(self) -> type:
@@ -48,7 +48,7 @@ class CameraConfig:
 
 
 class Frame(EncodedImage):
-    """An image that is encoded when `data` is first asked for, and never again."""
+    """Image that is encoded when `data` is first accessed, and never again."""
 
     def __init__(self, camera: str, encode: Callable[[], bytes]) -> None:
         super().__init__(camera=camera, format="jpeg", data=b"")
@@ -61,29 +61,27 @@ class Frame(EncodedImage):
 
 
 class CameraSet:
-    """The newest image of each camera of one robot. A message that cannot be used is counted in `refused` and dropped.
-
-    One thread. `forget` drops all images: what was seen before a reset says nothing about the scene after it.
-    """
+    """Newest image of each camera of one robot. An unusable message is counted in `refused` and dropped.
+    It is for one thread. `forget` drops all images, because images from before a reset say nothing about the scene after it."""
 
     def __init__(self, cameras: Sequence[CameraConfig], refused: Counter[str], *, jpeg_quality: int, max_size_px: int) -> None:
-        """max_size_px: of the longer side; a larger image is made smaller, its proportions kept."""
+        """Create the set. max_size_px: limit of the longer side; a larger image is scaled down with its proportions."""
         self._cameras = {camera.name: camera for camera in cameras}
         self._refused = refused
         self.problems: dict[str, str] = {}
-        """camera -> why its newest message was refused."""
+        """Camera -> reason for which its newest message was refused."""
         self.encode(jpeg_quality, max_size_px)
         self.forget()
 
     def encode(self, jpeg_quality: int, max_size_px: int) -> None:
-        """From the next image on."""
+        """Set quality and size from the next image on."""
         self._quality, self._max_size_px = jpeg_quality, max_size_px
 
     def forget(self) -> None:
         self._newest: dict[str, tuple[EncodedImage, float]] = {}
 
     def take(self, camera: str, message: Any, now_s: float) -> None:
-        """A message of one camera, received now."""
+        """Process a message of one camera, received now."""
         try:
             self._newest[camera] = (self._frame(self._cameras[camera], message), now_s)
             self.problems.pop(camera, None)
@@ -93,23 +91,23 @@ class CameraSet:
 
     @property
     def images(self) -> tuple[EncodedImage, ...] | None:
-        """One per camera, in the order declared; None: not all have sent one yet."""
+        """One image per camera, in the declared order; None: a camera has sent none yet."""
         if len(self._newest) < len(self._cameras):
             return None
         return tuple(self._newest[camera][0] for camera in self._cameras)
 
     @property
     def received_s(self) -> tuple[float, ...]:
-        """When `images` were received, for those there are."""
+        """Times at which the existing `images` were received."""
         return tuple(at_s for _, at_s in self._newest.values())
 
     def ages_s(self, now_s: float) -> dict[str, float]:
-        """Of the newest image of each camera, s; inf: none came."""
+        """Return the age of each camera's newest image, s; inf: there is none."""
         never = (None, -math.inf)
         return {camera: now_s - self._newest.get(camera, never)[1] for camera in self._cameras}
 
     def _frame(self, camera: CameraConfig, message: Any) -> EncodedImage:
-        """Raises: `BadMessageError`."""
+        """Return the image of a message. Raises: `BadMessageError`."""
         if isinstance(message, RawImage):
             check_raw(message, camera.depth_range_m)
             return self._lazy(camera, lambda: read_raw(message, camera.depth_range_m))
@@ -132,7 +130,7 @@ class CameraSet:
         def encode() -> bytes:
             try:
                 return encoded(read(), self._quality, self._max_size_px)
-            except BadMessageError as error:  # sound at the beginning, broken further on
+            except BadMessageError as error:  # the image is sound at the beginning and broken further on
                 self._refused[error.kind] += 1
                 self.problems[camera.name] = str(error)
                 self._newest.pop(camera.name, None)
@@ -145,7 +143,7 @@ class CameraSet:
 
 
 def jpeg_size(data: memoryview, declared: str) -> tuple[int, int]:
-    """(height, width) by the header. Raises: `BadMessageError`."""
+    """Return (height, width) by the header. Raises: `BadMessageError`."""
     if not any(name in declared.lower() for name in ("jpeg", "jpg")):
         raise BadMessageError("bad_encoding", f"format {declared[:40]!r}; send jpeg or png")
     try:
@@ -158,7 +156,7 @@ def jpeg_size(data: memoryview, declared: str) -> tuple[int, int]:
 
 
 def read_jpeg(data: memoryview, height: int, width: int) -> Pixels:
-    """Decoded at the smallest size that JPEG offers and that is no smaller than this one. Raises: `BadMessageError`."""
+    """Decode at the smallest size that JPEG offers and that is no smaller than this one. Raises: `BadMessageError`."""
     try:
         return Pixels(simplejpeg.decode_jpeg(data, min_height=height, min_width=width, min_factor=1), "RGB")
     except ValueError as error:
@@ -166,7 +164,7 @@ def read_jpeg(data: memoryview, height: int, width: int) -> Pixels:
 
 
 def open_png(data: memoryview) -> PIL.Image.Image:
-    """By its header; nothing is decoded yet. Raises: `BadMessageError`."""
+    """Open a PNG by its header; nothing is decoded yet. Raises: `BadMessageError`."""
     try:
         image = PIL.Image.open(io.BytesIO(data), formats=["PNG"])
     except PIL.UnidentifiedImageError as error:  # its text has an address, which differs for every image
@@ -179,22 +177,21 @@ def open_png(data: memoryview) -> PIL.Image.Image:
 
 
 def check_png(image: PIL.Image.Image, declared: str, camera: CameraConfig) -> None:
-    """Raises: `BadMessageError` for depth of a camera for which no range was declared."""
+    """Raise `BadMessageError` for depth from a camera without a declared range."""
     if _is_wide(image) and declared_encoding(declared) not in GREY and camera.depth_range_m is None:
         problem = f"camera {camera.name!r} sends {declared[:40]!r} with 16 bits, which is depth, and has no range"
         raise BadMessageError("no_depth_range", problem)
 
 
 def declared_encoding(declared: str) -> str:
-    """Return the encoding of the image before it was compressed, such as mono16 of "mono16; png compressed "; empty: not said.
-
+    """Return the encoding of the image before its compression, such as mono16 of "mono16; png compressed "; empty: unknown.
     `compressed_image_transport` writes it so (ros-perception/image_transport_plugins 7404d772, compressed_publisher.cpp)."""
     before, found, _ = declared.partition(";")
     return before.strip() if found else ""
 
 
 def read_png(data: memoryview, declared: str, camera: CameraConfig) -> Pixels:
-    """Raises: `BadMessageError`."""
+    """Decode a PNG. Raises: `BadMessageError`."""
     with open_png(data) as image:
         try:
             image.load()
@@ -212,7 +209,7 @@ def read_png(data: memoryview, declared: str, camera: CameraConfig) -> Pixels:
 
 
 def _is_wide(image: PIL.Image.Image) -> bool:
-    """One number of 16 bits per pixel."""
+    """Return whether the image has one 16-bit number per pixel."""
     return image.mode.startswith("I")
 
 
@@ -220,7 +217,7 @@ def _is_wide(image: PIL.Image.Image) -> bool:
 
 
 def check_compressed_depth(data: memoryview, declared: str, camera: CameraConfig) -> None:
-    """Raises: `BadMessageError`."""
+    """Check a message of compressed depth without decoding it. Raises: `BadMessageError`."""
     if declared_encoding(declared) not in ("16UC1", "mono16", "32FC1") or "rvl" in declared:
         raise BadMessageError("bad_encoding", f"format {declared[:40]!r}; send 16UC1 or 32FC1 with compressedDepth png")
     if camera.depth_range_m is None:
@@ -233,9 +230,8 @@ def check_compressed_depth(data: memoryview, declared: str, camera: CameraConfig
 
 
 def read_compressed_depth(data: memoryview, declared: str, camera: CameraConfig) -> Pixels:
-    """A header, then a PNG: millimetres, or for `32FC1` quantised inverse depth (codec.cpp of the same commit).
-
-    Raises: `BadMessageError`."""
+    """Decode compressed depth: a header, then a PNG with millimetres, or for `32FC1` quantised inverse depth (codec.cpp, same
+    commit). Raises: `BadMessageError`."""
     _, scale, offset = DEPTH_HEADER.unpack_from(data)
     with open_png(data[DEPTH_HEADER.size :]) as image:
         try:
@@ -255,13 +251,13 @@ def read_compressed_depth(data: memoryview, declared: str, camera: CameraConfig)
 
 
 def smaller(height: int, width: int, max_size_px: int) -> tuple[int, int]:
-    """(height, width) with the same proportions and no side longer than that."""
+    """Return (height, width) with the same proportions and no side longer than the maximum."""
     factor = min(1.0, max_size_px / max(height, width))
     return max(1, round(height * factor)), max(1, round(width * factor))
 
 
 def encoded(pixels: Pixels, quality: int, max_size_px: int) -> bytes:
-    """JPEG, no larger than that; pixels are averaged over their area."""
+    """Encode pixels as a JPEG no larger than the maximum; pixels are averaged over their area."""
     values, order = pixels
     height, width = values.shape[:2]
     size = smaller(height, width, max_size_px)

@@ -1,4 +1,4 @@
-"""From ROS parameters to the description of a robot's action columns."""
+"""Description of a robot's action columns, from its ROS parameters."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.ros.node.parameters import Values
 
 NAMES = {**{kind.value: kind for kind in CommandType}, **ALIASES}
-"""Of command types, as people write them."""
+"""Names of command types that users may write."""
 
 
 def action_columns(values: Values, actions: tuple[str, ...]) -> ActionColumns:
-    """Raises: `ConfigurationError`, which names the parameter and the column."""
+    """Return the action columns. Raises: `ConfigurationError`, which names the parameter and the column."""
     types, turns, limits = _types(values, actions), _turns(values, actions), read_limits(values)
     try:
         return ActionColumns.made(types[0], actions, types=types, turns=turns, limits=limits)
@@ -29,7 +29,7 @@ def action_columns(values: Values, actions: tuple[str, ...]) -> ActionColumns:
 
 
 def read_limits(values: Values) -> Limits:
-    """Raises: `ConfigurationError`."""
+    """Return the limits. Raises: `ConfigurationError`."""
     return Limits(
         lower=values.numbers("limits.lower"),
         upper=values.numbers("limits.upper"),
@@ -41,7 +41,7 @@ def read_limits(values: Values) -> Limits:
 
 
 def check_velocities(values: Values, columns: ActionColumns, limits: Limits) -> None:
-    """Raises: `ConfigurationError` for a limit of velocities in columns whose commands are velocities, or efforts, themselves."""
+    """Raise `ConfigurationError` for a velocity limit of columns whose commands are velocities or efforts themselves."""
     limited = [
         (name, kind)
         for name, kind, most in zip(columns.names, columns.types, limits.max_velocity, strict=False)
@@ -56,7 +56,7 @@ def check_velocities(values: Values, columns: ActionColumns, limits: Limits) -> 
 
 
 def _types(values: Values, actions: tuple[str, ...]) -> tuple[CommandType, ...]:
-    """One per action: by a list of as many types, or by `command_type` and a list of exceptions."""
+    """Return one type per action, from a list of all types, or from `command_type` and a list of exceptions."""
     given = values.texts("command_types")
     if given and not any("=" in part for part in given):
         if len(given) != len(actions):
@@ -80,7 +80,8 @@ def _type(values: Values, action: str, text: str) -> CommandType:
 
 
 def _turns(values: Values, actions: tuple[str, ...]) -> tuple[float, ...]:
-    """One per action; 0: it does not wrap. A column is known by its action, and by the joint that it moves."""
+    """Return the size of a turn per action; 0: it does not wrap.
+    A column is found by its action, and by the joint that it moves."""
     given = values.texts("continuous_joints")
     if not given:
         return ()
@@ -96,7 +97,7 @@ def _turns(values: Values, actions: tuple[str, ...]) -> tuple[float, ...]:
 
 
 def _joints(values: Values, wanted: str, actions: tuple[str, ...]) -> list[str]:
-    """Actions of this name, or that move a joint of this name."""
+    """Return the actions with this name, or that move a joint with this name."""
     names = {action: {action} for action in actions}
     for parameter in ("action_joints", "sink_joints"):
         for action, joint in zip(actions, values.texts(parameter), strict=False):
@@ -106,7 +107,7 @@ def _joints(values: Values, wanted: str, actions: tuple[str, ...]) -> list[str]:
 
 
 def _matching(values: Values, parameter: str, wanted: str, names: Iterable[str]) -> list[str]:
-    """Raises: `ConfigurationError` when it is none."""
+    """Return the names that match a pattern. Raises: `ConfigurationError` when there is none."""
     names = list(names)
     if found := [name for name in names if fnmatchcase(name, wanted)]:
         return found

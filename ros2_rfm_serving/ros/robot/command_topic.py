@@ -1,7 +1,7 @@
-"""Whether somebody takes a robot's commands: the subscribers of its command topic, their type, their QoS and their parameters.
+"""Check that a robot's commands are received: subscribers of the command topic, their type, their QoS and their parameters.
 
-A command that nobody takes is silence without an error. So the graph is asked from the robot's activation on, and what is wrong
-stands in the log, in `/diagnostics` and in `rfm why`.
+A command without a receiver causes no error. So the check polls the graph from the robot's activation on, and reports a problem in
+the log, in `/diagnostics` and in `rfm why`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from ros2_rfm_serving.ros.wire.qos_match import mismatch
 
 CHECK_PERIOD_S = 1.0
 PATIENT_CHECKS = 2
-"""Checks after which an empty topic is a problem: until then discovery may be under way."""
+"""Number of checks after which a topic without subscribers is a problem; until then discovery may be in progress."""
 SIMILAR_CHECKS = 5
-"""Checks after which topics that may be meant are searched for again."""
+"""Number of checks after which likely intended topics are searched for again."""
 JTC_PARAMETERS = (
     "joints",
     "allow_partial_joints_goal",
@@ -48,31 +48,33 @@ JTC_PARAMETERS = (
     "interpolation_method",
     "speed_scaling.state_interface",
 )
-"""Of a joint_trajectory_controller. Each is asked for alone: an rclcpp node that lacks one of several answers with nothing at all
-(`parameter_service.cpp`). `open_loop_control` was there until 4.x; new are `interpolate_from_desired_state` (since 4.22.0), the
-scaling of its speed (5.3.0), and `allow_trajectory_replacement` (6.8.0)."""
+"""Parameters of a joint_trajectory_controller that matter.
+
+Each is requested alone: an rclcpp node that lacks one of several replies with nothing at all (`parameter_service.cpp`).
+`open_loop_control` existed until 4.x; new are `interpolate_from_desired_state` (since 4.22.0), speed scaling (5.3.0), and
+`allow_trajectory_replacement` (6.8.0)."""
 
 
 class CommandTopic:
-    """`problem` says why commands reach nobody who takes them; empty: they do, or it is not known yet. `rivals` says who else
-    commands the robot on this topic; empty: nobody."""
+    """Monitor of a command topic. `problem` says why no controller receives the commands; empty: one does, or that is unknown
+    yet. `rivals` names other publishers of commands on this topic; empty: there are none."""
 
     def __init__(self, node: Node, robot: str, topic: str, sink: CommandSink, config: SinkConfig, period_s: float) -> None:
-        """topic: absolute. period_s: of control."""
+        """Create the monitor. topic: absolute. period_s: control period."""
         self.problem = self.rivals = ""
         self._node, self._robot, self._topic, self._sink, self._config = node, robot, topic, sink, config
         self._period_s = period_s
         self._num_checks = 0
         self._timer: Turn | None = None
         self._clients: dict[str, Any] = {}
-        """Of the parameters of each node that takes trajectories."""
+        """Node -> client of its parameters, for each node that accepts trajectories."""
         self._asked: dict[str, int] = {}
-        """In which check such a node was last asked for its parameters."""
+        """Node -> number of the check at which its parameters were last requested."""
         self._findings: dict[str, str] = {}
-        """What is wrong with the parameters of a node, by its name."""
+        """Node -> problem of its parameters."""
 
     def begin(self) -> None:
-        """The robot is active."""
+        """Start polling when the robot becomes active."""
         self._num_checks = 0
         self._asked.clear()
         if isinstance(self._sink, TopicSink):
@@ -114,7 +116,7 @@ class CommandTopic:
     # --- the graph ---
 
     def _graph_problem(self, found: Mapping[str, Sequence[str]], taken: Mapping[str, Sequence[str]]) -> str:
-        """Return what is wrong with the subscribers of the topic. found: also those that only watch."""
+        """Return the problem of the topic's subscribers; empty: none. found: also the nodes that only observe."""
         assert isinstance(self._sink, TopicSink)
         kind = self._sink.type_name
         others = {name: nodes for name, nodes in taken.items() if name != kind}
@@ -138,7 +140,7 @@ class CommandTopic:
         return f"{', '.join(others)} publishes to {self._topic}, too" if others else ""
 
     def _qos_problem(self) -> str:
-        """Return which subscribers get nothing because their QoS asks for more than commands have."""
+        """Return which subscribers receive nothing because their QoS requests more than commands offer; empty: none."""
         own = self._node.get_fully_qualified_name()
         offered = [one for one in self._node.get_publishers_info_by_topic(self._topic) if full_name(one) == own]
         if not offered:
@@ -151,7 +153,7 @@ class CommandTopic:
         return ""
 
     def _similar(self) -> str:
-        """Return topics that may be meant: with subscribers of the same type, and with a similar name."""
+        """Return likely intended topics: with subscribers of the same type, and with a similar name."""
         assert isinstance(self._sink, TopicSink)
         kind, own = self._sink.type_name, f"{self._node.get_fully_qualified_name()}/"
         there = {
@@ -165,7 +167,8 @@ class CommandTopic:
     # --- parameters of a joint_trajectory_controller ---
 
     def _ask_all(self, names: Sequence[str]) -> None:
-        """Ask each node for its parameters, and again while they are a problem. Certificates grant robots no such service."""
+        """Request the parameters of each node, and again while they are a problem.
+        Certificates grant robots no such service, so with them nothing is requested."""
         for gone in self._clients.keys() - set(names):
             self._forget(gone)
         if os.environ.get("ROS_SECURITY_ENABLE", "").lower() == "true":
@@ -195,7 +198,7 @@ class CommandTopic:
             client.call_async(GetParameters.Request(names=[parameter])).add_done_callback(partial(read, parameter))
 
     def _forget(self, name: str) -> None:
-        """Forget a node that is gone: one of its name may have other parameters."""
+        """Forget a node that is gone: another node of its name may have other parameters."""
         self._node.destroy_client(self._clients.pop(name))
         self._asked.pop(name, None)
         self._findings.pop(name, None)
@@ -205,7 +208,7 @@ class CommandTopic:
         return "; ".join(filter(None, [self._clock_problem(), *(self._findings.get(name, "") for name in nodes)]))
 
     def _clock_problem(self) -> str:
-        """Return what is wrong with the stamps of commands: by a clock that is ahead of its own, a controller never times out."""
+        """Return the problem of stamps of commands: by a clock that is ahead of its own, a controller never times out."""
         stamped = isinstance(self._sink, TwistSink) and self._sink.message is TwistStamped and not self._config.zero_stamp
         if not stamped or self._node.get_parameter("use_sim_time").value or not self._node.count_publishers("/clock"):
             return ""
@@ -213,7 +216,7 @@ class CommandTopic:
         return f"commands have stamps of the wall clock, while /clock is published: by that no command is ever too old: {fix}"
 
     def _refusal(self, name: str, found: Mapping[str, Any]) -> str:
-        """Return what a joint_trajectory_controller with these parameters does not take (read at ros2_controllers 94e74de)."""
+        """Return what a joint_trajectory_controller with these parameters refuses; empty: nothing (ros2_controllers 94e74de)."""
         config, wrong = self._config, []
         if not isinstance(found.get("joints"), (list, tuple)):
             return ""  # another kind of node
@@ -228,7 +231,7 @@ class CommandTopic:
         return f"{name}: {'; '.join(wrong)}" if wrong else ""
 
     def _motion_problems(self, found: Mapping[str, Any]) -> list[str]:
-        """Return what its parameters make of trajectories that replace one another."""
+        """Return the problems that its parameters cause for trajectories that replace one another."""
         config, wrong = self._config, []
         is_chunk = config.kind is SinkKind.CHUNK
         slow = config.kind is SinkKind.TRAJECTORY and config.time_from_start_s > self._period_s

@@ -1,5 +1,7 @@
-"""Every parameter of a robot: default, description, range, and when it may change. `settings.py` reads them, docs/integrate.md
-explains them."""
+"""Declaration of every parameter of a robot: default, description, range, and when it may change.
+
+`settings.py` reads the parameters; docs/integrate.md explains them.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,16 @@ from ros2_rfm_serving.types.contracts import AUTO
 
 
 class TickSource(enum.Enum):
-    """What gives the control period its rhythm."""
+    """Source of the control period."""
 
     STATE = "state"
-    """Each complete new state."""
+    """Each complete new state begins a period."""
     TIMER = "timer"
-    """A timer, at `control_rate_hz`, with the newest readings."""
+    """A timer begins a period, at `control_rate_hz`, with the newest readings."""
 
 
 def _default(name: str) -> float:
-    """Of a number in `RobotConfig`."""
+    """Return the default of a number in `RobotConfig`."""
     return float({field.name: field.default for field in dataclasses.fields(RobotConfig)}[name])  # type: ignore[arg-type]
 
 
@@ -146,7 +148,7 @@ _GATE = {
 
 
 def _gate() -> dict[str, Spec]:
-    """A parameter per field, with the field's own default."""
+    """Return one parameter per field, with the field's own default."""
     specs: dict[str, Spec] = {}
     for field in dataclasses.fields(GateConfig):
         default, description = field.default, _GATE[field.name]
@@ -209,7 +211,7 @@ _LINK = {
 
 
 def _fields(prefix: str, config: FailSafeConfig | LinkConfig, descriptions: dict[str, str]) -> dict[str, Spec]:
-    """A parameter per field, with the field's own default; zero is allowed where it means something."""
+    """Return one parameter per field, with the field's own default; zero is allowed where it has a meaning."""
     specs = {}
     for field in dataclasses.fields(config):
         default, description = getattr(config, field.name), descriptions.get(field.name, "")
@@ -249,8 +251,8 @@ LIVE = {
     *(SAFETY.keys() - {"link.counts_first_latency", "link.longest_latency"}),
     *(TASKS.keys() - {"component_fallbacks", "safe_words"}),
 }
-"""May change while the robot works, between two control periods. All others are agreed with a server when a session opens, are how
-the robot is on the graph, or are what a run has been decided by from its beginning."""
+"""Parameters that may change while the robot works, between two control periods.
+All others are agreed with a server when a session opens, define the robot's ROS entities, or determine a run from its beginning."""
 
 
 def _timed(name: str, spec: Spec) -> Spec:

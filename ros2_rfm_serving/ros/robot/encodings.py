@@ -1,6 +1,7 @@
-"""Pixels of `sensor_msgs/Image`: what `cv_bridge` makes of the encodings that cameras send, in numpy, the same on every machine.
+"""Pixels of `sensor_msgs/Image`: the result of `cv_bridge` for the encodings that cameras send, in numpy, the same on every
+machine.
 
-Any other encoding goes to `cv_bridge` itself where ROS has it, and is refused where it has not.
+Any other encoding goes to `cv_bridge` itself where ROS has it, and is refused otherwise.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from ros2_rfm_serving.types import Image
 
 MAX_RAW_BYTES = 64 << 20
 MAX_PIXELS = 4096 * 4096
-"""Of an image before it is made smaller."""
+"""Maximum size of an image before it is scaled down."""
 Range = tuple[float, float] | None
-"""(near, far) in metres: black to white. None: the camera sends no depth."""
+"""(near, far), m: depth that is black and white. None: the camera sends no depth."""
 
 
 class Pixels(NamedTuple):
@@ -34,11 +35,11 @@ class Encoding:
     sample: str
     """numpy's type of one number."""
     samples: int
-    """Per pixel."""
+    """Numbers per pixel."""
     read: Callable[[np.ndarray[Any, Any], Range], Pixels]
     """[H, W * samples] -> pixels"""
     multiple: int = 1
-    """Of which the width has to be one: pixels that share a colour."""
+    """Number of which the width has to be a multiple, because pixels share a colour."""
 
     @property
     def bytes_per_pixel(self) -> int:
@@ -46,7 +47,7 @@ class Encoding:
 
 
 def check_raw(message: Any, depth_range_m: Range) -> None:
-    """Raises: `BadMessageError` unless sizes, padding and encoding are what they claim to be."""
+    """Raise `BadMessageError` unless sizes, padding and encoding are consistent."""
     size, height, width, step, name = len(message.data), message.height, message.width, message.step, message.encoding
     if size > MAX_RAW_BYTES or height * width > MAX_PIXELS:
         raise BadMessageError("image_too_large", f"{width} x {height}, {size >> 20} MB")
@@ -61,7 +62,7 @@ def check_raw(message: Any, depth_range_m: Range) -> None:
 
 
 def _size_problem(message: Any, least: int, encoding: Encoding | None) -> str:
-    """Return what contradicts what in the sizes of an image."""
+    """Return which sizes of an image contradict each other."""
     height, width, step = message.height, message.width, message.step
     found = f"{len(message.data)} bytes for {width} x {height} {message.encoding[:40]}"
     if encoding and width % encoding.multiple:
@@ -72,7 +73,7 @@ def _size_problem(message: Any, least: int, encoding: Encoding | None) -> str:
 
 
 def read_raw(message: Any, depth_range_m: Range) -> Pixels:
-    """The pixels of a message that `check_raw` let pass, without the padding of its rows. Raises: `BadMessageError`."""
+    """Return the pixels of a message that `check_raw` has accepted, without the padding of its rows. Raises: `BadMessageError`."""
     encoding = ENCODINGS.get(message.encoding)
     if encoding is None:
         return _by_cv_bridge(message)
@@ -85,7 +86,8 @@ def read_raw(message: Any, depth_range_m: Range) -> Pixels:
 
 
 def grey_of_depth(depth: np.ndarray[Any, Any], depth_range_m: Range, *, unit_m: float) -> Image:
-    """[H, W] -> [H, W] grey levels. No reading (0, NaN) and too near (-inf, REP 117) are black, too far (inf) is white."""
+    """Convert depth [H, W] to grey levels [H, W].
+    Missing readings (0, NaN) and too near ones (-inf, REP 117) are black, too far ones (inf) are white."""
     if depth_range_m is None:
         raise BadMessageError("no_depth_range", "depth, and no range was declared for this camera")
     near, far = (end_m / unit_m for end_m in depth_range_m)
@@ -96,7 +98,7 @@ def grey_of_depth(depth: np.ndarray[Any, Any], depth_range_m: Range, *, unit_m: 
 
 @functools.cache
 def bridge() -> Any:
-    """cv_bridge, loaded when it is first needed: it brings OpenCV. None: this ROS installation lacks it."""
+    """Return cv_bridge, which is loaded on first use, because it brings OpenCV. None: this ROS installation lacks it."""
     try:
         from cv_bridge import CvBridge
     except ImportError:
@@ -107,12 +109,12 @@ def bridge() -> Any:
 def _by_cv_bridge(message: Any) -> Pixels:
     try:
         return Pixels(np.asarray(bridge().imgmsg_to_cv2(message, "bgr8")), "BGR")
-    except Exception as error:  # whatever it raises: of cv_bridge, of OpenCV or of numpy
+    except Exception as error:  # any error of cv_bridge, of OpenCV or of numpy
         raise BadMessageError("bad_encoding", f"{message.encoding[:40]!r}: cv_bridge says: {error}") from error
 
 
 def _colour(samples: int, order: str) -> Callable[[np.ndarray[Any, Any], Range], Pixels]:
-    """Of the fourth number, alpha, policies see nothing."""
+    """Return a reader of colour images; it drops a fourth number, alpha."""
     return lambda rows, _: Pixels(_eight_bits(rows).reshape(len(rows), -1, samples)[:, :, :3], order)
 
 
@@ -125,7 +127,7 @@ def _depth(unit_m: float) -> Callable[[np.ndarray[Any, Any], Range], Pixels]:
 
 
 def _eight_bits(values: np.ndarray[Any, Any]) -> Image:
-    """The full scale of 16 bits is that of 8."""
+    """Convert to 8 bits; the full scale of 16 bits becomes that of 8."""
     if values.dtype.itemsize == 1:
         return values
     eight: Image = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
@@ -134,14 +136,12 @@ def _eight_bits(values: np.ndarray[Any, Any]) -> Image:
 
 _LUMA = np.rint(32 * 255 / 219 * (np.maximum(np.arange(256), 16) - 16) + 16).astype(np.int16)
 _FROM_CHROMA = {factor: np.rint(32 * factor * (np.arange(256) - 128)).astype(np.int16) for factor in (1.596, -0.813, -0.391, 2.018)}
-"""In 1/32 of a grey level."""
+"""Conversion tables in 1/32 of a grey level."""
 
 
 def _yuv422(luma: int, chroma: int) -> Callable[[np.ndarray[Any, Any], Range], Pixels]:
-    """Two pixels in four bytes: each has a luma, both share U and V. BT.601 with luma from 16 to 235, as webcams send it.
-
-    luma, chroma: the place of the first of each. U comes before V.
-    """
+    """Return a reader of two pixels in four bytes: each has a luma, both share U and V.
+    It is BT.601 with luma from 16 to 235, as webcams send it. luma, chroma: index of the first of each; U comes before V."""
 
     def read(rows: np.ndarray[Any, Any], _: Range) -> Pixels:
         y = _LUMA[rows[:, luma::2]].reshape(len(rows), -1, 2)  # [H, pairs, 2]
@@ -156,17 +156,15 @@ def _yuv422(luma: int, chroma: int) -> Callable[[np.ndarray[Any, Any], Range], P
 
 
 def _bayer(red_row: int, red_column: int) -> Callable[[np.ndarray[Any, Any], Range], Pixels]:
-    """One colour per pixel; the other two are the mean of the neighbours that have them.
-
-    red_row, red_column: of the red pixel in each square of four; blue is across from it.
-    """
+    """Return a reader of one colour per pixel; each of the other two is the mean of the neighbours that have it.
+    red_row, red_column: place of the red pixel in each square of four; blue is diagonal to it."""
 
     def read(rows: np.ndarray[Any, Any], _: Range) -> Pixels:
         height, width = rows.shape
         if min(height, width) < 2:
             raise BadMessageError("bad_image", f"a Bayer pattern of {width} x {height}")
         own = _eight_bits(rows).astype(np.uint16)
-        around = np.pad(own, 1, mode="reflect")  # which keeps every colour in its place
+        around = np.pad(own, 1, mode="reflect")  # reflection keeps every colour in its place
         vertical = around[:-2, 1:-1] + around[2:, 1:-1]
         horizontal = around[1:-1, :-2] + around[1:-1, 2:]
         diagonal = around[:-2, :-2] + around[:-2, 2:] + around[2:, :-2] + around[2:, 2:]
@@ -210,6 +208,6 @@ ENCODINGS = {
     "16UC1": Encoding("u2", 1, _depth(0.001)),
     "32FC1": Encoding("f4", 1, _depth(1.0)),
 }
-"""By the name in `sensor_msgs/image_encodings`."""
+"""Encodings by their name in `sensor_msgs/image_encodings`."""
 DEPTH = {"16UC1", "32FC1"}
-"""In millimetres and in metres (REP 118)."""
+"""Encodings of depth in millimetres and in metres (REP 118)."""

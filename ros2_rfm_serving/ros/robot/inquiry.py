@@ -1,6 +1,7 @@
-"""Which process of a server lives, asked of it by a robot that has no session: then it can vouch for the scheduler that it follows.
+"""Liveness queries of a robot without a session: which process of a server is alive, so that it can vouch for its scheduler.
 
-What is asked is a session of no component. None is opened; but the refusal is signed, and answers a number that the robot drew.
+The query requests a session of no component. The server opens none, but it signs the refusal, which answers the robot's random
+number.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.security.signing import Asking
 
 PERIOD_S = 2.0
-"""Between two questions to the same process."""
+"""Minimum time between two queries to the same process."""
 MOST_ASKED = 64
-"""Processes that are remembered: who was recorded is asked in vain, and keeps nobody from asking the one that lives."""
+"""Maximum number of remembered processes; queries to a recorded process fail, and must not prevent a query to the live one."""
 
 
 class Inquiry:
-    """Of the robots of one process. Without a certificate it asks nobody anything."""
+    """Liveness queries for the robots of one process. Without a certificate it sends none."""
 
     def __init__(self, proofs: Proofs, call: Callable[[str, type, Any], Any]) -> None:
         self._proofs, self._call = proofs, call
         self._asked_s: OrderedDict[tuple[str, int], float] = OrderedDict()
 
     def hear(self, server: str, status: Any, robot: str, now_s: float) -> None:
-        """A status of that server's, of now or not. robot: who asks."""
+        """Query a server about its status, which may be old, when a query is due. robot: name of the querying robot."""
         asked = server, status.process
         if not self._proofs.is_in_doubt(now_s) or now_s - self._asked_s.get(asked, -math.inf) < PERIOD_S:
             return
         request = srv.OpenSession.Request(schema_version=SCHEMA_VERSION, robot=robot)
         try:
             asking = self._proofs.ask(server, status, request)
-        except RfmError:  # `/diagnostics` says what is amiss with our own certificate
+        except RfmError:  # `/diagnostics` reports problems of the own certificate
             return
         if asking is None or (future := self._call(server, srv.OpenSession, request)) is None:
             return

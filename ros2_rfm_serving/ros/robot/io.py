@@ -1,4 +1,4 @@
-"""From ROS parameters to where a robot's sensors and commands are on the graph, and in which units."""
+"""Topics and units of a robot's sensors and commands, from its ROS parameters."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ros2_rfm_serving.ros.robot.joints import FORMATS, JOINT_FIELDS, StateConfig
 from ros2_rfm_serving.ros.robot.sinks import TWIST_AXES, SinkConfig, SinkKind
 
 LONGEST_BRAKING_S = 10.0
-"""Of a chunk that ends at rest."""
+"""Maximum braking time at the end of a chunk."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class IoConfig:
-    """How a robot's sensors and commands are on the graph."""
+    """Topics and formats of a robot's sensors and commands."""
 
     cameras: tuple[CameraConfig, ...]
     state: StateConfig
@@ -35,7 +35,7 @@ class IoConfig:
 
 
 def io_config(values: Values, config: RobotConfig) -> IoConfig:
-    """Raises: `ConfigurationError`."""
+    """Return the configuration. Raises: `ConfigurationError`."""
     state = _state(values, config)
     _check_positions(values, config, state)
     return IoConfig(
@@ -120,7 +120,7 @@ def _state(values: Values, config: RobotConfig) -> StateConfig:
 
 
 def _fields_of(values: Values, name: str, known: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
-    """A list of `key=field+field`. known: the fields that each key may have."""
+    """Parse a list of `key=field+field`. known: fields that each key may have."""
     found = {}
     for key, text in values.pairs(name).items():
         if key not in known:
@@ -156,7 +156,7 @@ def _check_state_size(values: Values, state: StateConfig) -> None:
 
 
 def _sizes(state: StateConfig) -> str:
-    """What each part but the array gives."""
+    """Return a description of the size of each part but the array."""
     sizes = [f"{FORMATS[part].size(state.fields_of_part(part))} numbers of {part.value}" for part in state.parts if part in FORMATS]
     if state.joint_fields_of:
         sizes.append(f"{state.num_joint_values} numbers of {len(state.joints)} joints")
@@ -208,12 +208,12 @@ def _sink(values: Values, config: RobotConfig) -> SinkConfig:
 
 
 def _zeroes(config: RobotConfig) -> bool:
-    """A rung of its ladder commands displacements of zero."""
+    """Return whether a rung of the fallback ladder commands displacements of zero."""
     return any(rung.motion in (Motion.ZERO, Motion.RAMP_DOWN) for rung in config.fallback)
 
 
 def _check_braking(values: Values, config: RobotConfig) -> None:
-    """Raises: `ConfigurationError` when it is not known how a chunk comes to rest."""
+    """Raise `ConfigurationError` when limits are missing by which a chunk comes to rest."""
     velocities, accelerations = config.limits.max_velocity, config.limits.max_acceleration
     for name, limit in (("limits.max_velocity", velocities), ("limits.max_acceleration", accelerations)):
         if not limit:
@@ -246,7 +246,7 @@ def _twist_axes(values: Values, actions: tuple[str, ...]) -> tuple[str, ...]:
 def per_action(
     values: Values, name: str, read: Callable[[str], tuple[Any, ...]], num_actions: int, *, may_be_nan: bool = False
 ) -> tuple[Any, ...]:
-    """One per action, or none at all."""
+    """Return one value per action, or none at all."""
     found = read(name)
     if found and len(found) != num_actions:
         raise values.wrong(name, f"{len(found)} for {num_actions} actions", "give one per action, in their order")
@@ -265,7 +265,7 @@ def _topic(values: Values, name: str, topic: str) -> str:
 
 
 def _check_positions(values: Values, config: RobotConfig, state: StateConfig) -> None:
-    """What sets out from where the robot is needs to know where that is."""
+    """Check that measured positions are known where a motion begins at them."""
     if state.action_joints or state.action_state:
         return
     fix = "name the joint of each action in action_joints, or its place in the state in action_state"

@@ -1,4 +1,4 @@
-"""The proprioceptive state that a model expects, from what the robot publishes: joints by name, arrays, odometry and the like."""
+"""Proprioceptive state that a model expects, from the robot's topics: joints by name, arrays, odometry and the like."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ros2_rfm_serving.ros.robot.reading_times import ReadingTimes
 from ros2_rfm_serving.types import Array
 
 MAX_NAMES = 256
-"""Names of joints that are kept to suggest one of them."""
+"""Maximum number of joint names that are kept for suggestions."""
 SHOWN_NAMES = 8
-"""Names of joints that a message lists."""
+"""Maximum number of joint names that a message lists."""
 JOINT_FIELDS = ("position", "velocity", "effort")
 Places = npt.NDArray[np.intp]
 
@@ -33,7 +33,7 @@ class StatePart(enum.Enum):
     JOINTS = "joint_states"
     """`sensor_msgs/JointState`, by name."""
     ARRAY = "array"
-    """`std_msgs/Float32MultiArray` or `Float64MultiArray`, as it comes."""
+    """`std_msgs/Float32MultiArray` or `Float64MultiArray`, unchanged."""
     ODOMETRY = "odometry"
     """`nav_msgs/Odometry`."""
     IMU = "imu"
@@ -55,32 +55,32 @@ FORMATS: Mapping[StatePart, PartFormat] = {
 @dataclass(frozen=True, kw_only=True)
 class StateConfig:
     size: int
-    """S, of all parts together."""
+    """S: size of all parts together."""
     parts: tuple[StatePart, ...] = (StatePart.ARRAY,)
-    """Concatenated in this order."""
+    """Parts that are concatenated in this order."""
     array_topic: str = "state"
     array_type: str = "float32"
     joint_topic: str = "joint_states"
     joints: tuple[str, ...] = ()
     """The model's joints in the model's order."""
     joint_fields: tuple[str, ...] = ("position",)
-    """Of each: all joints' first field, then all joints' second one."""
+    """Fields of each joint: all joints' first field, then all joints' second one."""
     joint_fields_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """joint -> its fields, where they are others than `joint_fields`."""
+    """Joint -> its fields, where they differ from `joint_fields`."""
     unit_scale: Mapping[str, float] = field(default_factory=dict)
-    """joint -> what its positions and velocities are multiplied with, such as 0.0174533 for degrees; others: 1."""
+    """Joint -> factor of its positions and velocities, such as 0.0174533 for degrees; others: 1."""
     action_joints: tuple[str, ...] = ()
     """[A] joints that the actions move, for the measured position of each; empty: see `action_state`."""
     action_state: tuple[int, ...] = ()
-    """[A] where in the state the measured position of each action is; both empty: not known."""
+    """[A] index of each action's measured position in the state; both empty: unknown."""
     part_topics: Mapping[StatePart, str] = field(default_factory=dict)
-    """Of odometry, IMU, wrench and pose, where they are not the usual ones."""
+    """Topics of odometry, IMU, wrench and pose that differ from the defaults."""
     part_fields: Mapping[StatePart, tuple[str, ...]] = field(default_factory=dict)
-    """Of the same; others: all fields."""
+    """Fields of these parts; others: all fields."""
     max_age_s: float = 0.5
-    """Parts, and joints from several messages, are one state only if received within this time."""
+    """Maximum age difference of the parts of one state, and of joints from several messages."""
     by_arrival: frozenset[str] = frozenset()
-    """Parts whose readings were taken when they arrive, whatever their stamps."""
+    """Parts whose arrival counts as their time, whatever their stamps."""
 
     @property
     def columns(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -94,7 +94,7 @@ class StateConfig:
         return self.joint_fields_of.get(joint, self.joint_fields)
 
     def fields_of_part(self, part: StatePart) -> tuple[str, ...]:
-        """Of odometry and the like, in the order of the message."""
+        """Return the fields of odometry and the like, in the order of the message."""
         wanted = self.part_fields.get(part, tuple(FORMATS[part].fields))
         return tuple(name for name in FORMATS[part].fields if name in wanted)
 
@@ -128,7 +128,7 @@ class StateConfig:
 
     @property
     def topics(self) -> dict[StatePart, str]:
-        """Of all parts that are subscribed to."""
+        """Topics of all parts that are subscribed to."""
         found = {StatePart.ARRAY: self.array_topic} if self.needs_array else {}
         if self.needs_joints:
             found[StatePart.JOINTS] = self.joint_topic
@@ -136,11 +136,10 @@ class StateConfig:
 
 
 class StateReader:
-    """Puts the newest readings of one robot together. A message that cannot be used is counted in `refused` and dropped.
+    """Assembly of the newest readings of one robot into its state. An unusable message is counted in `refused` and dropped.
 
-    One thread. `take_*` return True when every part of the state is newer than at the last True: the rhythm of a robot that
-    ticks with its state.
-    """
+    It is for one thread. `take_*` return True when every part of the state is newer than at the last True, which begins a period of
+    a robot that ticks with its state."""
 
     def __init__(
         self,
@@ -150,7 +149,7 @@ class StateReader:
         simulated: SimulatedTime | None = None,
         full_name: Callable[[str], str] = lambda topic: topic if topic.startswith("/") else f"/{topic}",
     ) -> None:
-        """full_name: of a topic, for messages."""
+        """Create the reader. full_name: maps a topic to its full name, for messages."""
         self._config, self._refused = config, refused
         self.topics = {part: full_name(topic) for part, topic in config.topics.items()}
         self._joints = JointReader(config, self.topics[StatePart.JOINTS]) if config.needs_joints else None
@@ -159,17 +158,17 @@ class StateReader:
             for part in self.topics
         }
         self.problem = ""
-        """Why the state is not complete; empty: it is."""
+        """Reason for which the state is incomplete; empty: it is complete."""
         self.last_problem, self.is_incomplete = "", False
-        """Of the last message that was refused; and whether that was because others are missing."""
+        """Reason of the last refusal, and whether it was missing parts."""
         self._problems: dict[StatePart, str] = {}
         self.forget()
 
     def forget(self) -> None:
-        """What was measured before a reset says nothing about the robot after it."""
+        """Forget measurements from before a reset, which say nothing about the robot after it."""
         self.state: Array | None = None
         self.state_s = -math.inf
-        """When the oldest part of `state` was measured: by its stamp, or else received."""
+        """Time at which the oldest part of `state` was measured, by its stamp, or else received."""
         self._parts: dict[StatePart, tuple[Array, float]] = {}
         self._renewed: set[StatePart] = set()
         if self._joints:
@@ -177,7 +176,7 @@ class StateReader:
 
     @property
     def positions(self) -> Array | None:
-        """[A] measured, in the units of the actions; None: not known, or not of the same time as the state."""
+        """[A] measured positions, in units of the actions; None: unknown, or not of the same time as the state."""
         if self._config.action_state and self.state is not None:
             return self.state[list(self._config.action_state)]
         if self._joints and self._config.action_joints and self._joints.age_s(self.state_s) <= self._config.max_age_s:
@@ -193,7 +192,7 @@ class StateReader:
         return self._renew(StatePart.ARRAY, values, taken_s, now_s)
 
     def _array(self, message: Any) -> Array:
-        """Raises: `BadMessageError`."""
+        """Return the numbers of an array message. Raises: `BadMessageError`."""
         values, wanted, topic = np.array(message.data, np.float64), self._config.array_size, self.topics[StatePart.ARRAY]
         if len(values) != wanted:
             raise BadMessageError("bad_state", f"{topic} has {len(values)} numbers, and {wanted} are expected of it")
@@ -203,7 +202,7 @@ class StateReader:
         return values.astype(np.float32)
 
     def take_part(self, part: StatePart, message: Any, now_s: float) -> bool:
-        """Odometry and the like."""
+        """Process a message of odometry and the like."""
         taken_s = self.times[part].taken_s(message, now_s)
         try:
             values = FORMATS[part].values(message, self._config.fields_of_part(part), self.topics[part])
@@ -212,7 +211,7 @@ class StateReader:
         return self._renew(part, values.astype(np.float32), taken_s, now_s)
 
     def take_joints(self, message: Any, now_s: float) -> bool:
-        """Each of several publishers, known by the joints that it names, has a clock of its own."""
+        """Process joint states. Each of several publishers, recognised by its joint names, has a clock of its own."""
         assert self._joints is not None, "this robot's state has no joints"
         taken_s = self.times[StatePart.JOINTS].taken_s(message, now_s, tuple(message.name))
         try:
@@ -225,7 +224,7 @@ class StateReader:
         return self._renew(StatePart.JOINTS, np.concatenate(values), now_s - self._joints.age_s(now_s), now_s)
 
     def _refuse(self, error: BadMessageError, part: StatePart | None = None) -> bool:
-        """part: it has this problem by itself."""
+        """Record a refusal. part: part that has this problem by itself."""
         self._refused[error.kind] += 1
         self.problem = self.last_problem = str(error)
         self.is_incomplete = error.kind == "incomplete_state"
@@ -261,7 +260,7 @@ class StateReader:
 
 
 class JointReader:
-    """The newest values of the joints that matter, from messages with any joints in any order."""
+    """Newest values of the relevant joints, from messages with any joints in any order."""
 
     def __init__(self, config: StateConfig, topic: str) -> None:
         self._names = tuple(dict.fromkeys((*config.joints, *config.action_joints)))
@@ -274,38 +273,38 @@ class JointReader:
             for name in JOINT_FIELDS
             if any(name in fields for fields in wanted.values())
         }
-        """field -> [joints] whether it is needed."""
+        """Field -> [joints] whether it is needed."""
         self._scale = np.array([config.unit_scale.get(name, 1.0) for name in self._names])
         self._max_age_s, self._topic = config.max_age_s, topic
         self._named: list[str] = []
         self._columns: Places = np.empty(0, np.intp)
-        """Of the joints that matter in messages with these names."""
+        """Columns of the relevant joints in messages with these names."""
         self._where: dict[str, tuple[Places, Places]] = {}
-        """field -> (where in such a message it is, of which joints)"""
+        """Field -> (indices in such a message, columns of the joints)."""
         self._problems: dict[int, str] = {}
-        """joint -> why the newest message with it was refused."""
+        """Column of a joint -> reason for which the newest message with it was refused."""
         self._others: dict[str, None] = {}
-        """Names of other joints, for those that are missing."""
+        """Names of other joints, to suggest one for a missing joint."""
         self.forget()
 
     def forget(self) -> None:
         self._values = {name: np.full(len(self._names), np.nan) for name in JOINT_FIELDS}
         self._received_s = np.full(len(self._names), -np.inf)
-        """[joints] when each was measured."""
+        """[joints] time at which each was measured."""
         self._arrived_s = np.full(len(self._names), -np.inf)
         self._renewed: set[int] = set()
 
     def age_s(self, now_s: float) -> float:
-        """Of the oldest joint's reading."""
+        """Return the age of the oldest joint's reading, s."""
         return now_s - float(self._received_s.min())
 
     def values(self, name: str, joints: tuple[str, ...]) -> Array:
-        """[joints] of one field, in the model's units."""
+        """Return one field of these joints, in the model's units."""
         return self._values[name][[self._column[joint] for joint in joints]].astype(np.float32)
 
     def take(self, message: Any, taken_s: float, now_s: float) -> bool:
-        """True when every joint has been renewed, within the time allowed, since the last True. taken_s: when it was measured.
-        Raises: `BadMessageError`."""
+        """Process a message; return True when every joint was renewed within the allowed time since the last True.
+        taken_s: time of measurement. Raises: `BadMessageError`."""
         if message.name != self._named:
             self._find(list(message.name))
         columns = self._columns.tolist()
@@ -328,7 +327,7 @@ class JointReader:
         return True
 
     def _find(self, names: list[str]) -> None:
-        """Where in a message the joints that matter are. Raises: `BadMessageError`."""
+        """Find the relevant joints in messages with these names. Raises: `BadMessageError`."""
         if len(set(names)) != len(names):
             twice = next(name for name, count in Counter(names).items() if count > 1)
             raise BadMessageError("bad_state", f"joint {twice!r} is named twice in {self._topic}")
@@ -361,7 +360,7 @@ class JointReader:
         return f"joint {joint!r} has no {name} in {self._topic} (it has {found})"
 
     def _missing(self, now_s: float) -> str:
-        """Why the state of the joints is not complete, by the joint that is without a reading for the longest time."""
+        """Return why the state of the joints is incomplete, by the joint that has been without a reading for the longest time."""
         column = int(self._received_s.argmin())
         joint, received_s = self._names[column], float(self._received_s[column])
         if column in self._problems:
@@ -376,7 +375,7 @@ class JointReader:
         return f"joint {joint!r} is not in {self._topic}, {self._which_has()}{meant}"
 
     def _which_has(self) -> str:
-        """Return the names of joints that the topic has, the first of them."""
+        """Return the first names of joints that the topic has."""
         found = [name for name, at_s in zip(self._names, self._arrived_s, strict=True) if at_s > -math.inf]
         names = [*self._others, *found]
         more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""

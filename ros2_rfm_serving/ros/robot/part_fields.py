@@ -1,4 +1,4 @@
-"""Parts of a state that come as one message each: odometry, IMU, wrench, pose. Order and units are those of the message."""
+"""State parts that are one message each: odometry, IMU, wrench, pose. Order and units are those of the message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sensor_msgs.msg import Imu
 from ros2_rfm_serving.errors import BadMessageError
 
 UNIT_TOLERANCE = 0.1
-"""By which the length of a quaternion may differ from 1."""
+"""Tolerance of a quaternion's length around 1."""
 LARGEST = float(np.finfo(np.float32).max)
 XYZ, XYZW = "xyz", "xyzw"
 
@@ -24,19 +24,19 @@ XYZ, XYZW = "xyz", "xyzw"
 class Field(NamedTuple):
     axes: str
     read: Callable[[Any], Any]
-    """The vector or quaternion in the message."""
+    """Return the vector or quaternion in the message."""
     missing: Callable[[Any], bool] = lambda message: False
-    """Whether the message says that it has none."""
+    """Return whether the message marks the field as missing."""
 
 
 @dataclass(frozen=True)
 class PartFormat:
     type: type
-    """Of the message."""
+    """Message type."""
     topic: str
-    """By default."""
+    """Default topic."""
     fields: Mapping[str, Field]
-    """By name, in the order in which they are in the state."""
+    """Fields by name, in their order in the state."""
 
     def size(self, fields: tuple[str, ...]) -> int:
         return sum(len(self.fields[field].axes) for field in fields)
@@ -61,7 +61,7 @@ class PartFormat:
 
 
 def _has_none(name: str) -> Callable[[Any], bool]:
-    """`sensor_msgs/Imu`: an estimate that does not exist has a covariance that begins with -1."""
+    """Return a test for missing estimates: in `sensor_msgs/Imu` their covariance begins with -1."""
     return lambda message: bool(getattr(message, f"{name}_covariance")[0] == -1.0)
 
 

@@ -1,4 +1,4 @@
-"""Robots of this process show servers who they are, seal what they say in the sessions that follow, and hear nobody else there."""
+"""Authentication between the robots of this process and servers: signed session requests, sealed messages, verified replies."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.security.signing import Asking, Prover
 
 _Session = tuple[str, str, str, int]
-"""Server, robot, component and epoch: answers may overtake each other, and a session that was given up is closed."""
+"""Server, robot, component and epoch: replies may overtake each other, and a session that was given up is closed."""
 
 
 MOST_CHALLENGES = 4
 
 
 class Word(NamedTuple):
-    """A server's status."""
+    """Verification result of a server's status."""
 
     counts: bool
     vouches: bool = False
-    """For a scheduler for which nobody has lately."""
+    """The status vouches for a scheduler for which none has vouched lately."""
 
 
 class _Opened(NamedTuple):
@@ -38,40 +38,41 @@ class _Opened(NamedTuple):
 
 
 class Proofs:
-    """With the certificate of each robot, or that of the process: it opens no session with a server that does not show its own.
-    Without one everything stays as it is."""
+    """Certificates and session keys of the robots of one process. With a certificate, of each robot or of the process, it opens
+    no session with a server that does not show its own. Without one nothing is signed or verified."""
 
     def __init__(self) -> None:
-        """Raises: `ConfigurationError`."""
+        """Load the certificates. Raises: `ConfigurationError`."""
         self._verifier = verifier_of_process()
         self._provers: dict[str, Prover | None] = {}
-        """By robot: several may share this process, each with an enclave of its own."""
+        """Robot -> its signer: robots that share this process may each have an enclave of their own."""
         self._hearer, self._vouched = Hearer(self._verifier), Vouched()
         self.check_schedule = ScheduleHearer(self._verifier).check
-        """For `bounded.hear`."""
+        """Verifier of schedules, for `bounded.hear`."""
         self._challenges: dict[str, OrderedDict[bytes, int]] = {}
-        """Of each server the last ones, and of which process."""
+        """Server -> its last challenges, each with its process."""
         self._opened: dict[_Session, _Opened] = {}
 
     @property
     def verifier(self) -> Verifies | None:
-        """None: there is no certificate."""
+        """Verifier; None: there is no certificate."""
         return self._verifier
 
     def check_status(self, server: str, status: Any, data: memoryview) -> None:
-        """For `bounded.hear`. Raises: `BadMessageError`."""
+        """Verify a server's status; for `bounded.hear`. Raises: `BadMessageError`."""
         self._hearer.check_own(server, status, data)
 
     def takes(self, schedule: Any, now_s: float) -> bool:
-        """Whether its scheduler is known to live, or nobody's is. One that was refused counts once somebody vouches for it."""
+        """Return whether the schedule's scheduler is known to be alive, or none is.
+        A refused one counts once a server vouches for it."""
         return not self._verifier or self._vouched.takes(schedule.scheduler, schedule.hears, now_s)
 
     def is_in_doubt(self, now_s: float) -> bool:
-        """Nobody vouches for any scheduler, as when a robot has no session."""
+        """Return whether no server vouches for any scheduler, for example because a robot has no session."""
         return self._verifier is not None and not self._vouched.has_vouched(now_s)
 
     def hear(self, server: str, status: Any, now_s: float) -> Word:
-        """Twice a second. Whose certificate is good no more is not heard any longer."""
+        """Process a status, twice a second; sessions whose certificate is no longer valid are dropped."""
         if not self._verifier:
             return Word(counts=True)
         is_good = self._verifier.is_good
@@ -86,12 +87,12 @@ class Proofs:
         told.move_to_end(challenge)
         if len(told) > MOST_CHALLENGES:
             told.popitem(last=False)
-        if not lives:  # that it has gone, or drains, somebody may have recorded
+        if not lives:  # somebody may have recorded that it ends or drains
             return Word(counts=status.state in (ServerState.READY, ServerState.LOADING))
         return Word(counts=True, vouches=vouched.follows(server, process, status.scheduler, now_s))
 
     def sign(self, server: str, request: Any) -> Asking | None:
-        """Of a session to be opened. None: there is no certificate. Raises: `ConfigurationError`, `UnprovenError`."""
+        """Sign a request to open a session; None: there is no certificate. Raises: `ConfigurationError`, `UnprovenError`."""
         if (prover := self._prover_of(request.robot)) is None:
             return None
         challenge = next(reversed(self._challenges.get(server, ())), b"")
@@ -100,7 +101,8 @@ class Proofs:
         return sign(prover, request, server, challenge)
 
     def answered(self, server: str, request: Any, asking: Asking | None, answer: Any) -> None:
-        """Raises: `UnprovenError` for an answer that is not that server's, or leaves us without keys."""
+        """Verify the reply to a request for a session, and keep the session's keys.
+        Raises: `UnprovenError` for a reply that is not that server's, or yields no keys."""
         if asking is None or self._verifier is None:
             return
         who = who_answered(asking, self._verifier, server, request.robot, answer)
@@ -112,12 +114,13 @@ class Proofs:
                 self._vouched.opened(server, process)
 
     def ask(self, server: str, status: Any, request: Any) -> Asking | None:
-        """Whether the process lives that tells this status. None: it or we have no certificate. Raises: `ConfigurationError`."""
+        """Sign a query whether the process of this status is alive. None: it or this process has no certificate.
+        Raises: `ConfigurationError`."""
         challenge, prover = bytes(status.challenge), self._prover_of(request.robot)
         return sign(prover, request, server, challenge) if prover and challenge else None
 
     def is_alive(self, server: str, process: int, request: Any, asking: Asking, answer: Any) -> bool:
-        """After `ask`, by this answer: it has looked at the proof, so the challenge was its own."""
+        """Return whether the reply to `ask` shows that the process is alive: it has checked the signature of its own challenge."""
         if self._verifier is None or answer.error_code != SessionError.code:
             return False
         try:
@@ -128,7 +131,7 @@ class Proofs:
         return True
 
     def _prover_of(self, robot: str) -> Prover | None:
-        """Return what signs for a robot; None where this process had no certificate when it began. Raises: `ConfigurationError`."""
+        """Return the signer for a robot; None where this process had no certificate when it began. Raises: `ConfigurationError`."""
         if self._verifier is None:
             return None
         if robot not in self._provers:
@@ -136,22 +139,22 @@ class Proofs:
         return self._provers[robot]
 
     def ended(self, server: str, robot: str, component: str, epoch: int) -> None:
-        """Nothing more is said in that session."""
+        """Forget the keys of a session that has ended."""
         self._opened.pop((server, robot, component, epoch), None)
 
     def sealed(self, server: str, observation: Any) -> Any:
-        """To be published: the message, or its bytes with their seal."""
+        """Return the observation for publication, or its sealed bytes."""
         opened = self._opened.get(_session_of(server, observation.id))
         return sealed_observation(observation, opened.keys.asks) if opened else observation
 
     def seal(self, server: str, request: Any) -> Any:
-        """Of a call that belongs to a session."""
+        """Seal a call that belongs to a session, and return it."""
         if opened := self._opened.get(_session_of(server, request)):
             seal_call(request, opened.keys.asks)
         return request
 
     def check(self, reply: Any, data: memoryview) -> None:
-        """data: of the reply. Raises: `BadMessageError` for what the server of that session has not said."""
+        """Verify a reply. data: bytes of the reply. Raises: `BadMessageError` when it is not from the server of that session."""
         if not self._verifier:
             return
         server, identity = reply.header.frame_id, reply.id

@@ -1,4 +1,4 @@
-"""When a sensor's readings were taken: by its stamps, by `/clock`, or by their arrival, and what people are told of that."""
+"""Times of a sensor's readings, by their stamps, by `/clock`, or by their arrival, and the diagnostics about them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CLOCK_QOS = QoSProfile(
     depth=1,
     durability=DurabilityPolicy.VOLATILE,
 )
-"""As `rclpy/time_source.py` subscribes to it."""
+"""QoS with which `rclpy/time_source.py` subscribes to it."""
 OF_NODE = "_rfm_serving_simulated_time"
 """Attribute of a node."""
 OLD_WINDOW_S = 5.0
-"""The share of messages that were old when they came is of this time, and of as long before it."""
+"""Window of the share of messages that were old on arrival; the previous window of that length counts as well."""
 MAX_SOURCES = 64
-"""Publishers on one topic that are told apart; more are messages that name other joints every time."""
+"""Maximum number of publishers that are distinguished on one topic; beyond it messages name other joints every time."""
 
 
 class Sender:
@@ -42,16 +42,16 @@ class Sender:
         self._is_simulated = False
         """Its last stamp was of the time of `/clock`."""
         self._stamp_s = self._arrived_s = self._taken_s = math.nan
-        """Of its last reading; `_arrived_s`: when it came first."""
+        """Stamp and time of its last reading; `_arrived_s`: time of its first arrival."""
         self._was_old = False
         self._repeats = 0
-        """Messages that had the last stamp again."""
+        """Number of messages that repeated the last stamp."""
         self.step_s = 0.0
-        """Between the last two stamps, where the earlier one came with several messages; 0: each message has its own."""
+        """Difference of the last two stamps when the earlier one came with several messages; 0: each message has its own stamp."""
 
     def taken_s(self, stamp_s: float, now_s: float, by_clock_s: float | None) -> float:
-        """Return when a reading was taken. by_clock_s: the same by `/clock`; None: its stamp is not of that time."""
-        if by_clock_s is None and self._is_simulated and self._was_old:  # a stuck sensor does not become new by being even older
+        """Return the time of a reading. by_clock_s: the same by `/clock`; None: its stamp is not of that time."""
+        if by_clock_s is None and self._is_simulated and self._was_old:  # a stuck sensor must not become new by age
             self.clock.begin(self._stamp_s, self._taken_s)
         self._is_simulated = by_clock_s is not None
         taken_s = self.clock.taken_s(stamp_s, now_s) if by_clock_s is None else by_clock_s
@@ -66,7 +66,7 @@ class Sender:
 
 
 class OldShare:
-    """The share of messages that were old when they came, over the last `OLD_WINDOW_S` to twice as long."""
+    """Share of messages that were old on arrival, over the last `OLD_WINDOW_S` to twice as long."""
 
     def __init__(self) -> None:
         self._began_s = -math.inf
@@ -82,23 +82,23 @@ class OldShare:
 
     @property
     def share(self) -> float:
-        """0 to 1; 0 where there were no messages."""
+        """Share from 0 to 1; 0 without messages."""
         (num, num_old), (num_before, num_old_before) = self._counts, self._before
         return (num_old + num_old_before) / max(1, num + num_before)
 
 
 class ReadingTimes:
-    """Of one sensor. One thread."""
+    """Times of one sensor, for one thread."""
 
     def __init__(self, name: str, max_age_s: float, *, by_arrival: bool = False, simulated: SimulatedTime | None = None) -> None:
-        """simulated: what `/clock` shows, where the node uses that."""
+        """Create the state. simulated: time of `/clock`, where the node uses that."""
         self.name = name
         self.arrived_s = -math.inf
-        """When the last message came, whether or not it could be used."""
+        """Time at which the last message arrived, usable or not."""
         self.interval_s = math.nan
-        """From the message before it; NaN: there was none."""
+        """Time since the message before it; NaN: there was none."""
         self.taken_last_s = -math.inf
-        """When the last reading was taken."""
+        """Time of the last reading."""
         self._max_age_s, self._by_arrival, self._simulated = max_age_s, by_arrival, simulated
         self._senders: dict[tuple[str, ...], Sender] = {}
         self._source = "arrival"
@@ -106,7 +106,7 @@ class ReadingTimes:
         self._old = OldShare()
 
     def taken_s(self, message: Any, now_s: float, sender: tuple[str, ...] = ()) -> float:
-        """Return when a reading was taken that has just arrived. sender: of several on one topic, each with its own clock."""
+        """Return the time of a reading that has just arrived. sender: one of several on the topic, each with its own clock."""
         if self.arrived_s > -math.inf:
             self.interval_s = now_s - self.arrived_s
         self.arrived_s = now_s
@@ -131,7 +131,7 @@ class ReadingTimes:
         return self._senders.setdefault(sender, Sender(self._max_age_s))
 
     def values(self, now_s: float) -> dict[str, object]:
-        """For `/diagnostics`."""
+        """Return the diagnostics values."""
         found: dict[str, object] = {
             f"arrival_age_s {self.name}": now_s - self.arrived_s,
             f"arrival_interval_s {self.name}": self.interval_s,
@@ -157,7 +157,7 @@ class ReadingTimes:
 
 
 def simulated_time_of(node: Node) -> SimulatedTime | None:
-    """Return what `/clock` shows, one for all robots of a node; None: its `use_sim_time` is false."""
+    """Return the simulated time, one for all robots of a node; None: its `use_sim_time` is false."""
     if not (node.has_parameter("use_sim_time") and node.get_parameter("use_sim_time").value):
         return None
     found: SimulatedTime | None = getattr(node, OF_NODE, None)
@@ -169,7 +169,7 @@ def simulated_time_of(node: Node) -> SimulatedTime | None:
 
 
 def clock_problem(node: Node) -> str:
-    """Return why the simulated time of a node does not go on; empty: it does, or the node does not use it."""
+    """Return why the simulated time of a node does not advance; empty: it does, or the node does not use it."""
     if simulated_time_of(node) is None or node.count_publishers(CLOCK):
         return ""
     return f"use_sim_time is true, and nobody publishes {CLOCK}"

@@ -1,4 +1,4 @@
-"""Why a robot's readings are refused, for its status, its log and `rfm why`: each reason once, when it lasts."""
+"""Reasons for which a robot's readings are refused, for its status, its log and `rfm why`: each reason once, when it lasts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 LASTS_S = 1.0
-"""Joints that come in several messages are incomplete for a moment when they begin."""
+"""Time after which a refusal counts as lasting: joints from several messages are incomplete for a moment at the start."""
 AGAIN_S = 60.0
-"""The same reason is logged no more often."""
+"""Minimum time before the same reason is logged again."""
 START = "start"
-"""In place of a sensor: where the robot is, from where its commands must not begin."""
+"""Name in place of a sensor's for a position of the robot from which its commands must not begin."""
 MAX_REASONS = 64
-"""Reasons that are logged within that time."""
+"""Maximum number of different reasons that are logged within that time."""
 
 
 @dataclass
@@ -21,11 +21,11 @@ class LastingRefusal:
     problem: str = ""
     since_s: float = math.inf
     num_messages: int = 0
-    """Messages that came since then, this one included."""
+    """Number of messages since then, including this one."""
 
 
 class Refusals:
-    """Of one robot. The state's sensor is called "", cameras have their names."""
+    """Refusals of one robot. The state's sensor is called "", cameras have their names."""
 
     def __init__(self, robot: str, warn: Callable[[str], object]) -> None:
         self._robot, self._warn = robot, warn
@@ -33,7 +33,8 @@ class Refusals:
         self._logged_s: dict[str, float] = {}
 
     def note(self, sensor: str, problem: str, now_s: float, *, at_once: bool = True) -> None:
-        """A message came: why it, or the last one that mattered, was refused; empty: all is well. at_once: log it now."""
+        """Record that a message came.
+        problem: why it, or the last relevant one, was refused; empty: it was accepted. at_once: log it now."""
         if not problem:
             if sensor in self._current:
                 del self._current[sensor]
@@ -45,12 +46,12 @@ class Refusals:
             self._log(f"{'commands do not begin' if sensor == START else 'readings are refused'}: {problem}", now_s)
 
     def lasting(self, sensor: str, now_s: float) -> str:
-        """Why its readings are refused, and have been for a while; empty: they are not."""
+        """Return why its readings have been refused for a while; empty: they are not."""
         current = self._current.get(sensor)
         return current.problem if current and now_s - current.since_s >= LASTS_S else ""
 
     def num_messages(self, sensor: str) -> int:
-        """Return the number of messages that came since its readings are refused; 0: they are not."""
+        """Return the number of messages since its readings are refused; 0: they are not."""
         current = self._current.get(sensor)
         return current.num_messages if current else 0
 

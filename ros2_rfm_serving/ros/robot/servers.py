@@ -1,4 +1,4 @@
-"""The model servers that robots turn to. The entities of a server are made once per process, however many robots share them."""
+"""Clients of the model servers that robots use. Each server's entities exist once per process, for any number of robots."""
 
 from __future__ import annotations
 
@@ -28,42 +28,42 @@ from ros2_rfm_serving.types import Heard, ObservationRequest, Reply, Schedule, S
 
 MOST_UNVOUCHED = 8
 FAREWELL_S = 0.2
-"""For the answers of the last calls; then the clients go."""
+"""Time for the replies to the last calls; then the clients are destroyed."""
 HEARD: Sequence[tuple[type, str, Callable[[Any], Reply]]] = (
     (msg.ActionChunk, "rfm/action_chunk", convert.chunk_from),
     (msg.Judgement, "rfm/judgement", convert.verdict_from),
     (msg.Plan, "rfm/plan", convert.plan_from),
 )
-"""What servers say to a robot: the message, its topic, and what reads it."""
+"""Replies of servers to a robot: message type, topic, and the function that reads it."""
 SERVICES = {srv.OpenSession: "open_session", srv.CloseSession: "close_session", srv.ResetEpisode: "reset_episode"}
 
 
 class ServedRobot(Protocol):
-    """A robot of this process, as `Servers` and `Sessions` see it."""
+    """A robot of this process, as `Servers` and `Sessions` use it."""
 
     name: str
     brain: RobotBrain
 
     def refuse(self, error: BadMessageError) -> None:
-        """Count a message that cannot be used, and keep why."""
+        """Count a message that cannot be used, and keep the reason."""
 
     def safely(self, callback: Callable[..., object], *arguments: object) -> None:
-        """Calls it; what it raises costs this robot that message and nobody else anything."""
+        """Call a function; an exception costs this robot that message and affects no other."""
 
 
 class _Server(NamedTuple):
-    """What leads to one server: `made` to be destroyed, and the ways through the network."""
+    """Entities of one server, and the functions that send through the network."""
 
     observation: Any
     clients: dict[type, Any]
-    """By type of the service."""
+    """Clients by service type."""
     send: Callable[[Any], Any]
-    """Of an observation."""
+    """Function that sends an observation."""
     calls: dict[type, Callable[[Any], Any]]
 
 
 class Servers:
-    """Schedule and server status to the robots of this process, their observations and calls to the servers."""
+    """Distributor of schedule and server status to this process' robots, and of their observations and calls to the servers."""
 
     def __init__(
         self,
@@ -75,7 +75,8 @@ class Servers:
         watch: StatusWatch,
         origin: Origin,
     ) -> None:
-        """ends: by which they are reached: the node's own, or those on Zenoh. `robots`: as they are at any time."""
+        """Subscribe to the schedule.
+        ends: transport adapter, the node itself or its Zenoh counterpart. robots: a view that may change at any time."""
         self.faults, self.ends, self.proofs = faults, ends, Proofs()
         self._node, self._names, self._robots, self._watch, self._origin = node, names, robots, watch, origin
         self._servers: dict[str, _Server] = {}
@@ -94,9 +95,9 @@ class Servers:
             prove=self.proofs.check_schedule,
         )
         self._unvouched: dict[int, Any] = {}
-        """Schedulers' last words, for which nobody has vouched yet: few, as servers follow few."""
+        """Scheduler -> its last schedule, for schedulers for which no server has vouched yet; few, as servers follow few."""
         self._asserted = set[str]()
-        """Servers that the middleware has said to live."""
+        """Servers that the middleware has reported to be alive."""
         self._inquiry = Inquiry(self.proofs, self.call)
 
     def __contains__(self, server: str) -> bool:
@@ -106,13 +107,13 @@ class Servers:
         self._servers[server].send(convert.stamped(convert.observation_to(request), self._node))
 
     def call(self, server: str, service: type, request: Any) -> Any:
-        """The future of the answer; None: the service is not there (yet)."""
+        """Return the future of the reply; None: the service is not available (yet)."""
         if not self._servers[server].clients[service].service_is_ready():
             return None
         return self._servers[server].calls[service](request)
 
     def destroy(self) -> None:
-        """Hears nothing from now on; what was asked last may still be answered."""
+        """Destroy all entities; the clients remain a moment for the last replies."""
         self.ends.destroy_subscription(self._schedule)
         self._watch.silence()
         for server in self._servers.values():
@@ -124,11 +125,11 @@ class Servers:
         turns_of(self._node).once(FAREWELL_S, lambda: [self.ends.destroy_client(client) for client in clients])
 
     def _refuse(self, error: BadMessageError) -> None:
-        """Of a message that is for all robots here."""
+        """Count a refused message on every robot of this process."""
         for robot in self._robots:
             robot.refuse(error)
 
-    # --- what the schedule says ---
+    # --- the schedule ---
 
     def _on_schedule(self, message: Any) -> None:
         self._unvouched.pop(message.scheduler, None)
@@ -148,7 +149,7 @@ class Servers:
             self._origin.hear(message)
 
     def _hold_back(self, message: Any) -> None:
-        """Until somebody vouches for its scheduler, such as one of the servers that it has for robots of this process."""
+        """Keep a schedule until a server vouches for its scheduler, such as one that it assigns to robots of this process."""
         for robot in self._robots:
             robot.brain.refused["untimely_schedule"] += 1
         if not self._unvouched:
@@ -161,7 +162,7 @@ class Servers:
             self._reach(server)
 
     def _look_again(self) -> None:
-        """A schedule need not be repeated to count."""
+        """Check the held schedules again: a schedule need not be repeated to count."""
         now_s = clock()
         if waiting := next((message for message in self._unvouched.values() if self.proofs.takes(message, now_s)), None):
             self._on_schedule(waiting)
@@ -181,13 +182,13 @@ class Servers:
                 users.append(robot)
 
     def _reach(self, server: str) -> list[ServedRobot]:
-        """Those with a route to it."""
+        """Connect to a server if necessary, and return the robots with a route to it."""
         if server not in self._servers:
             self._servers[server] = self._connect(server)
         return self._users[server]
 
     def _connect(self, server: str) -> _Server:
-        """All that it takes to turn to a server, made ahead of need: discovery takes its time."""
+        """Create all entities of a server ahead of need, because discovery takes time."""
         ends, name = self.ends, self._names.server
         on_status = self.faults.passing(self._on_status, Direction.DOWN, reliable=True)
         prove = partial(self.proofs.check_status, server)
@@ -204,7 +205,7 @@ class Servers:
             calls={service: self.faults.calling(client.call_async) for service, client in clients.items()},
         )
 
-    # --- what servers say of themselves ---
+    # --- statuses of servers ---
 
     def _on_status(self, message: Any) -> None:
         server, now_s = message.header.frame_id, clock()
@@ -224,8 +225,11 @@ class Servers:
                 robot.safely(robot.brain.server_seen, server, message.state == ServerState.READY, now_s)
 
     def _on_liveliness(self, server: str, event: Any) -> None:
-        """Nobody signs it: with certificates it says once that a process is there, which has that time to load and to say so; else
-        whoever asserts it again and again would have those who start wait for a server that has gone, and not for its standby."""
+        """Report that a server is alive or lost, by the middleware.
+
+        Liveliness is not signed. With certificates it counts once per server, which then has time to load and to publish its
+        status. Otherwise a process that asserts it repeatedly would make starting robots wait for a server that has gone, and not
+        use its standby."""
         if event.alive_count > 0:
             if self.proofs.verifier is not None and server in self._asserted:
                 return

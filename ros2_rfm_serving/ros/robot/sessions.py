@@ -1,4 +1,4 @@
-"""The sessions of one robot with its servers: opened, reset and closed as its brain asks."""
+"""Sessions of one robot with its servers: opened, reset and closed as its decision core asks."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from ros2_rfm_serving.ros.wire import session_messages
 from ros2_rfm_serving.types import SYSTEM1, SessionRequest
 
 FULL = (CapacityError.code, DrainingError.code, UnprovenError.code, ConfigurationError.code)
-"""Refused with one of these a robot turns to the route's other server."""
+"""Error codes of refusals after which a robot uses the route's other server."""
 
 
 class Sessions:
-    """Opens, resets and closes the sessions of one robot, as its brain asks."""
+    """Session client of one robot; it opens, resets and closes sessions as the decision core asks."""
 
     def __init__(self, node: Node, servers: Servers, robot: ServedRobot) -> None:
         self._node, self._servers, self._robot = node, servers, robot
         self._opening: dict[str, Any] = {}
-        """By component: the future of the newest attempt."""
+        """Component -> future of the newest attempt."""
         self._epochs: dict[tuple[str, str], int] = {}
         """(server, component) -> epoch of the session that is open there."""
 
@@ -46,7 +46,7 @@ class Sessions:
             asking = proofs.sign(server, request)
         except RfmError as error:
             self._warn(f"asks {server} for no session of {component}: {error}")
-            elsewhere = isinstance(error, UnprovenError)  # with its own certificate amiss, no server is any better
+            elsewhere = isinstance(error, UnprovenError)  # with a bad certificate of its own, no server is any better
             self._robot.brain.session_refused(component, server, str(error), clock(), full=elsewhere)
             return
         future = self._servers.call(server, srv.OpenSession, request)
@@ -67,7 +67,7 @@ class Sessions:
         future.add_done_callback(lambda done: self._robot.safely(self._on_opened, component, server, done))
 
     def reset(self, reset: EpisodeReset) -> None:
-        """Tells the server of a new episode, and the brain what it says."""
+        """Report a new episode to the server, and its reply to the decision core."""
         request = srv.ResetEpisode.Request(
             robot=self._robot.name, component=reset.component, session_epoch=reset.session_epoch, episode=reset.episode
         )
@@ -78,7 +78,8 @@ class Sessions:
             future.add_done_callback(lambda done: self._robot.safely(self._on_reset, reset, done.result()))
 
     def close_all(self) -> None:
-        """Best effort: a server that is not there has nothing to close, one that misses it takes the next `open` instead."""
+        """Close all sessions, best effort: an absent server has none, and one that misses it replaces the session at the next
+        `open`."""
         for server, component in list(self._epochs):
             self._close(server, component)
 
@@ -120,10 +121,10 @@ class Sessions:
             used = f"chunks of {grant.contract.model} continue by conditioning {brain.conditioning.value!r}"
             self._node.get_logger().info(f"{self._robot.name}: {server}: {used}")
         for other in [s for s, c in self._epochs if c == component and s != server]:
-            self._close(other, component)  # of the server it has turned away from: room for somebody else
+            self._close(other, component)  # of the server that it has left, to free the slot
 
     def _on_unproven(self, component: str, server: str, asked: Any, error: UnprovenError) -> None:
-        """Somebody else has answered. The server itself may still do so; if it does not, another one is asked."""
+        """Handle a reply from another process. The server itself may still reply; if it does not, another one is asked."""
         self._robot.brain.refused["unproven"] += 1
         self._warn(f"no session of {component} with {server}: {error}")
         turns_of(self._node).once(GENUINE_S, partial(self._robot.safely, self._give_up, component, server, asked, str(error)))

@@ -1,4 +1,4 @@
-"""From ROS parameters to what a robot is told about itself. Everything is checked here, at configure, and not later."""
+"""Settings of a robot from its ROS parameters. Everything is checked here, at configure, and not later."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ros2_rfm_serving.types.contracts import AUTO
 
 @dataclass(frozen=True, kw_only=True)
 class RobotSettings:
-    """All that one robot's parameters say."""
+    """All settings of one robot."""
 
     config: RobotConfig
     io: IoConfig
@@ -44,19 +44,18 @@ class RobotSettings:
     task: str
     instruction: str
     dry_run: bool = False
-    """Command nothing, and report what would have been commanded."""
+    """Command nothing, and report the commands that would have been sent."""
     speed_scale: float = 1.0
     """Share of the declared speed; `config.limits` are reduced to it already."""
     warnings: tuple[str, ...] = ()
-    """What is valid, and perhaps not meant, for people."""
+    """Warnings about valid settings that may be unintended."""
 
 
 def robot_settings(node: Node, name: str, *, one_of_many: bool = False, changed: Mapping[str, Any] = NOTHING) -> RobotSettings:
-    """Declares the parameters of a robot, where that has not been done, and reads them, as they would be with `changed`.
+    """Declare the parameters of a robot, where necessary, and return its settings, as they would be with `changed`.
 
-    name: unless the parameter `robot` has another. one_of_many: this is its name, and `<name>.<parameter>` comes before
-    `<parameter>`. Raises: `ConfigurationError`, which names the parameter, its value and the fix.
-    """
+    name: name of the robot, unless the parameter `robot` has another. one_of_many: this is its name, and `<name>.<parameter>`
+    overrides `<parameter>`. Raises: `ConfigurationError`, which names the parameter, its value and the fix."""
     declare_robot(node, name if one_of_many else "")
     values = Values(node, SPECS, name if one_of_many else "", changed)
     config = _robot_config(values, name if one_of_many else values.text("robot") or name)
@@ -73,7 +72,7 @@ def robot_settings(node: Node, name: str, *, one_of_many: bool = False, changed:
 
 
 def _instruction(values: Values) -> str:
-    """Raises: `ConfigurationError` for one that no server would take."""
+    """Return the instruction. Raises: `ConfigurationError` for one that no server would accept."""
     text = values.text("instruction")
     if len(text) > MAX_INSTRUCTION_CHARACTERS:
         problem, fix = f"{len(text)} characters are too long", f"write at most {MAX_INSTRUCTION_CHARACTERS}"
@@ -82,7 +81,7 @@ def _instruction(values: Values) -> str:
 
 
 def declare_robot(node: Node, robot: str = "") -> dict[str, Spec]:
-    """The parameters that all robots of a node share, and those that `robot` has for itself. Raises: `ConfigurationError`."""
+    """Declare the parameters that all robots of a node share, and those of `robot` itself. Raises: `ConfigurationError`."""
     return declare(node, SPECS) | (declare(node, SPECS, robot) if robot else {})
 
 
@@ -145,7 +144,7 @@ def _execution(values: Values, columns: ActionColumns) -> dict[str, Any]:
 
 
 def _pipelining(values: Values) -> Pipelining | None:
-    """Raises: `ConfigurationError` for a robot that could not have several requests in flight."""
+    """Return the pipelining. Raises: `ConfigurationError` for a robot that cannot have several requests in flight."""
     if not values.integer("pipelining.pp_perception"):
         return None
     for name, wrong, fix in (("synchronous", True, "set it to false"), ("replace_queue", False, "set it to true")):
@@ -178,7 +177,7 @@ def _commands(values: Values, columns: ActionColumns) -> dict[str, Any]:
 
 
 def _gate(values: Values, num_actions: int) -> GateConfig:
-    """A parameter per field, of the type that its default has."""
+    """Read one parameter per field, of the type of its default."""
     read: dict[type, Callable[[str], Any]] = {
         GateMode: lambda name: values.choice(name, GateMode),
         float: values.number,
@@ -191,7 +190,7 @@ def _gate(values: Values, num_actions: int) -> GateConfig:
 
 
 def _rung(values: Values, text: str) -> Rung:
-    """`motion` or `motion:seconds`."""
+    """Parse `motion` or `motion:seconds`."""
     motion, colon, seconds = text.partition(":")
     if motion not in [known.value for known in Motion]:
         raise values.wrong("fallback", f"unknown motion {motion!r}", f"one of {', '.join(known.value for known in Motion)}")
@@ -213,7 +212,7 @@ def _safety(values: Values) -> dict[str, Any]:
 
 
 def _fields(values: Values, prefix: str, default: FailSafeConfig | LinkConfig) -> dict[str, Any]:
-    """A parameter per field, of the type that its default has."""
+    """Read one parameter per field, of the type of its default."""
     read = {bool: values.flag, int: values.integer, float: values.number}
     return {field.name: read[type(getattr(default, field.name))](f"{prefix}.{field.name}") for field in dataclasses.fields(default)}
 

@@ -1,4 +1,4 @@
-"""Why nothing comes on a sensor's topic, as the ROS graph shows it: another type, no publisher, or another name."""
+"""Reason for which no message arrives on a sensor's topic, by the ROS graph: another type, no publisher, or another name."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from ros2_rfm_serving.ros.robot.sinks import full_name, graph_name
 from ros2_rfm_serving.ros.wire.qos_match import mismatch
 
 SILENT_S = 2.0
-"""A topic without a message for so long is looked up on the graph."""
+"""Time without a message after which a topic is looked up on the graph."""
 LOOK_PERIOD_S = 5.0
-"""Between two times that a silent topic is looked up: a large graph has thousands of topics."""
+"""Minimum time between two look-ups of a silent topic: a large graph has thousands of topics."""
 NUM_SIMILAR = 2
-"""Topics that are proposed."""
+"""Maximum number of topics that are suggested."""
 
 
 @dataclass(frozen=True)
 class Silence:
-    """Both empty: messages come, or nothing is known."""
+    """Findings about a topic. Both are empty when messages arrive, or when the reason is unknown."""
 
     type_problem: str = ""
     """Another type is published."""
     topic_problem: str = ""
-    """Nobody publishes, or who publishes sends nothing that arrives."""
+    """There is no publisher, or no message of it arrives."""
 
 
 MESSAGES_COME = Silence()
 
 
 class SilentTopics:
-    """Of one robot."""
+    """Look-ups of silent topics of one robot."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._found: dict[str, tuple[float, Silence]] = {}
-        """topic -> (when it was looked up, what was found)"""
+        """Topic -> (time of the look-up, finding)."""
         self._begun_s = clock()
-        """Discovery takes its time."""
+        """Start time: discovery takes a while."""
 
     def of(self, topic: str, message_type: type, arrived_s: float, now_s: float) -> Silence:
-        """Return why nothing comes. topic: absolute. arrived_s: of the last message."""
+        """Return why no message arrives. topic: absolute. arrived_s: time of the last message."""
         if self._comes(arrived_s, now_s):
             self._found.pop(topic, None)
             return MESSAGES_COME
@@ -56,7 +56,7 @@ class SilentTopics:
         return found
 
     def known(self, topic: str, arrived_s: float, now_s: float) -> Silence:
-        """Return what was found last, without looking."""
+        """Return the last finding, without a look-up."""
         return MESSAGES_COME if self._comes(arrived_s, now_s) else self._found.get(topic, (0.0, MESSAGES_COME))[1]
 
     def _comes(self, arrived_s: float, now_s: float) -> bool:
@@ -76,7 +76,7 @@ class SilentTopics:
         return Silence(topic_problem=f"{names} publishes {topic}{self._qos_problem(topic, publishers)}, and no message comes")
 
     def _qos_problem(self, topic: str, publishers: Sequence[object]) -> str:
-        """Return which QoS policies of this robot's subscription ask for more than is offered."""
+        """Return which QoS policies of this robot's subscription request more than is offered; empty: none."""
         own = self._node.get_fully_qualified_name()
         for one in self._node.get_subscriptions_info_by_topic(topic):
             if full_name(one) != own:
@@ -87,7 +87,7 @@ class SilentTopics:
         return ""
 
     def _similar(self, topic: str, wanted: str) -> str:
-        """Return topics that may be meant: of this or a related type, or of a similar name."""
+        """Return likely intended topics: of this or a related type, or of a similar name."""
         there = dict(self._node.get_topic_names_and_types())
         near = similar_topics(topic, there, (wanted, EXCHANGED.get(wanted, wanted)), same_robot=True)[:NUM_SIMILAR]
         found = [described(name, there[name], [wanted]) for name in near if self._node.count_publishers(name)]

@@ -1,4 +1,4 @@
-"""Where commands go: ros2_control's trajectory and forward controllers, `Twist` bases, or a class of the user's own."""
+"""Command sinks: ros2_control's trajectory and forward controllers, `Twist` bases, or a user's own class."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from ros2_rfm_serving.types import Array
 
 TRAJECTORY_FIELDS = ("positions", "velocities", "accelerations", "effort")
 LAST_COMMAND_S = 0.5
-"""At most, for the acknowledgement of the last command when a sink is closed."""
+"""Maximum time for the acknowledgement of the last command when a sink is closed."""
 OBSERVERS = re.compile(r"/((_ros2cli_|rosbag2_|rqt_|plotjuggler|foxglove_bridge)[^/]*|rfm_foxglove|recorder)$")
-"""Nodes that watch topics, and execute nothing: `ros2 topic`, recorders and displays, also ours."""
+"""Nodes that observe topics, and execute nothing: `ros2 topic`, recorders and displays, including this package's."""
 TWIST_AXES = tuple(f"{part}.{axis}" for part in ("linear", "angular") for axis in "xyz")
 
 
@@ -48,41 +48,41 @@ class SinkKind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class SinkConfig:
-    """What is published is `scale * command + offset`, per action; limits and safe poses are of the command."""
+    """Configuration of a sink. It publishes `scale * command + offset`, per action; limits and safe poses apply to the command."""
 
     action_names: tuple[str, ...]
     kind: SinkKind = SinkKind.ARRAY
     topic: str = "command"
-    """Absolute, or below the robot's namespace."""
+    """Topic name: absolute, or below the robot's namespace."""
     scale: tuple[float, ...] = ()
     """[A]; empty: 1"""
     offset: tuple[float, ...] = ()
     """[A]; empty: 0"""
     joints: tuple[str, ...] = ()
-    """[A] of a trajectory, in the order of the actions; empty: the actions' names."""
+    """[A] joints of a trajectory, in the order of the actions; empty: the actions' names."""
     trajectory_field: str = "positions"
-    """Of a trajectory's point: what the numbers are."""
+    """Field of a trajectory's point that has the numbers."""
     time_from_start_s: float = 0.0
-    """Of a trajectory's point; 0: one control period."""
+    """time_from_start of a trajectory's point, s; 0: one control period."""
     with_velocities: bool = True
-    """Of a chunk's points, beside the positions."""
+    """A chunk's points have velocities beside positions."""
     twist_axes: tuple[str, ...] = ()
-    """[A] of a twist: where each action goes, such as `linear.x`."""
+    """[A] axis of a twist for each action, such as `linear.x`."""
     stamped: bool = False
-    """`TwistStamped` in place of `Twist`, while no subscriber is known that takes one of them alone."""
+    """Publish `TwistStamped` in place of `Twist`, while no subscriber is known that accepts only one of them."""
     frame_id: str = ""
     zero_stamp: bool = False
-    """A stamped twist has no time: the controller takes its own."""
+    """A stamped twist has a zero stamp: the controller uses its own time."""
     custom_class: str = ""
-    """`package.module:Class`, a `CommandSink` made with (node, topic, this configuration)."""
+    """`package.module:Class`, a `CommandSink` that is created with (node, topic, this configuration)."""
     turns: tuple[float, ...] = ()
     """[A] one turn of a continuous joint, in units of the command; 0: the column does not wrap; empty: none does."""
     command_types: tuple[CommandType, ...] = ()
-    """[A] what each number is, for a sink of the user's own; empty: not known."""
+    """[A] command type of each number, for a user's own sink; empty: unknown."""
 
     @property
     def meaning(self) -> CommandType | None:
-        """What its numbers are where they arrive, and so what stops the robot there; None: whatever the commands are."""
+        """Command type of the published numbers, which determines how the robot stops; None: that of the commands."""
         if self.kind is SinkKind.TRAJECTORY:
             return CommandType.POSITION if self.trajectory_field == "positions" else CommandType.VELOCITY
         if self.kind is SinkKind.CHUNK:
@@ -91,14 +91,13 @@ class SinkConfig:
 
 
 class CommandSink(Protocol):
-    """The two methods of a sink. Both are called on the node's one thread; neither may block.
+    """The two methods of a sink. Both are called on the node's only thread; neither may block.
 
-    What stops the robot is what stops commands of each column's type (`SinkConfig.command_types`): zero for velocities and
-    efforts, silence for all others. A stop is one command with zeros in the former and with the last values in the others.
+    A robot stops by whatever stops commands of each column's type (`SinkConfig.command_types`): zero for velocities and efforts,
+    silence for all others. A stop is one command with zeros in the former and with the last values in the others.
 
-    `send` gets every command that goes out, [A] float32 in the order of the actions, in the units of the policy, and for how
-    long it is meant. `close` is called once, at cleanup: free what was made; the robot has been told to stop before.
-    """
+    `send` gets every command that goes out, [A] float32 in the order of the actions, in the units of the policy, and its intended
+    duration. `close` is called once, at cleanup, to free resources; the robot has been stopped before."""
 
     def send(self, command: Array, period_s: float) -> None: ...
 
@@ -106,10 +105,8 @@ class CommandSink(Protocol):
 
 
 def make_sink(node: Node, config: SinkConfig, topic: str, refused: Counter[str]) -> CommandSink:
-    """The declared sink, publishing on `topic`. A custom one that raises is counted in `refused` and said aloud.
-
-    Raises: `ConfigurationError` when a custom one cannot be made.
-    """
+    """Return the declared sink, which publishes on `topic`. Exceptions of a custom one are counted in `refused` and logged.
+    Raises: `ConfigurationError` when a custom one cannot be created."""
     if config.kind is SinkKind.CUSTOM:
         return _Guarded(node, _custom(node, config, topic), config.custom_class, refused)
     made = {
@@ -122,7 +119,7 @@ def make_sink(node: Node, config: SinkConfig, topic: str, refused: Counter[str])
 
 
 class DryRunSink:
-    """Publishes nothing, and notes every command in `run`."""
+    """Sink that publishes nothing, and records every command in `run`."""
 
     def __init__(self, run: DryRun) -> None:
         self.run = run
@@ -134,15 +131,15 @@ class DryRunSink:
         """Do nothing: `send` gets each command of a trajectory, too."""
 
     def close(self) -> None:
-        """Nothing was made."""
+        """Do nothing: there are no resources."""
 
 
 class TopicSink:
-    """Publishes reliably, the newest command only."""
+    """Sink that publishes reliably, and only the newest command."""
 
     message: type
     _events: PublisherEventCallbacks | None = None
-    """None: rclpy's own, which log what does not match."""
+    """Event callbacks; None: rclpy's own, which log incompatible QoS."""
 
     def __init__(self, node: Node, config: SinkConfig, topic: str) -> None:
         self._node, self._config, self._topic = node, config, topic
@@ -150,17 +147,17 @@ class TopicSink:
 
     @property
     def type_name(self) -> str:
-        """Of its messages, as the graph has it."""
+        """Name of the message type on the graph."""
         return graph_name(self.message)
 
     def adapt(self, taken: Collection[str]) -> None:
-        """Follow what subscribers take, where a sink can send more than one type. taken: their types, as the graph has them."""
+        """Follow the subscribers' type, where a sink can send more than one. taken: their types, as named on the graph."""
 
     def send(self, command: Array, period_s: float) -> None:
         self._publish(self._to(array.array("d", self._published(command).tobytes()), period_s))
 
     def close(self) -> None:
-        """Wait until the last command, which may be a stop, has arrived: a publisher that is destroyed sends nothing again."""
+        """Wait until the last command, which may be a stop, has arrived: a destroyed publisher does not resend it."""
         try:
             self._publisher.wait_for_all_acked(Duration(seconds=LAST_COMMAND_S))
         finally:  # a middleware may have no acknowledgements
@@ -177,7 +174,7 @@ class TopicSink:
 
 
 class ArraySink(TopicSink):
-    """`std_msgs/Float64MultiArray`: ros2_control's forward command controllers, which bring their own joints in their own order."""
+    """`std_msgs/Float64MultiArray` for ros2_control's forward command controllers, which have their own order of joints."""
 
     message = Float64MultiArray
 
@@ -188,15 +185,14 @@ class ArraySink(TopicSink):
 
 
 class TrajectorySink(TopicSink):
-    """`trajectory_msgs/JointTrajectory` towards one command, which a joint_trajectory_controller starts on at once.
+    """`trajectory_msgs/JointTrajectory` towards one command, which a joint_trajectory_controller starts at once.
 
     Positions are sent as two points, the second of which stays at the first: a trajectory of one point is never joined with the one
-    under way, but sets out from the measured position (ros2_controllers 94e74de, `has_nontrivial_msg`), so that an arm that lags
-    would get less far than its commands for ever. Velocities are one point: how far it gets is not known here.
+    in progress, but starts from the measured position (ros2_controllers 94e74de, `has_nontrivial_msg`), so that a lagging arm would
+    never get as far as its commands. Velocities are one point: how far the arm gets is not known here.
 
     Positions of a continuous joint count on beyond a turn: where trajectories are joined, the controller goes from number to
-    number, and from 3.1 to -3.1 that is the long way round (`blend_with_active_trajectory` wraps nothing).
-    """
+    number, and from 3.1 to -3.1 that is the long way round (`blend_with_active_trajectory` wraps nothing)."""
 
     message = JointTrajectory
 
@@ -204,7 +200,7 @@ class TrajectorySink(TopicSink):
         super().__init__(node, config, topic)
         self._turns = np.abs(np.array(config.turns or 0.0) * np.array(config.scale or 1.0))
         self._sent: npt.NDArray[np.float64] | None = None
-        """[A] the last positions that were published."""
+        """[A] last positions that were published."""
         if config.trajectory_field == "velocities":
             node.get_logger().info(
                 f"{topic} gets velocities without positions: a joint_trajectory_controller takes them with"
@@ -228,10 +224,8 @@ class TrajectorySink(TopicSink):
 
 
 class ChunkSink(TopicSink):
-    """`trajectory_msgs/JointTrajectory` with what the robot is going to do, ending at rest, whenever that changes.
-
-    The stamp is zero, so that the controller starts at once by its own clock, and no point is in its past.
-    """
+    """`trajectory_msgs/JointTrajectory` with the robot's planned motion, ending at rest, whenever that changes.
+    The stamp is zero, so that the controller starts at once by its own clock, and no point is in its past."""
 
     message = JointTrajectory
 
@@ -253,10 +247,11 @@ class ChunkSink(TopicSink):
 
 
 class TwistSink(TopicSink):
-    """`geometry_msgs/Twist`, or `TwistStamped`, by what the subscriber takes; axes without an action stay zero."""
+    """`geometry_msgs/Twist` or `TwistStamped`, by the subscriber's type; axes without an action stay zero."""
 
     _events = PublisherEventCallbacks(use_default_callbacks=False)
-    """None: an entity that is destroyed while an event of it is queued can crash rclpy's events executor (ros2/rclpy#1644)."""
+    """No event callbacks: an entity that is destroyed while an event of it is queued can crash rclpy's events executor
+    (ros2/rclpy#1644)."""
 
     def __init__(self, node: Node, config: SinkConfig, topic: str) -> None:
         self.message = TwistStamped if config.stamped else Twist
@@ -273,7 +268,7 @@ class TwistSink(TopicSink):
             self._publisher = self._node.create_publisher(fitting, self._topic, qos.COMMAND, event_callbacks=self._events)
 
     def _fitting(self, taken: Collection[str]) -> type:
-        """Return the type of messages that subscribers take; the present one where that is open."""
+        """Return the type of messages that subscribers accept; the present one while that is undecided."""
         fitting = [kind for kind in (Twist, TwistStamped) if graph_name(kind) in taken]
         return fitting[0] if len(fitting) == 1 else self.message
 
@@ -291,12 +286,12 @@ class TwistSink(TopicSink):
 
 
 def graph_name(kind: type) -> str:
-    """Return the name of a message type as the ROS graph has it, such as `geometry_msgs/msg/Twist`."""
+    """Return the name of a message type on the ROS graph, such as `geometry_msgs/msg/Twist`."""
     return "/".join([*kind.__module__.split(".")[:2], kind.__name__])
 
 
 def subscribers(node: Node, topic: str) -> dict[str, list[str]]:
-    """Return who subscribes to an absolute topic, as far as that is known by now: names of nodes, by the type that they take."""
+    """Return the subscribers of an absolute topic, as far as they are known: names of nodes, by message type."""
     found: dict[str, list[str]] = {}
     for endpoint in node.get_subscriptions_info_by_topic(topic):
         found.setdefault(endpoint.topic_type, []).append(full_name(endpoint))
@@ -304,18 +299,18 @@ def subscribers(node: Node, topic: str) -> dict[str, list[str]]:
 
 
 def full_name(endpoint: TopicEndpointInfo) -> str:
-    """Return the name of the node that a publisher or a subscription belongs to, with its namespace."""
+    """Return the name of the node of a publisher or a subscription, with its namespace."""
     return f"{endpoint.node_namespace.rstrip('/')}/{endpoint.node_name}"
 
 
 def takers(nodes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the subscribers that execute what they get, by type: without those that only watch."""
+    """Return the subscribers that execute commands, by type: without nodes that only observe."""
     found = {kind: [name for name in names if not OBSERVERS.search(name)] for kind, names in nodes.items()}
     return {kind: names for kind, names in found.items() if names}
 
 
 class _Guarded:
-    """A class of the user's own: what it raises costs one command, not the control loop."""
+    """Wrapper of a user's own sink: an exception costs one command, not the control loop."""
 
     def __init__(self, node: Node, sink: CommandSink, name: str, refused: Counter[str]) -> None:
         self._node, self._sink, self._name, self._refused = node, sink, name, refused
@@ -338,7 +333,7 @@ class _Guarded:
 
 
 def load_class(path: str) -> Any:
-    """`package.module:Class`. Raises: `ConfigurationError`."""
+    """Return the class `package.module:Class`. Raises: `ConfigurationError`."""
     module_name, _, class_name = path.partition(":")
     fix = "give it as package.module:Class, importable in this node's environment"
     if not module_name or not class_name:

@@ -1,4 +1,4 @@
-"""What a robot tells of itself: its status message, the same for `/diagnostics`, and how punctual its control periods are."""
+"""Status message of a robot, the same for `/diagnostics`, and the punctuality of its control periods."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ros2_rfm_serving.types import RobotState, TaskPhase
 from ros2_rfm_serving.types.histogram import TICK_BOUNDS_S, Histogram
 
 WINDOW_STATES = 40
-"""Intervals between states of which the rate is the median's."""
+"""Number of intervals between states whose median gives the rate."""
 LOOK_STATES = 10
-"""Between two looks at that."""
+"""Number of states between two evaluations of the rate."""
 FITS = 1.25
-"""A rate that is off by no more than this factor fits."""
+"""Factor by which a rate may deviate and still fits."""
 WINDOW_TICKS = 2048
-"""Of the lateness."""
+"""Number of periods in the statistics of lateness."""
 
 LEVELS = {
     RobotState.CONNECTING: DiagnosticStatus.WARN,
@@ -46,11 +46,10 @@ FIGURES = (
 
 
 class Punctuality:
-    """How late control periods begin, s.
+    """Lateness of control periods, s.
 
-    Of a timer: behind its own grid; a period that is missed altogether is counted and never made up for. Of periods that follow
-    the robot's state: how much longer than one period the robot was without.
-    """
+    With a timer it is the delay behind the timer's own grid; a period that is missed altogether is counted and never made up for.
+    With periods that follow the robot's state it is the time beyond one period that the robot was without one."""
 
     def __init__(self, period_s: float, *, on_grid: bool) -> None:
         self.ticks = self.missed = 0
@@ -58,7 +57,7 @@ class Punctuality:
         self._due_s: float | None = None
         self._late_s: deque[float] = deque(maxlen=WINDOW_TICKS)
         self.latenesses, self.durations = Histogram(TICK_BOUNDS_S), Histogram(TICK_BOUNDS_S)
-        """s, of all periods: how late they began, and how long they took to compute."""
+        """Histograms of all periods, s: lateness of the start, and computing time."""
 
     def ticked(self, now_s: float) -> None:
         self.ticks += 1
@@ -69,22 +68,22 @@ class Punctuality:
             self._late_s.append(late_s)
             self.latenesses.add(late_s)
             self.missed += missed
-        # A tick before its time tells that the first ones, from which the grid was taken, were late themselves.
+        # A tick before its time shows that the first ones, from which the grid was taken, were late themselves.
         self._due_s = (due_s + missed * self._period_s if self._on_grid and now_s >= due_s else now_s) + self._period_s
 
     def restart(self) -> None:
-        """What lies between two times of activity was no period."""
+        """Start anew: the time between two activations is no period."""
         self._due_s = None
 
     def late_s(self, *quantiles: float) -> list[float]:
-        """Over the last `WINDOW_TICKS` periods; NaN: there were none."""
+        """Return quantiles of the lateness over the last `WINDOW_TICKS` periods; NaN: there were none."""
         if not self._late_s:
             return [float("nan")] * len(quantiles)
         return [float(late) for late in np.quantile(self._late_s, quantiles)]
 
 
 class Rhythm:
-    """How often a complete new state comes, and whether that is `control_rate_hz`."""
+    """Rate of complete new states, in comparison with `control_rate_hz`."""
 
     def __init__(self, control_rate_hz: float) -> None:
         self._wanted_hz = control_rate_hz
@@ -101,13 +100,13 @@ class Rhythm:
 
     @property
     def rate_hz(self) -> float:
-        """Of the median interval; NaN: not known yet."""
+        """Rate by the median interval; NaN: unknown yet."""
         median_s = float(np.median(self._intervals_s)) if len(self._intervals_s) >= WINDOW_STATES // 2 else 0.0
         return 1.0 / median_s if median_s > 0.0 else float("nan")
 
     @property
     def misfit(self) -> str:
-        """How it does not fit, and what is done; empty: it fits."""
+        """Description of a mismatch of the rate, and its effect; empty: the rate fits."""
         rate_hz = self.rate_hz
         declared = f"the state comes at {rate_hz:.3g} Hz, control_rate_hz is {self._wanted_hz:g}"
         if rate_hz > FITS * self._wanted_hz:
@@ -117,7 +116,7 @@ class Rhythm:
         return ""
 
     def news(self) -> str:
-        """`misfit`, once for each way in which it does not fit; looked for now and then, not at every state."""
+        """Return `misfit` once for each kind of mismatch; evaluated at intervals, not at every state."""
         if self._since_looked < LOOK_STATES:
             return ""
         self._since_looked = 0
@@ -198,10 +197,8 @@ def diagnosis(
     readings: Mapping[str, object],
     now_s: float,
 ) -> DiagnosticStatus:
-    """`<robot>: robot`: OK when it streams, WARN when it manages, ERROR when it stands still or waits for a person.
-
-    readings: what is to be said about its sensors.
-    """
+    """Return the diagnostics of `<robot>: robot`. The level is OK when it streams, WARN when it works with restrictions, ERROR
+    when it stands still or waits for an operator. readings: values about its sensors."""
     state, phase = RobotState(status.state), TaskPhase(status.phase)
     level, message = LEVELS[state], status.reason or state.name.lower()
     if phase is TaskPhase.WAITING:

@@ -1,4 +1,4 @@
-"""Hearing servers' status, and whether they live, without ever letting go of what hears them."""
+"""Subscriptions to servers' status and liveliness that are never destroyed while the node exists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Hearing(NamedTuple):
     status: Callable[[Any], object]
     liveliness: Callable[[Any], object]
     refuse: Callable[[BadMessageError], object]
-    """What could not be read, or proven."""
+    """Callback for messages that could not be read or verified."""
     prove: Callable[[Any, memoryview], object]
 
 
@@ -24,14 +24,13 @@ DEAF = Hearing(lambda status: None, lambda event: None, lambda error: None, lamb
 
 
 class StatusWatch:
-    """One subscription per server, made once, as long as its node is there.
+    """One subscription per server, created once, for the lifetime of its node.
 
-    Destroying an entity while one of its QoS events is queued crashes rclpy's events executor (ros2/rclpy#1644), and liveliness
-    is lost just when robots have reason to go as well: at the end of everything. So they fall silent instead.
-    """
+    Destroying an entity while one of its QoS events is queued crashes rclpy's events executor (ros2/rclpy#1644), and liveliness is
+    lost just when robots end as well: at the end of everything. So the callbacks are disconnected instead."""
 
     def __init__(self, ends: Any) -> None:
-        """ends: by which servers are heard: a node's own, or those on Zenoh."""
+        """Create the registry. ends: transport adapter of the subscriptions, a node or its Zenoh counterpart."""
         self._ends = ends
         self._made: set[str] = set()
         self._heard: dict[str, Hearing] = {}

@@ -1,5 +1,6 @@
-"""The doors of a robot for existing stacks and for people: the `ExecuteTask` action with the robot's own reset service behind it,
-and the services `rfm/pause`, `rfm/resume` and `rfm/abort`."""
+"""Task endpoints of a robot for existing stacks and for operators: the `ExecuteTask` action, backed by the robot's own reset
+service, and the services `rfm/pause`, `rfm/resume` and `rfm/abort`.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +25,23 @@ from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, TaskOutcome, Task
 
 FEEDBACK_PERIOD_S = 0.5
 RESULT_TIMEOUT_S = 3600
-"""How long the result of a goal is kept: a robot has one goal at a time."""
+"""Time for which the result of a goal is kept: a robot has one goal at a time."""
 RESET_TIMEOUT_S = 30.0
-"""For an answer; then the robot's reset is asked for again: who had to answer may have ended, or the answer got lost."""
+"""Time for a reply to a reset; then it is requested again, because its server may have ended, or the reply was lost."""
 RESET_ASKS = 3
 RESET_LIMIT_S = 90.0
-"""For the next answer of a reset that has answered late: it lives, and what it was asked for since moves the robot once more."""
+"""Time for the next reply of a reset that has replied late: it is alive, and the repeated request moves the robot once more."""
 
 
 class TaskDoor:
-    """One goal at a time, from its acceptance to its result. `tend` is called once per control period.
+    """Server of one goal at a time, from its acceptance to its result. `tend` is called once per control period.
 
-    Every goal is accepted, since only one that was accepted can tell its client how it ended: one that cannot be worked on ends
-    at once, with a code and the reason. A person's goal (`requester` is empty) ends that of a program, which gives way; of two
-    persons, or two programs, who came first stays.
+    Every goal is accepted, because only an accepted one can report to its client how it ended: a goal that cannot be worked on ends
+    at once, with a code and the reason. An operator's goal (`requester` is empty) preempts that of a program; of two operators, or
+    two programs, the first one keeps the robot.
 
-    `stop` brings the robot to a stand at once; `forget_readings` after the scene was changed under it. `heard`: what a person
-    wanted, what they were answered, and whether it is done.
-    """
+    stop: brings the robot to a stand at once. forget_readings: called after the scene was changed by a reset. heard: called with an
+    operator's command, the reply, and whether it succeeded."""
 
     def __init__(
         self,
@@ -58,27 +58,27 @@ class TaskDoor:
         gate: Gate,
         is_dry_run: bool = False,
     ) -> None:
-        """is_dry_run: no reset is asked for, which would move the robot; each counts as done."""
+        """Create the action server. is_dry_run: no reset is requested, which would move the robot; each counts as done."""
         self.open = False
-        """Tasks are worked on."""
+        """Tasks are accepted."""
         self.instruction = instruction
-        """Of goals without one of their own."""
+        """Instruction of goals without one of their own."""
         self._node, self._brain, self._task = node, brain, task
         self._forget_readings, self._stop, self._heard, self._gate = forget_readings, stop, heard, gate
         self._is_dry_run = is_dry_run
         self._goal: tuple[Any, TaskRun] | None = None
         self._next: Any = None
-        """A goal that begins when the reset is over that moves the robot for one which ended."""
+        """Goal that begins after a reset that still moves the robot for an ended goal."""
         self._untold = 0
-        """Results that are about to be told, on the executor."""
+        """Number of results that the executor is about to send."""
         self._resetting = -1
-        """Attempt whose reset is under way or over."""
+        """Attempt whose reset is in progress or done."""
         self._reset_since_s, self._reset_asks, self._reset_asked = 0.0, 0, False
         self._reset_patience_s = RESET_TIMEOUT_S
         self._answer: Any = None
-        """Of the latest reset, to come or there; None: there was none."""
+        """Future of the latest reset's reply; None: there was none."""
         self._asked_s = -math.inf
-        """When that was asked for."""
+        """Time at which that reset was requested."""
         self._fed_back_s = -1.0
         self._reset = node.create_client(Trigger, reset_name)
         self._action = PatientActionServer(
@@ -96,19 +96,19 @@ class TaskDoor:
 
     @property
     def busy(self) -> bool:
-        """From the acceptance of a goal until its client was told its result."""
+        """True from the acceptance of a goal until its client has received the result."""
         return self._goal is not None or self._next is not None or self._untold > 0
 
     @property
     def waits_for(self) -> str:
-        """Return what the reset of the task waits for; empty: nothing, or there is none."""
+        """Service that the reset of the task waits for; empty: none, or there is no reset."""
         run = self._goal[1] if self._goal else None
         if run is None or run.phase is not TaskPhase.RESETTING or self._reset_asked or self._reset.service_is_ready():
             return ""
         return f"waits for {self._reset.srv_name}, which nobody offers (std_srvs/srv/Trigger)"
 
     def tend(self, now_s: float) -> None:
-        """Reset, cancellation, feedback and the end of the goal."""
+        """Advance reset, cancellation, feedback and the end of the goal."""
         if self._next is not None and self._next.is_cancel_requested:
             waiting, self._next = self._next, None
             self._refuse(waiting, TaskOutcome.CANCELED, "canceled by the client before it began")
@@ -127,7 +127,7 @@ class TaskDoor:
             self._end(goal, run.result)
 
     def end(self, outcome: TaskOutcome, message: str, now_s: float) -> None:
-        """Ends the task, if there is one, and tells whoever gave it."""
+        """End the task, if there is one, and report that to its client."""
         self._brain.cancel(outcome, message, now_s)
         self.tend(now_s)
 
@@ -144,8 +144,8 @@ class TaskDoor:
             self._heard(f"execute_task: {goal.request.instruction}", problem or "accepted", not problem)
 
     def _begin(self, goal: Any) -> str:
-        """Why not; empty: it begins, now or when the robot's reset is over."""
-        self.tend(clock())  # the goal before may be over, and its end not told before the next control period
+        """Begin a goal, now or after the robot's reset; return why that is refused, or empty."""
+        self.tend(clock())  # the goal before may be over, and its end not reported before the next period
         outcome, problem = self._refusal(goal.request)
         if problem:
             self._refuse(goal, outcome, problem)
@@ -165,17 +165,17 @@ class TaskDoor:
         return ""
 
     def _begin_next(self, now_s: float) -> None:
-        """The goal that waits, if nobody else moves the robot any more; a closed door tells it so at once."""
+        """Begin the waiting goal, if no other goal's reset moves the robot any more; a closed server refuses it at once."""
         if self._next is not None and not (self.open and self._is_being_reset(now_s)):
             following, self._next = self._next, None
             self._begin(following)
 
     def _is_being_reset(self, now_s: float) -> bool:
-        """By a reset that was asked for and is not over, whatever became of the task that it was for."""
+        """Return whether a requested reset is in progress, even if its task has ended."""
         return self._answer is not None and not self._answer.done() and now_s - self._asked_s <= RESET_TIMEOUT_S
 
     def _refusal(self, request: Any) -> tuple[TaskOutcome, str]:
-        """Why this goal cannot be worked on now; empty: it can."""
+        """Return why this goal cannot be worked on now; empty: it can."""
         if not self.open:
             return TaskOutcome.INACTIVE, "the robot node is not active: it takes no tasks"
         if problem := self._wrong(request):
@@ -198,14 +198,14 @@ class TaskDoor:
         return ""
 
     def _preempt(self, why: str, now_s: float) -> None:
-        """The robot is told to stand before it turns to somebody else's task; nothing of the last one is executed any more."""
+        """Stop the robot before it begins another client's task; nothing of the last one is executed any more."""
         self._brain.cancel(TaskOutcome.PREEMPTED, why, now_s)
         self._stop()
         self.tend(now_s)
 
     def _on_cancel(self, goal: Any) -> CancelResponse:
-        """Stops now and not at the next tick; the goal's state changes after this, and its result follows. ROS' request has no
-        place for a proof: where there are certificates an order does it."""
+        """Cancel now and not at the next tick; the goal's state changes after this, and its result follows.
+        ROS' request has no field for a signature, so with certificates it is refused, and a command cancels instead."""
         if self._gate.is_kept:
             self._gate.refuse("cancelling execute_task", UnprovenError(SHUT))
             return CancelResponse.REJECT
@@ -214,8 +214,7 @@ class TaskDoor:
         return CancelResponse.ACCEPT
 
     def cancel(self, now_s: float, goal: bytes) -> tuple[str, str]:
-        """By somebody's order, whoever gave the task. goal: its id, of which whoever orders that knows; `NO_GOAL`: whatever there
-        is."""
+        """Cancel by a command, whichever client gave the task. goal: id of the goal to cancel; `NO_GOAL`: any goal."""
         waiting = self._next if self._next is not None and _is(self._next, goal) else None
         if waiting is not None:
             self._next = None
@@ -245,7 +244,8 @@ class TaskDoor:
         self._begin_next(clock())
 
     def _refuse(self, goal: Any, outcome: TaskOutcome, problem: str, challenge: bytes = b"") -> None:
-        """A program tries again and again, and knows why. challenge: for the proof that is asked for."""
+        """Refuse a goal.
+        A program's refusal is logged at debug level, since it tries again. challenge: for the signature to send."""
         log = self._node.get_logger()
         say = log.debug if goal.request.requester or challenge else log.warning
         say(f"{self._brain.config.name}: a goal of {_who(goal.request)} is not worked on, {outcome.name}: {problem}")
@@ -281,7 +281,7 @@ class TaskDoor:
     # --- while one is worked on ---
 
     def _tend_reset(self, run: TaskRun, now_s: float) -> None:
-        """Asks when the service is there, and again when no answer comes; without any the task ends."""
+        """Request the reset when the service is available, and again when no reply arrives; without any the task ends."""
         if self._is_dry_run:
             if self._brain.is_handed_over:
                 self._brain.reset_begins()
@@ -316,8 +316,8 @@ class TaskDoor:
         self._forget_readings()
         attempt, ask = asked
         if self._brain.task is not run or run.attempt != attempt:
-            return  # of a task or an attempt that ended meanwhile
-        if ask != self._reset_asks:  # it was asked again, and that may still move the robot
+            return  # the task or the attempt has ended meanwhile
+        if ask != self._reset_asks:  # it was requested again, and that may still move the robot
             self._reset_since_s, self._reset_patience_s = clock(), RESET_LIMIT_S
             return
         self._brain.reset_done(bool(answer and answer.success), answer.message if answer else "no answer", clock())
@@ -344,7 +344,7 @@ def _who(request: Any) -> str:
 
 
 class PeoplesDoor:
-    """`rfm/pause`, `rfm/resume`, `rfm/abort`: what a person says to a robot. The answer's message says what follows, or why not."""
+    """Services `rfm/pause`, `rfm/resume` and `rfm/abort`. The reply's message has the effect, or the reason for a refusal."""
 
     def __init__(
         self,
@@ -356,9 +356,11 @@ class PeoplesDoor:
         gate: Gate,
         cancel: Call,
     ) -> None:
-        """`name`: of a service of this robot by its leaf. `changed` is called after each service call, and `heard` with what was
-        wanted, what was answered, and whether it is done. gate: of the orders, of which the services are shut where there are
-        certificates. cancel: of the task, which is an order alone: without certificates the action does it."""
+        """Create the services.
+
+        name: maps the leaf of a service to its name. changed: called after each call. heard: called with the command, the reply,
+        and whether it succeeded. gate: authorises commands; with certificates it closes these services. cancel: cancels the task;
+        it is available as a command only, since without certificates the action does it."""
         self._node, self._brain, self._changed, self._heard, self._gate = node, brain, changed, heard, gate
         calls: dict[str, Call] = {"pause": self._pause, "resume": self._resume, "abort": self._abort}
         self._services = [

@@ -1,10 +1,10 @@
-"""What a robot with a certificate can know of who lives: which process of a server, and which scheduler.
+"""Freshness evidence of a robot with a certificate: which process of a server is alive, and which scheduler.
 
-Signatures say who has said something, not when. A session is of now: its server has answered a number that the robot drew. So the
-process that opened it lives, what it says of itself is of now, and so is the scheduler that it says it follows. Whom such a
-scheduler names lives as well. Before there is any of that, as when a robot starts, servers are asked (`inquiry.py`). Where none
-answers, the first one that is heard is believed for a while: no server serves by a schedule, and who waits in vain believes
-another.
+Signatures prove the sender, not the time. A session is fresh, because its server has answered the robot's random number. So the
+process that opened it is alive, its statuses are fresh, and the scheduler that it reports to follow is alive. Servers that such a
+scheduler lists are alive as well. Before there is any of that, as when a robot starts, it queries servers (`inquiry.py`). Where
+none answers, it believes the first scheduler that it receives for a while: no server serves by a forged schedule, and a robot that
+waits in vain believes another.
 """
 
 from __future__ import annotations
@@ -12,51 +12,51 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 VOUCHED_S = 10.0
-"""After a server said last that it follows a scheduler."""
+"""Time for which a server's last report that it follows a scheduler counts."""
 HOLD_S = 5.0
-"""After the very first schedule, for a server to say who lives: to be found, to be asked, and to say its next status."""
+"""Time after the very first schedule for a server to vouch: to be discovered, to be queried, and to publish its next status."""
 PATIENCE_S = 20.0
-"""With a scheduler for which nobody vouches, while another one is heard."""
+"""Time for which a scheduler without evidence is believed while another one is received."""
 SILENT_S = 3.0
-"""After a server's process was heard last another one may be it."""
+"""Time after the last message of a server's process after which another process may be the server."""
 UNVOUCHED = "no server says that it follows this schedule's scheduler: it may be a recording"
 
 
 class Vouched:
-    """On one clock, which never goes back."""
+    """Evidence of liveness, on one clock that never goes back."""
 
     def __init__(self) -> None:
         self._proven: dict[str, int] = {}
         """Server -> process that opened a session."""
         self._named: frozenset[int] = frozenset()
-        """Processes of servers: by the schedule that was taken last."""
+        """Processes of servers that the last accepted schedule lists."""
         self._heard_s: dict[str, float] = {}
-        """Server -> when a process of it that lives was heard."""
+        """Server -> time at which a live process of it was last received."""
         self._vouched_s: dict[int, float] = {}
         self._first_s: float | None = None
-        """When the first schedule was heard."""
+        """Time at which the first schedule was received."""
         self._believed, self._believed_s = 0, 0.0
-        """A scheduler, and since when, or when somebody vouched for it; 0: none yet."""
+        """Scheduler that is believed, and since when, or when a server last vouched for it; 0: none yet."""
 
     # --- servers ---
 
     def opened(self, server: str, process: int) -> None:
-        """A session, or an answer to a question of ours, with a challenge of that process."""
+        """Record that the process has answered a challenge, by a session or a liveness query."""
         self._proven[server] = process
 
     def lives(self, server: str, process: int, now_s: float) -> bool:
-        """Whether this process of the server does; it has said something."""
+        """Return whether this process of the server, which has sent a message, is alive."""
         lives = process in self._named or process == self._proven.get(server)
         if lives:
             self._heard_s[server] = now_s
         return lives
 
     def may_live(self, server: str, now_s: float) -> bool:
-        """Whether some other process of the server may: none that lives was heard lately."""
+        """Return whether another process may be the server: no live one was received lately."""
         return server not in self._heard_s or now_s - self._heard_s[server] > SILENT_S
 
     def follows(self, server: str, process: int, scheduler: int, now_s: float) -> bool:
-        """It says so. True: nobody has vouched for that scheduler lately."""
+        """Record that a live process follows a scheduler; return whether no server has vouched for it lately."""
         if not scheduler or process != self._proven.get(server):
             return False
         is_new = not self._is_vouched(scheduler, now_s)
@@ -66,11 +66,11 @@ class Vouched:
     # --- schedulers ---
 
     def has_vouched(self, now_s: float) -> bool:
-        """Somebody has, lately, for some scheduler."""
+        """Return whether a server has vouched for any scheduler lately."""
         return any(self._is_vouched(one, now_s) for one in self._vouched_s)
 
     def takes(self, scheduler: int, processes: Iterable[int], now_s: float) -> bool:
-        """Whether its schedule counts; processes: that it names."""
+        """Return whether a scheduler's schedule counts. processes: the processes that it lists."""
         is_vouched = self._is_vouched(scheduler, now_s)
         self._first_s = now_s if self._first_s is None else self._first_s
         if not is_vouched and (self.has_vouched(now_s) or now_s - self._first_s < HOLD_S):

@@ -1,1 +1,1 @@
-"""One model server on the graph."""
+"""Model server on the graph."""

@@ -1,4 +1,4 @@
-"""A server's journal on the graph: what it decided and how it stood, while somebody subscribes."""
+"""Audit journal of a server on the graph: its decisions and states, while there is a subscriber."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from ros2_rfm_serving.server import ModelServer
 
 
 class ServerAudit:
-    """On the executor's thread."""
+    """Recorder of a server's decisions and state transitions. It runs on the executor's thread."""
 
     def __init__(self, node: Node, server: str, topic: str) -> None:
         self._topic = AuditTopic(node, f"server/{server}", topic)
         self._journal = ServerJournal(self._topic.journal, clock)
-        self._turn = turns_of(node).every(PAGE_PERIOD_S, self._journal.write)  # before the topic's own: a page has what was decided
+        # before the topic's own timer, so that a page has every decision
+        self._turn = turns_of(node).every(PAGE_PERIOD_S, self._journal.write)
         self._topic.open()
 
     def follow(self, server: ModelServer | None, engine: Mapping[str, Any]) -> None:
-        """Another model: a chain has one. None: none. engine: what it takes to build it again."""
+        """Follow the server of another model, since a chain has one model; None: none. engine: what it takes to build it again."""
         self._journal.write()
         self._journal.follow(server, engine)
         self._topic.journal.anew(clock(), "another model")

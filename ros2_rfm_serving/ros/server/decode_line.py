@@ -1,4 +1,4 @@
-"""What waits for the threads that decode it, and whether they move."""
+"""Queue of a pool of decoder threads, with a measure of their progress."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ros2_rfm_serving.ros.node.clock import clock
 from ros2_rfm_serving.server.fair import FairQueue
 
 NICENESS = 10
-"""Of the threads that decode what is large: the others, the engine's and the executor's go first. Linux has that per thread."""
+"""Niceness of the threads that decode large images: the engine's and the executor's have precedence. Linux has it per thread."""
 
 
 def processor_wait_s(thread: int) -> float:
-    """For how long a thread of this process, by its native id, could have run while others did; 0: this system does not say."""
+    """Return how long a thread of this process, by its native id, was runnable while others ran, s; 0: the system does not tell."""
     try:
         return int(Path(f"/proc/self/task/{thread}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -29,35 +29,33 @@ def processor_wait_s(thread: int) -> float:
 class _Since(NamedTuple):
     begun_s: float
     wait_s: float
-    """What the processor had kept it waiting until then."""
+    """Time that the threads had waited for the processor until then, s."""
     used_s: float = 0.0
-    """CPU time of its thread until then."""
+    """CPU time of its thread until then, s."""
 
 
 class Line(FairQueue[Any, Any]):
-    """Whoever has used least of the decoders' CPU time is next: what other programs kept it waiting is nothing that it had.
+    """Fair queue of one pool of decoders: the client that has used least of their CPU time is next.
 
-    lock: of the caller, guards everything but `stalled_s`. `changed` is of that lock: what arrives wakes one of this line's threads
-    and none of another's.
-
-    polite: on a busy machine its threads come last. How long that takes says nothing of whether they move.
-    """
+    Time in which other programs kept a decoder waiting is not charged. lock: the caller's, guards everything but `stalled_s`;
+    `changed` uses it, so that an arrival wakes a thread of this line alone. polite: on a busy machine its threads come last; time
+    that they wait for the processor does not count as a stall."""
 
     def __init__(self, lock: threading.Lock, *, polite: bool = False) -> None:
         super().__init__()
         self.changed, self._polite = threading.Condition(lock), polite
         self._threads: list[int] = []
         self._begun: dict[int, _Since] = {}
-        """Of each thread that decodes."""
+        """Thread -> state at the start of its present decoding."""
         self._moved = _Since(-math.inf, 0.0)
-        """When a decoder last came or ended, or something came for idle ones; with the waits of all threads."""
+        """State when a decoder last began or ended, or when a request came to idle ones; with the waits of all threads."""
 
     @property
     def is_idle(self) -> bool:
         return not len(self) and not self._begun
 
     def join(self) -> None:
-        """The calling thread decodes from now on."""
+        """Register the calling thread as a decoder."""
         self._threads.append(threading.get_native_id())
         if self._polite and sys.platform == "linux":
             with contextlib.suppress(OSError):
@@ -80,7 +78,7 @@ class Line(FairQueue[Any, Any]):
         self._move()
 
     def stalled_s(self, now_s: float) -> float:
-        """Takes no lock."""
+        """Return for how long no progress was made although there is work, s; takes no lock."""
         stalls_s = [self._stall_s(since, (thread,), now_s) for thread, since in tuple(self._begun.items())]
         if len(self):
             stalls_s.append(self._stall_s(self._moved, self._threads, now_s))

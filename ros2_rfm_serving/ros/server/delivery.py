@@ -1,4 +1,4 @@
-"""What an engine's thread has to hand over, to each door by itself: one that fails keeps nobody else from theirs."""
+"""Delivery of an engine's replies to each endpoint in isolation: a failure of one does not affect the others."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ Mishap = Callable[[str, str], None]
 
 
 class Delivery:
-    """Called on an engine's thread. A robot asks again by itself; who asked for one inference is told that it failed."""
+    """Callable that delivers a batch's outcome on an engine's thread.
+    Failures are reported only to callers of a single inference, because a robot asks again by itself."""
 
     def __init__(self, topics: ReplyTopics, infer: InferDoor, gateway: WebsocketDoor | None) -> None:
         self._topics, self._infer, self._gateway = topics, infer, gateway
 
     def __call__(self, replies: list[Reply], failed: Sequence[RequestId], mishap: Mishap) -> None:
-        """`mishap` counts what could not be handed over."""
+        """Deliver replies and failures. mishap: counts what could not be delivered."""
         if failed:
             self._tried(mishap, None, lambda: self._infer.fail(failed))
         if self._gateway and failed:
@@ -35,7 +36,7 @@ class Delivery:
                     mishap("publish_failed", problem)
 
     def _of_others(self, replies: list[Reply], mishap: Mishap) -> list[Reply]:
-        """Those that the gateway does not take."""
+        """Give the gateway its replies, and return the others."""
         if not self._gateway:
             return replies
         gateway = self._gateway

@@ -1,4 +1,4 @@
-"""How requests come in that no robot publishes, what each of these doors may have, and how replies leave."""
+"""Endpoints for requests that no robot publishes, their limits, and the delivery of replies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ros2_rfm_serving.types import ServerState
 
 
 class Doors:
-    """`Infer` goals and, if the parameters ask for it, the gateway. `work`: what is loaded, or None."""
+    """`Infer` action and, if the parameters ask for it, the websocket gateway. work: the loaded model, or None."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Doors:
         work: Callable[[], Serving | None],
         params: Callable[[], ServerParams],
     ) -> None:
-        """infer: the action's name. Raises: `ConfigurationError`."""
+        """Create the endpoints. infer: name of the action. Raises: `ConfigurationError`."""
         self._standing, self._watchdog, self._work, self._params = standing, watchdog, work, params
         self._unready = ModelError("not ready")
         self._infer = InferDoor(node, infer, self._serving_goals, lambda: standing.refusal or self._unready, self._limits)
@@ -41,7 +41,7 @@ class Doors:
         self.deliver = Delivery(topics, self._infer, self._gateway)
 
     def serving(self) -> tuple[ModelServer, Callable[[], None]] | None:
-        """(what is served, what wakes its engine); None: nothing new is taken."""
+        """Return (the server, the function that wakes its engine); None: it accepts nothing new."""
         work = self._work()
         return (work.server, work.threads.wake) if self._standing.state == ServerState.READY and work else None
 
@@ -50,19 +50,19 @@ class Doors:
         return {"the gateway": self._gateway.stalled_s} if self._gateway else {}
 
     def release(self) -> None:
-        """What has not been answered is not any more: whoever waits is told."""
+        """End every unanswered request with an error."""
         self._infer.release(self._standing.refusal or self._unready)
         if self._gateway:
             self._gateway.release(self._standing.detail)
 
     def stop(self) -> None:
-        """Before the process ends."""
+        """Close the gateway before the process ends."""
         if self._gateway:
             self._gateway.stop()
             self._gateway = None
 
     def _serving_goals(self) -> tuple[ModelServer, Deposit] | None:
-        """Images of goals are decoded where those of observations are."""
+        """Return the server and the function that accepts requests; images of goals are decoded as those of observations are."""
         work = self._work()
         if self._standing.state != ServerState.READY or work is None:
             return None
@@ -74,6 +74,6 @@ class Doors:
         return Limits(params.infer_rate_hz, params.infer_waiting)
 
     def _is_healthy(self) -> bool:
-        """A model is served, be it only what it has, and moves."""
+        """Return whether a model is served, also while it drains, and makes progress."""
         serves = self._standing.state in (ServerState.READY, ServerState.DRAINING) and self._work() is not None
         return serves and not self._watchdog.hung

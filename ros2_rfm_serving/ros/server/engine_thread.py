@@ -1,5 +1,7 @@
-"""The thread that owns an engine: selects, runs, hands the replies over. Nothing else touches the engine once it serves, but the
-threads that it starts for one that takes several requests at once (`runs.py`).
+"""Thread that owns an engine: it selects requests, runs them and hands over the replies.
+
+Nothing else touches the engine once it serves, except the threads that it starts for an engine that takes several requests at once
+(`runs.py`).
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from ros2_rfm_serving.types import Reply, RequestId
 
 IDLE_WAIT_S = 1.0
 ERROR_PAUSE_S = 0.1
-"""After an error that nobody foresaw: it may come again at once, and again."""
+"""Pause after an unexpected error, which may occur again at once, and repeatedly."""
 Publish = Callable[[list[Reply], list[RequestId]], None]
-"""Replies, and requests that the engine failed to answer"""
+"""Callback with the replies, and the requests that the engine failed to answer."""
 
 
 def closed(engine: Engine, log: Callable[[str], None]) -> None:
-    """Close an engine, which is foreign code: what it raises is logged."""
+    """Close an engine, which is foreign code: its exceptions are logged."""
     try:
         engine.close()
     except (Exception, SystemExit):
@@ -33,7 +35,7 @@ def closed(engine: Engine, log: Callable[[str], None]) -> None:
 
 
 class EngineThread:
-    """Of one tier. Starts at once. `publish` and `log` are called on it."""
+    """Thread of one tier. It starts at once, and calls `publish` and `log` on itself."""
 
     def __init__(self, server: ModelServer, publish: Publish, log: Callable[[str], None], tier: int = 0) -> None:
         self._server, self._publish, self._log, self._tier = server, publish, log, tier
@@ -41,35 +43,35 @@ class EngineThread:
         self._calls: deque[Callable[[], None]] = deque()
         self._runs = Runs(server.loop.run, self.wake, self._unforeseen, at_once=server.max_concurrent(tier) > 1)
         self.called_s = -math.inf
-        """When the last `call` ended for which batches waited; inf: one is under way."""
+        """Time at which the last `call` that suspends batches ended; inf: one is in progress."""
         self.is_telling = False
-        """It hands over replies."""
+        """Replies are being handed over."""
         self.thread = threading.Thread(target=self._run, name=f"engine_{tier}", daemon=True)
         self.thread.start()
 
     def wake(self) -> None:
-        """Something waits, or has ended."""
+        """Wake the thread, because a request has arrived or a run has ended."""
         self._wake.set()
 
     def call(self, function: Callable[[], None]) -> None:
-        """Has it done by the thread that may touch the engine: between two batches, beside those that run at once."""
+        """Run a function on the thread that may touch the engine: between two batches, beside those that run at once."""
         self._calls.append(function)
         self._wake.set()
 
     def stop(self) -> None:
-        """After what runs; then the engine is closed."""
+        """End the thread after its present work; it then closes the engine."""
         self._stopping = True
         self._wake.set()
 
     def _run(self) -> None:
         while not self._stopping or len(self._runs) or self._server.loop.num_in_flight(self._tier):
-            self._wake.clear()  # before looking: what comes afterwards sets it again
+            self._wake.clear()  # before the check, so that later events set it again
             try:
                 while self._calls:
                     self._call(self._calls.popleft())
                 if not self._step():
                     self._wake.wait(self._idle_s())
-            except (Exception, SystemExit) as error:  # the thread must live: without it the server would answer none
+            except (Exception, SystemExit) as error:  # the thread must live: without it the server would answer nothing
                 self._unforeseen(error)
         closed(self._server.engine(self._tier), self._log)
 
@@ -88,7 +90,7 @@ class EngineThread:
             self.called_s = clock()
 
     def _step(self) -> bool:
-        """One batch, one more of those that run at once, or one turn of rows; False: nothing is to be done now."""
+        """Run one batch, start one more concurrent one, or run one solver step; return whether anything was done."""
         work = None if self._stopping else self._server.loop.begin(clock(), self._tier)
         if self._server.loop.steps(self._tier):
             return self._round(work)
@@ -100,15 +102,15 @@ class EngineThread:
         return work is not None or ended is not None
 
     def _round(self, work: Work | None) -> bool:
-        """One solver step of all rows in flight, new ones among them; False: none could go on."""
+        """Run one solver step of all rows in flight, new ones included; return whether any could advance."""
         moved, ended = self._server.loop.round(work, clock)
         if ended:
             self._tell(ended)
         return moved
 
     def _tell(self, ended: Sequence[Ended]) -> None:
-        """Those who asked."""
-        self.is_telling = True  # before the server is idle
+        """Hand over the replies of ended work."""
+        self.is_telling = True  # set before the server becomes idle
         replies, failed = [], [waiting.request.id for work, _ in ended for waiting in work.batch]
         try:
             replies = self._server.loop.complete_all(ended, clock())
@@ -127,7 +129,7 @@ class EngineThread:
 
 
 class EngineThreads:
-    """One for each tier of a server; what may run on another one is looked at by all."""
+    """One engine thread for each tier of a server; each looks for requests that may run on its tier."""
 
     def __init__(self, server: ModelServer, publish: Publish, log: Callable[[str], None]) -> None:
         self._server = server
@@ -138,25 +140,26 @@ class EngineThreads:
             tier.wake()
 
     def call(self, function: Callable[[], None]) -> None:
-        """On the thread of the server's own engine."""
+        """Run a function on the thread of the server's own engine."""
         self._tiers[0].call(function)
 
     @property
     def is_called(self) -> bool:
-        """A `call` is under way, which takes what it takes; no batch runs meanwhile."""
+        """True while a `call` of any length is in progress; no batch runs meanwhile."""
         return self._tiers[0].called_s == math.inf
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits, nothing runs, and every reply is handed over."""
+        """True if nothing waits or runs, and every reply was handed over."""
         return self._server.is_idle and not any(tier.is_telling for tier in self._tiers)
 
     def stalled_s(self, now_s: float) -> float:
-        """For how long the server's own engine has not come back, or has left alone what waits. One elsewhere has a timeout."""
+        """Return for how long the server's own engine has not returned, or has ignored waiting requests, s.
+        An engine elsewhere has a timeout."""
         return max(0.0, min(self._server.stalled_s(now_s), now_s - self._tiers[0].called_s))
 
     def stop(self) -> list[threading.Thread]:
-        """Those that end, after what they run."""
+        """Stop the threads and return them; they end after their present work."""
         for tier in self._tiers:
             tier.stop()
         return [tier.thread for tier in self._tiers]

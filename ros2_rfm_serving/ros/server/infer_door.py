@@ -25,33 +25,34 @@ from ros2_rfm_serving.types import Chunk, Conditioning, ObservationRequest, Plan
 
 TIMEOUT_S = 30.0
 RESULT_TIMEOUT_S = 120
-"""How long the result of a goal is kept. It is bounded, for each has a chunk, and clients may ask often."""
+"""Time for which the result of a goal is kept. It is bounded, because each result has a chunk, and clients may ask often."""
 TEND_PERIOD_S = 0.1
 FAILED = "the model could not answer; the server's log says why"
 
 
 BURST = 8
-"""Goals of one client that may come at once."""
+"""Maximum burst of goals of one client."""
 TOLD = 8
-"""Refusals in a row of which a client is told why: what comes after them costs the server next to nothing."""
+"""Number of refusals in a row that come with a reason; later ones cost the server next to nothing."""
 ALL = 4
-"""Clients that may ask as often as one may, at once. Nobody proves a name, and a quota for each made-up one is none."""
+"""Total limit of all clients, as a multiple of one client's.
+Names are unverified, so a quota per name alone would limit nothing."""
 Deposit = Callable[[ObservationRequest, Callable[[RfmError], None]], None]
-"""Of a request, and who is told, on any thread, that it is refused."""
+"""Function that accepts a request, and a callback, called on any thread, for its refusal."""
 
 
 class Limits(NamedTuple):
-    """Robots go first: what one client may ask for, and all of them."""
+    """Limits of one client and of all clients, because robots have precedence."""
 
     rate_hz: float
-    """Of one client in the long run; 0: no limit."""
+    """Long-term rate of one client; 0: no limit."""
     waiting: int
-    """Goals at once."""
+    """Maximum number of waiting goals."""
 
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A goal and the session that is its own."""
+    """A goal and its own session."""
 
     goal: Any
     server: ModelServer
@@ -61,11 +62,10 @@ class _Waiting:
 
 
 class InferDoor:
-    """Every goal gets a session of its own, under a name that no robot has, and closes it at its end.
+    """Endpoint that gives every goal a session of its own, under a name that no robot has, and closes it at the goal's end.
 
-    `serving` gives the server and how its requests come in, beside the executor, or None while nothing is served. `take` is called
-    on the engine's thread, everything else on the executor's.
-    """
+    serving: returns the server and the function that accepts its requests, beside the executor, or None while nothing is served.
+    `take` is called on the engine's thread, everything else on the executor's."""
 
     def __init__(
         self,
@@ -75,13 +75,13 @@ class InferDoor:
         refusal: Callable[[], RfmError],
         limits: Callable[[], Limits],
     ) -> None:
-        """refusal: why nothing is served."""
+        """Create the action server. refusal: returns why nothing is served."""
         self._node, self._serving, self._refusal, self._limits = node, serving, refusal, limits
         self._quotas = Quotas(BURST)
-        """By the name that a client gives itself."""
+        """Quotas by the name that a client gives itself."""
         self._of_all = Quota(math.inf, BURST)
         self._waiting: dict[str, _Waiting] = {}
-        """By the robot name of the goal."""
+        """Waiting goals by their robot name."""
         self._action = PatientActionServer(
             node,
             action.Infer,
@@ -94,24 +94,24 @@ class InferDoor:
         every(node, TEND_PERIOD_S, self._tend)
 
     def take(self, reply: Reply) -> bool:
-        """True when the reply belongs to a goal; the goal ends on the executor's thread."""
+        """Return whether the reply belongs to a goal, which then ends on the executor's thread. Called on the engine's thread."""
         if not (waiting := self._waiting.pop(reply.id.robot, None)):
             return False
         self._node.executor.create_task(self._end, waiting, reply.id.robot, reply)
         return True
 
     def fail(self, requests: Sequence[RequestId]) -> None:
-        """Their inference failed, on the engine's thread."""
+        """End goals whose inference failed; called on the engine's thread."""
         for robot in {request.robot for request in requests} & self._waiting.keys():
             self._node.executor.create_task(self._finish, robot, ModelError(FAILED))
 
     def release(self, why: RfmError) -> None:
-        """Nothing is served any more: no goal waits on."""
+        """End all goals, because nothing is served any more."""
         for robot in list(self._waiting):
             self._finish(robot, why)
 
     def _tend(self) -> None:
-        """Goals that were canceled, or whose request was never answered."""
+        """End goals that were canceled, or whose request was never answered."""
         for robot, waiting in list(self._waiting.items()):
             if waiting.goal.is_cancel_requested:
                 self._finish(robot, SessionError("canceled"))
@@ -119,7 +119,8 @@ class InferDoor:
                 self._finish(robot, SessionError("the request was not answered"))
 
     def _listen(self, asked: Any) -> GoalResponse:
-        """Whoever was told often enough that it asks too often is rejected without a word, until it asks less often."""
+        """Accept or reject a goal.
+        A client that keeps exceeding its quota after `TOLD` reasons is rejected without one, until it asks less often."""
         client, now_s = asked.observation.id.robot, clock()
         serving, insists = self._serving(), self._quotas.insists(client, TOLD, now_s)
         if serving is None or not (insists or self._of_all.insists(TOLD, now_s)):
@@ -130,17 +131,17 @@ class InferDoor:
         return GoalResponse.REJECT
 
     def _begin(self, goal: Any) -> None:
-        robot = f"infer-{uuid.uuid4().hex[:12]}"  # the hyphen: no robot on the graph can have that name
+        robot = f"infer-{uuid.uuid4().hex[:12]}"  # no robot on the graph can have a name with a hyphen
         try:
             self._submit(goal, robot)
         except RfmError as error:
             self._refuse(goal, robot, error)
-        except Exception:  # without a result its client would wait for ever
+        except Exception:  # without a result the client would wait for ever
             self._node.get_logger().error(f"a goal of infer failed:\n{traceback.format_exc()}")
             self._refuse(goal, robot, ModelError("the goal could not be read; the server's log says why"))
 
     def _refuse(self, goal: Any, robot: str, error: RfmError) -> None:
-        """It never ran, and its client is told why."""
+        """End a goal that never ran, with the reason for its client."""
         self._node.get_logger().warning(f"a goal of infer is refused: {error}", throttle_duration_sec=5.0)
         if robot in self._waiting:
             self._finish(robot, error)
@@ -148,7 +149,7 @@ class InferDoor:
             self._action.end(goal, functools.partial(_told, self._node, error))
 
     def _submit(self, goal: Any, robot: str) -> None:
-        """Raises: `RfmError`."""
+        """Open a session for the goal and submit its request. Raises: `RfmError`."""
         serving = self._serving()
         if serving is None:
             raise self._refusal()
@@ -165,7 +166,7 @@ class InferDoor:
         goal.publish_feedback(action.Infer.Feedback(phase="queued"))
 
     def _check_quota(self, server: ModelServer, client: str) -> None:
-        """Raises: `CapacityError`; counted."""
+        """Raise `CapacityError` when a limit is exceeded; each refusal is counted."""
         limits, now_s = self._limits(), clock()
         rate_hz = limits.rate_hz or math.inf
         if len(self._waiting) >= limits.waiting:
@@ -181,11 +182,11 @@ class InferDoor:
             raise CapacityError(f"all clients ask more than {ALL * rate_hz:g} times a second ({ALL} times `infer_rate_hz`)")
 
     def _unfit(self, robot: str, error: RfmError) -> None:
-        """On any thread."""
+        """End a goal whose request was refused; called on any thread."""
         self._node.executor.create_task(self._finish, robot, error)
 
     def _finish(self, robot: str, outcome: Reply | RfmError) -> None:
-        if waiting := self._waiting.pop(robot, None):  # else it was canceled meanwhile
+        if waiting := self._waiting.pop(robot, None):  # otherwise the goal was canceled meanwhile
             self._end(waiting, robot, outcome)
 
     def _end(self, waiting: _Waiting, robot: str, outcome: Reply | RfmError) -> None:
@@ -194,7 +195,7 @@ class InferDoor:
 
 
 def _told(node: Node, outcome: Reply | RfmError, goal: Any) -> Any:
-    """How the goal ends, and what its client is told."""
+    """Set the goal's final state and return its result."""
     result = action.Infer.Result(error_code=0)
     if isinstance(outcome, RfmError):
         result.error_code, result.error_msg = outcome.code, str(outcome)
@@ -210,7 +211,7 @@ def _told(node: Node, outcome: Reply | RfmError, goal: Any) -> Any:
 
 
 def _open_session(server: ModelServer, observation: Any) -> int:
-    """Its epoch. Raises: `RfmError`."""
+    """Open the session and return its epoch. Raises: `RfmError`."""
     request = SessionRequest(
         robot=observation.id.robot,
         component=observation.id.component,

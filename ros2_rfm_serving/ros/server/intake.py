@@ -1,4 +1,4 @@
-"""Between the wire and the mailboxes: observations are converted, checked and decoded beside the executor and the engine."""
+"""Intake of observations between the wire and the mailboxes: they are converted, checked and decoded beside executor and engine."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ros2_rfm_serving.server.arrivals import Arrivals
 from ros2_rfm_serving.types import ObservationRequest, RequestId
 
 MAX_WAITING = 4096
-"""Robots with an observation that nobody has looked at yet; beyond it they are refused and counted."""
+"""Maximum number of undecoded observations; beyond it they are refused and counted."""
 
 STRANGERS = frozenset({"unknown_session", "stale_epoch"})
-"""Refused, and of no session that is open: whatever numbers they have, they tell nothing of what else was sent."""
+"""Kinds of refusals that concern no open session: their sequence numbers tell nothing about lost messages."""
 
 Refused = Callable[[BadMessageError], None]
 Check = Callable[[RequestId, bytes], None]
-"""Is an observation of whoever opened its session? Raises: `BadMessageError`."""
+"""Check that an observation is from the opener of its session; raises `BadMessageError`."""
 
 
 class _Item(NamedTuple):
@@ -32,12 +32,11 @@ class _Item(NamedTuple):
 
 
 class Intake:
-    """Latest only: an undecoded observation gives way to a newer one of the same robot and component.
+    """Intake that keeps the latest only: a newer observation of the same robot and component replaces an undecoded one.
 
-    Whoever has used least of the decoding is next, and what takes long to decode has threads of its own: it holds up neither the
-    others nor, on a machine that is busy, the engine. `wake` is called when a request has come into its mailbox, `complain` with
-    what was refused, both on any thread.
-    """
+    The robot that has used least of the decoding time is next. Large images have threads of their own, so that they delay neither
+    small ones nor, on a busy machine, the engine. wake: called when a request has entered its mailbox. complain: called with each
+    refusal. Both are called on any thread."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class Intake:
         num_threads: int,
         check: Check = lambda request, data: None,
     ) -> None:
-        """num_threads: of those that decode what is small, and of those that decode the rest."""
+        """Start the threads. num_threads: number that decodes small images, and number that decodes large ones."""
         self._server, self._wake, self._complain, self._check = server, wake, complain, check
         self._decodes = bool(server.contract.cameras) and not server.takes_encoded
         self._lock, self._stopping = threading.Lock(), False
@@ -63,7 +62,7 @@ class Intake:
             thread.start()
 
     def take(self, data: bytes) -> None:
-        """On the executor's thread: at once where nothing is to be decoded, else handed over."""
+        """Accept an observation on the executor's thread; it is submitted at once where nothing has to be decoded."""
         arrived_s = clock()
         try:
             with self._server.counting_refusals():
@@ -71,13 +70,13 @@ class Intake:
         except BadMessageError as error:
             self._complain(error)
             return
-        except Exception as error:  # nothing that arrives may end more than itself
+        except Exception as error:  # an arriving message may end nothing but itself
             self._server.mishap("intake_error", f"{type(error).__name__}: {error}")
             return
         self.put(request, arrived_s, self._complain)
 
     def _admitted(self, data: bytes, arrived_s: float) -> ObservationRequest:
-        """Before it takes the place of one that may run. Raises: `BadMessageError`."""
+        """Check an observation before it replaces one that may run. Raises: `BadMessageError`."""
         request = cdr.observation_from(data)
         try:
             self._server.check_admission(request.id)
@@ -92,12 +91,12 @@ class Intake:
         return request
 
     def _arrived(self, request: RequestId) -> None:
-        """One of a session that is open, whether or not it may run: what is refused is not lost as well."""
+        """Count lost messages of an open session, also from requests that may not run: a refused message is not a lost one."""
         if lost := self._arrivals.lost_before(request):
             self._server.count("lost_on_the_way", lost)
 
     def put(self, request: ObservationRequest, arrived_s: float, refused: Refused) -> None:
-        """One that is within its quota. `refused` is called on any thread."""
+        """Accept a request within its quota. refused: called on any thread."""
         item = _Item(request, arrived_s, refused)
         if not self._threads:
             self._submit(item)
@@ -125,15 +124,15 @@ class Intake:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is to be decoded."""
+        """True if nothing is to be decoded."""
         return self._light.is_idle and self._heavy.is_idle
 
     def stalled_s(self, now_s: float) -> float:
-        """For how long a decoder has not come back, or none has come for what waits; 0: nothing is to be done. Takes no lock."""
+        """Return for how long a decoder has not returned, or none has begun waiting work, s; 0: nothing to do. Takes no lock."""
         return max(self._light.stalled_s(now_s), self._heavy.stalled_s(now_s))
 
     def stop(self) -> list[threading.Thread]:
-        """Those that end, after the image that they decode."""
+        """Stop the threads and return them; they end after their present image."""
         with self._lock:
             self._stopping = True
             for line in (self._light, self._heavy):
@@ -160,7 +159,7 @@ class Intake:
                 self._server.deposit(item.request, item.arrived_s)
         except BadMessageError as error:
             item.refused(error)
-        except (Exception, SystemExit) as error:  # a decoder is foreign code: it costs this message and nothing else
+        except (Exception, SystemExit) as error:  # a decoder is foreign code: its failure costs this message alone
             self._server.mishap("intake_error", f"{type(error).__name__}: {error}")
             item.refused(BadMessageError("intake_error", "the request could not be read; the server's log says why"))
         else:

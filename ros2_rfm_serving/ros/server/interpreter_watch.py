@@ -1,9 +1,8 @@
-"""Ends a process whose interpreter does not come back, as when foreign code keeps its lock: a second process watches over it.
+"""Watch of a second process over the interpreter of this one; it ends a process whose interpreter does not return.
 
-A thread of the same process cannot tell that from a process that was stopped (SIGSTOP, a debugger): to it both are silence. The
-watching process sees the state of the other one, and counts the time in which that one could run.
-
-This file is also what the watching process runs, without the package: it imports nothing else of ours.
+Foreign code may keep the interpreter's lock. A thread of the same process cannot distinguish that from a process that was stopped
+(SIGSTOP, a debugger): both look like silence. The watching process sees the state of the other one, and counts only time in which
+that one could run. It runs this file alone, without the package, so the file imports nothing else of this package.
 """
 
 from __future__ import annotations
@@ -21,26 +20,27 @@ from pathlib import Path
 
 PERIOD_S = 0.25
 DUMP_S = 0.5
-"""For the traceback of all threads to be written."""
+"""Time for the traceback of all threads to be written."""
 DUMP_SIGNAL = signal.SIGRTMIN + 7
 NEWLINE = b"\n"
 
 
 class InterpreterWatch:
-    """`beat` a few times a second, from any thread that needs the interpreter for it. `stop` at the end."""
+    """Client of the watching process. `beat` is to be called a few times a second, from any thread that needs the interpreter."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     def beat(self, limit_s: float) -> None:
-        """Say that the interpreter is there, and that it must be again within this time; 0: it may take what it takes."""
-        with self._lock, contextlib.suppress(BlockingIOError):  # it is stopped itself, and will find the beats that there are
+        """Report that the interpreter runs, and has to report again within this time; 0: at any time."""
+        # BlockingIOError: the watcher is stopped itself, and will read the beats that are in the pipe.
+        with self._lock, contextlib.suppress(BlockingIOError):
             if self._process is None and not limit_s:
                 return
             try:
                 self._write(limit_s)
-            except BrokenPipeError:  # somebody killed it
+            except BrokenPipeError:  # the watcher was killed
                 self._stop()
                 self._write(limit_s)
 
@@ -52,10 +52,10 @@ class InterpreterWatch:
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             with contextlib.suppress(OSError):
-                process.stdin.close()  # that is its end
+                process.stdin.close()  # the watcher ends at the end of its input
             try:
                 process.wait(timeout=1.0)
-            except subprocess.TimeoutExpired:  # somebody has stopped it: it would stay for ever
+            except subprocess.TimeoutExpired:  # the watcher was stopped and would stay for ever
                 process.kill()
 
     def _write(self, limit_s: float) -> None:
@@ -65,7 +65,7 @@ class InterpreterWatch:
 
 
 def _started() -> subprocess.Popen[bytes]:
-    """Return the process that watches over this one. It ignores what is sent to this one's terminal."""
+    """Return the process that watches over this one. It ignores signals to this process' terminal."""
     faulthandler.register(DUMP_SIGNAL, all_threads=True)
     command = [sys.executable, "-I", "-S", __file__, str(os.getpid())]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, bufsize=0)
@@ -78,13 +78,14 @@ def _started() -> subprocess.Popen[bytes]:
 
 
 def watch_over(pid: int, beats: int) -> None:
-    """Until that process, which is the parent of this one, ends or is ended. beats: what it writes to."""
+    """Watch until that process, the parent of this one, ends or is killed. beats: file descriptor that it writes to."""
     limit_s = silent_s = 0.0
     looked_s = time.monotonic()
     while os.getppid() == pid:
         ready, _, _ = select.select([beats], [], [], PERIOD_S)
         now_s = time.monotonic()
-        passed_s, looked_s = min(now_s - looked_s, 2.0 * PERIOD_S), now_s  # more: this one was stopped, too
+        # A longer time means that this process was stopped as well.
+        passed_s, looked_s = min(now_s - looked_s, 2.0 * PERIOD_S), now_s
         if ready:
             told = os.read(beats, 1 << 16)
             if not told:

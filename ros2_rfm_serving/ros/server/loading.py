@@ -1,4 +1,4 @@
-"""Loading a model on a thread of its own, so that its process is heard meanwhile: importing, reading, compiling takes seconds."""
+"""Loading of a model on a thread of its own: importing, reading and compiling take seconds, and the process stays responsive."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from ros2_rfm_serving.server.tiers import Tier
 from ros2_rfm_serving.types import EngineReply, ModelContract, Placement
 
 NEWS_PERIOD_S = 5.0
-"""Between two words on what takes long: a reference in float64 of a large model takes minutes."""
+"""Minimum time between two progress messages: comparing a large model with its float64 reference takes minutes."""
 LOOK_S = 0.2
-"""At whether the model before has ended."""
+"""Period of polling whether the previous model has ended."""
 UNWANTED = "another model is placed here by now"
 
 
@@ -40,53 +40,53 @@ class Loaded(NamedTuple):
 
 
 class Former(NamedTuple):
-    """What was here before, whose memory the next model needs."""
+    """Previous work whose memory the next model needs."""
 
     threads: Sequence[threading.Thread] = ()
     hung_after_s: float = 0.0
-    """For which they may go on; 0: as long as they like."""
+    """Time for which the threads may continue; 0: any time."""
     loading: Loading | None = None
-    """Of a model that was replaced before it had served."""
+    """Loading of a model that was replaced before it had served."""
 
 
 NOTHING = Former()
 
 
 class Loading:
-    """Of one placement. `outcome` is None until it is over."""
+    """Loading of one placement. `outcome` is None until it is over."""
 
     def __init__(self, params: ServerParams, placement: Placement, log: Callable[[str], None], former: Former = NOTHING) -> None:
         self.placement, self._former = placement, former
         self._began_s = clock()
         self._unwanted = False
         self.wedged = False
-        """The one before does not end: only a new process helps."""
+        """The previous model does not end, so only a new process helps."""
         self.outcome: Loaded | str | None = None
-        """What is served, or why not: a word that may be told to anybody."""
+        """The loaded model, or a public description of why there is none."""
         self._params, self._log = params, log
         self._doing, self._comparing, self._told_s = "reading it", "comparing it with its reference", self._began_s
         self._thread = threading.Thread(target=self._run, name="loading", daemon=True)
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """True when it is over."""
+        """Wait, and return whether loading is over."""
         self._thread.join(seconds)
         return self.outcome is not None
 
     def takes_s(self, now_s: float) -> float:
-        """For how long it, or what it waits for, has been going on."""
+        """Return for how long it, or the loading that it waits for, has been in progress, s."""
         before = self._former.loading
         return max(now_s - self._began_s, before.takes_s(now_s) if before and before.outcome is None else 0.0)
 
     def news(self, now_s: float) -> str:
-        """What it is doing, now and then; empty: nothing that has not been told."""
+        """Return a progress message when one is due; empty: none is."""
         if self.outcome is not None or now_s - self._told_s < NEWS_PERIOD_S:
             return ""
         self._told_s = now_s
         return f"loading {self.placement.model}, for {self.takes_s(now_s):.0f} s so far: {self._doing}"
 
     def undo(self) -> None:
-        """It is not wanted any more; when this returns its memory is free."""
+        """Cancel the loading; when this returns its memory is free."""
         self._unwanted = True
         self._thread.join()
         if isinstance(self.outcome, Loaded):
@@ -108,7 +108,7 @@ class Loading:
             self._comparing = f"comparing it{_at(spec.entry.options)} with its reference"
             engine.on_check = self._checked
             server = self._served(engine, self._params.check_parity or spec.entry.parity == AT_START)
-        except (Exception, SystemExit) as error:  # loading runs foreign code: out of memory, a missing driver
+        except (Exception, SystemExit) as error:  # loading runs foreign code, which may be out of memory or lack a driver
             self._log(f"{self.placement.model} cannot be loaded:\n{traceback.format_exc()}")
             kind = type(error).__name__ if isinstance(error, RfmError) else "error"
             why = f": {error}" if isinstance(error, ModelError) and error.is_public else "; the server's log says why"
@@ -120,10 +120,10 @@ class Loading:
         self._doing = f"{self._comparing}, {parts} of {of}"
 
     def _await_former(self) -> None:
-        """Raises: `ModelError`."""
-        if self._former.loading:  # however long that takes: two at once may not fit
+        """Wait until the previous model has ended. Raises: `ModelError`."""
+        if self._former.loading:  # for any time, because two at once may not fit
             self._former.loading.undo()
-        waited_s, limit_s = 0.0, self._former.hung_after_s or math.inf  # of time in which this process ran
+        waited_s, limit_s = 0.0, self._former.hung_after_s or math.inf  # time in which this process ran
         for thread in self._former.threads:
             while thread.is_alive() and waited_s < limit_s:
                 thread.join(LOOK_S)
@@ -133,7 +133,8 @@ class Loading:
             raise ModelError("the last batch of the model before does not end")
 
     def _served(self, engine: Engine, check_parity: bool) -> ModelServer:
-        """Or what was built is closed: the next try would find the GPU's memory taken. Raises: whatever it does."""
+        """Return the server of an engine, after parity check and warm-up. When anything raises, everything that was built is
+        closed: otherwise the next attempt would find the GPU's memory occupied."""
         overflow: tuple[Tier, ...] = ()
         try:
             if check_parity or engine.must_agree:
@@ -152,13 +153,13 @@ class Loading:
 
 
 def _at(options: Mapping[str, Any]) -> str:
-    """The precision that is asked for, in words."""
+    """Return the requested precision as text."""
     return f" at {options['dtype']}" if options.get("dtype") else ""
 
 
 def _overflow(params: ServerParams, placement: Placement, contract: ModelContract, log: Callable[[str], None]) -> tuple[Tier, ...]:
-    """The tier that helps out; none when it is not there, which costs speed and nothing else. Raises: `ModelError` when it serves
-    another model."""
+    """Return the overflow tier; empty when it is unavailable, which costs speed and nothing else.
+    Raises: `ModelError` when it serves another model."""
     spec = params.overflow_spec(placement)
     if spec is None:
         return ()
@@ -178,14 +179,14 @@ def _overflow(params: ServerParams, placement: Placement, contract: ModelContrac
 
 
 def _elsewhere(engine: Engine, params: ServerParams) -> Tier:
-    """Its connections are shared by the batches that are on their way at once."""
+    """Return the tier of a remote engine; batches in flight share its connections."""
     batches = min(params.overflow_batches_in_flight, engine.max_batch_size)
     rows = engine.max_batch_size // batches
     return Tier(engine=engine, batch_size=rows, batches_in_flight=batches, round_trip_s=params.overflow_round_trip_s)
 
 
 def _ready(engine: Engine, params: ServerParams, placement: Placement, overflow: tuple[Tier, ...]) -> ModelServer:
-    """Warmed up, rehearsed and measured. Raises: `ModelError`."""
+    """Warm up, rehearse and measure the engine, and return its server. Raises: `ModelError`."""
     batch_size = min(placement.batch_size, engine.max_batch_size)
     engine.prepare(batch_size)
     engine.warm_up()
@@ -204,12 +205,12 @@ def _ready(engine: Engine, params: ServerParams, placement: Placement, overflow:
 
 
 def _num_updates(answer: EngineReply | None) -> int | None:
-    """None: a text model, or a server elsewhere that applies horizon policies itself."""
+    """Return the number of solver updates; None: a text model, or a remote server that applies horizon policies itself."""
     return None if answer is None or len(answer.confidence) else len(answer.updates)
 
 
 def _service_s(engine: Engine, batch_size: int, size_px: tuple[int, int]) -> float:
-    """Of one full batch, the quickest of three."""
+    """Return the duration of one full batch, the shortest of three, s."""
     blank = [blank_request(engine.contract, size_px, encoded=engine.takes_encoded)] * batch_size
     fastest_s = math.inf
     for _ in range(3):

@@ -1,6 +1,6 @@
-"""Whose session it is: of a server with a certificate, only the robot that opens one can say anything in it.
+"""Owners of sessions: on a server with a certificate, only the robot that has opened a session can use it.
 
-Neither DDS nor Zenoh looks into a message, and all robots of a server write to its one observation topic.
+Neither DDS nor Zenoh inspects messages, and all robots of a server write to its one observation topic.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ class _Opened(NamedTuple):
 
 
 class Openings:
-    """The keys of sessions. All its methods but `reply_key` are for the executor's thread."""
+    """Session owners and their keys. All methods but `reply_key` are for the executor's thread."""
 
     def __init__(self, doorkeeper: Doorkeeper, prover: Prover) -> None:
         self._doorkeeper, self._prover = doorkeeper, prover
         self._opened: dict[SessionKey, _Opened] = {}
         self._former: dict[SessionKey, _Opened] = {}
-        """The session before, or one that has just ended: what is on its way, either way, was sealed in it."""
+        """Previous or just ended sessions, whose keys authenticate messages that are still in flight."""
 
     @staticmethod
     def of_process(server: str) -> Openings | None:
-        """None: it has no certificate, and asks for no proof. Raises: `ConfigurationError`."""
+        """Return the session owners; None: the process has no certificate, and demands no signature.
+        Raises: `ConfigurationError`."""
         doorkeeper, prover = Doorkeeper.of_process(server), prover_of_process()
         return Openings(doorkeeper, prover) if doorkeeper and prover else None
 
@@ -45,23 +46,23 @@ class Openings:
         return self._doorkeeper.challenge(now_s)
 
     def check(self, request: Any, now_s: float) -> Proven:
-        """Of a session that is asked for. Raises: `UnprovenError`."""
+        """Verify a request to open a session. Raises: `UnprovenError`."""
         proven = self._doorkeeper.check(request, now_s)
         if proven.who.name != request.robot:
             raise UnprovenError(f"{proven.who.name} asks in the name of {request.robot[:100]!r}")
         return proven
 
     def answer(self, proven: Proven) -> tuple[bytes, Keys]:
-        """(the public key that makes the session's keys the robot's as well, these). Raises: `UnprovenError`."""
+        """Return (the public key from which the robot derives the session's keys, these keys). Raises: `UnprovenError`."""
         return self._doorkeeper.verifier.answer(proven.proof, proven.text)
 
     def sign(self, to: str, request: Any, answer: Any) -> None:
-        """An answer that opens no session, and of which nothing may change any more. to: who asks."""
-        with contextlib.suppress(ConfigurationError):  # `/diagnostics` says it
+        """Sign a reply that opens no session, and must not change afterwards. to: name of the caller."""
+        with contextlib.suppress(ConfigurationError):  # `/diagnostics` reports it
             sign_answer(self._prover, request, to, answer)
 
     def opened(self, proven: Proven, public_key: bytes, keys: Keys, request: Any, answer: Any) -> None:
-        """The answer, of which nothing may change any more, is signed. Raises: `ConfigurationError`."""
+        """Sign the reply, which must not change afterwards, and register the session. Raises: `ConfigurationError`."""
         sign_answer(self._prover, request, request.robot, answer, public_key)
         key = request.robot, request.component
         if key in self._opened:
@@ -69,12 +70,12 @@ class Openings:
         self._opened[key] = _Opened(answer.session_epoch, keys, proven.who)
 
     def reply_key(self, request: RequestId) -> bytes | None:
-        """That seals what is said in this session; None: it has long been over. On any thread."""
+        """Return the key of a session's replies; None: the session ended long ago. It may be called on any thread."""
         opened = self._find(self._opened, request) or self._find(self._former, request)
         return opened.keys.answers if opened else None
 
     def check_observation(self, request: RequestId, data: bytes) -> None:
-        """Raises: `BadMessageError`."""
+        """Raise `BadMessageError` unless the observation is from the owner of its session."""
         opened = self._find(self._opened, request)
         if opened is not None and is_observation_sealed(data, opened.keys.asks):
             return
@@ -85,8 +86,8 @@ class Openings:
         raise BadMessageError("unproven", f"{request.robot}/{request.component}: {problem}")
 
     def check_call(self, request: Any, open_now: Collection[SessionKey]) -> None:
-        """To close a session, or begin an episode in it. Raises: `UnprovenError` for one that is open, and not of whoever asks.
-        Of a former epoch there is nothing left that anybody could change."""
+        """Check a call that closes a session or begins an episode in it. Raises: `UnprovenError` for a session that is open and
+        belongs to another robot. A former epoch has nothing left to change."""
         key = request.robot, request.component
         opened = self._opened.get(key)
         is_former = opened is not None and opened.epoch != request.session_epoch
@@ -94,8 +95,8 @@ class Openings:
             raise UnprovenError(f"this session of {request.robot}/{request.component} is not of whoever asks")
 
     def keep(self, open_now: Collection[SessionKey]) -> list[tuple[SessionKey, int]]:
-        """Forgets what is not open any more, one call later; those (and epochs) that are to be closed, as their certificate is good
-        no more."""
+        """Forget sessions that have ended, one call later.
+        Return the sessions (and epochs) to be closed, because their certificate is no longer valid."""
         ended = {key: opened for key, opened in self._opened.items() if key not in open_now}
         self._former = {key: opened for key, opened in self._former.items() if key in open_now} | ended
         self._opened = {key: opened for key, opened in self._opened.items() if key in open_now}

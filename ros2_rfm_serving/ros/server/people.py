@@ -1,4 +1,4 @@
-"""What people may order of a model server: to drain, and to take sessions and requests again."""
+"""Operators' commands to a model server: drain, and accept sessions and requests again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ros2_rfm_serving.ros.node.orders import Call, Gate, OrderDoor
 
 
 def open_to_people(node: LifecycleNode, server: str, service: str, refused: Counter[str]) -> None:
-    """ROS' own services that change something are shut where there are certificates. refused: counts orders without a proof."""
+    """Create the command service, and close ROS' own services that change a node where there are certificates.
+    refused: counts commands without a valid signature."""
 
     def count() -> None:
         refused["unproven"] += 1

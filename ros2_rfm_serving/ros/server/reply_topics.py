@@ -1,4 +1,4 @@
-"""What leaves a model server for its robots: a topic for each, made before the first reply is due, gone after the last."""
+"""Reply topics of a model server: one per robot, created before the first reply is due, destroyed after the last."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from ros2_rfm_serving.ros.wire.proofs import sealed_reply
 from ros2_rfm_serving.types import Reply, RequestId
 
 NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
-"""rclpy's events executor crashes when an entity goes while an event of it is queued (ros2/rclpy#1644): these have none."""
+"""No event callbacks: rclpy's events executor crashes when an entity goes while an event of it is queued (ros2/rclpy#1644)."""
 Key = tuple[str, type[Reply]]
 
 
 class ReplyTopics:
-    """`send` may be called from any thread, the rest on the executor's."""
+    """Publishers of replies. `send` may be called from any thread, the rest on the executor's."""
 
     def __init__(self, node: Node, names: qos.Names, faults: Faults, key_of: Callable[[RequestId], bytes | None]) -> None:
-        """faults: what happens to replies on purpose. They leave as bytes, of which none is damaged. key_of: by which the reply to
-        that is sealed; None: by none. On any thread."""
+        """Create the registry. faults: injected into replies, which leave as bytes and are never corrupted.
+        key_of: returns the key that seals the reply to a request; None: unsealed. It is called on any thread."""
         self._node, self._names, self._faults, self._key_of = node, names, faults, key_of
-        self._ros_clock = node.get_clock().handle  # a sixth of what `Clock.now` costs
+        self._ros_clock = node.get_clock().handle  # costs a sixth of `Clock.now`
         self._replies: dict[Key, Any] = {}
-        """Publishers"""
+        """(robot, kind) -> publisher."""
         self._refetches: dict[str, Any] = {}
         self._idle_s: dict[Key, float] = {}
-        """Since when nobody is expected there."""
+        """(robot, kind) -> time since which no reply is expected there."""
 
     def __len__(self) -> int:
         return len(self._replies)
 
     def expect(self, robot: str, kind: type[Reply]) -> None:
-        """Makes the publisher of these replies; matched in time if this is called ahead."""
+        """Create the publisher of these replies, ahead of the first one so that it is matched in time."""
         self._idle_s.pop((robot, kind), None)
         if (robot, kind) not in self._replies:
             message_type, topic = convert.REPLIES[kind]
             self._replies[robot, kind] = self._publisher(message_type, self._names.robot(robot, topic), qos.REPLY_SENT)
 
     def keep(self, expected: Iterable[Key], now_s: float, grace_s: float) -> None:
-        """Whoever is not among the expected for `grace_s` is not written to any more: robots come and go as long as this serves."""
+        """Destroy publishers that were not among the expected for `grace_s`: robots come and go while this server runs."""
         for gone in self._replies.keys() - set(expected):
             if now_s - self._idle_s.setdefault(gone, now_s) >= grace_s:
                 self._node.destroy_publisher(self._replies.pop(gone))
@@ -54,7 +54,7 @@ class ReplyTopics:
             self._node.destroy_publisher(self._refetches.pop(robot))
 
     def send(self, reply: Reply) -> str:
-        """What is wrong; empty: it is on its way. A full or broken writer must not keep the others from their replies."""
+        """Publish a reply and return the problem; empty: it is sent. A full or broken writer must not block the other replies."""
         robot = reply.id.robot
         publisher = self._replies.get((robot, type(reply)))
         if publisher is None:
@@ -71,7 +71,7 @@ class ReplyTopics:
         return sealed_reply(data, key) if key else data
 
     def ask_again(self, request: RequestId) -> None:
-        """Its robot is to send a newer observation. Nobody who is not on the graph."""
+        """Ask a robot for a newer observation, unless it is not on the graph."""
         robot = request.robot
         if all(name != robot for name, _ in self._replies):
             return
@@ -80,7 +80,7 @@ class ReplyTopics:
         self._refetches[robot].publish(convert.id_to(request))
 
     def unheard(self, robots: Iterable[str]) -> set[str]:
-        """Those that do not listen to their replies: they have left, or cannot be reached."""
+        """Return the robots without a subscription to their replies: they have left, or cannot be reached."""
         listened = {robot for (robot, _), publisher in self._replies.items() if publisher.get_subscription_count()}
         return ({robot for robot, _ in self._replies} - listened) & set(robots)
 

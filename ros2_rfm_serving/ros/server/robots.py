@@ -1,5 +1,4 @@
-"""The robots of a model server: their topics before the first reply is due, newer observations in time, and the end of the
-sessions of those that left."""
+"""Robots of a model server: their reply topics, requests for newer observations, and the end of sessions of robots that left."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ from ros2_rfm_serving.ros.server.schedules import Schedules
 from ros2_rfm_serving.server import ModelServer
 
 REFETCH_LOOKS = 4
-"""At what waits, within the age at which an observation is stale."""
+"""Number of polls of waiting requests within the age at which an observation is stale."""
 
 
 class Robots:
-    """On the executor's thread."""
+    """Registry of a server's robots. It runs on the executor's thread."""
 
     def __init__(
         self,
@@ -30,17 +29,18 @@ class Robots:
         openings: Openings | None,
         server: Callable[[], ModelServer | None],
     ) -> None:
-        """openings: whose sessions end with the certificate that opened them. server: what is loaded, or None."""
+        """Create the registry.
+        openings: their sessions end with the certificate that opened them. server: returns the model, or None."""
         self._node, self._topics, self._schedules, self._openings, self._server = node, topics, schedules, openings, server
         self._refetch_timer: Any = None
 
     def expect(self, server: ModelServer) -> None:
-        """Their readers are matched before the first reply is due."""
+        """Create publishers for the robots of the schedule, so that they are matched before the first reply is due."""
         for robot, component in self._schedules.robots:
             self._topics.expect(robot, server.reply_kind(component))
 
     def collect(self, server: ModelServer, grace_s: float) -> None:
-        """Sessions of robots that left, and, `grace_s` later, their topics."""
+        """Close sessions of robots that left, and, `grace_s` later, their topics."""
         self._end_unproven(server)
         sessions, now_s = server.session_keys(), clock()
         unheard = self._topics.unheard(robot for robot, _ in sessions)
@@ -51,14 +51,14 @@ class Robots:
         self._topics.keep(expected, now_s, grace_s)
 
     def _end_unproven(self, server: ModelServer) -> None:
-        """Sessions of those whose certificate was revoked, or has ended."""
+        """Close sessions whose certificate was revoked or has expired."""
         for (robot, component), epoch in self._openings.keep(server.session_keys()) if self._openings else ():
             server.close_session(robot, component, epoch)
             server.count("certificate_ended")
             self._node.get_logger().warning(f"session of {robot}/{component} closed: its certificate is revoked, or has ended")
 
     def refetch_after(self, stale_s: float) -> None:
-        """Looks for stale observations a few times within the time after which they are. 0: never."""
+        """Poll for stale observations a few times within this age; 0: never."""
         if self._refetch_timer is not None:
             self._node.destroy_timer(self._refetch_timer)
             self._refetch_timer = None
@@ -66,7 +66,7 @@ class Robots:
             self._refetch_timer = every(self._node, max(stale_s / REFETCH_LOOKS, 0.005), self._refetch)
 
     def _refetch(self) -> None:
-        """Asks robots for newer observations in place of those that will be stale when they are used."""
+        """Ask robots for newer observations in place of those that will be stale when they are used."""
         server = self._server()
         for request in server.refetches(clock()) if server else ():
             self._topics.ask_again(request)

@@ -1,4 +1,4 @@
-"""What an engine is at work on: on the thread that asks for it, or where it takes several at once, each on a thread of its own."""
+"""Runs of an engine: on the calling thread, or each on a thread of its own where the engine takes several at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Unforeseen = Callable[[BaseException], None]
 
 
 class Runs:
-    """For one thread. On whatever thread a work ends, `unforeseen` gets what `run` raised, if it did, and `woken` is called."""
+    """Runs for one caller's thread. On any thread, `unforeseen` gets an exception of `run`, and `woken` is called at its end."""
 
     def __init__(self, run: Callable[[Work], Answers], woken: Woken, unforeseen: Unforeseen, *, at_once: bool) -> None:
         self._run, self._woken, self._unforeseen, self.at_once = run, woken, unforeseen, at_once
@@ -23,7 +23,7 @@ class Runs:
         self._ended: deque[tuple[Work, Answers]] = deque()
 
     def __len__(self) -> int:
-        """Those that `ended` has not told yet."""
+        """Number of runs that `ended` has not returned yet."""
         return self._num_open
 
     def start(self, work: Work) -> None:
@@ -33,12 +33,12 @@ class Runs:
             return
         try:
             threading.Thread(target=self._work, args=(work,), name="inference", daemon=True).start()
-        except RuntimeError as error:  # no more threads
+        except RuntimeError as error:  # the system has no more threads
             self._unforeseen(error)
             self._ended.append((work, [None] * len(work.batch)))
 
     def ended(self) -> tuple[Work, Answers] | None:
-        """One that is over, told once; None: none."""
+        """Return one finished run, each once; None: there is none."""
         if not self._ended:
             return None
         self._num_open -= 1
@@ -50,6 +50,6 @@ class Runs:
             answers = self._run(work)
         except (Exception, SystemExit) as error:
             self._unforeseen(error)
-        finally:  # whatever happened, it is over
+        finally:  # it is over in every case
             self._ended.append((work, answers))
             self._woken()

@@ -1,4 +1,4 @@
-"""What the scheduler says, as one server hears it."""
+"""Subscription of a server to the schedule."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from ros2_rfm_serving.types import Heard, Schedule
 
 
 class Schedules:
-    """`follow` is called with every schedule that is another one than before."""
+    """Follower of schedules; `follow` is called with every one that differs from the previous one."""
 
     def __init__(self, node: Node, topic: str, server: str, standing: Standing, follow: Callable[[Schedule], None]) -> None:
         self._node, self._server, self._standing, self._follow = node, server, standing, follow
         self._read = ScheduleReader()
         self._rates_hz: tuple[Schedule | None, dict[SessionKey, float]] = None, {}
-        """And of which schedule."""
+        """The schedule, and the rates from it."""
         self._hearer = hearer = ScheduleHearer.of_process()
         hear = self._on_schedule
         bounded.hear(node, msg.Schedule, topic, hear, qos.SCHEDULE_HEARD, self._refuse, repeated=True, prove=hearer.check)
 
     @property
     def robots(self) -> list[SessionKey]:
-        """Who may turn to this server, be it as their standby."""
+        """(robot, component) that may use this server, also as their standby."""
         return list(self.rates_hz)
 
     @property
     def rates_hz(self) -> dict[SessionKey, float]:
-        """How often each of them may ask."""
+        """Maximum request rate of each (robot, component)."""
         schedule, (known, rates_hz) = self._standing.following.schedule, self._rates_hz
         if schedule is not known:
             routes = [route for route in schedule.routes if self._server in (route.server, route.standby)] if schedule else []
@@ -50,13 +50,13 @@ class Schedules:
         self._standing.refused[error.kind] += 1
 
     def _is_of_now(self, message: Any) -> bool:
-        """Its scheduler lives since this process does: else it may be a recording of one that has gone."""
+        """Return whether the scheduler is alive at the same time as this process; otherwise the schedule may be a recording."""
         standing = self._standing
         if is_new := standing.contemporaries.meet(message):
-            standing.publish()  # a scheduler waits to hear that it is heard
+            standing.publish()  # a scheduler waits to learn that it is received
         if lives := standing.contemporaries.lives(message.scheduler):
             return lives
-        standing.refused["untimely_schedule"] += not is_new  # at first it cannot be known
+        standing.refused["untimely_schedule"] += not is_new  # the first one cannot be judged yet
         return False
 
     def _on_schedule(self, message: Any) -> None:
@@ -78,4 +78,4 @@ class Schedules:
             standing.refused[heard.value] += 1
         elif heard is not Heard.REPEATED:
             self._follow(schedule)
-            standing.publish()  # the scheduler waits to hear that it is followed
+            standing.publish()  # the scheduler waits to learn that it is followed

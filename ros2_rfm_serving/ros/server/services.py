@@ -1,4 +1,4 @@
-"""The control plane of a model server: sessions open, close and begin episodes; what is served is told."""
+"""Services of a model server: sessions open, close and begin episodes; the model is described."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from ros2_rfm_serving.server.quota import Quotas
 from ros2_rfm_serving.types import Following, SessionGrant, SessionRequest
 
 OPENINGS_HZ, OPENINGS_AT_ONCE = 2.0, 10
-"""Sessions that one robot may ask for, of all its components."""
+"""Quota of session requests of one robot, for all its components together."""
 OVER_QUOTA = f"{{robot}} asks for sessions more than {OPENINGS_HZ:g} times a second"
 MAX_NAME, MAX_SAID = 100, 1000
-"""Characters of a name, and of all of it, in the log: a name is as long as whoever asks likes."""
+"""Maximum number of characters of a name, and of a whole log message, because callers choose their names."""
 REFUSAL_SAID_S = 1.0
-"""Between two words in the log on refused sessions: robots say it as well, and whoever asks in a loop must not fill the disk."""
+"""Minimum time between two log messages on refused sessions: robots report them as well, and a loop must not fill the disk."""
 
 
 class Services:
-    """`serving`: the model that is loaded, or None; `refusal`: why no session opens, None while they do."""
+    """Services of the control plane. serving: returns the loaded model, or None. refusal: returns why no session opens, or None."""
 
     def __init__(
         self,
@@ -43,7 +43,8 @@ class Services:
         topics: ReplyTopics,
         openings: Openings | None,
     ) -> None:
-        """`name`: of a service -> on the graph. openings: who may open a session; None: whoever asks."""
+        """Create the services.
+        name: maps a service to its name on the graph. openings: session owners; None: any caller may open one."""
         self._node, self._serving, self._refusal, self._topics = node, serving, refusal, topics
         self._following, self._openings = following, openings
         self._quotas = Quotas(OPENINGS_AT_ONCE)
@@ -55,7 +56,7 @@ class Services:
 
     def _on_open(self, request: Any, response: Any) -> Any:
         answer = self._answered(request, response)
-        if self._openings and answer.error_code not in (0, UnprovenError.code):  # of which somebody else could bring one about
+        if self._openings and answer.error_code not in (0, UnprovenError.code):  # another process could cause these two replies
             self._openings.sign(request.robot, request, answer)
         return answer
 
@@ -76,7 +77,7 @@ class Services:
         return response
 
     def _living(self, openings: Openings, request: Any, response: Any) -> Any:
-        """Who asks for a session of nothing wants to know who lives, whatever is served now: that its proof is good says so."""
+        """Answer a liveness probe, a request without a component: its valid signature is the answer, whatever is served now."""
         serving = self._serving()
         try:
             with _counting(serving.server) if serving else contextlib.nullcontext():
@@ -88,7 +89,7 @@ class Services:
         return _refused(response, SessionError("a session of no component: none is opened"))
 
     def _open(self, server: ModelServer, request: Any, response: Any) -> None:
-        """Whoever asks in another's name has not used up that one's quota. Raises: `RfmError`."""
+        """Open a session. A caller under another robot's name must not use up that robot's quota. Raises: `RfmError`."""
         if (openings := self._openings) is None:
             self._check_quota(server, request.robot)
             _grant(self._counted(server, request), server, response)
@@ -97,33 +98,33 @@ class Services:
             proven = openings.check(request, clock())
         self._check_quota(server, request.robot)
         with _counting(server):
-            public_key, keys = openings.answer(proven)  # before a session of the robot's gives way to one without a key
+            public_key, keys = openings.answer(proven)  # before the robot's session is replaced by one without a key
         grant = self._counted(server, request)
         _grant(grant, server, response)
         try:
             openings.opened(proven, public_key, keys, request, response)
-        except RfmError:  # its own certificate cannot be read: what it would say in that session is nobody's
+        except RfmError:  # its own certificate cannot be read, so no reply of that session could be verified
             server.close_session(request.robot, request.component, grant.session_epoch)
             response.session_epoch = 0
             raise
 
     def _counted(self, server: ModelServer, request: Any) -> SessionGrant:
-        """Raises: `RfmError`."""
+        """Open a session and count refusals. Raises: `RfmError`."""
         with server.counting_refusals():
             return self._granted(server, session_request_from(request))
 
     def _check_quota(self, server: ModelServer, robot: str) -> None:
-        """Raises: `CapacityError`; counted."""
+        """Raise `CapacityError` when the robot's quota is exceeded, and count it."""
         if not self._quotas.take(robot, OPENINGS_HZ, clock()):
             server.count("opens_over_quota")
             raise CapacityError(OVER_QUOTA.format(robot=robot))
 
     def _granted(self, server: ModelServer, request: SessionRequest) -> SessionGrant:
-        """With a topic for its replies. Raises: `RfmError`."""
+        """Open a session and create the topic for its replies. Raises: `RfmError`."""
         grant = server.open_session(request)
         try:
             self._topics.expect(request.robot, server.reply_kind(request.component))
-        except Exception as error:  # of the middleware: a session whose replies go nowhere is none
+        except Exception as error:  # an error of the middleware: a session needs a way for its replies
             server.close_session(request.robot, request.component, grant.session_epoch)
             server.mishap("publish_failed", f"{request.robot}: {type(error).__name__}: {error}")
             raise SessionError(f"{request.robot} cannot be written to; the server's log says why") from error
@@ -140,7 +141,7 @@ class Services:
         return response
 
     def _check_call(self, server: ModelServer, request: Any) -> None:
-        """Raises: `UnprovenError`; counted."""
+        """Raise `UnprovenError` unless the caller owns the session, and count it."""
         with _counting(server):
             if self._openings:
                 self._openings.check_call(request, server.session_keys())

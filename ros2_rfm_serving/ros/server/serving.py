@@ -1,4 +1,4 @@
-"""A loaded model at work: its server, the threads around it, and how it comes to an end without anybody waiting in vain."""
+"""A loaded model at work: its server, its threads, and an end that leaves no caller waiting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Deliver = Callable[[list[Reply], Sequence[RequestId], Callable[[str, str], None]
 
 
 class Serving:
-    """From configure to cleanup; takes requests between `open` and `drain`. On the executor's thread, which nothing here holds."""
+    """Work from configure to cleanup.
+    It accepts requests between `open` and `drain`, on the executor's thread, and never blocks it."""
 
     def __init__(
         self,
@@ -43,18 +44,18 @@ class Serving:
         return {"the engine": self.threads.stalled_s, "a decoder of images": self.intake.stalled_s}
 
     def open(self) -> None:
-        """Takes sessions and requests."""
+        """Accept sessions and requests."""
         self.server.resume()
         self.is_open = True
 
     def drain(self, timeout_s: float) -> None:
-        """Takes nothing new; what runs and what waits has so long to be answered."""
+        """Accept nothing new; running and waiting requests have this time to be answered."""
         self.server.drain()
         self.is_open, self._drain_ends_s = False, clock() + timeout_s
 
     @property
     def drained(self) -> bool:
-        """All of it is answered, or time is up."""
+        """True if every request is answered, or the time is up."""
         return not self.is_open and (self.is_idle or clock() > self._drain_ends_s)
 
     @property
@@ -62,7 +63,7 @@ class Serving:
         return self.intake.is_idle and self.threads.is_idle
 
     def resize(self, batch_size: int, max_sessions: int) -> None:
-        """On the engine's thread: other batches may have to be compiled."""
+        """Change the sizes on the engine's thread, because other batches may have to be compiled."""
 
         def resize() -> None:
             try:
@@ -73,7 +74,7 @@ class Serving:
         self.threads.call(resize)
 
     def end(self) -> list[threading.Thread]:
-        """Whatever is not answered by now is not any more. Threads that end when what they do is done."""
+        """Refuse all unanswered requests, and return the threads that end after their present work."""
         self.drain(0.0)
         self.server.refuse_waiting()
         return [*self.intake.stop(), *self.threads.stop()]

@@ -1,4 +1,4 @@
-"""The parameters of a model server, and what follows from them."""
+"""Parameters of a model server, and the settings that follow from them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from ros2_rfm_serving.server import ServerConfig, SessionRules
 from ros2_rfm_serving.types import Placement
 
 UNLIMITED = 65_535
-"""Rows of a batch, where the engine alone says how many."""
+"""Maximum rows of a batch where the engine alone has a limit."""
 OVERFLOW_ROWS = 8
-"""Of a batch that goes elsewhere: each is a connection."""
+"""Rows of a batch for the overflow server; each needs a connection."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerParams:
-    """As declared on the node; 0 stands for "none" where a number limits something."""
+    """Parameters as declared on the node; 0 means "none" where a number limits something."""
 
     server: str
     descriptor: str
@@ -74,10 +74,8 @@ class ServerParams:
     max_engine_errors: int
 
     def placed(self, placement: Placement | None) -> Placement | None:
-        """What to serve: the parameter `model`, or else what the schedule places here; None: nothing.
-
-        An engine that batches continuously takes whatever waits; in the schedule its batch size is 1.
-        """
+        """Return the placement to serve: the parameter `model`, or else the given one of the schedule; None: nothing.
+        An engine with continuous batching takes all waiting requests; in the schedule its batch size is 1."""
         if not self.model:
             continuous = placement is not None and placement.batching == CONTINUOUS
             return replace(placement, batch_size=UNLIMITED) if placement and continuous else placement
@@ -93,13 +91,13 @@ class ServerParams:
         )
 
     def against(self, placement: Placement | None) -> str:
-        """What it serves though the schedule places something else here, in words."""
+        """Return a description of what is served although the schedule places something else here; empty: they agree."""
         if not self.model or placement is None or placement.model == self.model:
             return ""
         return f"serves {self.model!r} as its parameter `model` says, and the schedule places {placement.model!r} here"
 
     def engine_spec(self, placement: Placement) -> EngineSpec:
-        """Raises: `ModelError`, `ConfigurationError`, `ProfileError`."""
+        """Return the engine of a placement. Raises: `ModelError`, `ConfigurationError`, `ProfileError`."""
         profiles = self.profiles_folder
         return EngineSpec(
             model=placement.model,
@@ -112,7 +110,7 @@ class ServerParams:
         )
 
     def overflow_spec(self, placement: Placement) -> EngineSpec | None:
-        """Of the same model elsewhere (Kairos §3.2.3); None: nothing overflows."""
+        """Return the engine of the same model elsewhere (Kairos §3.2.3); None: nothing overflows."""
         if not self.overflow_url:
             return None
         connections = OVERFLOW_ROWS * self.overflow_batches_in_flight
@@ -134,7 +132,7 @@ class ServerParams:
         return self.ruled(config, placement)
 
     def ruled(self, config: ServerConfig, placement: Placement) -> ServerConfig:
-        """With the rules that may change while it serves. What was planned with continuous batching is served so."""
+        """Return the config with the rules that may change at run time. A placement planned for continuous batching keeps it."""
         return replace(
             config,
             dispatch=self.dispatch,
@@ -198,25 +196,23 @@ SPECS = {
     "max_engine_errors": _live(10, "Batches without an answer in a row that end the process; 0: never", 0, 1_000_000),
 }
 SHORTEST_HUNG_S = 0.5
-"""Twice what one look at the engine may be late by, and more than any sound batch takes."""
+"""Minimum of `hung_after_s`: twice the possible delay of one poll of the engine, and more than any sound batch takes."""
 FOLDERS = {"profiles_folder": "config/profiles", "models_folder": "models"}
-"""Where the shipped ones are."""
+"""Parameter -> folder of the shipped files."""
 
 ENGINE_MARGIN_S = 1.0
-"""What an engine may take beyond its own timeout."""
+"""Time that an engine may take beyond its own timeout."""
 
 
 def hung_limit_s(hung_after_s: float, engine: Engine) -> float:
-    """0: never. An engine that gives up by itself is given the time that it takes for that twice: when it has given up what a robot
-    asked for, it may be asked a blank request in the same breath."""
+    """Return the time after which a batch counts as hung, s; 0: never. An engine with a timeout of its own gets that time twice:
+    after it has given up a robot's request, it may immediately be asked for a blank one."""
     return max(hung_after_s, 2.0 * engine.timeout_s + ENGINE_MARGIN_S) if hung_after_s and engine.timeout_s else hung_after_s
 
 
 def check_sizes(params: ServerParams, sizes: Set[str], max_batch_size: int) -> None:
-    """Of what is served. sizes: those of `batch_size` and `max_sessions` that would change; max_batch_size: the engine's.
-
-    Raises: `ConfigurationError`.
-    """
+    """Check new sizes of the loaded model. sizes: those of `batch_size` and `max_sessions` that would change. max_batch_size:
+    the engine's. Raises: `ConfigurationError`."""
     if not params.model:
         raise ConfigurationError("counts only with `model`: the schedule says it", key=min(sizes), fix="call /rfm/replan")
     if "max_sessions" in sizes and not params.max_sessions:
@@ -228,7 +224,7 @@ def check_sizes(params: ServerParams, sizes: Set[str], max_batch_size: int) -> N
 
 
 def server_params(node: Node, changed: Mapping[str, Any] = NOTHING) -> ServerParams:
-    """As declared on the node, or as they would be with `changed`. Raises: `ConfigurationError`."""
+    """Return the parameters as declared on the node, or as they would be with `changed`. Raises: `ConfigurationError`."""
     values = Values(node, SPECS, changed=changed)
     read = {bool: values.flag, int: values.integer, float: values.number, str: values.text}
     fields: dict[str, Any] = {name: read[type(spec.default)](name) for name, spec in SPECS.items()}
@@ -241,5 +237,5 @@ def server_params(node: Node, changed: Mapping[str, Any] = NOTHING) -> ServerPar
     except ValueError as error:
         raise values.wrong("cores", str(error), "give some, such as 0-3,8") from None
     fields["server"] = named("server", fields["server"])
-    Dispatcher(dispatch_policy(fields["dispatch"]), fields["batching"])  # whether there is such a policy
+    Dispatcher(dispatch_policy(fields["dispatch"]), fields["batching"])  # checks that there is such a policy
     return ServerParams(**fields)

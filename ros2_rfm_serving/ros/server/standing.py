@@ -1,4 +1,4 @@
-"""What a model server says of itself, and why it takes nothing new: its state, told twice a second and at every change."""
+"""State of a model server and why it accepts nothing new; published twice a second and at every change."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.types import Following, ServerState
 
 SAID_PERIOD_S = 5.0
-"""Between two words in the log on problems of one kind."""
+"""Minimum time between two log messages on problems of one kind."""
 
 
 class Standing:
-    """`server`: what is loaded, or None. On the executor's thread."""
+    """Server state reporter. server: returns the loaded model, or None. It runs on the executor's thread."""
 
     def __init__(
         self,
@@ -43,22 +43,22 @@ class Standing:
         audit: ServerAudit,
         openings: Openings | None,
     ) -> None:
-        """audit: hears of every other state. openings: whose challenge is told."""
+        """Create the reporter. audit: records state transitions. openings: source of the challenge in the status."""
         self.state, self.detail = ServerState.LOADING, "no model placed here yet"
         self._against = ""
-        """The schedule, what is served: in words."""
+        """Description of how the served model contradicts the schedule."""
         self.following = Following()
         self._ended = False
         self.refused: Counter[str] = Counter()
-        """By the node, before there was a server or outside of it."""
+        """Refusals by the node, before there was a server or outside of it."""
         self._former: Counter[str] = Counter()
-        """What the models before this one have counted."""
+        """Counts of the previous models."""
         self._node, self._own_name, self._server = node, own_name, server
         self._audit, self._openings = audit, openings
         self._speaker = Speaker()
         self.contemporaries = Contemporaries(self._speaker.process)
         self._said_s: dict[str, float] = {}
-        """Kind of problem -> when it was last logged."""
+        """Kind of problem -> time at which it was last logged."""
         overridable = QoSOverridingOptions.with_default_policies()
         self._status = node.create_publisher(msg.ServerStatus, topic, qos.SERVER_STATUS, qos_overriding_options=overridable)
         self.origin = Origin(node)
@@ -75,38 +75,39 @@ class Standing:
             self._tried(lambda: self._diagnostics.publish(self._diagnosis()))
 
     def replace(self, server: ModelServer) -> None:
-        """Its model goes, and the process counts on; what it refused goes with it, as its answers do, of which that is a share."""
+        """Add the counts of a model that is about to go, so that the process counts on.
+        Its refusals go with it, as its answers do, because refusals are shown as a share of them."""
         snapshot = server.snapshot(clock())
         self._former.update({field: getattr(snapshot, field) for field in COUNTED})
 
     def go_against(self, what: str) -> None:
-        """The schedule; empty: it does not."""
+        """Record how the served model contradicts the schedule; empty: it does not."""
         if what != self._against and what:
             self._node.get_logger().warning(f"{self._own_name.name} {what}: robots of that schedule may be moved by another model")
         self._against = what
 
     def end(self) -> None:
-        """The last word: what it served is told once more, while it is there."""
+        """Publish the last status, while the served model is still there."""
         self.publish()
         self._ended = True
 
     def publish(self) -> None:
-        if self._ended or self._own_name.lost:  # the status of a name that was lost is somebody else's
+        if self._ended or self._own_name.lost:  # the status of a lost name belongs to another process
             return
         self._say_problems()
         self._tried(lambda: self._status.publish(self._speaker.numbered(convert.stamped(self._message(), self._node))))
 
     def _tried(self, publish: Callable[[], None]) -> None:
-        """What the middleware does not take is told again soon; it must not keep the server from becoming what it is about to."""
+        """Publish; an error of the middleware must not keep the server from its transition, and a later status repeats it."""
         try:
             publish()
-        except RuntimeError as error:  # rclpy's own are such
+        except RuntimeError as error:  # rclpy's own errors are such
             self.refused["publish_failed"] += 1
             self._node.get_logger().error(f"the status cannot be published: {error}", throttle_duration_sec=SAID_PERIOD_S)
 
     @property
     def refusal(self) -> RfmError | None:
-        """Why nothing new is taken; None: it is."""
+        """Error for new requests; None: they are accepted."""
         if self.state == ServerState.READY:
             return None
         if self.state == ServerState.DRAINING:
@@ -114,7 +115,7 @@ class Standing:
         return ModelError(f"{self._own_name.name} is not ready, no model is served: {self.detail}")
 
     def _say_problems(self) -> None:
-        """Of each kind the last one, now and then: an engine can fail a thousand times a second."""
+        """Log the last problem of each kind at intervals: an engine can fail a thousand times a second."""
         server, now_s = self._server(), clock()
         problems = server.problems if server else {}
         for kind in [kind for kind in tuple(problems) if now_s - self._said_s.get(kind, -math.inf) >= SAID_PERIOD_S]:

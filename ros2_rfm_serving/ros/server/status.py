@@ -1,4 +1,4 @@
-"""What a model server tells of itself: its status message, and the same for `/diagnostics`."""
+"""Status message of a model server, and the same for `/diagnostics`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIGURES = (
 
 
 COUNTED = ("served", "superseded", "refetched")
-"""Since the process began, whatever models it has had: one that counts anew was started again."""
+"""Counts since the process began, over all its models: a count that starts anew shows a restart."""
 
 
 def status_message(
@@ -46,7 +46,8 @@ def status_message(
     *,
     former: Mapping[str, int],
 ) -> Any:
-    """refused: by the node, before there was a server or outside of it. former: `COUNTED`, of the models before this one."""
+    """Return the status message.
+    refused: refusals by the node, before there was a server or outside of it. former: `COUNTED` of the previous models."""
     status = msg.ServerStatus(
         state=int(state),
         detail=detail,
@@ -69,8 +70,8 @@ def status_message(
 
 
 def diagnosis(status: Any, followed: Following, now_s: float, server: ModelServer | None = None) -> DiagnosticStatus:
-    """`<server>: server`: OK when it serves, WARN when it does not yet, or not what the schedule places there, or when two
-    schedulers tell it what to serve, else ERROR."""
+    """Return the diagnostics of `<server>: server`. The level is OK when it serves; WARN when it does not yet, or not the model
+    of the schedule, or when two schedulers send it schedules; else ERROR."""
     state, name = ServerState(status.state), status.header.frame_id
     level, message = LEVELS[state], status.detail or state.name.lower()
     if level == DiagnosticStatus.OK and status.detail:
@@ -88,7 +89,7 @@ def diagnosis(status: Any, followed: Following, now_s: float, server: ModelServe
 
 
 def _figures_of_engine(server: ModelServer) -> dict[str, object]:
-    """What no message of ours has: how far the engine is from its profile, who asks too much, and which answers are none."""
+    """Return figures that no message has: drift of the engine from its profile, sessions over quota, and empty answers."""
     drift = server.drift
     figures: dict[str, object] = {f"drift_{name}": value for name, value in drift._asdict().items()} if drift else {}
     figures |= {f"answered {kind}": count for kind, count in server.answers.items()}

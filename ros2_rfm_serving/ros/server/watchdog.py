@@ -1,7 +1,7 @@
-"""Ends a process in which something does not come back: neither an engine nor a decoder can be asked to stop.
+"""Watchdog that ends a process in which something does not return: neither an engine nor a decoder can be asked to stop.
 
-What counts is progress, not that a thread is alive. It looks from a thread of its own and takes no lock: the executor may be
-what does not come back. Another process watches over the interpreter. Time in which the whole process did not run does not count.
+It checks for progress, not whether a thread is alive. It polls from a thread of its own and takes no lock, because the executor may
+be what hangs. Another process watches over the interpreter. Time in which the whole process did not run does not count.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ros2_rfm_serving.ros.server.interpreter_watch import InterpreterWatch
 
 EXIT_HUNG = 70
 SAYS_SO_S = 0.5
-"""Between finding it and the end of the process: for the status that says so."""
+"""Time between detection and the end of the process, for the status that reports it."""
 EXECUTOR_S = 5.0
-"""The executor may be late by so much, however impatient `hung_after_s` is with the engine."""
+"""Minimum delay of the executor that counts as a hang, even with a smaller `hung_after_s` for the engine."""
 FROZEN_FACTOR = 3.0
-"""Times the limit: after this without a look the interpreter itself is stuck."""
+"""Factor of the limit after which, without a poll, the interpreter itself counts as stuck."""
 Stalled = Callable[[float], float]
-"""Now -> for how long it has had something to do and nothing moved, s. From any thread, without a lock."""
+"""Function now -> time for which there was work without progress, s. It is called from any thread, without a lock."""
 
 
 class Watchdog:
-    """`hung` names what does not come back; empty: everything moves. `says_so` is called on the watchdog's thread."""
+    """Watchdog of a server. `hung` names what hangs; empty: everything progresses. `says_so` is called on the watchdog's thread."""
 
     def __init__(self, says_so: Callable[[str], None], *, ends_process: bool) -> None:
         self.hung = ""
@@ -43,10 +43,10 @@ class Watchdog:
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def watch(self, limit_s: float, watched: Mapping[str, Stalled]) -> None:
-        """From now on. 0: nothing is too long."""
+        """Watch these from now on. limit_s: 0 disables the limit."""
         self._since_s = self._beat_s = clock()
         self._limit_s, self._watched = limit_s, watched
-        if self._ends_process:  # now: the interpreter may be stuck before the first look
+        if self._ends_process:  # at once, because the interpreter may be stuck before the first poll
             self._watch_interpreter()
 
     @property
@@ -54,13 +54,13 @@ class Watchdog:
         return bool(self._watched)
 
     def rest(self) -> None:
-        """What happens now takes what it takes."""
+        """Suspend the watch: the present work may take any time."""
         self._watched = {}
         if self._ends_process:
             self._watch_interpreter()
 
     def beat(self) -> None:
-        """The executor is there."""
+        """Record that the executor is responsive."""
         self._beat_s = clock()
 
     def ran_s(self, seconds: float, now_s: float) -> float:
@@ -90,7 +90,7 @@ class Watchdog:
         self._interpreter.beat(FROZEN_FACTOR * self._limit_s + SAYS_SO_S if watches else 0.0)
 
     def _find(self, limit_s: float, watched: Mapping[str, Stalled], now_s: float) -> str:
-        """What has not moved for longer than the limit."""
+        """Return what has not progressed for longer than the limit; empty: nothing."""
         for what, stalled_s in watched.items():
             if self.ran_s(min(stalled_s(now_s), now_s - self._since_s), now_s) > limit_s:
                 return what

@@ -1,4 +1,4 @@
-"""One connection of the websocket door: a request comes, its reply goes; whatever is wrong is said and ends it."""
+"""One connection of the websocket gateway: a request arrives, its reply is sent; every error is reported and closes it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ros2_rfm_serving.server.openpi.protocol import OpenpiClient
 from ros2_rfm_serving.types import ObservationRequest, Reply, RequestId
 
 CLOSES_WITHIN_S = 1.0
-"""The client's answer to our goodbye."""
+"""Time for the client's reply to the close frame."""
 COUNTED = {ContractError: "contract", CapacityError: "capacity", DrainingError: "draining", SessionError: "session"}
 BINARY, TEXT = WSMsgType.BINARY, WSMsgType.TEXT
 
 
 class Connection(WSListener):
-    """Everything but `_decoded` runs on the loop's thread."""
+    """Connection of one client. Everything but `_decoded` runs on the event loop's thread."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class Connection(WSListener):
         log: Callable[[str], None],
         connections: dict[str, Connection],
     ) -> None:
-        """`connections`: where it stands, by its name as a robot, as long as it is open."""
+        """Create the connection. connections: registry by robot name that contains it while it is open."""
         super().__init__()
         self.client = client
         self.holder = ""
-        """Whose token let it in; empty: nobody's in particular."""
+        """Name of the token's owner; empty: the token belongs to no client in particular."""
         self.entered: Callable[[object], None] = lambda address: None
-        """Told when it is open, with the address of the other side."""
+        """Called when the connection is open, with the address of the peer."""
         self._server, self._wake, self._loop, self._decoders = server, wake, loop, decoders
         self._log, self._connections = log, connections
         self._packer = wire.packer()
@@ -97,7 +97,7 @@ class Connection(WSListener):
     # --- requests ---
 
     def _on_data(self, frame: WSFrame) -> None:
-        """Raises: `RfmError`."""
+        """Process a data frame. Raises: `RfmError`."""
         if frame.payload_size + len(self._parts) > self._max_bytes:
             raise BadMessageError("frame_too_large", f"a message of more than {self._max_bytes} bytes")
         if frame.msg_type is TEXT:
@@ -111,7 +111,7 @@ class Connection(WSListener):
             self._ask(memoryview(whole))
 
     def _ask(self, data: memoryview) -> None:
-        """`data` is read before this returns."""
+        """Process a request; `data` is read before this returns."""
         if self._waits:
             raise BadMessageError("gateway_busy", "one request at a time: wait for the reply")
         if self._slow:
@@ -129,7 +129,7 @@ class Connection(WSListener):
             self._decoders.submit(self._decoded, observation)
 
     def _decoded(self, observation: ObservationRequest) -> None:
-        """On a decoder's thread: images take longer than all else together."""
+        """Submit an observation on a decoder's thread, because images take longer than everything else together."""
         try:
             self._server.submit(observation, clock())
             self._wake()
@@ -147,13 +147,13 @@ class Connection(WSListener):
             self._send(self.client.answer(reply))
 
     def fail(self, request: RequestId) -> None:
-        """Its inference failed."""
+        """Report that the inference of a request failed."""
         if request == self._waits:
             self._waits = None
             self.refuse(BadMessageError("gateway_no_answer", "the model could not answer"))
 
     def tend(self, now_s: float, *, idle_s: float, reply_s: float) -> None:
-        """Called now and then: nobody waits for ever, in either direction."""
+        """Close the connection when a request or its reply takes too long; to be called periodically."""
         if self._waits and now_s - self._heard_s > reply_s:
             self.refuse(BadMessageError("gateway_no_reply", "the request was not answered"))
         elif not self._waits and now_s - self._heard_s > idle_s:
@@ -161,7 +161,7 @@ class Connection(WSListener):
             self.end("nothing was asked for too long", WSCloseCode.GOING_AWAY)
 
     def end(self, why: str, code: WSCloseCode) -> None:
-        """Says why, as openpi's servers do: a frame of text, then goodbye."""
+        """Send the reason as openpi's servers do, in a text frame, and close the connection."""
         if self._ending or self._transport is None or self._transport.is_disconnected:
             return
         self._ending = True
@@ -170,7 +170,7 @@ class Connection(WSListener):
         self._loop.call_later(CLOSES_WITHIN_S, self._transport.disconnect)
 
     async def closed(self, timeout_s: float) -> None:
-        """When it is, by force if the client takes longer."""
+        """Wait until the connection is closed; force it if the client takes longer."""
         if self._transport is not None:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._transport.wait_disconnected(), timeout_s)

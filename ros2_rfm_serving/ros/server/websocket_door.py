@@ -1,7 +1,7 @@
-"""The door of a model server for clients that speak openpi's websocket protocol: no ROS on their side, the same sessions here.
+"""Websocket gateway of a model server for clients of openpi's protocol, which need no ROS and use the same sessions.
 
-Threads: one owns the event loop and all connections, a few decode images; `take` is called on the engine's thread, all else on
-the executor's. picows carries the frames, for two thirds of the CPU time that websockets takes.
+Threads: one owns the event loop and all connections, a few decode images; `take` is called on the engine's thread, all else on the
+executor's. picows carries the frames, for two thirds of the CPU time that websockets takes.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from ros2_rfm_serving.server.openpi.protocol import OpenpiClient
 from ros2_rfm_serving.types import Reply, RequestId
 
 PREFIX = "ws-"
-"""With a hyphen, as no robot on the graph can have one."""
-"""Of the names that connections have as robots."""
+"""Prefix of the robot names of connections; no robot on the graph can have a hyphen in its name."""
 TEND_PERIOD_S = 1.0
 LATE_S = 5.0
-"""That the loop may be late by on a busy machine."""
+"""Delay of the event loop that is normal on a busy machine."""
 PING_S = 20.0
 WITHIN_S = 10.0
-"""It listens, or has ended, or something is wrong."""
+"""Time limit for starting to listen, for closing, or for failing."""
 PARTS_WITHIN_S = 0.5
-"""From a client, when it ends."""
+"""Time for each client to disconnect when the gateway ends."""
 
 
 class WebsocketDoor:
-    """Listens from its making to `stop`. `serving` gives the server and how to wake its engine; None while nothing is served."""
+    """Gateway that listens from its creation to `stop`.
+    serving: returns the server and the function that wakes its engine; None while nothing is served."""
 
     def __init__(
         self,
@@ -53,13 +53,11 @@ class WebsocketDoor:
         log: Callable[[str], None],
         healthy: Callable[[], bool] | None = None,
     ) -> None:
-        """healthy: a model is served and moves, be it that nothing new is taken; None: as long as `serving` gives one.
-
-        Raises: `ConfigurationError` when it cannot listen there.
-        """
+        """Start to listen. Raises: `ConfigurationError` when it cannot.
+        healthy: returns whether a model is served and progresses, even if it accepts nothing new; None: same as `serving`."""
         self._config, self._serving, self._log = config, serving, log
         self._beat_s = clock()
-        """When the loop was last there."""
+        """Time at which the event loop last ran."""
         self._healthy = healthy or (lambda: serving() is not None)
         self._numbers = itertools.count(1)
         self._told: set[str] = set()
@@ -79,15 +77,15 @@ class WebsocketDoor:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """TCP port on which it listens."""
         return int(self._listener.sockets[0].getsockname()[1])
 
     def stalled_s(self, now_s: float) -> float:
-        """For how long its loop has not come back. From any thread, without a lock."""
+        """Return for how long its event loop has not run, s. It may be called from any thread, without a lock."""
         return max(0.0, now_s - self._beat_s - LATE_S)
 
     def take(self, replies: list[Reply]) -> list[Reply]:
-        """Hands connections their replies, all at once, and returns those of others."""
+        """Hand connections their replies, all at once, and return the replies of others."""
         ours = [reply for reply in replies if reply.id.robot.startswith(PREFIX)]
         if not ours:
             return replies
@@ -95,15 +93,15 @@ class WebsocketDoor:
         return [reply for reply in replies if not reply.id.robot.startswith(PREFIX)]
 
     def fail(self, requests: Sequence[RequestId]) -> None:
-        """Whose inference failed, of anybody's."""
+        """Report failed inferences, of any clients."""
         self._thread.soon(self._fail, requests)
 
     def release(self, why: str) -> None:
-        """Nothing is served any more: connections are told and closed, new ones refused until something is."""
+        """Close all connections with the reason, because nothing is served; new ones are refused until something is."""
         self._thread.soon(self._release, why)
 
     def stop(self) -> None:
-        """Closes all connections and ends the threads."""
+        """Close all connections and end the threads."""
         self._thread.call(self._close(), WITHIN_S)
         self._thread.stop()
         self._decoders.shutdown(wait=False, cancel_futures=True)
@@ -112,7 +110,7 @@ class WebsocketDoor:
 
     async def _listen(self) -> asyncio.Server:
         quiet = logging.getLogger("rfm_serving.gateway")
-        quiet.setLevel(logging.CRITICAL)  # a stranger must not be able to fill the disk
+        quiet.setLevel(logging.CRITICAL)  # an unauthenticated client must not be able to fill the disk
         listener = await ws_create_server(
             self._admit,
             sock=self._entry.step,
@@ -128,12 +126,12 @@ class WebsocketDoor:
         return listener
 
     def _encryption(self) -> dict[str, Any]:
-        """asyncio's own TLS: picows' faster sockets do not know of certificates that change."""
+        """Return options for asyncio's own TLS: picows' faster sockets do not support certificates that change."""
         tls = self._config.tls
         return {"ssl": tls.context, "ssl_handshake_timeout": HANDSHAKE_WITHIN_S, "use_aiofastnet": False} if tls else {}
 
     def _admit(self, request: WSUpgradeRequest) -> Connection | WSUpgradeResponseWithListener:
-        """Before the handshake. Whatever this raised would be told to the client."""
+        """Accept or refuse a connection before the handshake; an exception's text would be sent to the client."""
         self._entry.on_request()
         try:
             return self._admitted(request)
@@ -166,13 +164,13 @@ class WebsocketDoor:
         return connection
 
     def _log_once(self, problem: str) -> None:
-        """Whoever tries again must not fill the log."""
+        """Log a problem once, so that a client that tries again cannot fill the log."""
         if problem not in self._told:
             self._told.add(problem)
             self._log(problem)
 
     def _client(self, path: bytes, server: ModelServer, name: str) -> OpenpiClient:
-        """Who asks where vLLM-Omni would answer speaks its dialect."""
+        """Return the client of the dialect: a path of vLLM-Omni selects its own."""
         if path.partition(b"?")[0] == vllm_omni.PATH:
             return vllm_omni.VllmOmniClient(server, name, self._config.names, self._config.vllm_omni)
         return OpenpiClient(server, name, self._config.names)
@@ -188,7 +186,7 @@ class WebsocketDoor:
                 self._guarded(connection, lambda at, request=request: at.fail(request))  # type: ignore[misc]
 
     def _guarded(self, connection: Connection, call: Callable[[Connection], None]) -> None:
-        """One that fails ends alone."""
+        """Call a function on a connection; a failure ends that connection alone."""
         try:
             call(connection)
         except (Exception, SystemExit):

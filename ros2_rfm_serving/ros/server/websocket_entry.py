@@ -1,4 +1,4 @@
-"""Who may come in through the websocket door, and who comes without being anybody."""
+"""Authentication of websocket clients, and counts of connections without a request."""
 
 from __future__ import annotations
 
@@ -14,55 +14,55 @@ from ros2_rfm_serving.security.tokens import TokenFile
 from ros2_rfm_serving.server.openpi.vllm_omni import VllmOmniTerms
 
 SCHEMES = ("Api-Key ", "Bearer ")
-"""Before a token, as openpi's clients send it, and vLLM-Omni's."""
+"""Prefixes of a token, as the clients of openpi and of vLLM-Omni send it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoorConfig:
-    """Where it stands and what it allows."""
+    """Address, credentials and limits of the gateway."""
 
     port: int
-    """0: one that is free."""
+    """TCP port; 0: any free one."""
     host: str = "127.0.0.1"
     token: str = ""
-    """That clients have to know; empty: none, unless `tokens` has them."""
+    """Token that clients need; empty: none, unless `tokens` has them."""
     tokens: TokenFile | None = None
-    """One for each client, by name."""
+    """Tokens by client name."""
     tls: ServerTls | None = None
-    """None: plain text."""
+    """TLS certificate; None: plain text."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """A client's key -> ours; see `OpenpiClient`."""
+    """A client's key -> key of this server; see `OpenpiClient`."""
     vllm_omni: VllmOmniTerms = field(default_factory=VllmOmniTerms)
-    """For clients that take this for a server of vLLM-Omni's."""
+    """Answers for clients that expect a server of vLLM-Omni."""
     max_connections: int = 256
     max_per_client: int = 16
-    """Of one name in `tokens`."""
+    """Maximum number of connections of one name in `tokens`."""
     idle_s: float = 600.0
-    """A connection that asks for nothing is closed after this long."""
+    """Time after which a connection without a request is closed."""
     reply_s: float = 30.0
-    """A request without an answer is given up after this long."""
+    """Time after which a request without a reply is given up."""
     decode_threads: int = 1
 
 
 class Refusal(NamedTuple):
     kind: str
-    """The counter."""
+    """Name of the counter."""
     status: HTTPStatus
 
 
 class Entry:
-    """On the loop's thread."""
+    """Access control of the gateway. It runs on the event loop's thread."""
 
     def __init__(self, config: DoorConfig) -> None:
-        """Listens. Raises: `OSError`."""
+        """Start to listen. Raises: `OSError`."""
         self._config = config
         self.step: Doorstep = listen(config.host, config.port)
         self._asked = self._entered = self._told = 0
 
     def ask(self, headers: Mapping[str, str], inside: Iterable[str]) -> tuple[str, Refusal | None]:
-        """Whose token it is, if there are names, and why not. inside: by whom each open connection is."""
+        """Return the owner of the token, if tokens have names, and the refusal, or None. inside: owner of each open connection."""
         if "Origin" in headers:
-            return "", Refusal("gateway_origin", HTTPStatus.FORBIDDEN)  # a web page, in the browser of somebody who may come in
+            return "", Refusal("gateway_origin", HTTPStatus.FORBIDDEN)  # a web page, in the browser of an authorised user
         who, knows = self._identify(headers.get("Authorization", ""))
         if not knows:
             return "", Refusal("gateway_token", HTTPStatus.UNAUTHORIZED)
@@ -74,11 +74,11 @@ class Entry:
         return who, None
 
     def is_known(self, who: str) -> bool:
-        """Still: a token may be taken away."""
+        """Return whether the token's owner is still authorised: a token may be revoked."""
         return not who or self._config.tokens is None or self._config.tokens.knows(who)
 
     def on_request(self) -> None:
-        """Somebody asked, whatever for."""
+        """Count a request of any kind."""
         self._asked += 1
 
     def let_in(self, address: object) -> None:
@@ -86,15 +86,15 @@ class Entry:
         self._entered += 1
 
     def strangers(self) -> int:
-        """Who came and went since the last call without asking for anything: without TLS, trusting another authority, too slow,
-        or sent away for want of room."""
+        """Return the number of connections that ended without a request since the last call.
+        They had no TLS, trusted another authority, were too slow, or were closed for want of room."""
         self.step.sweep()
         unasked = self.step.gone - (self._asked - self._entered) - self._told
         self._told += max(0, unasked)
         return max(0, unasked)
 
     def _identify(self, said: str) -> tuple[str, bool]:
-        """A name, and whether that is enough."""
+        """Return the token's owner, and whether the token authorises."""
         config = self._config
         given = next((said.removeprefix(scheme) for scheme in SCHEMES if said.startswith(scheme)), "")
         if config.tokens is not None and (who := config.tokens.holder(given)):

@@ -1,4 +1,4 @@
-"""The parameters of a model server's websocket door, and the door if they ask for one."""
+"""Parameters of a model server's websocket gateway, and its creation if they ask for one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAP = "write it like {embodiment_tag: LIBERO_PANDA}"
 
 
 class GatewayParameters(NamedTuple):
-    """As they are given, unchecked."""
+    """Parameters as given, unchecked."""
 
     port: int
     host: str
@@ -68,7 +68,7 @@ def open_gateway(
     decode_threads: int,
     healthy: Callable[[], bool],
 ) -> WebsocketDoor | None:
-    """healthy: what is served moves. None: `gateway_port` is 0. Raises: `ConfigurationError`."""
+    """Open the gateway; None: `gateway_port` is 0. healthy: whether the model progresses. Raises: `ConfigurationError`."""
     port, host, variable, file, enclave, names, announced, chunks = GatewayParameters.declared(node)
     if not port:
         return None
@@ -110,7 +110,7 @@ def _warn(node: Node, where: str, asks: bool, encrypts: bool) -> None:
 
 
 def _names(pairs: list[str]) -> dict[str, str]:
-    """Raises: `ConfigurationError`."""
+    """Parse pairs 'their/key=ours'. Raises: `ConfigurationError`."""
     names = {}
     for pair in filter(None, pairs):
         theirs, equals, ours = pair.partition("=")
@@ -121,12 +121,12 @@ def _names(pairs: list[str]) -> dict[str, str]:
 
 
 def _map(key: str, text: str) -> dict[str, Any]:
-    """Raises: `ConfigurationError`."""
+    """Parse a YAML map. Raises: `ConfigurationError`."""
     if not text:
         return {}
     try:
         found = yaml_source.parse(text, key).data
-        json.dumps(found)  # a date is no part of a message
+        json.dumps(found)  # a date cannot be part of a message
     except ConfigurationError as error:
         raise ConfigurationError(f"{text!r} is no map: {error.problem}", key=key, fix=error.fix or MAP) from None
     except (TypeError, ValueError):
@@ -137,7 +137,7 @@ def _map(key: str, text: str) -> dict[str, Any]:
 
 
 def _chunks(text: str) -> dict[str, int]:
-    """Raises: `ConfigurationError`."""
+    """Parse the named chunk sizes. Raises: `ConfigurationError`."""
     found = _map("gateway_chunks", text)
     if all(type(size) is int and size > 0 for size in found.values()):
         return found

@@ -1,4 +1,4 @@
-"""Takes a snapshot of the ROS graph: who publishes and subscribes to what, and a sample of each sensor topic."""
+"""Snapshot of the ROS graph: publishers and subscribers of every topic, and a sample of each sensor topic."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from ros2_rfm_serving.ros.wire.qos_match import as_shown, mismatch
 
 POLL_S = 0.25
 READ_PERIOD_S = 0.02
-"""A message is read no sooner than this after the one before of its topic; all are counted."""
+"""Minimum time between two messages of a topic that are read; all are counted."""
 IMAGE_READ_PERIOD_S = 0.5
 ANY_DEPTH_RANGE_M = (0.1, 10.0)
-"""Stands for a range that the robot's file may declare."""
+"""Placeholder for a range that the robot's file may declare."""
 MAX_FRAME_IDS = 8
 DESCRIPTION = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-"""robot_state_publisher offers this."""
+"""QoS that robot_state_publisher offers."""
 PARTS = {graph_name(format_.type): format_ for format_ in FORMATS.values()}
 """Formats of odometry, IMU, wrench and pose by type name."""
 SAMPLED: dict[str, type] = {
@@ -56,13 +56,11 @@ SAMPLED: dict[str, type] = {
 
 
 class GraphSnapshotNode(Node):
-    """Subscribes to sensor topics as they appear (`poll`), and returns what it saw (`snapshot`).
-
-    Callbacks and `poll` run on the executor's thread; `snapshot` may be called on another one.
-    """
+    """Node that subscribes to sensor topics as they appear (`poll`), and returns its observations (`snapshot`).
+    Callbacks and `poll` run on the executor's thread; `snapshot` may be called on another one."""
 
     def __init__(self, name: str = "rfm_graph_snapshot", *, sample: Callable[[str], bool] = lambda topic: True) -> None:
-        """sample: whether to subscribe to a topic of this name, where its type is a sensor's."""
+        """Create the node. sample: returns whether to subscribe to a sensor topic of this name."""
         super().__init__(name, start_parameter_services=False)
         self._sample = sample
         self._sampled: dict[str, _Sampler] = {}
@@ -70,7 +68,7 @@ class GraphSnapshotNode(Node):
         self._described: set[str] = set()
         self._controller_joints: dict[str, tuple[str, ...]] = {}
         self._controllers: dict[str, Any] = {}
-        """Node that takes commands -> client of its parameters."""
+        """Node that receives commands -> client of its parameters."""
         self.poll()
         every(self, POLL_S, self.poll)
 
@@ -118,21 +116,21 @@ class GraphSnapshotNode(Node):
 
     @property
     def num_topics(self) -> int:
-        """Sensor topics that are subscribed to."""
+        """Number of sensor topics that are subscribed to."""
         return len(self._sampled)
 
     @property
     def num_silent(self) -> int:
-        """Those of them without a message so far."""
+        """Number of these topics that have had no message so far."""
         return sum(sampler.num_messages == 0 for sampler in self._sampled.copy().values())
 
     @property
     def is_alone(self) -> bool:
-        """No other node has been discovered so far."""
+        """True if no other node has been discovered so far."""
         return len(self.get_node_names()) < 2
 
     def snapshot(self) -> GraphSnapshot:
-        """Return what the graph has now and what arrived on sensor topics so far."""
+        """Return the present graph, and the messages on sensor topics so far."""
         topics = {name: self._topic(name) for name, _ in self.get_topic_names_and_types()}
         services = {name: tuple(types) for name, types in self.get_service_names_and_types() if self.count_services(name)}
         own = self.get_fully_qualified_name()
@@ -180,7 +178,7 @@ def _qos(profile: QoSProfile) -> EndpointQos:
 
 @dataclass
 class _Sampler:
-    """Counts the messages of one topic and reads some of them."""
+    """Sampler that counts the messages of one topic and reads some of them."""
 
     kind: type
     topic: str

@@ -1,4 +1,4 @@
-"""From a robot's settings to the topics that it uses, as plain data."""
+"""Topics that a robot uses, as plain data, from its settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOPIC_KEYS = {StatePart.JOINTS: "joint_topic", StatePart.ARRAY: "state_topic"}
 
 
 def robot_interface(settings: RobotSettings, names: Names, file: str = "") -> RobotInterface:
-    """Return the topics of one robot. names: of its factory. file: that the settings were read from, for messages."""
+    """Return the topics of one robot. names: names of its factory. file: source of the settings, for messages."""
     config, io = settings.config, settings.io
 
     def absolute(topic: str) -> str:

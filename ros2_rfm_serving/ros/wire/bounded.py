@@ -1,8 +1,8 @@
-"""Our messages as bytes from the network, read only when every field of theirs lies within them.
+"""Safe reading of this package's messages from the network: only when every field lies within the received bytes.
 
-A subscription to a generated type hands bytes to Fast CDR before anybody else has seen them, and Fast CDR 2.3.3 reads past the end
-of some. Here the bytes come raw, and are walked through along the message's own definition first: what ends in the middle of a
-field, claims more elements than it has bytes, or is of another encoding, is refused and counted.
+A subscription to a generated type hands bytes to Fast CDR before anything can check them, and Fast CDR 2.3.3 reads past the end of
+some. Here the bytes arrive raw, and are first walked through along the message's own definition: a message that ends in the middle
+of a field, claims more elements than it has bytes, or has another encoding, is refused and counted.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ros2_rfm_serving.errors import BadMessageError
 
 HEADER_BYTES, STAMP_ENDS = 4, 12
 ORDERS = {b"\x00\x01": "<", b"\x00\x00": ">"}
-"""Of plain CDR by its representation: little and big endian. Nobody sends our messages in another."""
+"""Byte order by the representation of plain CDR: little and big endian. No publisher sends these messages in another one."""
 MAX_BYTES = 2 << 20
-"""Of a message that holds no images; a schedule of 10,000 robots has 1.2 MB."""
+"""Maximum size of a message without images; a schedule of 10,000 robots has 1.2 MB."""
 SIZES = {
     **dict.fromkeys(("boolean", "octet", "char", "uint8", "int8"), 1),
     **dict.fromkeys(("uint16", "int16"), 2),
@@ -36,46 +36,44 @@ SIZES = {
 
 
 TAIL_BYTES = 8 + 64
-"""Of a number and a signature."""
+"""Size of a number and a signature."""
 REMEMBERED = 4
-"""Messages that are repeated: of the one who is followed, and of some rivals."""
+"""Number of remembered repeated messages: the one that is followed, and some rivals."""
 
 
 class _Walk(NamedTuple):
-    """Bytes behind the header, and how their numbers are written."""
+    """Bytes behind the header, and the format of their numbers."""
 
     data: memoryview
     number: struct.Struct
 
     def after_count(self, at: int) -> tuple[int, int]:
-        """(the number at the next multiple of 4, where it ends)"""
+        """Return (the number at the next multiple of 4, its end)."""
         begin = -(-at // 4) * 4
         return self.number.unpack_from(self.data, begin)[0], begin + 4
 
 
 Step = Callable[[_Walk, int], int]
-"""From where a field may begin to where it ends; that may be beyond the data."""
+"""Function from the possible start of a field to its end, which may be beyond the data."""
 
 
 def read(data: bytes, message: type) -> Any:
-    """Raises: `BadMessageError`."""
+    """Return the message. Raises: `BadMessageError`."""
     return measured(data, message)[0]
 
 
 def measured(data: bytes, message: type) -> tuple[Any, int]:
-    """(what it says, how many of the bytes are the message). Raises: `BadMessageError`."""
+    """Return (the message, the number of bytes that belong to it). Raises: `BadMessageError`."""
     end = check(data, message)
     try:
         return deserialize_message(data, message), end
-    except RuntimeError as error:  # such as a bool that is neither 0 nor 1
+    except RuntimeError as error:  # for example a bool that is neither 0 nor 1
         raise BadMessageError("bad_message", f"it cannot be read as {message.__name__}") from error
 
 
 def check(data: bytes, message: type, most_bytes: int = MAX_BYTES) -> int:
-    """How many of the bytes are the message; rclpy serializes to as many as it estimates, of which the last mean nothing.
-
-    Raises: `BadMessageError` unless all fields of `message` lie within `data`.
-    """
+    """Return how many of the bytes are the message; rclpy serializes to its estimated size, and the last bytes mean nothing.
+    Raises: `BadMessageError` unless all fields of `message` lie within `data`."""
     order = ORDERS.get(data[:2])
     if order is None or len(data) < HEADER_BYTES + (data[3] & 3 if len(data) > 3 else 0):
         raise BadMessageError("bad_message", f"a {message.__name__} that is not in plain CDR")
@@ -103,9 +101,10 @@ def hear(
     prove: Callable[[Any, memoryview], object] | None = None,
     **options: Any,
 ) -> Any:
-    """A subscription that no bytes can harm. repeated: the same is said over and over (`Repeated`, which may be given, and proves
-    by itself then). prove: of a message, and the bytes that it is, or what they come to; raises `BadMessageError` unless it is of
-    who may say it."""
+    """Create a subscription that checks every message before it is deserialized.
+
+    repeated: the same message is sent repeatedly; a `Repeated` may be given, which then verifies by itself. prove: called with a
+    message and its bytes, or their digest for repeated ones; raises `BadMessageError` unless the right process has sent it."""
     reader: Callable[[bytes], Any] = functools.partial(_proven, message=message, prove=prove)
     if repeated:
         reader = Repeated(message, prove) if repeated is True else repeated
@@ -123,7 +122,7 @@ def hear(
 
 
 def _proven(data: bytes, message: type, prove: Callable[[Any, memoryview], object] | None) -> Any:
-    """Raises: `BadMessageError`."""
+    """Read and verify a message. Raises: `BadMessageError`."""
     found, end = measured(data, message)
     if prove is not None:
         prove(found, memoryview(data)[:end])
@@ -131,25 +130,26 @@ def _proven(data: bytes, message: type, prove: Callable[[Any, memoryview], objec
 
 
 class Repeated:
-    """Reads messages that begin with a header, end with a number and a signature, and are said over and over: of those that differ
-    in their stamps, numbers and signatures alone the first is read, without these, and is what all of them are. A schedule is as
-    long as its fleet is large, and everybody hears it."""
+    """Reader of messages that begin with a header, end with a number and a signature, and are sent repeatedly.
+
+    Messages that differ in stamp, number and signature alone are read once, without these, and the same object is returned for all
+    of them. A schedule grows with its fleet, and every process receives it."""
 
     def __init__(self, message: type, prove: Callable[[Any, memoryview], object] | None = None) -> None:
-        """prove: of a message, and what `word_of` makes of it."""
+        """Create the reader. prove: called with a message, and with its digest, number and signature."""
         self._message, self._prove = message, prove
         self._expected: bytes | None = None
         self._own: tuple[Any, bytes] = None, b""
         self._known: OrderedDict[bytes, tuple[Any, bytes]] = OrderedDict()
-        """By what is repeated, of `REMEMBERED`: the message, and the digest of that. What cannot be proven pushes out nobody."""
+        """Repeated part -> (message, digest of that part), at most `REMEMBERED`. An unverified message displaces none."""
 
     def expect(self, data: bytes, message: Any) -> None:
-        """One's own word, which need not be read when it is heard."""
+        """Register this process' own message, which need not be read when it is received."""
         self._expected = repeated_part(data)
         self._own = message, hashlib.sha256(self._expected).digest()
 
     def __call__(self, data: bytes) -> Any:
-        """Raises: `BadMessageError`."""
+        """Return the message. Raises: `BadMessageError`."""
         content = repeated_part(data)
         is_own = content == self._expected
         found, digest = self._own if is_own else self._known.get(content) or self._read(content)
@@ -164,16 +164,14 @@ class Repeated:
         return found
 
     def _read(self, content: bytes) -> tuple[Any, bytes]:
-        """Raises: `BadMessageError`."""
+        """Read a new message. Raises: `BadMessageError`."""
         found, end = measured(content, self._message)
-        is_signed = self._prove is not None and end == len(
-            content
-        )  # what ends otherwise has its signature elsewhere, and proves nothing
+        is_signed = self._prove is not None and end == len(content)  # otherwise its signature lies elsewhere, and verifies nothing
         return found, hashlib.sha256(content).digest() if is_signed else b""
 
 
 def repeated_part(data: bytes) -> bytes:
-    """With zeros in place of stamp, number and signature."""
+    """Return the message with zeros in place of stamp, number and signature."""
     if len(data) < STAMP_ENDS + TAIL_BYTES:
         return data
     return b"".join((data[:HEADER_BYTES], bytes(STAMP_ENDS - HEADER_BYTES), data[STAMP_ENDS:-TAIL_BYTES], bytes(TAIL_BYTES)))
@@ -220,7 +218,7 @@ def _repeated(element: Any, count: int) -> Step:
 
     def walk(data: _Walk, at: int) -> int:
         for _ in range(count):
-            if at > len(data.data):  # a count is a claim
+            if at > len(data.data):  # the count is unverified
                 break
             at = one(data, at)
         return at

@@ -1,8 +1,8 @@
-"""The two messages of every request, `Observation` and `ActionChunk`, as the bytes that travel (little-endian XCDR1).
+"""Serialization of the two messages of every request, `Observation` and `ActionChunk` (little-endian XCDR1).
 
-Raw publishers and subscriptions take these: the generated conversion takes three to eleven times as long (docs/serving.md).
-Reading shares memory with the bytes; writing copies bulk data once, and what is the same in every message of a session is written
-once. test/ros/test_cdr.py holds both against the generated code; bytes of another encoding go through that.
+Raw publishers and subscriptions use these functions: the generated conversion takes three to eleven times as long
+(docs/serving.md). Reading shares memory with the bytes; writing copies bulk data once, and the constant part of a session's
+messages is written once. test/ros/test_cdr.py compares both with the generated code, which also reads bytes of another encoding.
 
 A field lies at a multiple of its size, counted from behind the four bytes of the header: the same as from the first byte, except
 for fields of eight bytes.
@@ -39,22 +39,22 @@ LITTLE_ENDIAN, BIG_ENDIAN = b"\x00\x01", b"\x00\x00"
 HEADER = LITTLE_ENDIAN + b"\x00\x00"
 """Representation and options."""
 NO_SEAL = bytes(16)
-"""Of a message in a session without a key."""
+"""Seal of a message in a session without a key."""
 NO_STAMP, STAMP = bytes(8), struct.Struct("<iI")
-"""Of a `std_msgs/Header`: seconds and nanoseconds. Nothing here reads one of another machine."""
+"""Stamp of a `std_msgs/Header`: seconds and nanoseconds. No code here reads a stamp of another machine."""
 U32, TENSOR = struct.Struct("<I"), struct.Struct("<III")
 EPOCH_TO_STAMP = (struct.Struct("<II4xQq"), struct.Struct("<IIQq"))
-"""session_epoch, episode, sequence, stamp_ns, from a multiple of 8 or 4 behind it."""
+"""Layouts of session_epoch, episode, sequence, stamp_ns, from a multiple of 8 or 4 behind it."""
 START_AND_DELAY = tuple(struct.Struct(code) for code in ("<?xH", "<?H", "<?xH2x", "<?H2x"))
-"""episode_start and inference_delay_steps, from 0 to 3 behind a multiple of 4 to the next such multiple."""
+"""Layouts of episode_start and inference_delay_steps, from 0 to 3 behind a multiple of 4 to the next such multiple."""
 REPORT = struct.Struct("<H2xfff")
 END_OF_CHUNK = (struct.Struct("<H2xQH2xffH2xIfffH2xff16s"), struct.Struct("<H6xQH2xffH2xIfffH2xff16s"))
-"""execution_horizon to the seal, from a multiple of 8 or 4 behind it."""
+"""Layouts from execution_horizon to the seal, from a multiple of 8 or 4 behind it."""
 EMULATED, DELAY = struct.Struct("<?"), struct.Struct("<H")
 
 
 class Reader:
-    """Fields one after the other. Beyond the end it raises `struct.error` or `ValueError`, or `ended_well` says so."""
+    """Reader of consecutive fields. Beyond the end it raises `struct.error` or `ValueError`, or `ended_well` returns False."""
 
     __slots__ = ("_at", "_data")
 
@@ -120,7 +120,7 @@ class Reader:
 
 
 def _read(data: bytes, read: Callable[[Reader], T], message: type, convert_from: Callable[[Any], T]) -> T:
-    """Raises: `BadMessageError`."""
+    """Read a message, by the generated code if necessary. Raises: `BadMessageError`."""
     if not data.startswith(LITTLE_ENDIAN):
         return convert_from(_generated(data, message))
     reader = Reader(data)
@@ -134,22 +134,22 @@ def _read(data: bytes, read: Callable[[Reader], T], message: type, convert_from:
 
 
 def ends_in_itself(data: bytes) -> bool:
-    """False: it is shorter than its header and the padding that its header announces. Fast CDR would read past its end."""
+    """Return False for data shorter than its header and the padding that this announces: Fast CDR would read past its end."""
     return len(data) >= len(HEADER) and len(data) >= len(HEADER) + (data[3] & 3)
 
 
 def _generated(data: bytes, message: type) -> Any:
-    """Big-endian bytes. Raises: `BadMessageError`."""
+    """Read big-endian bytes by the generated code. Raises: `BadMessageError`."""
     if not data.startswith(BIG_ENDIAN) or not ends_in_itself(data):
         raise BadMessageError("bad_message", "it is not in plain CDR")
     try:
         return deserialize_message(data, message)
-    except RuntimeError as error:  # RMW_RET_BAD_ALLOC, MemoryError and the like come as this
+    except RuntimeError as error:  # RMW_RET_BAD_ALLOC, MemoryError and the like are raised as this
         raise BadMessageError("bad_message", f"it cannot be read as {message.__name__}") from error
 
 
 def observation_from(data: bytes) -> ObservationRequest:
-    """Raises: `BadMessageError`."""
+    """Read an observation. Raises: `BadMessageError`."""
     return _read(data, _observation, msg.Observation, convert.observation_from)
 
 
@@ -181,7 +181,7 @@ def _report(executed_steps: int, executing_s: float, remaining_s: float, last_wa
 
 
 def chunk_from(data: bytes) -> Chunk:
-    """Raises: `BadMessageError`."""
+    """Read a chunk. Raises: `BadMessageError`."""
     return _read(data, _chunk, msg.ActionChunk, convert.chunk_from)
 
 
@@ -212,7 +212,7 @@ def _chunk(read: Reader) -> Chunk:
 
 
 def observation_to(request: ObservationRequest, ros_ns: int = 0) -> bytes:
-    """ros_ns: ROS time now, for the header."""
+    """Serialize an observation. ros_ns: ROS time now, for the header."""
     images: list[bytes | memoryview] = []
     size = 0
     for image in request.images:
@@ -237,7 +237,8 @@ def observation_to(request: ObservationRequest, ros_ns: int = 0) -> bytes:
 
 
 def reply_to(reply: Reply, ros_ns: int = 0) -> bytes:
-    """A chunk by hand, the rare others by the generated code; nothing is behind the seal. ros_ns: ROS time, for the header."""
+    """Serialize a reply: a chunk by this module, the rarer others by the generated code; no byte follows the seal.
+    ros_ns: ROS time now, for the header."""
     if isinstance(reply, Chunk):
         return _chunk_to(reply, ros_ns)
     message = convert.reply_to(reply)
@@ -275,7 +276,7 @@ def _chunk_to(chunk: Chunk, ros_ns: int) -> bytes:
 
 
 def _start(frame_id: str, request: RequestId, stamp_ns: int, ros_ns: int) -> bytes:
-    """What both messages begin with, to a multiple of 8."""
+    """Return the beginning of both messages, to a multiple of 8."""
     before = HEADER + STAMP.pack(*divmod(ros_ns, 1_000_000_000)) + _texts(frame_id, request.robot, request.component)
     layout = EPOCH_TO_STAMP[len(before) // 4 % 2]
     return before + layout.pack(request.session_epoch, request.episode, request.sequence, stamp_ns)
@@ -283,7 +284,7 @@ def _start(frame_id: str, request: RequestId, stamp_ns: int, ros_ns: int) -> byt
 
 @functools.lru_cache(maxsize=1024)
 def _texts(*texts: str) -> bytes:
-    """From a multiple of 4 to one."""
+    """Return strings from a multiple of 4 to a multiple of 4."""
     data = b""
     for text in texts:
         encoded = text.encode()
@@ -294,7 +295,7 @@ def _texts(*texts: str) -> bytes:
 
 @functools.lru_cache(maxsize=64)
 def _model(model_hash: str, emulated: bool, names: tuple[str, ...]) -> bytes:
-    """The same in every chunk of a model. From a multiple of 4 to one."""
+    """Return the part that is constant for a model's chunks, from a multiple of 4 to a multiple of 4."""
     encoded = model_hash.encode() + b"\x00"
     data = U32.pack(len(encoded)) + encoded + EMULATED.pack(emulated)
     return data + _padding(len(data)) + U32.pack(len(names)) + _texts(*names)

@@ -1,4 +1,4 @@
-"""Messages to the nouns of `types` and back. Bulk data is copied at most once; what does not fit raises `BadMessageError`.
+"""Conversion between messages and the classes of `types`. Bulk data is copied at most once; invalid data raises `BadMessageError`.
 
 Reading shares memory with the message (`np.frombuffer`). Writing copies once, into an `array.array` that `put` makes the field's
 own: the generated setters and constructors would copy it again.
@@ -44,41 +44,41 @@ grant_from, session_request_to = session_messages.grant_from, session_messages.s
 
 
 def floats(values: Any) -> Array:
-    """A float32[] field as an array, without a copy."""
+    """Return a float32[] field as an array, without a copy."""
     result: Array = np.frombuffer(values, np.float32) if len(values) else empty(0)
     return result
 
 
 def packed(values: Array) -> array.array[float]:
-    """An array as the value of a float32[] field, copied once."""
+    """Return an array as the value of a float32[] field, copied once."""
     field = array.array("f")
     field.frombytes(np.ascontiguousarray(values, np.float32).data.cast("B") if values.size else b"")
     return field
 
 
 def put(message: Any, field: str, values: array.array[Any]) -> None:
-    """Makes `values` the bulk field of a message without a copy; the type code must be the field's."""
+    """Make `values` the bulk field of a message without a copy; the type code must be the field's."""
     setattr(message, f"_{field}", values)
 
 
 def stamped(message: Any, node: Node) -> Any:
-    """With the ROS time at which it is sent, for tools: nothing here reads a stamp of another machine."""
+    """Set the ROS time of sending, and return the message; it is for tools, no code here reads a stamp of another machine."""
     message.header.stamp = node.get_clock().now().to_msg()
     return message
 
 
 def stamped_bytes(data: bytes, now: Any) -> bytes:
-    """The same for a message that begins with a header, as `serialize_message` wrote it. now: `builtin_interfaces/Time`."""
+    """Set the stamp in a serialized message that begins with a header. now: `builtin_interfaces/Time`."""
     return data[:HEADER_BYTES] + struct.pack("<iI", now.sec, now.nanosec) + data[STAMP_ENDS:]
 
 
 def tensor_from(message: Any) -> Array:
-    """[rows, columns]. Raises: `BadMessageError`."""
+    """Return a tensor as an array [rows, columns]. Raises: `BadMessageError`."""
     return shaped(message.rows, message.columns, floats(message.data))
 
 
 def shaped(rows: int, columns: int, values: Array) -> Array:
-    """[rows, columns]. Raises: `BadMessageError`."""
+    """Return values as an array [rows, columns]. Raises: `BadMessageError`."""
     if rows * columns != values.size or max(rows, columns, values.size) > MAX_TENSOR_VALUES:
         raise BadMessageError("bad_shape", f"a tensor says {rows} x {columns} and carries {values.size} values")
     return values.reshape(rows, columns)
@@ -112,7 +112,7 @@ def id_to(request: RequestId) -> Any:
 
 
 def observation_from(message: Any) -> ObservationRequest:
-    """Raises: `BadMessageError`."""
+    """Convert an observation. Raises: `BadMessageError`."""
     return ObservationRequest(
         id=id_from(message.id),
         stamp_ns=message.stamp_ns,
@@ -193,7 +193,7 @@ def served_to(served: Served) -> Any:
 
 
 def chunk_from(message: Any) -> Chunk:
-    """Raises: `BadMessageError`."""
+    """Convert a chunk. Raises: `BadMessageError`."""
     chunk = Chunk(
         id=id_from(message.id),
         stamp_ns=message.stamp_ns,
@@ -213,7 +213,7 @@ def chunk_from(message: Any) -> Chunk:
 
 
 def checked_chunk(chunk: Chunk) -> Chunk:
-    """Raises: `BadMessageError`."""
+    """Check a chunk and return it. Raises: `BadMessageError`."""
     if len(chunk.confidence) not in (0, len(chunk.chunk_robot)):
         raise BadMessageError("bad_shape", f"{len(chunk.confidence)} confidences for {len(chunk.chunk_robot)} actions")
     if chunk.ended_with is not None and chunk.ended_with < chunk.id.sequence:
@@ -253,7 +253,7 @@ REPLIES: dict[type, tuple[type, str]] = {
     Verdict: (msg.Judgement, "rfm/judgement"),
     Plan: (msg.Plan, "rfm/plan"),
 }
-"""Kind of reply -> its message, and the robot's topic for it"""
+"""Kind of reply -> (its message, the robot's topic for it)."""
 
 
 def reply_to(reply: Reply) -> Any:
@@ -280,7 +280,7 @@ def reply_to(reply: Reply) -> Any:
 
 
 def as_verdict(plan: Plan) -> Verdict:
-    """A plan for those who know judgements only: its text, and no verdict."""
+    """Convert a plan for clients that know judgements only: its text, and no verdict."""
     return Verdict(
         id=plan.id,
         stamp_ns=plan.stamp_ns,
@@ -295,7 +295,8 @@ def as_verdict(plan: Plan) -> Verdict:
 
 
 def schedule_from(message: Any) -> Schedule:
-    """Raises: `BadMessageError`. A route without a usable rate is left out; an infinite one means that nothing limits it."""
+    """Convert a schedule. Raises: `BadMessageError`.
+    A route without a usable rate is left out; an infinite rate means that there is no limit."""
     servers = {p.server for p in message.placements} | {s for r in message.routes for s in (r.server, r.standby or r.server)}
     for name in servers:
         check_name("server", name)
@@ -342,11 +343,11 @@ def schedule_from(message: Any) -> Schedule:
 
 
 class Routes:
-    """As they travel. Of a large fleet hardly any changes from one schedule to the next: those that stay are converted once."""
+    """Converter of routes that reuses messages: of a large fleet, few routes change from one schedule to the next."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[Route, Any]] = {}
-        """By identity; that of one that is kept is nobody else's."""
+        """id of a route -> (the route, its message); keeping the route prevents reuse of its id."""
 
     def of(self, schedule: Schedule) -> list[Any]:
         kept = self._kept
@@ -373,7 +374,7 @@ def _route_to(route: Route) -> Any:
 
 
 def _fields(message: Any, values: object) -> dict[str, Any]:
-    """What of `values` travels."""
+    """Return the values of a message's fields."""
     return {name: getattr(values, name) for name in message.get_fields_and_field_types()}
 
 

@@ -1,4 +1,4 @@
-"""Proofs and seals in messages: which of their fields are signed, and where a seal lies."""
+"""Signatures and seals in messages: the signed fields, and the position of a seal."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ros2_rfm_serving.security.proof import SAYS, SEAL_BYTES, SIGNATURE_BYTES, P
 SINGLE = struct.Struct("<f")
 OWN = ("proof", "seal")
 CERTIFICATE, SIGNATURE = "certificate", "signature"
-"""Last values of a report that is signed, in base64."""
+"""Keys of the last values of a signed report, whose values are in base64."""
 MOST_BYTES = 64 << 20
-"""Of an observation that is our own."""
+"""Maximum size of an observation of this process."""
 
 
 def fields_of(request: Any) -> list[object]:
-    """Everything that is asked, by the order of the definition, as whoever hears it has it, too."""
+    """Return all fields of a request, in the order of the definition, as its receiver has them, too."""
     return [type(request).__name__, *[_plain(getattr(request, name), kind) for name, kind in _kinds(request) if name not in OWN]]
 
 
@@ -35,11 +35,11 @@ def _kinds(request: Any) -> Any:
 
 
 def _plain(value: Any, kind: str) -> object:
-    if kind == "float":  # a number of Python has more digits before it travels
+    if kind == "float":  # Python's number has more digits than the message
         return SINGLE.unpack(SINGLE.pack(value))[0]
     if isinstance(value, (str, bool, int, float)):
         return value
-    if hasattr(value, "tolist"):  # of numbers
+    if hasattr(value, "tolist"):  # an array of numbers
         return value.tolist()
     return fields_of(value) if hasattr(value, "get_fields_and_field_types") else [_plain(one, "") for one in value]
 
@@ -55,7 +55,7 @@ def proof_from(message: Any) -> Proof:
 
 
 def seal_call(request: Any, key: bytes) -> None:
-    """Of a session that has a key."""
+    """Seal a call of a session that has a key."""
     request.seal = list(seal(key, _text(request)))
 
 
@@ -64,25 +64,25 @@ def is_call_sealed(request: Any, key: bytes) -> bool:
 
 
 def _text(request: Any) -> bytes:
-    """No observation begins like this."""
+    """Return the sealed text, which differs from the beginning of every observation."""
     return bytes(msgpack.packb(fields_of(request)))
 
 
 def sealed_observation(message: Any, key: bytes) -> bytes:
-    """As it goes out: its last bytes are the seal of all before them."""
+    """Serialize an observation; its last bytes are the seal of all bytes before them."""
     data: bytes = serialize_message(message)
     body = memoryview(data)[: bounded.check(data, msg.Observation, MOST_BYTES) - SEAL_BYTES]
     return bytes(body) + seal(key, body)
 
 
 def sealed_reply(data: bytes, key: bytes) -> bytes:
-    """data: of a reply, with no seal yet, and nothing behind it."""
+    """Return a serialized reply with its seal. data: a reply without a seal yet, and without trailing bytes."""
     body = memoryview(data)[:-SEAL_BYTES]
     return b"".join((body, seal(key, body)))
 
 
 def is_sealed_by(key: bytes, data: memoryview) -> bool:
-    """data: of a message that ends with its seal, and nothing behind it."""
+    """Return whether a message has a valid seal. data: a message that ends with its seal, without trailing bytes."""
     return is_sealed(key, data[:-SEAL_BYTES], bytes(data[-SEAL_BYTES:]))
 
 
@@ -91,7 +91,7 @@ def is_observation_sealed(data: bytes, key: bytes) -> bool:
 
 
 def signed(message: Any, prover: Says) -> bytes:
-    """As it is said to everybody: its last bytes are the signature of all before them. Raises: `ConfigurationError`."""
+    """Serialize a published message; its last bytes are the signature of all bytes before them. Raises: `ConfigurationError`."""
     message.certificate = prover.certificate()
     data: bytes = serialize_message(message)
     body = data[: bounded.check(data, type(message)) - SIGNATURE_BYTES]
@@ -99,21 +99,19 @@ def signed(message: Any, prover: Says) -> bytes:
 
 
 def sayer(message: Any, data: memoryview, verifier: Verifies) -> Who:
-    """data: of the message, and nothing behind it. Raises: `UnprovenError`."""
+    """Return the signer of a published message. data: its bytes, without trailing ones. Raises: `UnprovenError`."""
     certificate, signature = bytes(message.certificate), bytes(data[-SIGNATURE_BYTES:])
     return verifier.check_said(certificate, signature, _said(type(message), data[:-SIGNATURE_BYTES]))
 
 
 def _said(kind: type, body: bytes | memoryview) -> bytes:
-    """What is signed: as another type, or as something that is asked, it is not what was said."""
+    """Return the signed text. It contains the type, so that the signature is invalid for another type and for a request."""
     return b"".join((f"{SAYS} {kind.__name__}".encode(), b"\0", body))
 
 
 def signed_report(report: Any, numbers: Mapping[str, int], prover: Says) -> None:
     """Sign a `DiagnosticStatus`, whose last values become `numbers`, the certificate and the signature of all before it.
-
-    Raises: `ConfigurationError`.
-    """
+    Raises: `ConfigurationError`."""
     values = {**{name: str(number) for name, number in numbers.items()}, CERTIFICATE: _base64(prover.certificate())}
     report.values = [*report.values, *(KeyValue(key=key, value=value) for key, value in values.items())]
     signature = prover.say(_said(type(report), _reported(report.values, report)))
@@ -121,7 +119,7 @@ def signed_report(report: Any, numbers: Mapping[str, int], prover: Says) -> None
 
 
 def reporter(report: Any, verifier: Verifies) -> Who:
-    """Return whose report it is, by its signature. Raises: `UnprovenError`."""
+    """Return the signer of a report. Raises: `UnprovenError`."""
     *values, last = report.values or [KeyValue()]
     if last.key != SIGNATURE or not values or values[-1].key != CERTIFICATE:
         raise UnprovenError(f"{report.name[:100]!r} is not signed")
@@ -142,20 +140,20 @@ def _base64(data: bytes) -> str:
 
 
 class Words:
-    """What one says over and over, each time with another number and stamp: written once, and signed as often as it is said."""
+    """Signer of a repeated message with a new number and stamp each time: serialized once, and signed for each repetition."""
 
     def __init__(self) -> None:
         self._content, self._digest = b"", b""
 
     def put(self, message: Any) -> bytes:
-        """To be said from now on; its certificate is in it. What is repeated of it."""
+        """Set the message to repeat, with its certificate, and return its repeated part."""
         data: bytes = serialize_message(message)
         self._content = bounded.repeated_part(data[: bounded.check(data, type(message))])
         self._digest, self._type = hashlib.sha256(self._content).digest(), type(message)
         return self._content
 
     def say(self, number: int, stamp: Any, prover: Says) -> bytes:
-        """Raises: `ConfigurationError`."""
+        """Return the next message, with number and stamp. Raises: `ConfigurationError`."""
         tail = struct.pack("<Q", number)
         signature = prover.say(_said(self._type, self._digest + tail))
         begin, end = bounded.HEADER_BYTES, -bounded.TAIL_BYTES
@@ -164,11 +162,11 @@ class Words:
 
 
 def number_of(word: memoryview) -> int:
-    """word: a digest, a number and a signature."""
+    """Return the number of a repeated message. word: a digest, a number and a signature."""
     return int.from_bytes(word[-bounded.TAIL_BYTES : -SIGNATURE_BYTES], "little")
 
 
 def sayer_of_word(message: Any, word: memoryview, verifier: Verifies) -> Who:
-    """Raises: `UnprovenError`."""
+    """Return the signer of a repeated message. Raises: `UnprovenError`."""
     said = _said(type(message), word[:-SIGNATURE_BYTES])
     return verifier.check_said(bytes(message.certificate), bytes(word[-SIGNATURE_BYTES:]), said)

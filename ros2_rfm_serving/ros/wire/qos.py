@@ -11,11 +11,11 @@ __all__ = ["NAME", "Names"]
 
 STATUS_PERIOD_S = 0.5
 LIVELINESS_LEASE_S = 1.0
-"""A server that is killed counts as lost after this. The middleware renews it after two thirds, on a thread of its own, so that
-a busy interpreter loses no lease; a shorter one leaves too little for a busy machine."""
+"""Time after which a killed server counts as lost. The middleware renews the lease after two thirds, on a thread of its own, so
+that a busy interpreter loses no lease; a shorter one leaves too little margin for a busy machine."""
 
 REPLY_LIFESPAN_S = 3.0
-"""Of a reply that could not be delivered yet; `max_action_age_s` is as long by default."""
+"""Lifespan of a reply that could not be delivered yet; `max_action_age_s` is as long by default."""
 
 
 def _profile(reliability: ReliabilityPolicy, depth: int, **more: object) -> QoSProfile:
@@ -24,7 +24,7 @@ def _profile(reliability: ReliabilityPolicy, depth: int, **more: object) -> QoSP
 
 SCHEDULE = _profile(ReliabilityPolicy.RELIABLE, 1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 SCHEDULE_HEARD = _profile(ReliabilityPolicy.RELIABLE, 32, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-"""With room for those of others: they must not push out the word of the scheduler that is followed."""
+"""QoS with room for other schedulers' schedules, which must not displace that of the followed scheduler."""
 SERVER_STATUS = _profile(
     ReliabilityPolicy.RELIABLE,
     1,
@@ -34,26 +34,26 @@ SERVER_STATUS = _profile(
 )
 NAME_CLAIM = _profile(ReliabilityPolicy.RELIABLE, 1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 NAME_CLAIM_HEARD = _profile(ReliabilityPolicy.RELIABLE, 16, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-"""With room for one's own word beside those of others."""
+"""QoS with room for the process' own claim beside those of others."""
 ROBOT_STATUS = _profile(ReliabilityPolicy.RELIABLE, 1)
 OBSERVATION_SENT = _profile(ReliabilityPolicy.RELIABLE, 1)
-"""The reader decides: to one that takes best effort this is best effort, to one across a bad network what is lost is sent again,
-until the next observation replaces it (docs/networks.md)."""
-OBSERVATION_RECEIVED = _profile(ReliabilityPolicy.BEST_EFFORT, 64)  # many robots write to one topic
+"""QoS whose reliability the subscription decides (docs/networks.md). For a best-effort subscription it is best effort; to one
+across a bad network, lost data is sent again until the next observation replaces it."""
+OBSERVATION_RECEIVED = _profile(ReliabilityPolicy.BEST_EFFORT, 64)  # many robots publish on one topic
 REPLY = _profile(ReliabilityPolicy.RELIABLE, 2)
 REPLY_SENT = _profile(ReliabilityPolicy.RELIABLE, 2, lifespan=Duration(seconds=REPLY_LIFESPAN_S))
-"""The writer alone forgets what is too old to be executed: a reader would compare the clocks of two machines."""
+"""QoS whose lifespan the writer alone enforces: a reader would compare the clocks of two machines."""
 REFETCH = _profile(ReliabilityPolicy.BEST_EFFORT, 2)
-"""A lost one costs nothing: the request is answered with the observation that it has."""
+"""QoS without retransmission: after a lost message the request is answered with the present observation."""
 PROCESS_STATUS = _profile(ReliabilityPolicy.RELIABLE, 1)
 PROCESS_STATUS_RECEIVED = _profile(ReliabilityPolicy.RELIABLE, 256)
-"""Every process writes to one topic."""
+"""QoS of a topic on which every process publishes."""
 SCORE = _profile(ReliabilityPolicy.RELIABLE, 8)
 AUDIT = _profile(ReliabilityPolicy.RELIABLE, 64)
 SENSOR = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
 JOINTS = _profile(ReliabilityPolicy.BEST_EFFORT, 16)
-"""An arm and its gripper may publish on one topic, each its own joints: the newest alone would be one of them."""
+"""QoS with a queue: an arm and its gripper may publish on one topic, each its own joints; the newest message has only one's."""
 COMMAND = _profile(ReliabilityPolicy.RELIABLE, 1)
 CONTROL = _profile(ReliabilityPolicy.RELIABLE, 4096)
-"""Of services that a whole fleet calls at once, and of their clients, each of which hears the answers to all: what ROS takes by
-default keeps ten, and loses the others without a word."""
+"""QoS of services that a whole fleet calls at once, and of their clients, each of which receives the replies to all.
+ROS' default keeps ten, and silently loses the others."""

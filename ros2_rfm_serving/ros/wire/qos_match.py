@@ -1,4 +1,4 @@
-"""Why a subscription gets nothing from a publisher: the QoS policies that do not match, with both values."""
+"""QoS policies for which a subscription receives nothing from a publisher, with both values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WEAKEST_FIRST = {
     "durability": (DurabilityPolicy.VOLATILE, DurabilityPolicy.TRANSIENT_LOCAL),
     "liveliness": (LivelinessPolicy.AUTOMATIC, LivelinessPolicy.MANUAL_BY_TOPIC),
 }
-"""A publisher must offer as much as a subscription asks for."""
+"""Policy -> its values; a publisher must offer at least what a subscription requests."""
 LONGEST_FIRST = ("deadline", "liveliness_lease_duration")
 
 
@@ -38,11 +38,10 @@ def as_shown(profile: QoSProfile) -> QoSProfile:
 
 
 def mismatch(offered: QoSProfile, requested: QoSProfile) -> str:
-    """Return each policy that does not match as "durability transient_local, where volatile is offered"; empty: all match.
+    """Return each incompatible policy as "durability transient_local, where volatile is offered"; empty: all are compatible.
 
-    offered: of the publisher, requested: of the subscription, both as the ROS graph shows them. Which of them match is for the
-    middleware to say.
-    """
+    offered: of the publisher. requested: of the subscription. Both are as the ROS graph shows them. The middleware decides which
+    policies are compatible."""
     compatibility, reason = qos_check_compatible(offered, requested)
     if compatibility != QoSCompatibility.ERROR:
         return ""

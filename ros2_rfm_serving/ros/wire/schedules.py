@@ -1,4 +1,4 @@
-"""The schedule as it is heard: every 2 s, by everybody, and as long as the fleet is large."""
+"""Reading of the schedule, which every process receives every 2 s, and which grows with the fleet."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ros2_rfm_serving.types import Schedule
 
 
 class ScheduleReader:
-    """What is heard again (`bounded.Repeated`) is not read again, nor compared: it is the same object."""
+    """Reader that converts a repeated schedule once; `bounded.Repeated` returns the same object, so no comparison is needed."""
 
     def __init__(self) -> None:
         self._message: Any = None
         self._schedule: Schedule | None = None
 
     def __call__(self, message: Any) -> Schedule:
-        """Raises: `BadMessageError`."""
+        """Return the schedule. Raises: `BadMessageError`."""
         if self._schedule is None or message is not self._message:
             self._schedule, self._message = convert.schedule_from(message), message
         return self._schedule

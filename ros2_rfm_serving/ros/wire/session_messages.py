@@ -1,6 +1,6 @@
-"""Sessions and contracts as messages: what OpenSession and DescribeServer carry, and the nouns of `types`.
+"""Conversion of sessions and contracts between OpenSession's and DescribeServer's messages and the classes of `types`.
 
-Empty words and zeros on the wire mean the defaults of `Guidance`, `Horizon` and `SessionRequest`; unknown words raise
+Empty strings and zeros in a message mean the defaults of `Guidance`, `Horizon` and `SessionRequest`; unknown values raise
 `BadMessageError`.
 """
 
@@ -32,7 +32,7 @@ DEFAULTS, HORIZON = Guidance(), Horizon()
 
 
 def check_name(what: str, name: str) -> str:
-    """A name from the network that topics are named after. Raises: `BadMessageError`."""
+    """Return a name from the network after which topics are named, if it is valid. Raises: `BadMessageError`."""
     if not NAME.fullmatch(name):
         raise BadMessageError("bad_name", f"{name[:100]!r} cannot name a {what}: letters, digits and underscores, a letter first")
     return name
@@ -66,7 +66,7 @@ def session_request_to(request: SessionRequest) -> Any:
 
 
 def session_request_from(message: Any) -> SessionRequest:
-    """Raises: `BadMessageError`."""
+    """Convert a session request. Raises: `BadMessageError`."""
     return SessionRequest(
         schema_version=message.schema_version,
         robot=check_name("robot", message.robot),
@@ -111,7 +111,7 @@ def _pipelining_to(pipelining: Pipelining | None) -> dict[str, Any]:
 
 
 def _pipelining_from(message: Any) -> Pipelining | None:
-    """Raises: `BadMessageError` for one that says half of it."""
+    """Convert the pipelining. Raises: `BadMessageError` when it is incomplete."""
     given = (message.pp_perception, message.pp_generation, message.pp_alpha, message.fetch_offset)
     if given == (0, 0, 0.0, 0):
         return None
@@ -128,7 +128,7 @@ def _pipelining_from(message: Any) -> Pipelining | None:
 
 
 def contract_to(contract: ModelContract, message: Any) -> Any:
-    """Writes a contract into the fields that OpenSession and DescribeServer share."""
+    """Write a contract into the fields that OpenSession and DescribeServer share, and return the message."""
     message.schema_version = contract.schema_version
     message.model = contract.model
     message.model_hash = contract.model_hash
@@ -173,13 +173,13 @@ def contract_from(message: Any) -> ModelContract:
 
 
 def grant_from(message: Any) -> SessionGrant:
-    """Raises: `BadMessageError`."""
+    """Convert a granted session. Raises: `BadMessageError`."""
     contract = contract_from(message)
     return SessionGrant(session_epoch=message.session_epoch, warnings=tuple(message.warnings), contract=contract)
 
 
 def _known(field: str, words: type[Word], word: str) -> Word:
-    """Raises: `BadMessageError`."""
+    """Return the member of an enum by its value. Raises: `BadMessageError`."""
     try:
         return words(word)
     except ValueError:

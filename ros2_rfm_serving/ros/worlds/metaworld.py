@@ -1,7 +1,7 @@
-"""How a Meta-World arm shows itself on the graph: as this project's robots do, or as if it were somebody else's.
+"""Topics of a Meta-World arm: those of this project's robots, or those of a foreign robot.
 
-The foreign one is for trying what a real foreign robot needs (docs/integrate.md): config/robots/metaworld_foreign.yaml maps it.
-The arm and its physics are the same behind both.
+The foreign interface is for trying out the integration of a real foreign robot (docs/integrate.md):
+config/robots/metaworld_foreign.yaml maps it. The arm and its physics are the same behind both.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from ros2_rfm_serving.types import Image as Pixels
 from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, STATE_SIZE, MetaworldArm
 
 HAND_STEP_M = 0.01
-"""What a full-scale action moves the hand by, in one period."""
+"""Displacement of the hand by a full-scale action in one period, m."""
 
 
 class ForeignInterface:
-    """Raw bgr8 images with padded rows; every number of the state as a joint, in an order of its own, the hand in mm;
-    commands for one controller of several interfaces, the velocities of the hand in m/s and the gripper's effort in per cent."""
+    """Interface of a foreign robot, different from this project's in every respect.
+
+    Images are raw bgr8 with padded rows. Every number of the state is a joint, in an order of its own, the hand in mm. Commands are
+    for one controller of several interfaces: the hand's velocities in m/s and the gripper's effort in per cent."""
 
     CAMERA_TOPICS: ClassVar[Mapping[str, str]] = {"side": "vendor/cam_left/image_raw", "front": "vendor/cam_top/image_raw"}
     PADDING_BYTES = 13
@@ -73,7 +75,7 @@ class ForeignInterface:
 def make_interface(
     kind: str, node: Node, name: Callable[[str], str], commanded: Commanded, arm: MetaworldArm, period_s: float
 ) -> Interface[MetaworldArm]:
-    """Raises: `ConfigurationError`."""
+    """Return the interface of this kind. Raises: `ConfigurationError`."""
     if kind == "native":
         return NativeInterface(node, name, commanded, arm)
     if kind == "foreign":

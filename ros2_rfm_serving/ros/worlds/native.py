@@ -1,4 +1,4 @@
-"""How a simulated robot shows itself on the graph, whichever simulator it comes from: as this project's robots do."""
+"""Topics of a simulated robot of any simulator, as this project's robots have them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ros2_rfm_serving.worlds.base import SimulatedRobot
 JPEG_QUALITY = 90
 
 Commanded = Callable[[Array | None], None]
-"""Takes an action [A]; None: a command that is none."""
+"""Callback for an action [A]; None: an invalid command."""
 Robot_contra = TypeVar("Robot_contra", bound=SimulatedRobot, contravariant=True)
 
 
 class Interface(Protocol[Robot_contra]):
-    """One direction out, one in: the node calls these two, the interface calls `Commanded`."""
+    """Interface with one direction out and one in: the node calls these two methods, the interface calls `Commanded`."""
 
     def publish_state(self, arm: Robot_contra, stamp: Any) -> None: ...
 
@@ -69,5 +69,5 @@ class NativeInterface:
 
 
 def action_of(values: Array, num_actions: int) -> Array | None:
-    """None: it is none."""
+    """Return the action; None: it is invalid."""
     return values if values.shape == (num_actions,) and bool(np.isfinite(values).all()) else None

@@ -1,1 +1,1 @@
-"""The door to robots on Zenoh: rmw_zenoh's format, what of the wire passes, and how it is carried."""
+"""Gateway to robots on Zenoh: rmw_zenoh's format, the forwarded messages, and their transport."""

@@ -1,4 +1,4 @@
-"""Robots' requests to servers, from Zenoh to DDS and back. rclpy hands out no bytes of services: they are read and written anew."""
+"""Service requests of robots, from Zenoh to DDS and back. rclpy gives no bytes of services, so they are read and written anew."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ros2_rfm_serving.ros.zenoh.passing import MAX_REQUEST_BYTES
 from ros2_rfm_serving.ros.zenoh.tally import Tally, check_interface, check_owner
 
 MAX_CALLS = 256
-"""Under way; beyond it requests are refused."""
+"""Maximum number of pending requests; beyond it requests are refused."""
 
 
 class Service(NamedTuple):
@@ -31,14 +31,14 @@ class Service(NamedTuple):
 class _Call(NamedTuple):
     query: Any
     key: str
-    """That it is answered under."""
+    """Key of the reply."""
     service: Service
     asked: Attachment
     due_s: float
 
 
 class Calls:
-    """`take` is called on one thread, the rest on the executor's."""
+    """Forwarder of service requests. `take` is called on one thread, the rest on the executor's."""
 
     def __init__(
         self,
@@ -48,14 +48,15 @@ class Calls:
         asking: Callable[[str], None],
         within_s: float,
     ) -> None:
-        """asking: is told the robot of every request. Raises `BadMessageError` for one that may not."""
+        """Create the forwarder.
+        asking: called with the robot of every request; raises `BadMessageError` for a robot without permission."""
         self._names, self._tally, self._refuse, self._asking, self._within_s = names, tally, refuse, asking, within_s
         self._lock = threading.Lock()
         self._under_way: dict[Any, _Call] = {}
-        """By the future of the answer."""
+        """Pending requests by the future of the reply."""
 
     def take(self, service: Service, query: Any) -> None:
-        """Of Zenoh."""
+        """Forward a request from Zenoh."""
         try:
             self._ask(service, query)
         except BadMessageError as error:
@@ -63,7 +64,7 @@ class Calls:
             _say(query, str(error))
 
     def give_up(self, now_s: float) -> None:
-        """Those that have waited for long enough."""
+        """Give up requests whose time limit has passed."""
         with self._lock:
             late = [future for future, call in self._under_way.items() if call.due_s < now_s]
         for future in late:

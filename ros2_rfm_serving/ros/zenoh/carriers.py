@@ -1,4 +1,4 @@
-"""The two ends of everything that a server or a robot says and hears: one on DDS, one on Zenoh. On the executor's thread."""
+"""Bridges for all topics of a server or a robot, with one end on DDS and one on Zenoh. They run on the executor's thread."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from ros2_rfm_serving.types.names import ClaimStage
 
 NO_WRITER_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 NO_READER_EVENTS = SubscriptionEventCallbacks(use_default_callbacks=False)
-"""rclpy's events executor crashes when an entity goes while an event of it is queued (ros2/rclpy#1644): these have none."""
+"""No event callbacks: rclpy's events executor crashes when an entity goes while an event of it is queued (ros2/rclpy#1644)."""
 
 NOBODY = 1
-"""As a process that bears a name, the least: of two that have settled it gives way."""
+"""Process number of a name claim, the lowest one: of two settled claims it gives way."""
 
 
 class Ways:
-    """What everything that is carried shares."""
+    """State that all bridges share."""
 
     def __init__(self, node: Node, names: qos.Names, domain: int, session: Session, tally: Tally, max_bytes: int) -> None:
-        """domain: on Zenoh. max_bytes: of an observation."""
+        """Create the state. domain: on Zenoh. max_bytes: of an observation."""
         self.node, self.names, self.session, self.tally = node, names, session, tally
         self._domain, self._max_bytes = domain, max_bytes
 
@@ -46,7 +46,7 @@ class Ways:
         return passing.most_bytes(topic, self._max_bytes)
 
     def publish(self, name: str, topic: Topic) -> tuple[Callable[[bytes], None], list[Any]]:
-        """On Zenoh, and what ends it."""
+        """Return the function that publishes on Zenoh, and the entities that end it."""
         sent = topic.sent
         outlet, made = self.session.publish(
             self.address(name, topic.message),
@@ -58,7 +58,7 @@ class Ways:
         return partial(self._count, outlet), made
 
     def hear(self, name: str, topic: Topic, take: Callable[[bytes], object], events: Any = NO_READER_EVENTS) -> Any:
-        """On DDS."""
+        """Subscribe on DDS."""
         node, heard = self.node, topic.heard
         return node.create_subscription(topic.message, name, take, heard, raw=True, event_callbacks=events)
 
@@ -67,14 +67,15 @@ class Ways:
 
 
 class CarriedServer:
-    """One server of the factory. On Zenoh it is there while it is alive on DDS, whose ends stay: it may come back."""
+    """Bridge of one server of the factory.
+    It is on Zenoh while it is alive on DDS; its DDS entities stay, because it may come back."""
 
     def __init__(self, ways: Ways, server: str, inward: Inward, calls: Calls) -> None:
         self._ways, self._inward, self._calls = ways, inward, calls
         self._name = partial(ways.names.server, server)
         self._made: list[Any] = []
         self._tell: Callable[[bytes], None] | None = None
-        """None: it is not offered."""
+        """Function that publishes its status on Zenoh; None: the server is not offered."""
         node = ways.node
         self._observations = node.create_publisher(
             passing.OBSERVATION.message, self._name("observation"), passing.OBSERVATION.sent, event_callbacks=NO_WRITER_EVENTS
@@ -119,15 +120,15 @@ class CarriedServer:
 
 
 class CarriedRobot:
-    """One robot on Zenoh, to the factory as if it were on DDS."""
+    """Bridge of one robot on Zenoh, which the factory sees as if it were on DDS."""
 
     def __init__(self, ways: Ways, robot: str, inward: Inward) -> None:
         self._ways, self._inward = ways, inward
         self._speaker = Speaker()
         self.is_elsewhere = False
-        """A process on DDS had its name before, and was not to be seen when it came."""
+        """A process on DDS had the name before, and was not visible when the robot came."""
         self._answered = NOBODY
-        """The process on DDS that was told last."""
+        """Process on DDS that was answered last."""
         self._made: list[Any] = []
         self._heard = []
         name = partial(ways.names.robot, robot)
@@ -139,13 +140,13 @@ class CarriedRobot:
         self._status = ways.node.create_publisher(topic.message, name("rfm/status"), topic.sent, event_callbacks=NO_WRITER_EVENTS)
         self._address = ways.address(name("rfm/status"), topic.message)
         self._lost = 0
-        """That it has reported."""
+        """Number of lost messages that the robot has reported."""
         inward.open(self._address, topic, ways.most_bytes(topic), self._on_status)
         self._made += ways.session.show_subscription(self._address, passing.told(topic.heard))
         self._name = self._claim(name("rfm/name"), robot)
 
     def close(self) -> None:
-        """To servers it has left: they close its sessions."""
+        """End the bridge. To servers the robot has left, and they close its sessions."""
         self._inward.close(self._address.name)
         undeclare(self._made)
         for heard in self._heard:
@@ -154,15 +155,16 @@ class CarriedRobot:
         self._ways.node.destroy_publisher(self._name)
 
     def _on_status(self, data: bytes) -> None:
-        """Zenoh tells the door nothing of what it drops on the way to a robot; the robot misses it, and says so."""
+        """Publish the robot's status on DDS.
+        Zenoh reports no loss on the way to a robot to the gateway, but the robot counts it."""
         self._status.publish(data)
         lost = sum(counted.count for counted in deserialize_message(data, msg.RobotStatus).refused if counted.name == LOST)
-        if new := lost - (self._lost if lost >= self._lost else 0):  # else it has begun anew
+        if new := lost - (self._lost if lost >= self._lost else 0):  # otherwise it counts anew
             self._ways.tally.count(LOST, new)
         self._lost = lost
 
     def _claim(self, topic: str, robot: str) -> Any:
-        """Who comes to DDS later with this name hears that somebody has it; somebody who has it there keeps it."""
+        """Claim the robot's name on DDS, so that a later process with this name gives way; an earlier one keeps it."""
         node = self._ways.node
         publisher = node.create_publisher(msg.NameClaim, topic, qos.NAME_CLAIM, event_callbacks=NO_WRITER_EVENTS)
         tell = partial(self._say, publisher, robot)
@@ -179,7 +181,7 @@ class CarriedRobot:
 
     def _on_claim(self, tell: Callable[[int], None], claim: msg.NameClaim) -> None:
         if claim.process != NOBODY and (claim.heard != NOBODY or claim.process != self._answered):
-            self._answered = claim.process  # with certificates a word counts as an answer alone, also to who heard us first
+            self._answered = claim.process  # with certificates only an answer counts, also for a process that received us first
             tell(claim.process)
         self.is_elsewhere |= claim.process != NOBODY and claim.stage >= ClaimStage.SETTLED
 

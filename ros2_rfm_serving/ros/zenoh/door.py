@@ -1,4 +1,4 @@
-"""The door as a node: whom it carries for, and what it says of itself."""
+"""Node of the gateway: the robots and servers that it bridges, and its diagnostics."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ NAME = "zenoh_door"
 LOOK_PERIOD_S, SLOW_LOOK_PERIOD_S = 0.05, 1.0
 SAID_PERIOD_S = 5.0
 RECENT_S = 30.0
-"""That a refusal or a loss is warned of."""
+"""Time for which a refusal or a loss is reported as a warning."""
 HARMLESS = frozenset({"from_robots", "to_robots_carried", "to_robots_unheard", "calls", "out_of_turn"})
 
 
 class ZenohDoorNode(Node):
     def __init__(self, specs: Mapping[str, Spec], **options: Any) -> None:
-        """Raises: `ConfigurationError`. Carries from `begin` on, after `claim`."""
+        """Create the gateway, which forwards from `begin` on, after `claim`. Raises: `ConfigurationError`."""
         super().__init__(NAME, enable_rosout=False, **options)
         declare(self, specs)
         values = Values(self, specs)
@@ -50,11 +50,11 @@ class ZenohDoorNode(Node):
         self._inward = Inward(self._names, self._tally, self._refuse, self._presence.check)
         self._calls = Calls(self._names, self._tally, self._refuse, self._check_asking, values.number("call_timeout_s"))
         self._ways: Ways | None = None
-        """None: no router has answered yet."""
+        """Bridges' shared state; None: no router has answered yet."""
         self._servers: dict[str, CarriedServer] = {}
         self._robots: dict[str, CarriedRobot] = {}
         self._taken: set[str] = set()
-        """Robots on Zenoh whose name one on DDS has."""
+        """Robots on Zenoh whose name a robot on DDS has."""
         self._schedule: Any = None
         self._bad, self._bad_s, self._slow_look_s = 0, -RECENT_S, -SLOW_LOOK_PERIOD_S
         self._ending = threading.Event()
@@ -63,7 +63,8 @@ class ZenohDoorNode(Node):
         self._diagnostics = Diagnostics(self, lambda: [self._status, *[name.diagnosis for name in self._own]])
 
     def claim(self) -> None:
-        """Two doors would carry everything twice. Raises: `ConfigurationError`: the factory has one already."""
+        """Claim the gateway's name, because two gateways would forward everything twice.
+        Raises: `ConfigurationError` when the factory has one already."""
         self._own = claim(self, "door", [(NAME, f"{self._names.root}/rfm/{NAME}/name")])
         for name in self._own:
             name.report = self._diagnostics.publish
@@ -94,7 +95,7 @@ class ZenohDoorNode(Node):
         self._inbox.serve(self._failed)
 
     def _open(self) -> session.Session | None:
-        """Waits for a router. None: the process ends."""
+        """Connect to a router, waiting for one if necessary. None: the process ends."""
         node = format.Node(self._domain, "", 0, self.get_namespace(), self.get_name())
         while not self._ending.is_set():
             try:
@@ -148,7 +149,7 @@ class ZenohDoorNode(Node):
         self.get_logger().info(f"{robot} has come")
 
     def _leave(self, robot: str) -> None:
-        """To whoever is it on DDS."""
+        """Leave the name to the robot on DDS."""
         self._taken.add(robot)
         self._refuse(BadMessageError("name_taken", f"a process on DDS is robot {robot!r} already"))
 
@@ -160,7 +161,7 @@ class ZenohDoorNode(Node):
             self._servers[server] = CarriedServer(ways, server, self._inward, self._calls)
 
     def _status(self) -> DiagnosticStatus:
-        """`zenoh_door: door`."""
+        """Return the diagnostics of `zenoh_door: door`."""
         ways, counts, now_s = self._ways, {**self._tally.taken(), **self._inbox.overrun}, clock()
         bad = sum(times for what, times in counts.items() if what not in HARMLESS)
         if bad > self._bad:

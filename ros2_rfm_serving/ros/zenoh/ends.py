@@ -1,5 +1,7 @@
-"""What a robot has on the graph to speak with servers, on Zenoh in place of DDS: the same names, types and bytes, in rmw_zenoh's
-format, through a router. Made, heard and destroyed as a node's are, and on the same thread; none of it needs a node.
+"""Transport adapter of a robot whose servers are reached through Zenoh in place of DDS.
+
+It has the same names, types and bytes, in rmw_zenoh's format, through a router. Publishers, subscriptions and clients are created
+and destroyed as a node's are, and call back on the same thread; none of them needs a node.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from ros2_rfm_serving.ros.zenoh.session import AGAIN_S, Asker, Outlet, Session, 
 from ros2_rfm_serving.ros.zenoh.tally import LOST, Sequences, Tally, check_interface
 
 MOST_BYTES = 64 << 20
-"""Of an observation."""
+"""Maximum size of an observation."""
 ANSWER_S = 10.0
 SAID_PERIOD_S = 5.0
 
@@ -38,7 +40,7 @@ class Log(Protocol):
 
 
 class Liveliness(NamedTuple):
-    """As rclpy's event of the same name."""
+    """Counterpart of rclpy's event of the same name."""
 
     alive_count: int
     alive_count_change: int
@@ -46,7 +48,7 @@ class Liveliness(NamedTuple):
 
 class _End(Protocol):
     def begin(self, session: Session) -> None:
-        """There is a session from now on, which connects itself again."""
+        """Declare the entity in a session, which reconnects by itself."""
 
     def end(self) -> None: ...
 
@@ -55,7 +57,7 @@ E = TypeVar("E", bound=_End)
 
 
 class ZenohEnds:
-    """All of it runs on one thread: that of `post`, which any thread may call and which calls what it is given there, soon."""
+    """Transport adapter on Zenoh. It runs on one thread; `post`, callable from any thread, soon calls functions there."""
 
     def __init__(
         self,
@@ -65,8 +67,8 @@ class ZenohEnds:
         log: Log,
         lost: Callable[[str, int], object] = lambda topic, number: None,
     ) -> None:
-        """node: as it is shown to ROS tools; its session is filled in. lost: is told of messages of a topic that are missing, by
-        their numbers: of what Zenoh drops under congestion whoever sent it hears nothing."""
+        """Start to connect. node: as shown to ROS tools; its session is filled in. lost: called with a topic and the number of
+        its missing messages, by their sequence numbers: a sender is not told what Zenoh drops under congestion."""
         self._config, self._node, self._post, self._log, self.lost = config, node, post, log, lost
         self.tally = Tally()
         self.sequences = Sequences(self.tally, LOST)
@@ -75,7 +77,7 @@ class ZenohEnds:
         self._lock = threading.Lock()
         self._ends: list[_End] = []
         self._session: Session | None = None
-        """None: no router has answered yet."""
+        """Zenoh session; None: no router has answered yet."""
         self._ending = threading.Event()
         threading.Thread(target=self._open, name="zenoh", daemon=True).start()
 
@@ -84,7 +86,7 @@ class ZenohEnds:
         return self._session is not None and self._session.connected
 
     def figures(self) -> dict[str, int]:
-        """What was carried, and what not and why."""
+        """Return the counters of forwarded and failed messages."""
         return {**self.tally.taken(), **self._inbox.overrun}
 
     def close(self) -> None:
@@ -190,12 +192,12 @@ class Publisher:
         self._session: Session | None = None
         self._outlet: Outlet | None = None
         self._own: dict[str, Outlet] = {}
-        """Robot -> of what it says under its own name."""
+        """Robot -> outlet for its observations under its own name."""
         self._made: list[Any] = []
 
     def begin(self, session: Session) -> None:
         profile = self._profile
-        reliable = passing.is_reliable(profile) and self._kind is not msg.Observation  # of which a newer one comes soon
+        reliable = passing.is_reliable(profile) and self._kind is not msg.Observation  # a newer observation follows soon
         latched = passing.is_latched(profile)
         told = passing.told(profile)
         self._outlet, self._made = session.publish(self._address, told, reliable=reliable, latched=latched, urgent=False)
@@ -207,7 +209,7 @@ class Publisher:
         self._own.clear()
 
     def publish(self, message: Any) -> None:
-        """A message, or the bytes of one. Never blocks; what did not go out is counted."""
+        """Publish a message, or its bytes. It never blocks; messages that are not sent are counted."""
         data = message if isinstance(message, bytes) else serialize_message(message)
         data = bytes(data[: bounded.check(data, self._kind, MOST_BYTES)])
         outlet = self._own_outlet(sender_of(data)) if self._kind is msg.Observation else self._outlet
@@ -217,7 +219,7 @@ class Publisher:
         return int(self._outlet is not None and self._outlet.is_heard)
 
     def _own_outlet(self, robot: str) -> Outlet | None:
-        """Where a door hears it; else that of all, as a server on Zenoh does."""
+        """Return the outlet under the robot's name where a gateway subscribes to it, else the shared one, for a server on Zenoh."""
         if self._session is None or self._outlet is None:
             return None
         if robot not in self._own:
@@ -229,7 +231,7 @@ class Publisher:
 
 
 class Subscription:
-    """Hands on bytes."""
+    """Subscription that passes on bytes."""
 
     def __init__(
         self,
@@ -242,7 +244,7 @@ class Subscription:
         self._ends, self._address, self._callback, self._profile = ends, address, callback, profile
         self._liveliness = liveliness
         self._alive: set[str] = set()
-        """Tokens of those who publish it."""
+        """Tokens of its publishers."""
         self._made: list[Any] = []
 
     def begin(self, session: Session) -> None:
@@ -279,11 +281,11 @@ class Client:
     def __init__(self, ends: ZenohEnds, address: Address, kind: Any) -> None:
         self._ends, self._address, self._kind = ends, address, kind
         self._there: set[str] = set()
-        """Tokens of those who answer."""
+        """Tokens of its servers."""
         self._made: list[Any] = []
         self._session: Session | None = None
         self._askers: dict[str, Asker] = {}
-        """By robot, under its own name; nobody's is that of all."""
+        """Robot -> requester under the robot's own name; the empty name has the shared one."""
         self._gid, self._asked = b"", 0
 
     def begin(self, session: Session) -> None:
@@ -301,7 +303,7 @@ class Client:
         return bool(self._there) and self._session is not None and self._session.connected
 
     def call_async(self, request: Any) -> Future:
-        """Nothing comes of it where nobody answers: who asks has a timeout of its own."""
+        """Send a request and return the future of the reply, which stays pending without one: the caller has its own timeout."""
         future = Future()
         data = serialize_message(request)
         data = bytes(data[: bounded.check(data, self._kind.Request)])

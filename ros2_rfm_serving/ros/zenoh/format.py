@@ -1,5 +1,7 @@
-"""How ROS 2 looks on Zenoh, as `rmw_zenoh_cpp` writes it (its design document): names as key expressions, a message's attachment,
-who is there as liveliness tokens. Text and bytes alone: neither ROS nor Zenoh is asked.
+"""ROS 2 on Zenoh, as `rmw_zenoh_cpp` writes it (its design document): names as key expressions, message attachments, and liveliness
+tokens for nodes and endpoints.
+
+The module handles text and bytes alone and uses neither ROS nor Zenoh.
 """
 
 from __future__ import annotations
@@ -12,16 +14,16 @@ from typing import NamedTuple
 from ros2_rfm_serving.errors import BadMessageError
 
 GRAPH = "@ros2_lv"
-"""In front of all tokens. No wildcard matches a chunk with `@`: whoever subscribes to everything hears nothing of the graph."""
+"""Prefix of all tokens. No wildcard matches a chunk with `@`: a subscription to everything receives nothing of the graph."""
 SLASH = "%"
-"""In place of a slash, where one chunk holds a whole name."""
+"""Replacement of a slash where one chunk holds a whole name."""
 GID_BYTES = 16
 NAMED = b"\x0fsequence_number"
-"""How an attachment began as long as its parts had names."""
+"""Beginning of an attachment of former versions, whose parts had names."""
 _ATTACHMENT = struct.Struct(f"<qqB{GID_BYTES}s")
 _NODE_CHUNKS, _ENDPOINT_CHUNKS = 9, 13
 MAX_TOKEN_CHARACTERS = 2048
-"""Names come from whoever may write to the router."""
+"""Maximum length of a token: anybody with write access to the router chooses names."""
 
 
 class Kind(enum.Enum):
@@ -33,30 +35,30 @@ class Kind(enum.Enum):
 
 
 NO_HASH = "TypeHashNotSupported"
-"""Of every type in ROS 2 Humble."""
+"""Hash of every type in ROS 2 Humble."""
 
 
 class Interface(NamedTuple):
-    """A type, as Zenoh tells it from others: of another hash it is another one."""
+    """Type as Zenoh identifies it: with another hash it is another type."""
 
     name: str
-    """As in DDS, `rfm_serving::msg::dds_::Observation_`; of a service without `Request_`."""
+    """Name as in DDS, `rfm_serving::msg::dds_::Observation_`; of a service without `Request_`."""
     hash: str
-    """RIHS01_..., REP 2016."""
+    """Hash: RIHS01_..., REP 2016."""
 
     @staticmethod
     def of(ros_name: str, type_hash: str) -> Interface:
-        """ros_name: such as `rfm_serving/msg/Observation`."""
+        """Return the interface of a type. ros_name: such as `rfm_serving/msg/Observation`."""
         package, folder, name = ros_name.split("/")
         return Interface(f"{package}::{folder}::dds_::{name}_", type_hash)
 
 
 class Address(NamedTuple):
-    """Where a topic's messages or a service's requests go: `<domain>/<name>/<type>/<hash>`."""
+    """Key of a topic's messages or a service's requests: `<domain>/<name>/<type>/<hash>`."""
 
     domain: int
     name: str
-    """Absolute, of a topic or service."""
+    """Absolute name of a topic or service."""
     interface: Interface
 
     @property
@@ -65,12 +67,12 @@ class Address(NamedTuple):
 
     @property
     def any_version(self) -> str:
-        """What others mean by the name as well."""
+        """Key expression that also matches other versions of the type."""
         return f"{self.domain}{self.name}/*/*"
 
     @staticmethod
     def read(key: str) -> Address:
-        """Raises: `BadMessageError`."""
+        """Parse a key. Raises: `BadMessageError`."""
         domain, *name, kind, type_hash = key.split("/") if key.count("/") >= 3 else ("", "", "")
         if not (domain.isascii() and domain.isdecimal() and len(domain) < 4 and name):
             raise BadMessageError("bad_key", f"{key[:200]!r} is not <domain>/<name>/<type>/<hash>")
@@ -78,21 +80,21 @@ class Address(NamedTuple):
 
 
 class Attachment(NamedTuple):
-    """What travels beside a message."""
+    """Attachment of a message."""
 
     sequence: int
-    """Of a publisher's message or a client's request; a response has its request's."""
+    """Sequence number of a publisher's message or a client's request; a response has its request's."""
     stamp_ns: int
-    """The sender's wall clock. For tools: nothing here reads it."""
+    """The sender's wall clock, for tools; no code here reads it."""
     gid: bytes
-    """Of the publisher or client."""
+    """Identity of the publisher or client."""
 
     def written(self) -> bytes:
         return _ATTACHMENT.pack(self.sequence, self.stamp_ns, GID_BYTES, self.gid)
 
     @staticmethod
     def read(data: bytes) -> Attachment:
-        """Raises: `BadMessageError`."""
+        """Parse an attachment. Raises: `BadMessageError`."""
         if data.startswith(NAMED):
             raise BadMessageError("bad_attachment", "an attachment of rmw_zenoh_cpp before 0.2.4: a newer one is needed")
         if len(data) != _ATTACHMENT.size:
@@ -104,7 +106,7 @@ class Attachment(NamedTuple):
 
 
 def qos_text(*, reliable: bool, latched: bool, depth: int) -> str:
-    """What differs from rmw_zenoh's default: reliable, volatile, the last 42; no deadline, lifespan or lease."""
+    """Return the differences from rmw_zenoh's default: reliable, volatile, the last 42; no deadline, lifespan or lease."""
     return f"{'' if reliable else 2}:{1 if latched else ''}:,{'' if depth == 42 else depth}:,:,:,,"
 
 
@@ -113,9 +115,9 @@ class Node(NamedTuple):
     session: str
     """Zenoh's identity of the process, hex."""
     number: int
-    """Within the process."""
+    """Number within the process."""
     namespace: str
-    """/ or with a slash in front."""
+    """Namespace: / or a name with a slash in front."""
     name: str
 
     @property
@@ -132,7 +134,7 @@ class Node(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """What a token says of a topic's or service's end."""
+    """Endpoint of a topic or service, from its token."""
 
     session: str
     kind: Kind
@@ -140,14 +142,14 @@ class Endpoint(NamedTuple):
 
 
 def endpoint_of(token: str) -> Endpoint | None:
-    """None: of a node. Raises: `BadMessageError`: it is none of rmw_zenoh's."""
+    """Parse the token of an endpoint; None: it is a node's. Raises: `BadMessageError` when it is not in rmw_zenoh's format."""
     chunks = token.split("/") if len(token) <= MAX_TOKEN_CHARACTERS else []
     kinds = {kind.value: kind for kind in Kind}
     if len(chunks) < _NODE_CHUNKS or not all(chunks) or chunks[0] != GRAPH or chunks[5] not in kinds:
         raise BadMessageError("bad_token", f"{token[:200]!r} says of nobody who is there")
     if kinds[chunks[5]] is Kind.NODE:
         return None
-    if len(chunks) < _ENDPOINT_CHUNKS:  # releases to come may say more, as rolling's do of its buffers
+    if len(chunks) < _ENDPOINT_CHUNKS:  # future releases may add chunks, as rolling does for its buffers
         raise BadMessageError("bad_token", f"{token[:200]!r} does not say of which topic")
     name, interface = chunks[9].replace(SLASH, "/"), Interface(chunks[10], chunks[11])
     address = Address.read(f"{chunks[1]}{name}/{interface.name}/{interface.hash}")
@@ -155,5 +157,5 @@ def endpoint_of(token: str) -> Endpoint | None:
 
 
 def gid_of(token: str) -> bytes:
-    """The identity of an end: nobody else has its token. rmw_zenoh takes another hash; receivers only tell senders apart by it."""
+    """Return the identity of an endpoint from its unique token. rmw_zenoh uses another hash; receivers only compare identities."""
     return hashlib.blake2b(token.encode(), digest_size=GID_BYTES).digest()

@@ -1,8 +1,8 @@
-"""Between Zenoh's threads and ours: they only put down what arrives (Remote-RTC §6.5), each sender's in a lane of its own, and one
-thread of ours takes it up, from every lane in turn: who floods displaces what is its own.
+"""Queue between Zenoh's threads, which only enqueue arrivals (Remote-RTC §6.5), and the one thread that processes them.
 
-Who sends under a name that is a robot's alone is told by the name; of what all send under one name there is only the identity that
-each gives itself, as many as it likes. So these have half of the room and every other turn, and cannot take the others'.
+Each sender has a queue of its own, and they are served in turn, so that a flood displaces only messages of its own sender. A sender
+that publishes under a robot's own name is identified by that name; senders under a shared name only by the identities that they
+choose, in any number. So the latter have half of the space and every other turn, and cannot take the space of the former.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 MAX_IN_LANE, MAX_LANES, MAX_WAITING_BYTES = 16, 8192, 32 << 20
-"""The last two of either half."""
+"""The last two limits are for each half."""
 MAX_WAITING_TOKENS = 1 << 17
-"""Who comes and goes is said once, in a lane that nobody else is in."""
+"""Maximum number of waiting tokens: an arrival or departure is published once, in a queue of its own."""
 Take = Callable[[Any], None]
 
 
 class Lane(NamedTuple):
     whose: Hashable
     is_own: bool = False
-    """By its name, under which nobody else sends; else by what senders call themselves."""
+    """True: the sender is identified by its own name; False: by the identity that it chooses."""
 
 
 TOKENS = Lane("tokens", is_own=True)
 NOBODY = Lane(b"")
-"""Of senders without an attachment."""
+"""Lane of senders without an attachment."""
 
 
 def octets(data: Any) -> bytes:
-    """Of Zenoh's payloads and attachments; of none, none."""
+    """Return the bytes of a Zenoh payload or attachment; empty for None."""
     return b"" if data is None else bytes(data.to_bytes())
 
 
@@ -43,10 +43,10 @@ class _Waiting(NamedTuple):
 
 
 class Inbox:
-    """What has arrived and nobody has looked at. `put` is called on any thread."""
+    """Queue of arrivals that are not processed yet. `put` is called on any thread."""
 
     def __init__(self, arrived: Callable[[], object] = lambda: None) -> None:
-        """arrived: is called after each `put`, on its thread."""
+        """Create the queue. arrived: called after each `put`, on its thread."""
         self._arrived = arrived
         self._halves = {True: _Lanes(), False: _Lanes()}
         self._turns = itertools.cycle(self._halves.values())
@@ -55,7 +55,7 @@ class Inbox:
 
     @property
     def overrun(self) -> Mapping[str, int]:
-        """Lost, since too much was waiting."""
+        """Counters of arrivals that were lost because too much was waiting."""
         return {"overrun": self._halves[True].lost, "overrun_shared": self._halves[False].lost}
 
     def __len__(self) -> int:
@@ -63,8 +63,8 @@ class Inbox:
             return sum(map(len, self._halves.values()))
 
     def put(self, take: Take, item: Any, size: int, lane: Lane = NOBODY, most: int = MAX_IN_LANE) -> None:
-        """lane: whose it is. most: that wait in it; the oldest gives way. Where all lanes of its half hold too much, the fullest
-        one does, which may be this one."""
+        """Enqueue an item. lane: sender's lane. most: limit of that lane, beyond which its oldest item is dropped.
+        Where all lanes of its half hold too much, the fullest one drops an item, which may be this one."""
         with self._changed:
             self._halves[lane.is_own].put(lane.whose, _Waiting(take, item, size), most)
             self._changed.notify()
@@ -76,12 +76,13 @@ class Inbox:
             self._changed.notify()
 
     def serve(self, failed: Callable[[], None]) -> None:
-        """Until `end`, and all that waits by then. failed: an exception of `take` is being handled; it costs that item."""
+        """Process items until `end`, and all that wait by then.
+        failed: called while an exception of `take` is being handled, which costs that item."""
         while (waiting := self._next()) is not None:
             _take(waiting, failed)
 
     def drain(self, failed: Callable[[], None]) -> None:
-        """What is there now, without waiting for more."""
+        """Process the present items, without waiting for more."""
         for _ in range(len(self)):
             with self._changed:
                 waiting = self._first()
@@ -94,16 +95,16 @@ class Inbox:
             return self._first()
 
     def _first(self) -> _Waiting | None:
-        """Of the half whose turn it is, or of the other one."""
+        """Return the next item of the half whose turn it is, or of the other one."""
         return next((half.first() for half in itertools.islice(self._turns, 2) if half), None)
 
 
 class _Lanes:
-    """One half of them, under the inbox's lock."""
+    """Lanes of one half, under the inbox's lock."""
 
     def __init__(self) -> None:
         self._lanes: OrderedDict[Hashable, deque[_Waiting]] = OrderedDict()
-        """The next one first."""
+        """Lanes, the next one first."""
         self._bytes = 0
         self.lost = 0
 
@@ -123,7 +124,7 @@ class _Lanes:
         self._bytes += waiting.size
 
     def first(self) -> _Waiting:
-        """Of the next lane, which is the last one then."""
+        """Return the next lane's first item, and move that lane to the end."""
         lane = next(iter(self._lanes))
         waiting = self._taken(lane)
         if lane in self._lanes:
@@ -138,7 +139,7 @@ class _Lanes:
         return waiting
 
     def _make_room(self, lane: Hashable, size: int) -> bool:
-        """False: there is none for it."""
+        """Drop items until there is room; return False when there is none for this item."""
         if lane not in self._lanes and len(self._lanes) >= MAX_LANES:
             return False
         while self._bytes + size > MAX_WAITING_BYTES:

@@ -1,4 +1,4 @@
-"""What robots say, from Zenoh to DDS: the bytes as they are, once they have been found to be what the topic holds."""
+"""Forwarding of robots' messages from Zenoh to DDS: the bytes stay unchanged, after a check that they fit the topic's type."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class _Way(NamedTuple):
     most_bytes: int
     publish: Callable[[bytes], None]
     of_many: bool
-    """Robots: each message says by which."""
+    """Many robots publish on the topic; each message names its robot."""
 
 
 class Inward:
-    """`take` is called on one thread, the rest on any other."""
+    """Forwarder of topics. `take` is called on one thread, the rest on any other."""
 
     def __init__(
         self, names: Names, tally: Tally, refuse: Callable[[BadMessageError], None], check_robot: Callable[[str], None]
     ) -> None:
-        """check_robot: raises `BadMessageError` for one that is not there."""
+        """Create the forwarder. check_robot: raises `BadMessageError` for a robot that is not present."""
         self._names, self._tally, self._refuse, self._check_robot = names, tally, refuse, check_robot
         self._ways: dict[str, _Way] = {}
-        """By the topic's name."""
+        """Topic name -> its bridge."""
         self._sequences = Sequences(tally, LOST_BEFORE)
 
     def open(self, address: Address, topic: Topic, most_bytes: int, publish: Callable[[bytes], None]) -> None:
@@ -43,7 +43,7 @@ class Inward:
         self._ways.pop(name, None)
 
     def take(self, sample: Any) -> None:
-        """Of Zenoh."""
+        """Forward a message from Zenoh."""
         try:
             self._pass(Address.read(str(sample.key_expr)), sample)
         except BadMessageError as error:
@@ -67,13 +67,14 @@ class Inward:
         self._sequences.take(attachment, f"{meant.name} {robot}")
         try:
             way.publish(data)
-        except RuntimeError as error:  # of the middleware
+        except RuntimeError as error:  # raised by the middleware
             raise BadMessageError("unpublished", f"{meant.name}: {error}") from error
         self._tally.count("from_robots")
 
 
 def sender_of(observation: bytes) -> str:
-    """The robot of its `id`, behind a header (two numbers and a text): two words of what may be megabytes. It has been checked."""
+    """Return the robot of an observation's `id`, behind a header (two numbers and a text): two strings of possibly megabytes.
+    The observation has been checked before."""
     number = struct.Struct(f"{bounded.ORDERS[observation[:2]]}I")
     at = bounded.HEADER_BYTES + 8
     for _ in range(2):

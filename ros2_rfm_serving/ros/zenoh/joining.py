@@ -1,4 +1,4 @@
-"""By what a robot's node reaches the servers: its own ends on DDS, or a Zenoh router."""
+"""Choice of the transport by which a robot's node reaches the servers: its own DDS entities, or a Zenoh router."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.ros.zenoh.ends import ZenohEnds
 
 ROUTER = "zenoh_router"
-"""Parameter."""
+"""Name of the parameter."""
 
 
 def ends_of(node: Node, lost: Callable[[str, int], object]) -> Node | ZenohEnds:
-    """lost: as of `ZenohEnds`. Raises: `ConfigurationError`."""
+    """Return the transport. lost: as in `ZenohEnds`. Raises: `ConfigurationError`."""
     router = str(node.get_parameter(ROUTER).value)
     if not router:
         return node
@@ -38,7 +38,7 @@ def ends_of(node: Node, lost: Callable[[str, int], object]) -> Node | ZenohEnds:
 
 
 def diagnosis_of(name: str, ends: ZenohEnds) -> DiagnosticStatus:
-    """`<name>: zenoh`."""
+    """Return the diagnostics of `<name>: zenoh`."""
     level, message = DiagnosticStatus.OK, "connected"
     if not ends.connected:
         level, message = DiagnosticStatus.ERROR, "no Zenoh router is connected"

@@ -1,5 +1,6 @@
-"""What passes between a robot on Zenoh and a factory on DDS, and how urgent it is (Remote-RTC §6.3). Nothing else does: no audit,
-no diagnostics, no other robot's chunks, none of the orders that people give.
+"""Topics and services that are forwarded between a robot on Zenoh and a factory on DDS, and their priority (Remote-RTC §6.3).
+
+Nothing else is forwarded: no audit, no diagnostics, no chunks of other robots, no operators' commands.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ from ros2_rfm_serving.ros.zenoh.format import Address, Interface, qos_text
 
 
 class Topic(NamedTuple):
-    """Of a server, a robot or the factory, by its name below that."""
+    """Topic of a server, a robot or the factory, by its name below that."""
 
     message: type
     heard: QoSProfile
-    """As it is subscribed to, on the one side."""
+    """QoS of the subscription, on the one side."""
     sent: QoSProfile
-    """As it is published, on the other."""
+    """QoS of the publisher, on the other side."""
     urgent: bool = False
-    """Ahead of what else waits on Zenoh, and not batched with it."""
+    """Priority over other messages on Zenoh, without batching."""
 
 
 SCHEDULE = Topic(msg.Schedule, qos.SCHEDULE_HEARD, qos.SCHEDULE)
 STATUS = Topic(msg.ServerStatus, qos.SERVER_STATUS, qos.SERVER_STATUS)
-"""To robots. Of each server."""
+"""Topic of each server, to robots."""
 OBSERVATION = Topic(msg.Observation, qos.OBSERVATION_RECEIVED, qos.OBSERVATION_SENT)
-"""From robots. Of each server."""
+"""Topic of each server, from robots."""
 ROBOT_STATUS = Topic(msg.RobotStatus, qos.ROBOT_STATUS, qos.ROBOT_STATUS)
-"""From robots. Of each robot."""
+"""Topic of each robot, from robots."""
 TO_ROBOT: Mapping[str, Topic] = {
     **{leaf: Topic(message, qos.REPLY, qos.REPLY, urgent=True) for message, leaf in convert.REPLIES.values()},
     "rfm/refetch": Topic(msg.RequestId, qos.REFETCH, qos.REFETCH),
@@ -46,12 +47,12 @@ SERVICES: Mapping[str, Any] = {
     "reset_episode": srv.ResetEpisode,
     "describe": srv.DescribeServer,
 }
-"""Of each server."""
+"""Services of each server."""
 
 
 @functools.cache
 def interface(kind: type) -> Interface:
-    """Of a message or service of ours, with the hash that rosidl wrote when it was built."""
+    """Return the interface of a message or service of this package, with the hash that rosidl wrote at its build."""
     folder = kind.__module__.split(".")[1]
     described = json.loads((share() / folder / f"{kind.__name__}.json").read_text(encoding="utf-8"))
     first = described["type_hashes"][0]
@@ -71,12 +72,12 @@ def is_latched(profile: QoSProfile) -> bool:
 
 
 def told(profile: QoSProfile) -> str:
-    """In a token."""
+    """Return the QoS as text for a token."""
     return qos_text(reliable=is_reliable(profile), latched=is_latched(profile), depth=profile.depth)
 
 
 def whose(key: str) -> tuple[str, str]:
-    """Of a key below a robot's own name: the robot's, and whether it is of its status or said to a server."""
+    """Return the robot's part of a key below its own name, and whether that is its status or for a server."""
     before, _, after = key.partition("/rfm/")
     return before, after.partition("/")[0]
 
@@ -86,5 +87,5 @@ MAX_REQUEST_BYTES = 64 << 10
 
 
 def most_bytes(topic: Topic, of_observations: int) -> int:
-    """Of one message."""
+    """Return the maximum size of a message."""
     return of_observations if topic is OBSERVATION else bounded.MAX_BYTES

@@ -1,5 +1,6 @@
-"""Which robots are on Zenoh: those that listen to their replies, by the tokens of rmw_zenoh (Remote-RTC §6.4). Whoever has no token
-has no way in.
+"""Robots on Zenoh: those that subscribe to their replies, by the tokens of rmw_zenoh (Remote-RTC §6.4).
+
+A robot without a token is refused.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ MAX_ROBOTS = 4096
 
 
 class Presence:
-    """`take` is called on one thread, the rest on any other."""
+    """Registry of the robots on Zenoh. `take` is called on one thread, the rest on any other."""
 
     def __init__(self, names: qos.Names, allowed: Collection[str], refuse: Callable[[BadMessageError], None]) -> None:
-        """allowed: robots; empty: all."""
+        """Create the registry. allowed: robots; empty: all."""
         self._names, self._allowed, self._refuse = names, allowed, refuse
         self._lock = threading.Lock()
         self._tokens: defaultdict[str, set[str]] = defaultdict(set)
-        """By robot."""
+        """Tokens by robot."""
 
     def take(self, token: str, gone: bool) -> None:
-        """That has come or gone."""
+        """Process a token that has come or gone."""
         try:
             endpoint = endpoint_of(token)
             if endpoint is not None and (robot := self._robot_of(endpoint)):
@@ -41,7 +42,7 @@ class Presence:
             return set(self._tokens)
 
     def check(self, robot: str) -> None:
-        """Raises: `BadMessageError` unless it is there."""
+        """Raise `BadMessageError` unless the robot is present."""
         with self._lock:
             if robot in self._tokens:
                 return
@@ -49,7 +50,7 @@ class Presence:
         raise BadMessageError("unknown_robot", f"{robot[:100]!r} has no way in: no token says that {topic} is subscribed to")
 
     def _robot_of(self, endpoint: Endpoint) -> str:
-        """Empty: of no robot. Raises: `BadMessageError`: of another version of our messages."""
+        """Return the robot of an endpoint; empty: none. Raises: `BadMessageError` for another version of the messages."""
         address = endpoint.address
         for leaf, topic in TO_ROBOT.items() if endpoint.kind is Kind.SUBSCRIPTION else ():
             if (robot := self._names.robot_of(address.name, leaf)) and (robot in self._allowed or not self._allowed):

@@ -1,6 +1,7 @@
-"""A robot that is no node: its brain, with all that keeps it safe, in a program of its own, and servers through a Zenoh router.
+"""A robot without a ROS node: its decision core, with all safety functions, in a user's program, and servers through a Zenoh
+router.
 
-Nothing of ROS is started: no node, no DDS. Whoever drives the robot reads its sensors, and calls `tick` once per control period:
+No node and no DDS is started. The program that drives the robot reads its sensors, and calls `tick` once per control period:
 
     robot = ZenohRobot(settings_of(load_factory(file), "push_1"), router="tcp/plant:7447")
     robot.start("push the puck to the green goal", budget_s=25.0)
@@ -8,7 +9,7 @@ Nothing of ROS is started: no node, no DDS. Whoever drives the robot reads its s
         drive(robot.tick(read_sensors()))
         robot.serve(until_s)
 
-What `drive` is given is within the robot's limits; None: nothing may be commanded, and what has no command stands.
+The argument of `drive` is within the robot's limits; None: nothing may be commanded, and a robot without a command stands still.
 """
 
 from __future__ import annotations
@@ -49,14 +50,12 @@ from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import Reply, TaskOutcome
 
 FAREWELL_S = 0.2
-"""For the last words."""
+"""Time for the last messages."""
 
 
 def settings_of(factory: Factory, robot: str, task: str = "") -> RobotSettings:
-    """As a robot's node would have them. task: of one that the descriptor need not name; the factory admits it besides.
-
-    Raises: `ConfigurationError`.
-    """
+    """Return a robot's settings as its node would have them.
+    task: for a robot that the descriptor need not contain; the factory admits it in addition. Raises: `ConfigurationError`."""
     config = shipped("config")
     nodes = robot_nodes(factory, newcomer(factory, robot, task), config) if task else node_list(factory, config)
     robots = [node for node in nodes if node.executable == "robot_node"]
@@ -68,13 +67,13 @@ def settings_of(factory: Factory, robot: str, task: str = "") -> RobotSettings:
 
 
 class ZenohRobot:
-    """All of it is for one thread. It reads the monotonic clock."""
+    """Robot on Zenoh, for one thread. It reads the monotonic clock."""
 
     def __init__(
         self, settings: RobotSettings, *, router: str = "", zenoh_config: str = "", domain: int = 0, namespace: str = ""
     ) -> None:
-        """router: such as `tls/plant:7447`; without effect where `zenoh_config`, or what came with the process' own certificate,
-        says how to connect. domain, namespace: of the factory. Raises: `ConfigurationError`."""
+        """Connect. router: such as `tls/plant:7447`; it has no effect where `zenoh_config`, or the configuration beside the
+        process' own certificate, says how to connect. domain, namespace: of the factory. Raises: `ConfigurationError`."""
         self.settings, self.name = settings, settings.config.name
         self.brain = RobotBrain(settings.config)
         self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -99,7 +98,7 @@ class ZenohRobot:
         self._told_s = -math.inf
 
     def start(self, instruction: str = "", *, budget_s: float = 0.0) -> None:
-        """A task. instruction: as configured unless given. Raises: `AssertionError` while another one is under way."""
+        """Start a task. instruction: by default as configured. Raises: `AssertionError` while another one is in progress."""
         assert not self.works, "a task is under way"
         budget_s = budget_s or self.settings.config.default_budget_s
         goal = TaskGoal(
@@ -109,11 +108,11 @@ class ZenohRobot:
 
     @property
     def works(self) -> bool:
-        """A task has begun and has no result yet."""
+        """True while a task has begun and has no result yet."""
         return self.brain.task is not None and self.brain.task.result is None
 
     def tick(self, sensors: Sensors | None) -> Any:
-        """One control period: the command [A], or None. sensors: None: there are no readings."""
+        """Run one control period and return the command [A], or None. sensors: None when there are no readings."""
         self.serve(0.0)
         now_s = clock()
         self._punctuality.ticked(now_s)
@@ -129,7 +128,7 @@ class ZenohRobot:
         return tick.command
 
     def serve(self, until_s: float) -> None:
-        """Takes what arrives, until a time of the monotonic clock. A chunk that has come before `tick` counts in it."""
+        """Process arrivals until a time of the monotonic clock. A chunk that arrives before `tick` counts in it."""
         self._listening.now_s()
         while True:
             self._ground.ring(clock())
@@ -138,11 +137,11 @@ class ZenohRobot:
             except queue.Empty:
                 return
             callback()
-            if clock() >= until_s:  # however much comes
+            if clock() >= until_s:  # even when more has arrived
                 return
 
     def close(self) -> None:
-        """Ends the task, and takes leave of the servers."""
+        """End the task, and close the sessions."""
         if self.works:
             self.brain.cancel(TaskOutcome.SHUTDOWN, "the robot is gone", clock())
         self._sessions.close_all()
@@ -173,7 +172,7 @@ class ZenohRobot:
         self.brain.refused[LOST] += number
 
     def _tell(self, now_s: float) -> None:
-        """Twice a second, and at once when it changes."""
+        """Publish the status twice a second, and at once when it changes."""
         told = self.brain.state, self.brain.task.phase if self.brain.task else None
         if told == self._told and now_s - self._told_s < qos.STATUS_PERIOD_S:
             return
@@ -190,7 +189,7 @@ class _Timer:
 
 
 class _Ground:
-    """As much of a node, of its faults on purpose and of its descriptor as reaching servers takes."""
+    """Stand-in for the parts of a node, its fault injection and its descriptor that the server clients need."""
 
     def __init__(self, log: Any) -> None:
         self._log, self._clock = log, Clock()
@@ -210,7 +209,7 @@ class _Ground:
         self._timers.remove(timer)
 
     def ring(self, now_s: float) -> None:
-        """Calls what is due."""
+        """Call the timers that are due."""
         for timer in [timer for timer in self._timers if now_s >= timer.next_s]:
             timer.next_s = now_s + timer.period_s
             timer.callback()
@@ -222,4 +221,4 @@ class _Ground:
         return call
 
     def hear(self, schedule: Any) -> None:
-        """There is no descriptor that it could have been started from."""
+        """Ignore the schedule: there is no descriptor to compare."""

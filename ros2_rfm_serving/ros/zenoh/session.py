@@ -1,4 +1,4 @@
-"""The connection to Zenoh, which makes it again whenever it is lost: ends of topics and services, with their tokens."""
+"""Connection to Zenoh, which is restored whenever it is lost: endpoints of topics and services, with their tokens."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ros2_rfm_serving.ros.zenoh.inbox import MAX_WAITING_TOKENS, NOBODY, TOKENS,
 from ros2_rfm_serving.security.own import enclave_of_environment
 
 CLIENT = {"mode": "client", "scouting/multicast/enabled": False, "connect/timeout_ms": 10_000, "connect/exit_on_failure": True}
-"""Of whoever is given an address: it looks for nobody else, and asks again and again, until that is told and begun anew."""
+"""Configuration of a client of one address: it searches for no other, and a failed attempt ends, to be logged and repeated."""
 AGAIN_S = 1.0
-"""Between two attempts to reach a router for the first time."""
+"""Time between two attempts to reach a router for the first time."""
 KEPT = {"timestamping/enabled": True}
-"""Or nothing can be kept for who comes later."""
+"""Configuration without which nothing can be kept for late joiners."""
 Whose = Callable[[str], Hashable]
-"""Of a key, below which nobody else writes: who does."""
+"""Function from a key, below which only one robot writes, to the writer."""
 
 
 def configuration(file: str, router: str) -> zenoh.Config:
-    """file: JSON5; empty: a client of `router`. Raises: `ConfigurationError`."""
+    """Return the configuration. file: JSON5; empty: a client of `router`. Raises: `ConfigurationError`."""
     said = {} if file else {"connect/endpoints": [router], **CLIENT}
     try:
         config = zenoh.Config.from_file(file) if file else zenoh.Config()
@@ -43,21 +43,19 @@ def configuration(file: str, router: str) -> zenoh.Config:
 
 
 def own_file() -> str:
-    """What `rfm security` wrote for this process' session, with its certificate; empty: it has none.
-
-    Raises: `ConfigurationError`.
-    """
+    """Return the file that `rfm security` wrote for this process' session, with its certificate; empty: it has none.
+    Raises: `ConfigurationError`."""
     enclave = enclave_of_environment()
     return str(enclave / "zenoh.json5") if enclave and (enclave / "zenoh.json5").is_file() else ""
 
 
 def problem(error: zenoh.ZError) -> str:
-    """Without where in Zenoh's source it was noticed."""
+    """Return the error's text without the position in Zenoh's source."""
     return str(error).partition(" at /")[0]
 
 
 class Outlet:
-    """One topic's way out. `put` never blocks: under congestion Zenoh drops, and a message for nobody goes nowhere."""
+    """Publisher of one topic. `put` never blocks: Zenoh drops messages under congestion, and sends none without a subscriber."""
 
     def __init__(self, session: Session, publisher: Any, gid: bytes, *, latched: bool) -> None:
         self._session, self._publisher, self.gid, self._latched = session, publisher, gid, latched
@@ -68,21 +66,21 @@ class Outlet:
         return bool(self._publisher.matching_status.matching)
 
     def put(self, data: bytes) -> str:
-        """Where it went: `carried`; `unheard`: nobody there asks for it; `unconnected`: there is no router."""
+        """Publish, and return `carried`, `unheard` (no subscriber there) or `unconnected` (no router)."""
         self._sequence += 1
-        stamp_ns = time.time_ns()  # for tools: nobody of ours reads it
+        stamp_ns = time.time_ns()  # for tools: no code of this package reads it
         where = "carried" if self._latched or self.is_heard else "unheard"
         if where == "unheard" and not self._session.connected:
             where = "unconnected"
         try:
             self._publisher.put(data, attachment=Attachment(self._sequence, stamp_ns, self.gid).written())
-        except zenoh.ZError:  # it is being closed
+        except zenoh.ZError:  # the publisher is being closed
             return "unconnected"
         return where
 
 
 class Asker:
-    """Of one service."""
+    """Requester of one service."""
 
     def __init__(self, inbox: Inbox, querier: Any, lane: Lane) -> None:
         self._inbox, self._querier, self._lane = inbox, querier, lane
@@ -92,7 +90,7 @@ class Asker:
         return bool(self._querier.matching_status.matching)
 
     def ask(self, data: bytes, attachment: Attachment, take: Take) -> None:
-        """take: of what comes back; of nothing, nothing."""
+        """Send a request. take: called with each reply; never when there is none."""
 
         def put(reply: Any) -> None:
             self._inbox.put(take, reply, len(reply.ok.payload) if reply.ok else 0, self._lane)
@@ -104,10 +102,10 @@ class Asker:
 
 
 class Session:
-    """Declares ends, with their tokens; each declaration is a list of what has to be undeclared."""
+    """Zenoh session. It declares endpoints with their tokens; each declaration returns a list of entities to undeclare."""
 
     def __init__(self, config: zenoh.Config, node: Node, inbox: Inbox) -> None:
-        """node: as it is shown to ROS tools; its session is filled in. Raises: `zenoh.ZError`: nobody is there."""
+        """Connect. node: as shown to ROS tools; its session is filled in. Raises: `zenoh.ZError` when no router answers."""
         self._zenoh = zenoh.open(config)
         self._inbox, self._entities = inbox, 0
         self.node = node._replace(session=str(self._zenoh.info.zid()))
@@ -122,7 +120,7 @@ class Session:
         self._zenoh.close()
 
     def publish(self, address: Address, qos: str, *, reliable: bool, latched: bool, urgent: bool) -> tuple[Outlet, list[Any]]:
-        """With a token. latched: kept for late joiners."""
+        """Declare a publisher with a token. latched: kept for late joiners."""
         token, gid = self.endpoint(Kind.PUBLISHER, address, qos)
         outlet, made = self.outlet(address, gid, reliable=reliable, latched=latched, urgent=urgent)
         return outlet, [token, *made]
@@ -130,7 +128,7 @@ class Session:
     def outlet(
         self, address: Address, gid: bytes, *, reliable: bool, latched: bool = False, urgent: bool = False
     ) -> tuple[Outlet, list[Any]]:
-        """Never blocking: a robot whose uplink is dead must hold up nobody (Remote-RTC §6.3)."""
+        """Declare a publisher that never blocks: a robot with a dead uplink must not delay others (Remote-RTC §6.3)."""
         how: dict[str, Any] = {
             "congestion_control": zenoh.CongestionControl.DROP,
             "priority": zenoh.Priority.INTERACTIVE_HIGH if urgent else zenoh.Priority.DATA,
@@ -145,8 +143,8 @@ class Session:
         return Outlet(self, publisher, gid, latched=latched), [publisher]
 
     def hear(self, key: str, take: Take, *, latched: bool = False, whose: Whose | None = None) -> Any:
-        """Whatever matches, of others, as long as the session is there. latched: with what was said before. whose: None: many write
-        there."""
+        """Subscribe to other processes' matching messages for the lifetime of the session.
+        latched: including earlier messages. whose: identifies the only writer of a key; None: a key has many writers."""
 
         def put(sample: Any) -> None:
             attachment = octets(sample.attachment)
@@ -163,8 +161,8 @@ class Session:
         return [self.endpoint(Kind.SUBSCRIPTION, address, qos)[0]]
 
     def answer(self, address: Address, qos: str, take: Take, whose: Whose) -> list[Any]:
-        """Requests for a service, under its name and under any robot's own; also those that mean another version of it. whose: of
-        the latter."""
+        """Answer requests for a service, under its name and under any robot's own, also for other versions of its type.
+        whose: identifies the writer of the latter."""
 
         def put(query: Any, own: bool) -> None:
             attachment = octets(query.attachment)
@@ -178,8 +176,8 @@ class Session:
         return made
 
     def watch(self, take: Callable[[str, bool], None], tokens: str = "**") -> Any:
-        """Ends as they come and go, and those that are there: their tokens, and whether they are gone. tokens: of which, below the
-        domain."""
+        """Watch endpoints as they come and go, including present ones: their tokens, and whether they are gone.
+        tokens: key expression below the domain."""
 
         def taken(sample: Any) -> None:
             take(str(sample.key_expr), sample.kind == zenoh.SampleKind.DELETE)
@@ -192,11 +190,11 @@ class Session:
         return self._zenoh.liveliness().declare_subscriber(key, handler, history=True)
 
     def watch_end(self, kind: Kind, name: str, take: Callable[[str, bool], None]) -> Any:
-        """Of a topic or service, whatever its type."""
+        """Watch the endpoints of a topic or service, of any type."""
         return self.watch(take, f"*/*/*/{kind.value}/*/*/*/{name.replace('/', SLASH)}/**")
 
     def asker(self, address: Address, within_s: float) -> Asker:
-        """Of a service. Never blocks: who asks drives a robot."""
+        """Declare a requester of a service. It never blocks, because its caller drives a robot."""
         how: dict[str, Any] = {
             "target": zenoh.QueryTarget.ALL_COMPLETE,
             "timeout": within_s,
@@ -206,12 +204,12 @@ class Session:
         return Asker(self._inbox, self._zenoh.declare_querier(address.key, **how), Lane(address.name, is_own=True))
 
     def endpoint(self, kind: Kind, address: Address, qos: str) -> tuple[Any, bytes]:
-        """Declared: its token, and an identity that nobody else has."""
+        """Declare an endpoint, and return its token and its unique identity."""
         self._entities += 1
         token = self.node.endpoint_token(self._entities, kind, address.name, address.interface, qos)
         return self._zenoh.liveliness().declare_token(token), gid_of(token)
 
 
 def _sender(attachment: bytes) -> Lane:
-    """Of a sample or query: the identity at the end of what came with it."""
+    """Return the lane of a sample or query, by the identity at the end of its attachment."""
     return Lane(attachment[-GID_BYTES:]) if attachment else NOBODY

@@ -1,4 +1,4 @@
-"""What a door has carried, and what not and why. Of every thread."""
+"""Counters of the messages that a gateway has forwarded, lost and refused, for every thread."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.zenoh.format import NO_HASH, Address, Attachment
 
 LOST_BEFORE, LOST = "lost_before_the_door", "lost_behind_the_door"
-"""Counters of what is missing between a robot and the door, and between the door and a robot."""
+"""Counters of messages that were lost between a robot and the gateway, and between the gateway and a robot."""
 OUT_OF_TURN = "out_of_turn"
 MAX_SENDERS = 8192
-"""Whose numbers are remembered; the one that was silent for longest is forgotten first."""
+"""Maximum number of senders whose numbers are remembered; the longest silent one is forgotten first."""
 MAX_GAP = 1_000_000
-"""A larger one is no loss but a number that somebody made up."""
+"""Maximum gap; a larger one is no loss but a forged number."""
 
 
 class Tally:
@@ -32,18 +32,20 @@ class Tally:
 
 
 class Sequences:
-    """The numbers that every sender gives its messages: what was lost on the way is missing. They are figures, and refuse nothing:
-    anybody may write any sender's identity, which all are told, and any number with it. What was said before is refused by who
-    knows whose it is: a server by its session, a robot by its request, who hears a schedule or a status by what is in it."""
+    """Sequence numbers of every sender, by which lost messages are counted.
+
+    They are statistics, and refuse nothing: anybody may send any sender's identity, which is public, with any number. Replays are
+    refused by the receivers that know the sender: a server by its session, a robot by its request, a subscriber of a schedule or
+    status by its content."""
 
     def __init__(self, tally: Tally, lost: str) -> None:
-        """lost: counter of what is missing."""
+        """Create the state. lost: counter of missing messages."""
         self._tally, self._lost = tally, lost
         self._last: OrderedDict[tuple[bytes, str], int] = OrderedDict()
 
     def take(self, attachment: Attachment, name: str) -> int:
-        """How many are missing before this one of a topic. A number that is not above the last one is counted; whatever comes
-        next is held against it, so that no number that was made up is in the way of those that follow."""
+        """Return the number of messages that are missing before this one of a topic. A number that is not above the last one is
+        counted, and becomes the reference for the next one, so that a forged number does not affect those that follow."""
         key, number = (attachment.gid, name), attachment.sequence
         last = self._last.get(key, number - 1)
         self._last[key] = number
@@ -61,13 +63,14 @@ class Sequences:
 
 
 def check_owner(owner: str, robot: str) -> None:
-    """owner: whose own name something was said under; empty: nobody's. Raises: `BadMessageError`: it is another robot's."""
+    """Check the sender. owner: robot under whose own name a message was sent; empty: a shared name.
+    Raises: `BadMessageError` when the message is another robot's."""
     if owner and robot != owner:
         raise BadMessageError("foreign_name", f"{owner} speaks for {robot[:100]!r}")
 
 
 def check_interface(meant: Address, ours: Address) -> None:
-    """Raises: `BadMessageError`."""
+    """Raise `BadMessageError` when the type of a message differs from the local one."""
     if meant.interface.name != ours.interface.name:
         raise BadMessageError("foreign_type", f"{ours.name} is a {ours.interface.name}, not a {meant.interface.name[:200]}")
     if meant.interface.hash == NO_HASH:
